@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Monotonic time. Parts with timed behaviour take `now_us` as an argument, so that tests move the clock.
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+static inline int64_t clock_now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}

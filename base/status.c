@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char message[1024];
+
+static const char *const names[STATUS_COUNT] = {
+    [STATUS_OK] = "ok",
+    [STATUS_INVALID] = "invalid",
+    [STATUS_NOT_FOUND] = "not_found",
+    [STATUS_OUT_OF_RANGE] = "out_of_range",
+    [STATUS_EXHAUSTED] = "exhausted",
+    [STATUS_UNAVAILABLE] = "unavailable",
+    [STATUS_DEADLINE] = "deadline",
+    [STATUS_CANCELLED] = "cancelled",
+    [STATUS_UNAUTHENTICATED] = "unauthenticated",
+    [STATUS_UNSUPPORTED] = "unsupported",
+    [STATUS_DATA] = "data",
+    [STATUS_INTERNAL] = "internal",
+};
+
+const char *status_name(enum status status)
+{
+    return (unsigned)status < STATUS_COUNT ? names[status] : "unknown";
+}
+
+enum status status_fail(enum status status, const char *format, ...)
+{
+    // Formatted aside first: an argument may be the current message itself.
+    char text[sizeof message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    memcpy(message, text, sizeof message);
+    return status;
+}
+
+enum status status_context(enum status status, const char *format, ...)
+{
+    char context[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(context, sizeof context, format, args);
+    va_end(args);
+    return status_fail(status, "%s: %s", context, message);
+}
+
+const char *status_message(void)
+{
+    return message;
+}

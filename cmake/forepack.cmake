@@ -1,0 +1,58 @@
+# The few verbs that every folder's CMakeLists.txt uses.
+
+set(FOREPACK_WARNINGS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+    -Wvla -Wno-unused-parameter)
+
+# forepack_library(NAME sources... LINK libraries...): one static library per folder (or per half of one).
+function(forepack_library name)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_definitions(${name} PUBLIC _GNU_SOURCE)
+  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_link_libraries(${name} PUBLIC ${arg_LINK})
+endfunction()
+
+# forepack_program(NAME sources... LINK libraries...): a program in build/<preset>/bin.
+function(forepack_program name)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_link_libraries(${name} PRIVATE ${arg_LINK})
+endfunction()
+
+# Sanitizer settings every test runs with: MPI's plugins leak by design, everything else is ours.
+set(FOREPACK_TEST_ENVIRONMENT
+    "ASAN_OPTIONS=fast_unwind_on_malloc=0:detect_leaks=1"
+    "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
+    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp"
+    "CK_TIMEOUT_MULTIPLIER=60"
+    "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+    "OMPI_MCA_mpi_yield_when_idle=1" "OMPI_MCA_btl_vader_single_copy_mechanism=none"
+    "FOREPACK_DATA=${CMAKE_SOURCE_DIR}/../shared/data"
+    "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
+    "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
+
+# forepack_test(NAME [SOURCES extra...] [RANKS n] [TIMEOUT seconds] LIBS libraries...): tests/NAME.c under Check.
+# With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve).
+function(forepack_test name)
+  if(NOT FOREPACK_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 1200)
+  endif()
+  add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/${name}.c ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} PkgConfig::CHECK)
+  if(arg_RANKS)
+    add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} --oversubscribe
+             --bind-to none $<TARGET_FILE:${name}>)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")
+endfunction()
