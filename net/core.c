@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Queues, messages, status codes, start and end of C-core, and its log.
+#include "net/core.h"
+
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/slice.h>
+#include <grpc/support/log.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+static atomic_int live_objects;
+
+int rpc_live_objects(void)
+{
+    return atomic_load(&live_objects);
+}
+
+void net_object_born(void)
+{
+    atomic_fetch_add(&live_objects, 1);
+}
+
+void net_object_gone(void)
+{
+    atomic_fetch_sub(&live_objects, 1);
+}
+
+// --- status codes
+
+static const int codes[STATUS_COUNT] = {
+    [STATUS_OK] = GRPC_STATUS_OK,
+    [STATUS_INVALID] = GRPC_STATUS_INVALID_ARGUMENT,
+    [STATUS_NOT_FOUND] = GRPC_STATUS_NOT_FOUND,
+    [STATUS_OUT_OF_RANGE] = GRPC_STATUS_OUT_OF_RANGE,
+    [STATUS_EXHAUSTED] = GRPC_STATUS_RESOURCE_EXHAUSTED,
+    [STATUS_UNAVAILABLE] = GRPC_STATUS_UNAVAILABLE,
+    [STATUS_DEADLINE] = GRPC_STATUS_DEADLINE_EXCEEDED,
+    [STATUS_CANCELLED] = GRPC_STATUS_CANCELLED,
+    [STATUS_UNAUTHENTICATED] = GRPC_STATUS_UNAUTHENTICATED,
+    [STATUS_UNSUPPORTED] = GRPC_STATUS_UNIMPLEMENTED,
+    [STATUS_DATA] = GRPC_STATUS_DATA_LOSS,
+    [STATUS_INTERNAL] = GRPC_STATUS_INTERNAL,
+};
+
+int rpc_code(enum status status)
+{
+    return (unsigned)status < STATUS_COUNT ? codes[status] : GRPC_STATUS_INTERNAL;
+}
+
+enum status rpc_status(int code)
+{
+    for (int i = 0; i < STATUS_COUNT; i++) {
+        if (codes[i] == code) return (enum status)i;
+    }
+    switch (code) { // those that we never send ourselves
+    case GRPC_STATUS_ALREADY_EXISTS:
+    case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
+    case GRPC_STATUS_PERMISSION_DENIED: return STATUS_UNAUTHENTICATED;
+    case GRPC_STATUS_ABORTED: return STATUS_UNAVAILABLE;
+    default: return STATUS_INTERNAL;
+    }
+}
+
+// --- start, end, log
+
+// C-core calls errors what is a fact of life here (a peer that went, a port that is taken) and we report ourselves.
+static void core_log(gpr_log_func_args *args)
+{
+    log_debug("grpc %s:%d %s", args->file, args->line, args->message);
+}
+
+void rpc_init(void)
+{
+    gpr_set_log_function(core_log);
+    grpc_init();
+}
+
+void rpc_shutdown(void)
+{
+    grpc_shutdown();
+}
+
+// --- completion queues
+
+static void *queue_run(void *core)
+{
+    for (;;) {
+        grpc_event event = grpc_completion_queue_next(core, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+        if (event.type == GRPC_QUEUE_SHUTDOWN) return NULL;
+        struct net_tag *tag = event.tag;
+        net_tag_acquire(tag);
+        tag->fn(tag->owner, event.success != 0);
+    }
+}
+
+void net_queue_open(struct net_queue *queue)
+{
+    queue->core = grpc_completion_queue_create_for_next(NULL);
+    sigset_t all, old; // signals are the business of the program's own threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int error = pthread_create(&queue->thread, NULL, queue_run, queue->core);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error) {
+        log_error("cannot start a thread: %s", strerror(error));
+        abort();
+    }
+}
+
+void net_queue_close(struct net_queue *queue)
+{
+    grpc_completion_queue_shutdown(queue->core);
+    pthread_join(queue->thread, NULL);
+    grpc_completion_queue_destroy(queue->core);
+}
+
+bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
+{
+    net_tag_release(tag);
+    grpc_call_error error = grpc_call_start_batch(call, ops, n_ops, tag, NULL);
+    if (error == GRPC_CALL_OK) return true;
+    log_error("grpc refused a batch: %s", grpc_call_error_to_string(error));
+    return false;
+}
+
+// --- messages
+
+struct rpc_bytes net_message_take(grpc_byte_buffer *buffer)
+{
+    struct rpc_bytes bytes = {0};
+    grpc_byte_buffer_reader reader;
+    // The reader also undoes compression, so the length is known only once everything was read.
+    if (grpc_byte_buffer_reader_init(&reader, buffer)) {
+        grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
+        bytes.size = GRPC_SLICE_LENGTH(slice);
+        bytes.data = mem_alloc(bytes.size + 1);
+        if (bytes.size) memcpy(bytes.data, GRPC_SLICE_START_PTR(slice), bytes.size);
+        grpc_slice_unref(slice);
+        grpc_byte_buffer_reader_destroy(&reader);
+    }
+    grpc_byte_buffer_destroy(buffer);
+    return bytes;
+}
+
+void rpc_bytes_free(struct rpc_bytes *bytes)
+{
+    free(bytes->data);
+    *bytes = (struct rpc_bytes){0};
+}
+
+char **net_metadata_texts(const grpc_metadata_array *metadata)
+{
+    char **texts = mem_alloc_array(2 * metadata->count + 1, sizeof *texts);
+    for (size_t i = 0; i < metadata->count; i++) {
+        texts[2 * i] = grpc_slice_to_c_string(metadata->metadata[i].key);
+        texts[2 * i + 1] = grpc_slice_to_c_string(metadata->metadata[i].value);
+    }
+    return texts;
+}
+
+void net_metadata_free(grpc_metadata_array *metadata)
+{
+#ifdef __SANITIZE_THREAD__ // another of C-core's threads may have allocated it
+    __tsan_ignore_thread_begin();
+#endif
+    grpc_metadata_array_destroy(metadata);
+#ifdef __SANITIZE_THREAD__
+    __tsan_ignore_thread_end();
+#endif
+}
+
+struct net_outgoing {
+    struct net_outgoing *next;
+    grpc_byte_buffer *buffer;
+    size_t size;
+};
+
+void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size)
+{
+    struct net_outgoing *message = mem_alloc(sizeof *message);
+    grpc_slice slice = grpc_slice_from_copied_buffer(size ? (const char *)bytes : "", size);
+    message->buffer = grpc_raw_byte_buffer_create(&slice, 1);
+    message->size = size;
+    grpc_slice_unref(slice);
+    if (outbox->first)
+        outbox->last->next = message;
+    else
+        outbox->first = message;
+    outbox->last = message;
+    outbox->bytes += size;
+}
+
+void net_outbox_take(struct net_outbox *outbox, grpc_op *op)
+{
+    struct net_outgoing *message = outbox->first;
+    outbox->first = message->next;
+    outbox->sending = message->buffer;
+    outbox->sending_bytes = message->size;
+    free(message);
+    *op = (grpc_op){.op = GRPC_OP_SEND_MESSAGE, .flags = outbox->first ? GRPC_WRITE_BUFFER_HINT : 0};
+    op->data.send_message.send_message = outbox->sending;
+}
+
+void net_outbox_sent(struct net_outbox *outbox)
+{
+    if (!outbox->sending) return;
+    grpc_byte_buffer_destroy(outbox->sending);
+    outbox->sending = NULL;
+    outbox->bytes -= outbox->sending_bytes;
+}
+
+void net_outbox_clear(struct net_outbox *outbox)
+{
+    while (outbox->first) {
+        struct net_outgoing *message = outbox->first;
+        outbox->first = message->next;
+        outbox->bytes -= message->size;
+        grpc_byte_buffer_destroy(message->buffer);
+        free(message);
+    }
+}
+
+grpc_arg net_arg(const char *key, int value)
+{
+    return (grpc_arg){.type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value};
+}

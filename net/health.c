@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// grpc.health.v1.Health: Check answers once, Watch now and after each change. A service is known when one of the
+// server's methods belongs to it or rpc_server_set_serving() named it; it is NOT_SERVING until told otherwise.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "net/server.h"
+#include "proto/grpc_health/v1/health.pb-c.h"
+
+#define CHECK_PATH "/grpc.health.v1.Health/Check"
+#define WATCH_PATH "/grpc.health.v1.Health/Watch"
+
+// A watcher that lets this much pile up (a state is 2 bytes) does not read.
+#define WATCH_BYTES 4096
+
+#define STATE(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
+typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus state;
+
+struct service {
+    char *name; // "" is the server as a whole
+    bool serving;
+};
+
+struct net_health { // under the server's mutex
+    int count, capacity;
+    struct service *services;
+};
+
+// The user of a Watch call, under the server's mutex.
+struct watch {
+    char *name;
+    int told; // a state, or -1
+};
+
+static struct service *find(struct net_health *health, const char *name, size_t length)
+{
+    for (int i = 0; i < health->count; i++) {
+        const char *known = health->services[i].name;
+        if (strlen(known) == length && memcmp(known, name, length) == 0) return &health->services[i];
+    }
+    return NULL;
+}
+
+static struct service *find_or_add(struct net_health *health, const char *name, size_t length)
+{
+    struct service *service = find(health, name, length);
+    if (service) return service;
+    MEM_GROW(health->services, health->count, health->capacity);
+    service = &health->services[health->count++];
+    *service = (struct service){.name = mem_format("%.*s", (int)length, name)};
+    return service;
+}
+
+struct net_health *net_health_create(const struct rpc_method *methods)
+{
+    struct net_health *health = mem_alloc(sizeof *health);
+    find_or_add(health, "", 0);
+    for (; methods && methods->path; methods++) {
+        size_t length = net_path_service(methods->path);
+        if (length) find_or_add(health, methods->path + 1, length);
+    }
+    return health;
+}
+
+void net_health_free(struct net_health *health)
+{
+    for (int i = 0; i < health->count; i++)
+        free(health->services[i].name);
+    free(health->services);
+    free(health);
+}
+
+static state state_of(struct net_health *health, const char *name)
+{
+    const struct service *service = find(health, name, strlen(name));
+    if (!service) return STATE(SERVICE_UNKNOWN);
+    return service->serving ? STATE(SERVING) : STATE(NOT_SERVING);
+}
+
+static void send_state(struct rpc_call *call, state now)
+{
+    Grpc__Health__V1__HealthCheckResponse response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
+    response.status = now;
+    uint8_t bytes[16];
+    size_t size = grpc__health__v1__health_check_response__pack(&response, bytes);
+    if (rpc_call_send(call, bytes, size) > WATCH_BYTES)
+        rpc_call_finish(call, STATUS_EXHAUSTED, "the watcher does not read");
+}
+
+// Tells every watcher what it does not know yet. With the server's mutex held.
+static void tell_watchers(struct rpc_server *server)
+{
+    for (struct rpc_call *call = server->calls; call; call = call->next) {
+        struct watch *watch = strcmp(call->path, WATCH_PATH) == 0 && call->builtin ? call->user : NULL;
+        if (!watch) continue;
+        state now = state_of(server->health, watch->name);
+        if (watch->told != (int)now) send_state(call, now);
+        watch->told = (int)now;
+    }
+}
+
+void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving)
+{
+    pthread_mutex_lock(&server->mutex);
+    find_or_add(server->health, service, strlen(service))->serving = serving && !server->closing;
+    tell_watchers(server);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+void net_health_end(struct rpc_server *server)
+{
+    pthread_mutex_lock(&server->mutex);
+    server->closing = true;
+    for (int i = 0; i < server->health->count; i++)
+        server->health->services[i].serving = false;
+    tell_watchers(server);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+// --- methods
+
+// The name asked about, free() it; NULL and the call finished when the request is broken.
+static char *request_name(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    Grpc__Health__V1__HealthCheckRequest *request = grpc__health__v1__health_check_request__unpack(NULL, size, bytes);
+    if (!request) {
+        rpc_call_finish(call, STATUS_INVALID, "this is no HealthCheckRequest");
+        return NULL;
+    }
+    char *name = mem_string(request->service);
+    grpc__health__v1__health_check_request__free_unpacked(request, NULL);
+    return name;
+}
+
+static void check_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    char *name = request_name(call, bytes, size);
+    if (!name) return;
+    pthread_mutex_lock(&call->server->mutex);
+    state now = state_of(call->server->health, name);
+    pthread_mutex_unlock(&call->server->mutex);
+    if (now == STATE(SERVICE_UNKNOWN)) {
+        rpc_call_finish(call, STATUS_NOT_FOUND, "this server has no such service");
+    } else {
+        send_state(call, now);
+        rpc_call_finish(call, STATUS_OK, NULL);
+    }
+    free(name);
+}
+
+static void watch_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    if (call->user) return; // it may ask but once
+    char *name = request_name(call, bytes, size);
+    if (!name) return;
+    struct watch *watch = mem_alloc(sizeof *watch);
+    *watch = (struct watch){.name = name, .told = -1};
+    pthread_mutex_lock(&call->server->mutex);
+    call->user = watch;
+    tell_watchers(call->server);
+    bool closing = call->server->closing;
+    pthread_mutex_unlock(&call->server->mutex);
+    if (closing) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
+}
+
+static void watch_close(struct rpc_call *call, bool cancelled)
+{
+    pthread_mutex_lock(&call->server->mutex);
+    struct watch *watch = call->user;
+    call->user = NULL;
+    pthread_mutex_unlock(&call->server->mutex);
+    if (!watch) return;
+    free(watch->name);
+    free(watch);
+}
+
+// A client that half-closes without a request would otherwise stay for ever. A finished call ignores this.
+static void half_close(struct rpc_call *call)
+{
+    bool watching = call->user != NULL; // set by this thread
+    if (!watching) rpc_call_finish(call, STATUS_INVALID, "a HealthCheckRequest is needed");
+}
+
+const struct rpc_method net_health_methods[] = {
+    {.path = CHECK_PATH, .on_message = check_message, .on_half_close = half_close},
+    {.path = WATCH_PATH, .on_message = watch_message, .on_half_close = half_close, .on_close = watch_close},
+    {0},
+};

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// grpc.reflection.v1 and v1alpha: what grpcurl and its like ask to learn our services. The two differ in their package
+// only, so one set of messages serves both.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "net/server.h"
+#include "net/symbols.h"
+#include "proto/grpc_reflection/v1/reflection.pb-c.h"
+
+typedef Grpc__Reflection__V1__ServerReflectionRequest request;
+typedef Grpc__Reflection__V1__ServerReflectionResponse response;
+typedef Grpc__Reflection__V1__ServiceResponse service;
+
+#define ASKED(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
+#define ANSWER(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
+
+// A client that asks without reading is cut off here.
+#define QUEUED_BYTES ((size_t)4 << 20)
+
+// Parts of a response, which lie beside it while it is packed.
+struct answer {
+    response head;
+    Grpc__Reflection__V1__FileDescriptorResponse files;
+    ProtobufCBinaryData file;
+    Grpc__Reflection__V1__ExtensionNumberResponse extensions;
+    Grpc__Reflection__V1__ListServiceResponse list;
+    Grpc__Reflection__V1__ErrorResponse error;
+};
+
+static void answer_error(struct answer *answer, enum status status, const char *message)
+{
+    grpc__reflection__v1__error_response__init(&answer->error);
+    answer->error.error_code = rpc_code(status);
+    answer->error.error_message = (char *)message;
+    answer->head.message_response_case = ANSWER(ERROR_RESPONSE);
+    answer->head.error_response = &answer->error;
+}
+
+static void answer_file(struct answer *answer, const struct net_file *file, const char *missing)
+{
+    if (!file) {
+        answer_error(answer, STATUS_NOT_FOUND, missing);
+        return;
+    }
+    answer->file = (ProtobufCBinaryData){.len = file->size, .data = (uint8_t *)file->bytes};
+    grpc__reflection__v1__file_descriptor_response__init(&answer->files);
+    answer->files.n_file_descriptor_proto = 1;
+    answer->files.file_descriptor_proto = &answer->file;
+    answer->head.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
+    answer->head.file_descriptor_response = &answer->files;
+}
+
+static void answer_extensions(struct answer *answer, const struct net_symbols *symbols, char *type)
+{
+    if (!net_symbols_is_message(symbols, type)) {
+        answer_error(answer, STATUS_NOT_FOUND, "no such message");
+        return;
+    }
+    grpc__reflection__v1__extension_number_response__init(&answer->extensions); // none of ours has any
+    answer->extensions.base_type_name = type;
+    answer->head.message_response_case = ANSWER(ALL_EXTENSION_NUMBERS_RESPONSE);
+    answer->head.all_extension_numbers_response = &answer->extensions;
+}
+
+// Adds the services of a table, each once: the methods of one stand together.
+static void list_add(struct answer *answer, size_t *capacity, const struct rpc_method *methods)
+{
+    size_t last = 0;
+    for (const struct rpc_method *method = methods; method && method->path; method++) {
+        size_t length = net_path_service(method->path);
+        bool again = method > methods && last == length && memcmp(method[-1].path, method->path, length + 1) == 0;
+        last = length;
+        if (!length || again) continue;
+        service *row = mem_alloc(sizeof *row);
+        grpc__reflection__v1__service_response__init(row);
+        row->name = mem_format("%.*s", (int)length, method->path + 1);
+        MEM_GROW(answer->list.service, answer->list.n_service, *capacity);
+        answer->list.service[answer->list.n_service++] = row;
+    }
+}
+
+static void answer_list(struct answer *answer, const struct rpc_server *server)
+{
+    size_t capacity = 0;
+    grpc__reflection__v1__list_service_response__init(&answer->list);
+    list_add(answer, &capacity, server->methods);
+    list_add(answer, &capacity, net_health_methods);
+    list_add(answer, &capacity, net_reflection_methods);
+    answer->head.message_response_case = ANSWER(LIST_SERVICES_RESPONSE);
+    answer->head.list_services_response = &answer->list;
+}
+
+static void reflect(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    const struct net_symbols *symbols = call->server->symbols;
+    request *asked = grpc__reflection__v1__server_reflection_request__unpack(NULL, size, bytes);
+    if (!asked) {
+        rpc_call_finish(call, STATUS_INVALID, "this is no ServerReflectionRequest");
+        return;
+    }
+    struct answer answer = {0};
+    grpc__reflection__v1__server_reflection_response__init(&answer.head);
+    answer.head.valid_host = asked->host;
+    answer.head.original_request = asked;
+    switch (asked->message_request_case) {
+    case ASKED(FILE_BY_FILENAME):
+        answer_file(&answer, net_symbols_file(symbols, asked->file_by_filename), "no such file");
+        break;
+    case ASKED(FILE_CONTAINING_SYMBOL):
+        answer_file(&answer, net_symbols_find(symbols, asked->file_containing_symbol), "no such symbol");
+        break;
+    case ASKED(FILE_CONTAINING_EXTENSION): answer_file(&answer, NULL, "no such extension"); break;
+    case ASKED(ALL_EXTENSION_NUMBERS_OF_TYPE):
+        answer_extensions(&answer, symbols, asked->all_extension_numbers_of_type);
+        break;
+    case ASKED(LIST_SERVICES): answer_list(&answer, call->server); break;
+    default: answer_error(&answer, STATUS_INVALID, "nothing was asked"); break;
+    }
+    size_t packed_size = grpc__reflection__v1__server_reflection_response__get_packed_size(&answer.head);
+    uint8_t *packed = mem_alloc(packed_size + 1);
+    grpc__reflection__v1__server_reflection_response__pack(&answer.head, packed);
+    if (rpc_call_send(call, packed, packed_size) > QUEUED_BYTES)
+        rpc_call_finish(call, STATUS_EXHAUSTED, "too many answers wait to be read");
+    free(packed);
+    for (size_t i = 0; i < answer.list.n_service; i++) {
+        free(answer.list.service[i]->name);
+        free(answer.list.service[i]);
+    }
+    free(answer.list.service);
+    grpc__reflection__v1__server_reflection_request__free_unpacked(asked, NULL);
+}
+
+static void end(struct rpc_call *call)
+{
+    rpc_call_finish(call, STATUS_OK, NULL);
+}
+
+const struct rpc_method net_reflection_methods[] = {
+    {.path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", .on_message = reflect, .on_half_close = end},
+    {.path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+     .on_message = reflect,
+     .on_half_close = end},
+    {0},
+};

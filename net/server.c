@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server: its port, its queues, accepting calls, and closing in order (refuse, drain, cancel, free).
+#include "net/server.h"
+
+#include <errno.h>
+#include <grpc/grpc_security.h>
+#include <limits.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+// Calls a queue can take in before its thread runs again.
+#define ACCEPTS 16
+
+// --- accepting
+
+struct net_accept {
+    struct net_tag tag;
+    struct rpc_server *server;
+    struct net_queue *queue;
+    grpc_call *call;
+    grpc_call_details details;
+    grpc_metadata_array metadata;
+};
+
+static void accept_start(struct net_accept *accept)
+{
+    grpc_call_details_init(&accept->details);
+    grpc_metadata_array_init(&accept->metadata);
+    net_tag_release(&accept->tag);
+    grpc_server_request_call(accept->server->core, &accept->call, &accept->details, &accept->metadata,
+                             accept->queue->core, accept->queue->core, &accept->tag);
+}
+
+static void handle_accept(void *owner, bool ok)
+{
+    struct net_accept *accept = owner, call = *accept;
+    if (ok) {
+        accept_start(accept); // the next one first: this one's handler may take a while
+        net_call_begin(call.server, call.queue, call.call, &call.details, &call.metadata);
+    }
+    grpc_call_details_destroy(&call.details);
+    net_metadata_free(&call.metadata);
+}
+
+static const struct rpc_method *find_method(const struct rpc_method *methods, const char *path)
+{
+    for (; methods && methods->path; methods++) {
+        if (strcmp(methods->path, path) == 0) return methods;
+    }
+    return NULL;
+}
+
+static void refuse_unknown(struct rpc_call *call)
+{
+    char *message = mem_format("this server has no method %.200s", rpc_call_path(call));
+    rpc_call_finish(call, STATUS_UNSUPPORTED, message);
+    free(message);
+}
+
+const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p)
+{
+    static const struct rpc_method unknown = {.on_open = refuse_unknown};
+    const struct rpc_method *method = find_method(server->methods, path);
+    *builtin_p = !method;
+    if (!method) method = find_method(net_health_methods, path);
+    if (!method) method = find_method(net_reflection_methods, path);
+    return method ? method : &unknown;
+}
+
+size_t net_path_service(const char *path)
+{
+    const char *slash = *path ? strchr(path + 1, '/') : NULL;
+    return slash ? (size_t)(slash - path - 1) : 0;
+}
+
+void net_server_add_call(struct rpc_server *server, struct rpc_call *call)
+{
+    pthread_mutex_lock(&server->mutex);
+    call->next = server->calls;
+    if (call->next) call->next->previous = call;
+    server->calls = call;
+    pthread_mutex_unlock(&server->mutex);
+}
+
+void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
+{
+    pthread_mutex_lock(&server->mutex);
+    if (call->next) call->next->previous = call->previous;
+    if (call->previous)
+        call->previous->next = call->next;
+    else
+        server->calls = call->next;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+// --- opening
+
+// Where `address` splits into host and port, or NULL (with the reason recorded). C-core itself would take a missing
+// port for 443.
+static const char *address_colon(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    char *end = NULL;
+    long port = colon ? strtol(colon + 1, &end, 10) : -1;
+    if (colon && end > colon + 1 && !*end && port >= 0 && port <= 65535) return colon;
+    status_fail(STATUS_INVALID, "address '%s': must be HOST:PORT with a port from 0 to 65535", address);
+    return NULL;
+}
+
+enum status rpc_address_check(const char *address)
+{
+    const char *colon = address_colon(address);
+    if (!colon) return STATUS_INVALID;
+    char *host = mem_string(address), *bare = host;
+    host[colon - address] = 0;
+    if (*host == '[' && colon[-1] == ']') {
+        host[colon - address - 1] = 0;
+        bare++;
+    }
+    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
+    int error = getaddrinfo(*bare ? bare : NULL, colon + 1, &hints, &found);
+    free(host);
+    if (error) return status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error));
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    // Two sockets with SO_REUSEADDR may share a port until one listens.
+    bool failed = fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1);
+    int reason = failed ? errno : 0;
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+    if (!reason) return STATUS_OK;
+    if (reason == EADDRINUSE)
+        return status_fail(STATUS_INVALID, "port %s is in use: end what listens there or choose another port",
+                           colon + 1);
+    return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
+}
+
+static grpc_server *create_core(size_t max_message_bytes)
+{
+    size_t limit = max_message_bytes ? max_message_bytes : NET_MESSAGE_BYTES;
+    grpc_arg args[] = {
+        net_arg("grpc.so_reuseport", 0), // else a second server takes the same port and half of the calls
+        net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
+        net_arg("grpc.per_message_compression", 0),
+        net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        NET_KEEPALIVE_ARGS,
+    };
+    return grpc_server_create(&(grpc_channel_args){sizeof args / sizeof args[0], args}, NULL);
+}
+
+static void handle_stopped(void *owner, bool ok)
+{
+    struct rpc_server *server = owner;
+    pthread_mutex_lock(&server->mutex);
+    server->stopped = true;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+// Ends what is left of a server whose calls are all gone.
+static void free_server(struct rpc_server *server)
+{
+    grpc_server_destroy(server->core);
+    for (int i = 0; i < server->n_queues; i++)
+        net_queue_close(&server->queues[i]);
+    net_health_free(server->health);
+    net_symbols_free(server->symbols);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->mutex);
+    free(server->accepts);
+    free(server->queues);
+    free(server);
+    net_object_gone();
+}
+
+static void stop(struct rpc_server *server, int grace_ms);
+
+enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p)
+{
+    if (!options->address || !*options->address)
+        return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is needed");
+    if (!address_colon(options->address)) return STATUS_INVALID;
+    struct rpc_server *server = mem_alloc(sizeof *server);
+    net_object_born();
+    server->methods = options->methods;
+    server->context = options->context;
+    pthread_mutex_init(&server->mutex, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    server->on_stopped = (struct net_tag){handle_stopped, server};
+    server->health = net_health_create(options->methods);
+    server->symbols = net_symbols_create();
+
+    server->core = create_core(options->max_message_bytes);
+    server->n_queues = options->threads > 0 ? options->threads : 2;
+    server->queues = mem_alloc_array((size_t)server->n_queues, sizeof *server->queues);
+    server->accepts = mem_alloc_array((size_t)server->n_queues * ACCEPTS, sizeof *server->accepts);
+    for (int i = 0; i < server->n_queues; i++) {
+        net_queue_open(&server->queues[i]);
+        grpc_server_register_completion_queue(server->core, server->queues[i].core, NULL);
+    }
+    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
+    server->port = grpc_server_add_http2_port(server->core, options->address, plain);
+    grpc_server_credentials_release(plain);
+    grpc_server_start(server->core);
+    if (server->port == 0) {
+        enum status status = rpc_address_check(options->address); // C-core only says that it failed
+        if (status == STATUS_OK)
+            status = status_fail(STATUS_INVALID, "cannot listen on %s: grpc refused it", options->address);
+        stop(server, 0);
+        free_server(server);
+        return status;
+    }
+    for (int i = 0; i < server->n_queues * ACCEPTS; i++) {
+        struct net_accept *accept = &server->accepts[i];
+        accept->tag = (struct net_tag){handle_accept, accept};
+        accept->server = server;
+        accept->queue = &server->queues[i % server->n_queues];
+        accept_start(accept);
+    }
+    *server_p = server;
+    return STATUS_OK;
+}
+
+int rpc_server_port(const struct rpc_server *server)
+{
+    return server->port;
+}
+
+// --- closing
+
+// Refuses new calls, waits for the running ones up to grace_ms, cancels the rest, waits for their last events.
+static void stop(struct rpc_server *server, int grace_ms)
+{
+    net_tag_release(&server->on_stopped);
+    grpc_server_shutdown_and_notify(server->core, server->queues[0].core, &server->on_stopped);
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += grace_ms / 1000;
+    until.tv_nsec += (long)(grace_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&server->mutex);
+    while (!server->stopped && !pthread_cond_timedwait(&server->changed, &server->mutex, &until)) {
+    }
+    bool late = !server->stopped;
+    pthread_mutex_unlock(&server->mutex);
+    if (late) grpc_server_cancel_all_calls(server->core);
+    pthread_mutex_lock(&server->mutex);
+    while (!server->stopped || server->calls)
+        pthread_cond_wait(&server->changed, &server->mutex);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+void rpc_server_close(struct rpc_server *server, int grace_ms)
+{
+    if (!server) return;
+    // Watchers and reflection sessions last as long as their clients like: they would use up the whole grace time.
+    net_health_end(server);
+    pthread_mutex_lock(&server->mutex);
+    for (struct rpc_call *call = server->calls; call; call = call->next) {
+        if (call->builtin) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
+    }
+    pthread_mutex_unlock(&server->mutex);
+    stop(server, grace_ms);
+    free_server(server);
+}
