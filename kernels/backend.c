@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all backends share: the table of dtypes, opening by name, checks of what callers hand in, and reading matrix
+// views in any dtype.
+#include "kernels/backend.h"
+
+#include <string.h>
+
+#include "kernels/check.h"
+#include "kernels/convert.h"
+
+// ---- dtypes ---------------------------------------------------------------------------------------------------------
+
+static const struct {
+    const char *name;
+    size_t size_bytes;
+} dtypes[DTYPE_COUNT] = {
+    [DTYPE_F32] = {"f32", 4},
+    [DTYPE_F16] = {"f16", 2},
+    [DTYPE_BF16] = {"bf16", 2},
+    [DTYPE_INT8] = {"int8", 1},
+    [DTYPE_INT8_G128] = {"int8-g128", 1},
+};
+
+size_t dtype_size_bytes(enum dtype dtype)
+{
+    return dtypes[dtype].size_bytes;
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+
+enum dtype dtype_of_activations(enum dtype dtype)
+{
+    return dtype == DTYPE_INT8 || dtype == DTYPE_INT8_G128 ? DTYPE_BF16 : dtype;
+}
+
+void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
+{
+    const char *from = (const char *)view->data + row * view->row_stride_bytes;
+    from += column * (int64_t)dtype_size_bytes(view->dtype);
+    if (view->dtype == DTYPE_F32) {
+        memcpy(out, from, (size_t)count * sizeof *out);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, from + 2 * i, sizeof half); // the view may lie at an odd address
+        out[i] = view->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
+    }
+}
+
+// ---- checks ---------------------------------------------------------------------------------------------------------
+
+enum status backend_shape_check(const struct backend_shape *shape, enum dtype dtype)
+{
+    if (dtype == DTYPE_F16)
+        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the backend computes in f32, bf16, int8 or int8-g128",
+                           dtype_name(dtype));
+    if (shape->n_layers < 1 || shape->n_kv_heads < 1 || shape->n_heads < 1 || shape->n_heads % shape->n_kv_heads)
+        return status_fail(STATUS_INVALID,
+                           "%d layers, %d heads, %d KV heads: must be at least 1 each, heads a multiple of KV heads",
+                           shape->n_layers, shape->n_heads, shape->n_kv_heads);
+    if (shape->head_size < 2 || shape->head_size % 2)
+        return status_fail(STATUS_INVALID, "head size %d: must be even and at least 2", shape->head_size);
+    if (shape->max_rows < 1 || shape->max_seqs < 1 || shape->max_context < 1 || shape->n_kv_blocks < 1)
+        return status_fail(STATUS_INVALID,
+                           "limits of %d rows, %d sequences, %d context, %d KV blocks: must be at least 1 each",
+                           shape->max_rows, shape->max_seqs, shape->max_context, shape->n_kv_blocks);
+    return STATUS_OK;
+}
+
+static enum status sequences_check(const struct ragged_batch *batch, const struct backend_shape *shape)
+{
+    if (batch->row_start[0] != 0 || batch->row_start[batch->n_seqs] != batch->n_rows)
+        return status_fail(STATUS_INTERNAL, "ragged batch: sequences cover rows %d to %d, there are %d",
+                           batch->row_start[0], batch->row_start[batch->n_seqs], batch->n_rows);
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int rows = batch->row_start[s + 1] - batch->row_start[s], entries = batch->kv_len[s] + rows;
+        int blocks = (entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        if (rows < 1 || batch->kv_len[s] < 0 || entries > shape->max_context || blocks > batch->max_blocks)
+            return status_fail(STATUS_INTERNAL,
+                               "ragged batch: sequence %d has %d rows after %d entries; at least 1 row, at most %d "
+                               "entries and %d blocks",
+                               s, rows, batch->kv_len[s], shape->max_context, batch->max_blocks);
+        for (int i = 0; i < blocks; i++) {
+            int32_t block = batch->block_table[(size_t)s * (size_t)batch->max_blocks + (size_t)i];
+            if (block < 0 || block >= shape->n_kv_blocks)
+                return status_fail(STATUS_INTERNAL, "ragged batch: sequence %d uses block %d of %d", s, block,
+                                   shape->n_kv_blocks);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status probes_check(const struct ragged_batch *batch, const struct backend_shape *shape)
+{
+    if (batch->n_probes && (batch->probe_window < 1 || batch->probe_window % 2 == 0))
+        return status_fail(STATUS_INTERNAL, "ragged batch: probe window %d must be odd", batch->probe_window);
+    int s = 0;
+    for (int p = 0; p < batch->n_probes; p++) {
+        int row = batch->probe_row[p], keys = batch->probe_keys[p];
+        if (row < (p ? batch->probe_row[p - 1] : 0) || row >= batch->n_rows)
+            return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d out of order or of range", row);
+        while (row >= batch->row_start[s + 1])
+            s++;
+        if (keys < 1 || keys > batch->kv_len[s] + row - batch->row_start[s] + 1)
+            return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d cannot see %d keys", row, keys);
+    }
+    if (ragged_probe_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
+        return status_fail(STATUS_INTERNAL, "ragged batch: probes of %lld keys, room for %d contexts of %d",
+                           (long long)ragged_probe_size(batch), shape->max_seqs, shape->max_context);
+    return STATUS_OK;
+}
+
+enum status ragged_batch_check(const struct ragged_batch *batch, const struct backend_shape *shape)
+{
+    if (batch->n_rows < 1 || batch->n_rows > shape->max_rows || batch->n_seqs < 1 || batch->n_seqs > shape->max_seqs)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d rows of %d sequences; room for 1 to %d and 1 to %d",
+                           batch->n_rows, batch->n_seqs, shape->max_rows, shape->max_seqs);
+    enum status status = sequences_check(batch, shape);
+    return status ? status : probes_check(batch, shape);
+}
+
+// ---- by name --------------------------------------------------------------------------------------------------------
+
+enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
+                         struct backend **backend_p)
+{
+    if (!strcmp(name, "cpu")) return backend_open_cpu(shape, dtype, threads, backend_p);
+    if (!strcmp(name, "reference")) return backend_open_reference(shape, dtype, backend_p);
+    return status_fail(STATUS_INVALID, "backend '%s': must be one of cpu|reference", name);
+}

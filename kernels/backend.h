@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a device must be able to do for a Llama-class forward pass. `kernels/reference` does it in plain C and is the
+// oracle, `kernels/cpu` does it fast, `kernels/cuda` does it on a GPU; callers see only this header.
+//
+// The interface is a handful of fused steps over opaque device memory, ordered as on one stream: an operation may
+// return before it is done, `read` waits. One thread at a time drives a backend. All sizes are the rank's own share.
+//
+// Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K a weight of N outputs and K inputs.
+//
+// Exactness: a row's result never depends on which other rows share the batch, on its place in it, or on how a prompt
+// was cut into chunks. So sums over K run in one order whatever T is, and attention walks the KV blocks of a sequence
+// in order, tiled by block, whether a row is prefilled or decoded.
+//
+// Errors: creation can fail (memory, device); steps report a status too, since a device may be lost. Shapes are the
+// caller's duty and asserted.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/ragged.h"
+
+// INT8: matrices as signed bytes with a scale per output, the rows they multiply as bytes with a scale per row made on
+// the fly. INT8_G128: both scales anew for every 128 of K. These two are ways to compute, not to store.
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_COUNT };
+size_t dtype_size_bytes(enum dtype dtype);
+const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128"
+// The type of activations, embedding tables, K and V in a backend of `dtype`: bf16 for the int8 types.
+enum dtype dtype_of_activations(enum dtype dtype);
+
+struct backend; // a device context: threads or stream, scratch memory
+struct tensor;  // device memory [max_rows][columns], row-major
+struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
+
+// The type a tensor holds. ACTIVATION is what the backend's matrix products read: f32 in an f32 backend, bf16 in a
+// bf16 or int8 backend. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
+enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION };
+
+// Rows [0, rows) x columns [0, columns) of a row-major matrix that lies in host memory (usually a mapped file), as a
+// view: element (r, c) is at data + r * row_stride_bytes + c * size of dtype. Need not be aligned.
+struct matrix_view {
+    const void *data;
+    enum dtype dtype;
+    int64_t rows, columns;
+    int64_t row_stride_bytes;
+};
+
+// Model shape as one rank sees it.
+struct backend_shape {
+    int n_layers;
+    int n_heads, n_kv_heads; // of this rank; n_heads is a multiple of n_kv_heads
+    int head_size;           // D, even
+    const float *inv_freq;   // [D/2] RoPE angle per position, copied. Dims i and i + D/2 rotate together
+    int max_rows;            // largest T
+    int max_seqs;            // largest S
+    int max_context;         // largest number of KV entries of one sequence
+    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers
+};
+
+// How a matrix product ends.
+enum linear_mode {
+    LINEAR_STORE,  // out = x W^T (+ bias)
+    LINEAR_ADD,    // out += x W^T (+ bias); out is F32 (the residual stream)
+    LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
+};
+
+struct backend_ops {
+    const char *name; // "reference", "cpu"
+
+    void (*close)(struct backend *b); // frees everything made from it
+
+    // Memory. Tensors are made once, at start; the token loop allocates nothing.
+    enum status (*tensor_create)(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                 struct tensor **tensor_p);
+    // Where collectives work: the tensor's memory in the backend's space, row-major. F32 tensors only.
+    float *(*tensor_data)(struct backend *b, struct tensor *t);
+    // Copies the first `rows` rows of an F32 tensor to host memory; waits for all steps before it.
+    enum status (*read)(struct backend *b, const struct tensor *t, int rows, float *host);
+
+    // Weights: the rows of all parts one below the other ([q; k; v] is one weight). The views are not needed after.
+    enum status (*weight_create)(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                 struct weight **weight_p);
+    enum status (*weight_gate_up)(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                                  struct weight **weight_p);
+    // An embedding table: only read by `embed`. Rows are vocabulary ids first_row .. first_row + rows - 1.
+    // `shared_head`, when not NULL, is a weight made of the same view (tied embeddings): may be read instead of a copy.
+    enum status (*weight_embedding)(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                    struct weight *shared_head, struct weight **weight_p);
+    enum status (*weight_vector)(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                 struct weight **weight_p); // views of one row each, laid end to end, kept as f32
+
+    // Steps. `begin` takes the batch for the steps that follow (and prepares RoPE tables, clears the probe maxima);
+    // the batch's arrays must stay valid until the last of them.
+    enum status (*begin)(struct backend *b, const struct ragged_batch *batch);
+    // out [T, hidden] F32: the table's row of each token, zeros for tokens of other ranks.
+    enum status (*embed)(struct backend *b, struct tensor *out, const struct weight *table);
+    // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` picks the rows of x (NULL: rows 0..rows-1).
+    enum status (*rmsnorm)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                           float epsilon, const int32_t *row_index, int rows);
+    // x is ACTIVATION [rows, K]; out F32 or ACTIVATION [rows, N]; bias may be NULL.
+    enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
+                          const struct weight *bias, enum linear_mode mode, int rows);
+    // qkv F32 [T, (H + 2 Hkv) D]: RMS-norms each q and k head (gains may be NULL: none), rotates q and k by position,
+    // writes q back in place and k, v to the cache of `layer`.
+    enum status (*rope_append)(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
+                               const struct weight *k_gain, float epsilon);
+    // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over its sequence's cache. Both of
+    // its products read what matrix products read: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
+    // the softmax f32. The weights are rounded as 2^(score log2(e) - M) with M an integer near the row's largest
+    // exponent, before the division by their unrounded sum: so any integer M gives the same rounding.
+    // Probe rows also raise the probe maxima: softmax over the first probe_keys keys alone, averaged over the window
+    // (zeros outside, divisor always the window), maximum over this rank's heads and the layers so far.
+    enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
+    // The probe maxima so far, F32 [1, sum of probe_keys], in the backend's memory (as tensor_data); NULL without
+    // probes.
+    float *(*probe_data)(struct backend *b);
+    enum status (*probe_read)(struct backend *b, float *host); // copies them to the host; waits
+};
+
+struct backend {
+    const struct backend_ops *ops; // first member of every implementation's own struct
+};
+
+// `dtype` is the type of weights as computed with: f32, bf16, int8 or int8-g128. `threads` 0 means all the process may
+// use.
+enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
+enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
+                             struct backend **backend_p);
+// By name: "reference" or "cpu" (or "cuda" where it is built in); STATUS_INVALID names what there is.
+enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
+                         struct backend **backend_p);

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The group of one rank: every collective is already done.
+#include "kernels/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static enum status reduce(struct comm *c, float *data, size_t count)
+{
+    return STATUS_OK;
+}
+
+static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+{
+    if (count) memmove(out, data, count * sizeof *out);
+    return STATUS_OK;
+}
+
+static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+{
+    return STATUS_OK;
+}
+
+static void close_self(struct comm *c)
+{
+    free(c);
+}
+
+static const struct comm_ops self_ops = {reduce, reduce, gather, broadcast, close_self};
+
+enum status comm_open_self(struct comm **comm_p)
+{
+    struct comm *c = mem_alloc(sizeof *c);
+    *c = (struct comm){.rank = 0, .size = 1, .ops = &self_ops};
+    *comm_p = c;
+    return STATUS_OK;
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads of one process: each shows the others where its buffer lies, then all work on them in place.
+// Waiting blocks on a condition variable, so more ranks than cores do no harm.
+//
+// A reduction is cut over the ranks by element; every element is summed over ranks 0, 1, 2, ... by whichever rank
+// owns it and written to all buffers, so the result depends neither on the cut nor on the count.
+#include "kernels/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct slot {
+    void *data; // of the rank, for the collective under way
+    size_t count;
+};
+
+struct group {
+    pthread_mutex_t lock; // guards the four below; `slots` are ordered by the barrier instead
+    pthread_cond_t turned;
+    int arrived;         // ranks waiting at the barrier
+    unsigned generation; // barriers passed, so that a late waker does not mistake the next barrier for its own
+    int open;            // handles not yet closed
+    int size;
+    struct slot slots[];
+};
+
+struct thread_comm {
+    struct comm base;
+    struct group *group;
+};
+
+static struct group *group_of(struct comm *c)
+{
+    return ((struct thread_comm *)c)->group;
+}
+
+static void barrier(struct group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    unsigned generation = g->generation;
+    if (++g->arrived == g->size) {
+        g->arrived = 0;
+        g->generation++;
+        pthread_cond_broadcast(&g->turned);
+    }
+    while (generation == g->generation)
+        pthread_cond_wait(&g->turned, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+// Publishes this rank's buffer and waits for all. Counts that differ are a bug in the caller; all ranks see it.
+static enum status meet(struct comm *c, void *data, size_t count)
+{
+    struct group *g = group_of(c);
+    g->slots[c->rank] = (struct slot){data, count};
+    barrier(g);
+    for (int r = 0; r < g->size; r++)
+        if (g->slots[r].count != g->slots[0].count) {
+            enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d brings %zu items, rank 0 %zu", r,
+                                             g->slots[r].count, g->slots[0].count);
+            barrier(g);
+            return status;
+        }
+    return STATUS_OK;
+}
+
+static enum status reduce(struct comm *c, float *data, size_t count, float (*combine)(float, float))
+{
+    struct group *g = group_of(c);
+    enum status status = meet(c, data, count);
+    if (status) return status;
+    size_t size = (size_t)g->size, rank = (size_t)c->rank;
+    for (size_t i = count * rank / size; i < count * (rank + 1) / size; i++) {
+        float value = ((float *)g->slots[0].data)[i];
+        for (int r = 1; r < g->size; r++)
+            value = combine(value, ((float *)g->slots[r].data)[i]);
+        for (int r = 0; r < g->size; r++)
+            ((float *)g->slots[r].data)[i] = value;
+    }
+    barrier(g);
+    return STATUS_OK;
+}
+
+static float add(float a, float b)
+{
+    return a + b;
+}
+
+static float larger(float a, float b)
+{
+    return b > a ? b : a;
+}
+
+static enum status all_reduce_sum(struct comm *c, float *data, size_t count)
+{
+    return reduce(c, data, count, add);
+}
+
+static enum status all_reduce_max(struct comm *c, float *data, size_t count)
+{
+    return reduce(c, data, count, larger);
+}
+
+static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+{
+    struct group *g = group_of(c);
+    enum status status = meet(c, c->rank ? (void *)data : (void *)out, count);
+    if (status) return status;
+    // Each rank copies its own part into rank 0's `out`; rank 0's buffer slot is that `out`.
+    if (count) memmove((float *)g->slots[0].data + (size_t)c->rank * count, data, count * sizeof *data);
+    barrier(g);
+    return STATUS_OK;
+}
+
+static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+{
+    struct group *g = group_of(c);
+    enum status status = meet(c, bytes, size_bytes);
+    if (status) return status;
+    if (c->rank && size_bytes) memcpy(bytes, g->slots[0].data, size_bytes);
+    barrier(g);
+    return STATUS_OK;
+}
+
+static void close_threads(struct comm *c)
+{
+    struct group *g = group_of(c);
+    pthread_mutex_lock(&g->lock);
+    int left = --g->open;
+    pthread_mutex_unlock(&g->lock);
+    if (left == 0) {
+        pthread_cond_destroy(&g->turned);
+        pthread_mutex_destroy(&g->lock);
+        free(g);
+    }
+    free(c);
+}
+
+static const struct comm_ops thread_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_threads};
+
+enum status comm_open_threads(int size, struct comm **comms)
+{
+    if (size < 1) return status_fail(STATUS_INVALID, "%d ranks: must be 1 or more", size);
+    struct group *g = mem_alloc(sizeof *g + (size_t)size * sizeof g->slots[0]);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->turned, NULL);
+    g->size = g->open = size;
+    for (int r = 0; r < size; r++) {
+        struct thread_comm *c = mem_alloc(sizeof *c);
+        *c = (struct thread_comm){.base = {.rank = r, .size = size, .ops = &thread_ops}, .group = g};
+        comms[r] = &c->base;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// The KV cache and attention over the ragged batch: rows are cut into tiles of one sequence, and (tile, KV head) pairs
+// are handed to threads as they become free, the longest first. Sequences meet nowhere.
+//
+// A row alone in its batch (decode) over a long context is cut into its segments instead: they are merged in order
+// afterwards, as they are when one thread computes them one after another, so the cut does not show in the result.
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static int segments_of(int entries)
+{
+    return (entries + SEGMENT_ENTRIES - 1) / SEGMENT_ENTRIES;
+}
+
+static enum status cache_create(struct cpu *cpu)
+{
+    const struct backend_shape *shape = &cpu->shape;
+    size_t d = (size_t)shape->head_size, element_bytes = cpu->bf16 ? 2 : 4, line = 64;
+    cpu->v_stride = (int)((d + 15) / 16 * 16);
+    cpu->v_offset_bytes = KV_BLOCK_TOKENS * d * element_bytes;
+    cpu->kv_block_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
+    // One cache line more: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same cache sets.
+    cpu->kv_block_bytes = (cpu->kv_block_bytes + line - 1) / line * line + line;
+    cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
+    cpu->kv = cpu_memory((size_t)shape->n_layers, cpu->kv_layer_bytes, false);
+    if (cpu->kv) return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED, "no memory for a KV cache of %d blocks (%d layers of %zu bytes)",
+                       shape->n_kv_blocks, shape->n_layers, cpu->kv_layer_bytes);
+}
+
+enum status cpu_attention_create(struct cpu *cpu)
+{
+    enum status status = cache_create(cpu);
+    if (status) return status;
+    const struct backend_shape *shape = &cpu->shape;
+    int group = shape->n_heads / shape->n_kv_heads, queries = group > ATTEND_QUERIES ? group : ATTEND_QUERIES;
+    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs, threads = (size_t)cpu->threads;
+    size_t scratch = attend_scratch_floats(queries, shape->head_size);
+    size_t probe = probe_scratch_floats(shape->max_context, shape->head_size);
+    cpu->attend_scratch_floats = ((scratch > probe ? scratch : probe) + 31) / 16 * 16; // threads share no cache line
+    // All segments of a full cache; more only where sequences share blocks, and then some rows stay whole.
+    cpu->max_slots = segments_of(shape->n_kv_blocks * KV_BLOCK_TOKENS) + shape->max_seqs;
+    cpu->partial_floats = attend_partial_floats(group, shape->head_size);
+    cpu->probe_capacity = (seqs * (size_t)shape->max_context + 31) / 16 * 16;
+
+    cpu->row_sequence = cpu_memory(rows, sizeof *cpu->row_sequence, false);
+    cpu->tiles = cpu_memory(rows + (size_t)cpu->max_slots, sizeof *cpu->tiles, false);
+    cpu->splits = cpu_memory(seqs, sizeof *cpu->splits, false);
+    cpu->probe = cpu_memory(threads, cpu->probe_capacity * sizeof *cpu->probe, false);
+    cpu->attend_scratch = cpu_memory(threads, cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, false);
+    cpu->partials = cpu_memory((size_t)cpu->max_slots * (size_t)shape->n_kv_heads,
+                               cpu->partial_floats * sizeof *cpu->partials, false);
+    if (cpu->row_sequence && cpu->tiles && cpu->splits && cpu->probe && cpu->attend_scratch && cpu->partials)
+        return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED, "no memory for attention of %d rows and contexts of %d", shape->max_rows,
+                       shape->max_context);
+}
+
+void cpu_attention_free(struct cpu *cpu)
+{
+    free(cpu->kv);
+    free(cpu->row_sequence);
+    free(cpu->tiles);
+    free(cpu->splits);
+    free(cpu->probe);
+    free(cpu->attend_scratch);
+    free(cpu->partials);
+}
+
+// ---- cutting the batch ----------------------------------------------------------------------------------------------
+
+static int tile_longer_first(const void *a, const void *b)
+{
+    const struct row_tile *x = a, *y = b;
+    int64_t cost_x = (int64_t)x->rows * (x->end - x->first), cost_y = (int64_t)y->rows * (y->end - y->first);
+    if (cost_x != cost_y) return cost_x < cost_y ? 1 : -1;
+    return x->row != y->row ? x->row - y->row : x->first - y->first;
+}
+
+// The only row of a sequence in this batch, as a tile for each of its segments.
+static void split_row(struct cpu *cpu, int sequence, int row, int entries, int slot)
+{
+    int segments = segments_of(entries);
+    cpu->splits[cpu->n_splits++] = (struct split_row){sequence, row, entries, slot, segments};
+    for (int s = 0; s < segments; s++) {
+        int first = s * SEGMENT_ENTRIES, end = s + 1 < segments ? first + SEGMENT_ENTRIES : entries;
+        cpu->tiles[cpu->n_tiles++] = (struct row_tile){sequence, row, 1, first, end, cpu->n_splits - 1};
+    }
+}
+
+void cpu_attention_begin(struct cpu *cpu)
+{
+    const struct ragged_batch *batch = &cpu->batch;
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, slots = 0;
+    int tile_rows = group < ATTEND_QUERIES ? ATTEND_QUERIES / group : 1;
+    cpu->n_tiles = cpu->n_splits = 0;
+    cpu->attend_work = 0;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int first = batch->row_start[s], end = batch->row_start[s + 1], segments = segments_of(batch->kv_len[s] + 1);
+        for (int row = first; row < end; row++)
+            cpu->row_sequence[row] = s;
+        if (end - first == 1 && segments > 1 && segments <= cpu->max_slots - slots) {
+            split_row(cpu, s, first, batch->kv_len[s] + 1, slots);
+            slots += segments;
+        } else {
+            for (int row = first; row < end; row += tile_rows) {
+                int rows = end - row < tile_rows ? end - row : tile_rows;
+                int entries = batch->kv_len[s] + row - first + rows;
+                cpu->tiles[cpu->n_tiles++] = (struct row_tile){s, row, rows, 0, entries, -1};
+            }
+        }
+    }
+    for (int i = 0; i < cpu->n_tiles; i++)
+        cpu->attend_work += (int64_t)cpu->tiles[i].rows * (cpu->tiles[i].end - cpu->tiles[i].first);
+    cpu->attend_work *= 2 * (int64_t)cpu->shape.n_heads * cpu->shape.head_size;
+    qsort(cpu->tiles, (size_t)cpu->n_tiles, sizeof *cpu->tiles, tile_longer_first);
+    cpu->probe_size = ragged_probe_size(batch);
+    for (int thread = 0; thread < cpu->threads; thread++)
+        memset(cpu->probe + (size_t)thread * cpu->probe_capacity, 0, (size_t)cpu->probe_size * sizeof *cpu->probe);
+}
+
+static struct kv_view kv_of(const struct cpu *cpu, int layer, int sequence, int kv_head)
+{
+    return (struct kv_view){
+        .base = cpu->kv + (size_t)layer * cpu->kv_layer_bytes + (size_t)kv_head * cpu->kv_block_bytes,
+        .blocks = cpu->batch.block_table + (size_t)sequence * (size_t)cpu->batch.max_blocks,
+        .block_bytes = (size_t)cpu->shape.n_kv_heads * cpu->kv_block_bytes,
+        .v_offset_bytes = cpu->v_offset_bytes,
+        .head_size = cpu->shape.head_size,
+        .v_stride = cpu->v_stride,
+        .bf16 = cpu->bf16,
+    };
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+// What the items of one layer's step work on.
+struct attention {
+    struct cpu *cpu;
+    int layer;
+    struct tensor *qkv, *out;
+    const float *q_gain, *k_gain;
+    float epsilon;
+};
+
+static void append_row(void *arg, int row, int thread)
+{
+    const struct attention *a = arg;
+    struct cpu *cpu = a->cpu;
+    int d = cpu->shape.head_size, n_heads = cpu->shape.n_heads, n_kv_heads = cpu->shape.n_kv_heads;
+    float *q = cpu_row(a->qkv, row), *k = q + n_heads * d, *v = k + n_kv_heads * d;
+    const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
+    for (int h = 0; h < n_heads; h++)
+        cpu->isa->rope_head(q + h * d, a->q_gain, d, a->epsilon, cos_sin);
+    int s = cpu->row_sequence[row], entry = cpu->batch.kv_len[s] + row - cpu->batch.row_start[s];
+    for (int h = 0; h < n_kv_heads; h++) {
+        struct kv_view kv = kv_of(cpu, a->layer, s, h);
+        cpu->isa->rope_head(k + h * d, a->k_gain, d, a->epsilon, cos_sin);
+        cpu->isa->kv_append(&kv, entry, k + h * d, v + h * d);
+    }
+}
+
+enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
+                            const struct weight *k_gain, float epsilon)
+{
+    struct cpu *cpu = cpu_of(b);
+    assert(qkv->kind == TENSOR_F32);
+    assert(qkv->columns == (cpu->shape.n_heads + 2 * cpu->shape.n_kv_heads) * cpu->shape.head_size);
+    assert(!q_gain || q_gain->columns == cpu->shape.head_size);
+    assert(!k_gain || k_gain->columns == cpu->shape.head_size);
+    struct attention a = {.cpu = cpu,
+                          .layer = layer,
+                          .qkv = qkv,
+                          .q_gain = q_gain ? q_gain->vector : NULL,
+                          .k_gain = k_gain ? k_gain->vector : NULL,
+                          .epsilon = epsilon};
+    cpu_run(cpu, POOL_SPLIT, (int64_t)cpu->batch.n_rows * qkv->columns, append_row, &a, cpu->batch.n_rows);
+    return STATUS_OK;
+}
+
+static struct attend_tile tile_of(const struct attention *a, const struct row_tile *rows, int kv_head, int thread)
+{
+    const struct cpu *cpu = a->cpu;
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, column = kv_head * group * cpu->shape.head_size;
+    return (struct attend_tile){
+        .kv = kv_of(cpu, a->layer, rows->sequence, kv_head),
+        .rows = rows->rows,
+        .group = group,
+        .first_valid = cpu->batch.kv_len[rows->sequence] + rows->row - cpu->batch.row_start[rows->sequence] + 1,
+        .first = rows->first,
+        .end = rows->end,
+        .q = (const float *)cpu_row(a->qkv, rows->row) + column,
+        .q_stride = a->qkv->stride,
+        .out = (char *)cpu_row(a->out, rows->row) + (size_t)column * (a->out->bf16 ? 2 : 4),
+        .out_stride = a->out->stride,
+        .scratch = cpu->attend_scratch + (size_t)thread * cpu->attend_scratch_floats,
+    };
+}
+
+// Segments of one row and KV head lie one after another: slot s of KV head h is s + h * segments among the row's.
+static float *partial_of(const struct cpu *cpu, const struct split_row *split, int kv_head, int segment)
+{
+    size_t first = (size_t)split->slot * (size_t)cpu->shape.n_kv_heads;
+    return cpu->partials + (first + (size_t)kv_head * (size_t)split->segments + (size_t)segment) * cpu->partial_floats;
+}
+
+static void probe_item(const struct attention *a, int probe, int kv_head, int thread)
+{
+    const struct cpu *cpu = a->cpu;
+    const struct ragged_batch *batch = &cpu->batch;
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, row = batch->probe_row[probe];
+    float *maximum = cpu->probe + (size_t)thread * cpu->probe_capacity;
+    for (int p = 0; p < probe; p++)
+        maximum += batch->probe_keys[p];
+    struct probe_tile tile = {
+        .kv = kv_of(cpu, a->layer, cpu->row_sequence[row], kv_head),
+        .group = group,
+        .n = batch->probe_keys[probe],
+        .window = batch->probe_window,
+        .q = (const float *)cpu_row(a->qkv, row) + kv_head * group * cpu->shape.head_size,
+        .maximum = maximum,
+        .scratch = cpu->attend_scratch + (size_t)thread * cpu->attend_scratch_floats,
+        .stride = probe_stride(batch->probe_keys[probe]),
+    };
+    cpu->isa->probe(&tile);
+}
+
+// Probes, then the tiles of one KV head after another, so that its K and V stay in the cache that the threads share.
+static void attend_item(void *arg, int item, int thread)
+{
+    const struct attention *a = arg;
+    const struct cpu *cpu = a->cpu;
+    int probes = cpu->batch.n_probes * cpu->shape.n_kv_heads;
+    if (item < probes) {
+        probe_item(a, item / cpu->shape.n_kv_heads, item % cpu->shape.n_kv_heads, thread);
+        return;
+    }
+    int kv_head = (item - probes) / cpu->n_tiles;
+    const struct row_tile *rows = &cpu->tiles[(item - probes) % cpu->n_tiles];
+    struct attend_tile tile = tile_of(a, rows, kv_head, thread);
+    if (rows->split >= 0)
+        tile.partial = partial_of(cpu, &cpu->splits[rows->split], kv_head, rows->first / SEGMENT_ENTRIES);
+    cpu->isa->attend(&tile);
+}
+
+static void merge_item(void *arg, int item, int thread)
+{
+    const struct attention *a = arg;
+    const struct cpu *cpu = a->cpu;
+    const struct split_row *split = &cpu->splits[item / cpu->shape.n_kv_heads];
+    int kv_head = item % cpu->shape.n_kv_heads;
+    struct row_tile row = {.sequence = split->sequence, .row = split->row, .rows = 1};
+    struct attend_tile tile = tile_of(a, &row, kv_head, thread);
+    tile.partial = partial_of(cpu, split, kv_head, 0);
+    cpu->isa->attend_merge(&tile, split->segments);
+}
+
+enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+{
+    struct cpu *cpu = cpu_of(b);
+    int n_kv_heads = cpu->shape.n_kv_heads, n_columns = cpu->shape.n_heads * cpu->shape.head_size;
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_columns);
+    struct attention a = {.cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out};
+    int64_t work = cpu->attend_work + cpu->probe_size * n_columns;
+    cpu_run(cpu, POOL_QUEUE, work, attend_item, &a, (cpu->batch.n_probes + cpu->n_tiles) * n_kv_heads);
+    if (cpu->n_splits) cpu_run(cpu, POOL_QUEUE, work, merge_item, &a, cpu->n_splits * n_kv_heads);
+    return STATUS_OK;
+}
+
+// ---- probes ---------------------------------------------------------------------------------------------------------
+
+float *cpu_probe_data(struct backend *b)
+{
+    struct cpu *cpu = cpu_of(b);
+    if (!cpu->probe_size) return NULL;
+    for (int thread = 1; thread < cpu->threads; thread++) {
+        const float *more = cpu->probe + (size_t)thread * cpu->probe_capacity;
+        for (int64_t i = 0; i < cpu->probe_size; i++)
+            if (more[i] > cpu->probe[i]) cpu->probe[i] = more[i];
+    }
+    return cpu->probe;
+}
+
+enum status cpu_probe_read(struct backend *b, float *host)
+{
+    memcpy(host, cpu_probe_data(b), (size_t)cpu_of(b)->probe_size * sizeof *host);
+    return STATUS_OK;
+}

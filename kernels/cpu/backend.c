@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backend as an object: opening and closing, tensors, and the steps that are one loop over rows.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/check.h"
+#include "kernels/cpu/cpu.h"
+
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+void *cpu_memory(size_t count, size_t size_bytes, bool zero)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size_bytes, &bytes) || bytes > SIZE_MAX - HUGE_PAGE_BYTES) return NULL;
+    size_t unit = bytes < 2 * HUGE_PAGE_BYTES ? 64 : HUGE_PAGE_BYTES;
+    bytes = (bytes + unit) / unit * unit; // at least one line
+    void *block = aligned_alloc(unit, bytes);
+    if (block && unit == HUGE_PAGE_BYTES) madvise(block, bytes, MADV_HUGEPAGE); // fewer faults now, fewer walks later
+    if (block && zero) memset(block, 0, bytes);
+    return block;
+}
+
+// ---- tensors --------------------------------------------------------------------------------------------------------
+
+static enum status no_memory(int max_rows, int columns)
+{
+    return status_fail(STATUS_EXHAUSTED, "no memory for a tensor of %d x %d", max_rows, columns);
+}
+
+// Room for one more ACTIVATION as bytes. It is made with the tensors, so that products allocate nothing.
+static enum status quantised_reserve(struct cpu *cpu, int rows, int columns)
+{
+    size_t bytes = (size_t)rows * cpu_quantised_stride(columns);
+    size_t scales = (size_t)rows * (size_t)cpu_groups(cpu, columns);
+    if (bytes > cpu->quantised_bytes) {
+        free(cpu->quantised);
+        cpu->quantised = cpu_memory(bytes, 1, true);
+        cpu->quantised_bytes = cpu->quantised ? bytes : 0;
+    }
+    if (scales > cpu->row_scales) {
+        free(cpu->row_scale);
+        cpu->row_scale = cpu_memory(scales, sizeof *cpu->row_scale, true);
+        cpu->row_scales = cpu->row_scale ? scales : 0;
+    }
+    return cpu->quantised && cpu->row_scale ? STATUS_OK : no_memory(rows, columns);
+}
+
+static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                 struct tensor **tensor_p)
+{
+    struct cpu *cpu = cpu_of(b);
+    if (kind == TENSOR_ACTIVATION && cpu_int8(cpu)) {
+        enum status status = quantised_reserve(cpu, max_rows, columns);
+        if (status) return status;
+    }
+    struct tensor *t = mem_alloc(sizeof *t);
+    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns, .stride = columns};
+    if (kind == TENSOR_ACTIVATION) {
+        // One cache line more than whole lines: rows a multiple of 4 KiB apart would fall into the same cache sets.
+        t->bf16 = cpu->bf16;
+        int line = t->bf16 ? 32 : 16;
+        t->stride = (columns + line - 1) / line * line + line;
+    }
+    // Zeroed: the pad half of a last odd word must be a number for its product with a zero weight to vanish.
+    t->data = cpu_memory((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, true);
+    if (!t->data) {
+        free(t);
+        return no_memory(max_rows, columns);
+    }
+    t->next = cpu->tensors;
+    *tensor_p = cpu->tensors = t;
+    return STATUS_OK;
+}
+
+static float *tensor_data(struct backend *b, struct tensor *t)
+{
+    assert(t->kind == TENSOR_F32);
+    return t->data;
+}
+
+static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
+{
+    assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
+    memcpy(host, t->data, (size_t)rows * (size_t)t->columns * sizeof *host);
+    return STATUS_OK;
+}
+
+// ---- steps over rows ------------------------------------------------------------------------------------------------
+
+// Cosines and sines of one row's position.
+static void begin_row(void *arg, int row, int thread)
+{
+    struct cpu *cpu = arg;
+    int d = cpu->shape.head_size, half = d / 2;
+    float *cosine = cpu->cos_sin + (size_t)row * (size_t)d, *sine = cosine + half;
+    for (int i = 0; i < half; i++) {
+        // In double: at position 100,000 a float angle is off by 0.004.
+        double angle = (double)cpu->batch.position[row] * (double)cpu->shape.inv_freq[i];
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+}
+
+static enum status begin(struct backend *b, const struct ragged_batch *batch)
+{
+    struct cpu *cpu = cpu_of(b);
+    enum status status = ragged_batch_check(batch, &cpu->shape);
+    if (status) return status;
+    cpu->batch = *batch;
+    int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine costs about 32 multiply-adds
+    cpu_run(cpu, POOL_SPLIT, work, begin_row, cpu, batch->n_rows);
+    cpu_attention_begin(cpu);
+    return STATUS_OK;
+}
+
+static enum status embed(struct backend *b, struct tensor *out, const struct weight *table)
+{
+    struct cpu *cpu = cpu_of(b);
+    assert(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns);
+    for (int t = 0; t < cpu->batch.n_rows; t++)
+        cpu_embedding_row(table, cpu->bf16, cpu->batch.token[t], cpu_row(out, t));
+    return STATUS_OK;
+}
+
+struct norm {
+    const struct cpu *cpu;
+    struct tensor *out;
+    const struct tensor *x;
+    const struct weight *gain;
+    float epsilon;
+    const int32_t *row_index;
+};
+
+static void rmsnorm_row(void *arg, int row, int thread)
+{
+    const struct norm *n = arg;
+    const float *x = cpu_row(n->x, n->row_index ? n->row_index[row] : row);
+    n->cpu->isa->rmsnorm_row(cpu_row(n->out, row), n->out->bf16, x, n->gain->vector, n->x->columns, n->epsilon);
+}
+
+static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                           float epsilon, const int32_t *row_index, int rows)
+{
+    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
+    struct norm n = {cpu_of(b), out, x, gain, epsilon, row_index};
+    cpu_run(n.cpu, POOL_SPLIT, (int64_t)rows * x->columns, rmsnorm_row, &n, rows);
+    return STATUS_OK;
+}
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
+static void cpu_close(struct backend *b)
+{
+    struct cpu *cpu = cpu_of(b);
+    pool_close(cpu->pool);
+    for (struct tensor *t = cpu->tensors, *next; t; t = next) {
+        next = t->next;
+        free(t->data);
+        free(t);
+    }
+    for (struct weight *w = cpu->weights, *next; w; w = next) {
+        next = w->next;
+        cpu_weight_free(w);
+    }
+    free((void *)cpu->shape.inv_freq);
+    free(cpu->cos_sin);
+    free(cpu->scratch);
+    free(cpu->quantised);
+    free(cpu->row_scale);
+    cpu_attention_free(cpu);
+    free(cpu);
+}
+
+static const struct backend_ops cpu_ops = {
+    .name = "cpu",
+    .close = cpu_close,
+    .tensor_create = tensor_create,
+    .tensor_data = tensor_data,
+    .read = tensor_read,
+    .weight_create = cpu_weight_create,
+    .weight_gate_up = cpu_weight_gate_up,
+    .weight_embedding = cpu_weight_embedding,
+    .weight_vector = cpu_weight_vector,
+    .begin = begin,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = cpu_linear,
+    .rope_append = cpu_rope_append,
+    .attention = cpu_attention,
+    .probe_data = cpu_probe_data,
+    .probe_read = cpu_probe_read,
+};
+
+static enum status scratch_create(struct cpu *cpu)
+{
+    const struct backend_shape *shape = &cpu->shape;
+    cpu->scratch_floats = (size_t)ROW_BLOCK * PANEL_COLUMNS + 16; // threads never share a cache line
+    cpu->cos_sin = cpu_memory((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
+    cpu->scratch = cpu_memory((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
+    if (cpu->cos_sin && cpu->scratch) return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED, "no memory to work on %d rows", shape->max_rows);
+}
+
+enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
+                             struct backend **backend_p)
+{
+    enum status status = backend_shape_check(shape, dtype);
+    if (status) return status;
+    if (threads < 0) return status_fail(STATUS_INVALID, "%d threads: must be 0 (all) or more", threads);
+    struct cpu *cpu = mem_alloc(sizeof *cpu);
+    static const enum product_type product[] = {[DTYPE_F32] = PRODUCT_F32,
+                                                [DTYPE_BF16] = PRODUCT_BF16,
+                                                [DTYPE_INT8] = PRODUCT_INT8,
+                                                [DTYPE_INT8_G128] = PRODUCT_INT8_GROUPS};
+    *cpu = (struct cpu){.base = {&cpu_ops},
+                        .shape = *shape,
+                        .isa = cpu_isa_best(),
+                        .product = product[dtype],
+                        .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
+    cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
+    cpu->threads = threads ? threads : pool_usable_cores();
+    status = pool_open(cpu->threads, &cpu->pool);
+    if (!status) status = scratch_create(cpu);
+    if (!status) status = cpu_attention_create(cpu);
+    if (status) {
+        cpu_close(&cpu->base);
+        return status;
+    }
+    *backend_p = &cpu->base;
+    return STATUS_OK;
+}

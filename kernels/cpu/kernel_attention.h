@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ragged attention (included by kernels.c): online softmax (arXiv 1805.02867, as tiled in arXiv 2205.14135) over the
+// KV blocks of one sequence, for a tile of queries at once so that K and V are read once for all of them. Both products
+// run as the matrix products do: a register tile of queries by entries, then of queries by dimensions.
+//
+// A query's result is one chain over its own entries: steps of TILE_ENTRIES counted from the sequence's first entry,
+// gathered by segments of SEGMENT_ENTRIES that are merged in order. A masked entry in the last step has weight 0 and
+// does not enter the product with V. So it makes no difference whether later entries exist, hold old data or NaN, which
+// queries share the tile, nor whether segments were computed one after another or apart.
+//
+// Weights are powers of 2 relative to a maximum that is rounded to an integer: rescaling is exact, and a weight's
+// rounding to bf16 does not depend on the maximum at the time.
+#pragma once
+
+enum {
+    QUERY_TILE = ATTEND_QUERY_TILE,
+    COLUMN_VECS = VEC == 16 ? 4 : 2, // 6 x 4 vectors fill AVX-512's 32 registers, 6 x 2 those of other sets
+    STEP_VECS = TILE_ENTRIES / VEC,
+    TILE_BLOCKS = TILE_ENTRIES / KV_BLOCK_TOKENS,
+};
+
+// Where the K and V of the entries of one step lie.
+struct step_blocks {
+    const uint32_t *keys[TILE_BLOCKS], *values[TILE_BLOCKS];
+};
+
+// Blocks beyond the last of `end` entries repeat it: what is computed from them is masked.
+INLINE struct step_blocks step_blocks_at(const struct kv_view *kv, int first, int end)
+{
+    struct step_blocks step;
+    int last = (end - 1) / KV_BLOCK_TOKENS;
+    for (int i = 0; i < TILE_BLOCKS; i++) {
+        int block = first / KV_BLOCK_TOKENS + i;
+        const char *at = kv->base + (size_t)kv->blocks[block < last ? block : last] * kv->block_bytes;
+        step.keys[i] = (const uint32_t *)(const void *)at;
+        step.values[i] = (const uint32_t *)(const void *)(at + kv->v_offset_bytes);
+    }
+    return step;
+}
+
+// Part `part` of `parts` of a step's blocks into the L2 cache: the hardware does not foresee where the next block lies.
+INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, int part, int parts)
+{
+    size_t lines = block_bytes / 64, from = lines * (size_t)part / (size_t)parts;
+    size_t to = lines * (size_t)(part + 1) / (size_t)parts;
+    for (int i = 0; i < TILE_BLOCKS; i++)
+        for (size_t line = from; line < to; line++)
+            __builtin_prefetch((const char *)step->keys[i] + line * 64, 0, 2);
+}
+
+// score[r][e] = q_r . k_e for the TILE_ENTRIES entries of a step; q is [queries][words].
+INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int words, float *score, const int queries,
+                        const bool bf16)
+{
+    for (int first = 0; first < STEP_VECS; first += COLUMN_VECS) {
+        vec acc[QUERY_TILE][COLUMN_VECS];
+        const uint32_t *from[COLUMN_VECS];
+#pragma GCC unroll 4
+        for (int j = 0; j < COLUMN_VECS; j++)
+            from[j] = keys[(first + j) * VEC / KV_BLOCK_TOKENS] + (first + j) * VEC % KV_BLOCK_TOKENS;
+#pragma GCC unroll 6
+        for (int r = 0; r < queries; r++)
+#pragma GCC unroll 4
+            for (int j = 0; j < COLUMN_VECS; j++)
+                acc[r][j] = vec_set(0);
+        for (int k = 0; k < words; k++) {
+            vec_word key[COLUMN_VECS];
+#pragma GCC unroll 4
+            for (int j = 0; j < COLUMN_VECS; j++)
+                key[j] = vec_load_words(from[j] + k * KV_BLOCK_TOKENS);
+#pragma GCC unroll 6
+            for (int r = 0; r < queries; r++) {
+                uint32_t word;
+                memcpy(&word, q + r * words + k, sizeof word); // q may have been stored as bf16
+                vec_word x = vec_set_words(word);
+#pragma GCC unroll 4
+                for (int j = 0; j < COLUMN_VECS; j++)
+                    acc[r][j] = vec_dot(acc[r][j], x, key[j], bf16);
+            }
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < queries; r++)
+#pragma GCC unroll 4
+            for (int j = 0; j < COLUMN_VECS; j++)
+                vec_store(score + r * TILE_ENTRIES + (first + j) * VEC, acc[r][j]);
+    }
+}
+
+// Turns a step's scores into weights 2^(scale * score - max), the first `valid` ones; the others become 0. Raises max,
+// adds to the lanes of sum, and tells what sums so far must be multiplied by. Queries go side by side: one alone would
+// wait for its maximum.
+INLINE void step_softmax(const float *score, int valid, float scale, float *max, float *sum, uint32_t *weight,
+                         float *rescale, const int queries, const bool bf16)
+{
+    vec largest[QUERY_TILE];
+    float old_max[SUM_LANES] = {0}, new_max[SUM_LANES] = {0};
+#pragma GCC unroll 6
+    for (int r = 0; r < queries; r++) {
+        largest[r] = vec_set(-__builtin_inff());
+#pragma GCC unroll 16
+        for (int i = 0; i < TILE_ENTRIES; i += VEC) {
+            vec s = vec_load(score + r * TILE_ENTRIES + i);
+            if (valid < TILE_ENTRIES) s = vec_select(vec_first(valid - i), s, vec_set(-__builtin_inff()));
+            largest[r] = vec_max(largest[r], s);
+        }
+    }
+#pragma GCC unroll 4
+    for (int width = VEC / 2; width; width /= 2)
+#pragma GCC unroll 6
+        for (int r = 0; r < queries; r++)
+            largest[r] = vec_max(largest[r], vec_swap(largest[r], width));
+#pragma GCC unroll 6
+    for (int r = 0; r < queries; r++) {
+        largest[r] = vec_max(vec_round(largest[r] * scale), vec_set(max[r]));
+        old_max[r] = max[r];
+        new_max[r] = max[r] = largest[r][0];
+    }
+    for (int r = 0; r < QUERY_TILE; r += VEC) {
+        vec change = vec_load(old_max + r) - vec_load(new_max + r);
+        vec_exp2(&change, 1);
+        vec_store(rescale + r, change);
+    }
+    for (int r = 0; r < queries; r++) {
+        vec w[STEP_VECS], total = vec_load(sum + r * SUM_LANES) * rescale[r];
+#pragma GCC unroll 16
+        for (int i = 0; i < STEP_VECS; i++) {
+            vec s = vec_load(score + r * TILE_ENTRIES + i * VEC);
+            if (valid < TILE_ENTRIES) s = vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff()));
+            w[i] = vec_fma(s, vec_set(scale), vec_set(-new_max[r]));
+        }
+        vec_exp2(w, STEP_VECS);
+        uint32_t *to = weight + r * words_of(TILE_ENTRIES, bf16);
+#pragma GCC unroll 16
+        for (int i = 0; i < STEP_VECS; i++) {
+            total = total + w[i];
+            if (bf16)
+                vec_store_bf16((uint16_t *)(void *)to + i * VEC, w[i]);
+            else
+                vec_store((float *)(void *)to + i * VEC, w[i]);
+        }
+        vec_store(sum + r * SUM_LANES, total);
+    }
+}
+
+// o[r] = o[r] * rescale[r] + sum over the step's first `valid` entries, in order, of weight[r][e] * v_e, for `vecs`
+// vectors of dimensions from `column` on. `weight` is [queries][words of TILE_ENTRIES].
+INLINE void step_weigh_columns(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
+                               const float *rescale, float *o, int column, const int queries, const int vecs,
+                               const bool bf16)
+{
+    const int block_words = words_of(KV_BLOCK_TOKENS, bf16), weight_stride = words_of(TILE_ENTRIES, bf16);
+    vec acc[QUERY_TILE][COLUMN_VECS];
+#pragma GCC unroll 6
+    for (int r = 0; r < queries; r++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            acc[r][j] = vec_load(o + r * stride + column + j * VEC) * rescale[r];
+    for (int words = words_of(valid, bf16), block = 0; words > 0; block++, words -= block_words) {
+        const uint32_t *v = values[block] + column, *w = weight + block * block_words;
+        int n = words < block_words ? words : block_words;
+        // An entry beyond `valid` in the last pair may be NaN, and 0 * NaN is NaN.
+        uint32_t last = bf16 && valid % 2 && words <= block_words ? 0xffffu : ~0u;
+        for (int i = 0; i < n; i++) {
+            vec_word value[COLUMN_VECS];
+#pragma GCC unroll 4
+            for (int j = 0; j < vecs; j++)
+                value[j] = vec_load_words(v + i * stride + j * VEC);
+            if (bf16 && i == n - 1 && last != ~0u)
+#pragma GCC unroll 4
+                for (int j = 0; j < vecs; j++)
+                    value[j] &= last;
+#pragma GCC unroll 6
+            for (int r = 0; r < queries; r++) {
+                vec_word x = vec_set_words(w[r * weight_stride + i]);
+#pragma GCC unroll 4
+                for (int j = 0; j < vecs; j++)
+                    acc[r][j] = vec_dot(acc[r][j], x, value[j], bf16);
+            }
+        }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < queries; r++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vecs; j++)
+            vec_store(o + r * stride + column + j * VEC, acc[r][j]);
+}
+
+INLINE void step_weigh(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
+                       const float *rescale, float *o, const int queries, const bool bf16)
+{
+    int column = 0;
+    for (; column + COLUMN_VECS * VEC <= stride; column += COLUMN_VECS * VEC)
+        step_weigh_columns(values, stride, weight, valid, rescale, o, column, queries, COLUMN_VECS, bf16);
+    for (; column < stride; column += VEC)
+        step_weigh_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
+}
+
+// The products for any number of queries up to QUERY_TILE. Functions of their own, so that the compiler gives all
+// registers to the loops.
+static __attribute__((noinline)) void any_scores(const uint32_t *const *keys, const uint32_t *q, int words,
+                                                 float *score, int queries, bool bf16)
+{
+    switch (queries + (bf16 ? 0 : QUERY_TILE)) {
+    case 1: step_scores(keys, q, words, score, 1, true); break;
+    case 2: step_scores(keys, q, words, score, 2, true); break;
+    case 3: step_scores(keys, q, words, score, 3, true); break;
+    case 4: step_scores(keys, q, words, score, 4, true); break;
+    case 5: step_scores(keys, q, words, score, 5, true); break;
+    case 6: step_scores(keys, q, words, score, 6, true); break;
+    case QUERY_TILE + 1: step_scores(keys, q, words, score, 1, false); break;
+    case QUERY_TILE + 2: step_scores(keys, q, words, score, 2, false); break;
+    case QUERY_TILE + 3: step_scores(keys, q, words, score, 3, false); break;
+    case QUERY_TILE + 4: step_scores(keys, q, words, score, 4, false); break;
+    case QUERY_TILE + 5: step_scores(keys, q, words, score, 5, false); break;
+    case QUERY_TILE + 6: step_scores(keys, q, words, score, 6, false); break;
+    }
+}
+
+static __attribute__((noinline)) void any_softmax(const float *score, int valid, float scale, float *max, float *sum,
+                                                  uint32_t *weight, float *rescale, int queries, bool bf16)
+{
+    switch (queries + (bf16 ? 0 : QUERY_TILE)) {
+    case 1: step_softmax(score, valid, scale, max, sum, weight, rescale, 1, true); break;
+    case 2: step_softmax(score, valid, scale, max, sum, weight, rescale, 2, true); break;
+    case 3: step_softmax(score, valid, scale, max, sum, weight, rescale, 3, true); break;
+    case 4: step_softmax(score, valid, scale, max, sum, weight, rescale, 4, true); break;
+    case 5: step_softmax(score, valid, scale, max, sum, weight, rescale, 5, true); break;
+    case 6: step_softmax(score, valid, scale, max, sum, weight, rescale, 6, true); break;
+    case QUERY_TILE + 1: step_softmax(score, valid, scale, max, sum, weight, rescale, 1, false); break;
+    case QUERY_TILE + 2: step_softmax(score, valid, scale, max, sum, weight, rescale, 2, false); break;
+    case QUERY_TILE + 3: step_softmax(score, valid, scale, max, sum, weight, rescale, 3, false); break;
+    case QUERY_TILE + 4: step_softmax(score, valid, scale, max, sum, weight, rescale, 4, false); break;
+    case QUERY_TILE + 5: step_softmax(score, valid, scale, max, sum, weight, rescale, 5, false); break;
+    case QUERY_TILE + 6: step_softmax(score, valid, scale, max, sum, weight, rescale, 6, false); break;
+    }
+}
+
+static __attribute__((noinline)) void any_weigh(const uint32_t *const *values, int stride, const uint32_t *weight,
+                                                int valid, const float *rescale, float *o, int queries, bool bf16)
+{
+    switch (queries + (bf16 ? 0 : QUERY_TILE)) {
+    case 1: step_weigh(values, stride, weight, valid, rescale, o, 1, true); break;
+    case 2: step_weigh(values, stride, weight, valid, rescale, o, 2, true); break;
+    case 3: step_weigh(values, stride, weight, valid, rescale, o, 3, true); break;
+    case 4: step_weigh(values, stride, weight, valid, rescale, o, 4, true); break;
+    case 5: step_weigh(values, stride, weight, valid, rescale, o, 5, true); break;
+    case 6: step_weigh(values, stride, weight, valid, rescale, o, 6, true); break;
+    case QUERY_TILE + 1: step_weigh(values, stride, weight, valid, rescale, o, 1, false); break;
+    case QUERY_TILE + 2: step_weigh(values, stride, weight, valid, rescale, o, 2, false); break;
+    case QUERY_TILE + 3: step_weigh(values, stride, weight, valid, rescale, o, 3, false); break;
+    case QUERY_TILE + 4: step_weigh(values, stride, weight, valid, rescale, o, 4, false); break;
+    case QUERY_TILE + 5: step_weigh(values, stride, weight, valid, rescale, o, 5, false); break;
+    case QUERY_TILE + 6: step_weigh(values, stride, weight, valid, rescale, o, 6, false); break;
+    }
+}
+
+// ---- one tile of queries --------------------------------------------------------------------------------------------
+
+// Softmax state and sums of queries over the entries of a segment, or of all segments so far.
+struct partial {
+    float *o, *sum, *max; // [queries][v_stride], [queries][SUM_LANES], [queries]
+};
+
+INLINE struct partial partial_in(float *memory, int queries, int v_stride)
+{
+    float *sum = memory + queries * v_stride;
+    return (struct partial){memory, sum, sum + queries * SUM_LANES};
+}
+
+INLINE void partial_clear(const struct partial *p, int first, int queries, int v_stride)
+{
+    memset(p->o + first * v_stride, 0, (size_t)((queries - first) * v_stride) * sizeof *p->o);
+    memset(p->sum + first * SUM_LANES, 0, (size_t)((queries - first) * SUM_LANES) * sizeof *p->sum);
+    for (int i = first; i < queries; i++)
+        p->max[i] = -__builtin_inff();
+}
+
+// The queries from `first` on of `total` go on with what `p` found in the next segment.
+INLINE void partial_merge(const struct partial *total, const struct partial *p, int first, int queries, int v_stride)
+{
+    for (int i = first; i < queries; i++) {
+        vec old = vec_set(total->max[i]), more = vec_set(p->max[i]), max = vec_max(old, more);
+        vec scale[2] = {old - max, more - max};
+        vec_exp2(scale, 2);
+        for (int j = 0; j < v_stride; j += VEC) {
+            float *o = total->o + i * v_stride + j;
+            vec_store(o, vec_load(o) * scale[0] + vec_load(p->o + i * v_stride + j) * scale[1]);
+        }
+        float *sum = total->sum + i * SUM_LANES;
+        vec_store(sum, vec_load(sum) * scale[0] + vec_load(p->sum + i * SUM_LANES) * scale[1]);
+        total->max[i] = max[0];
+    }
+}
+
+INLINE void partial_finish(const struct attend_tile *t, const struct partial *total)
+{
+    int d = t->kv.head_size, stride = t->kv.v_stride;
+    for (int i = 0; i < t->rows * t->group; i++) {
+        float *o = total->o + i * stride, scale = 1 / vec_sum(vec_load(total->sum + i * SUM_LANES));
+        for (int j = 0; j < stride; j += VEC)
+            vec_store(o + j, vec_load(o + j) * scale);
+        size_t at = (size_t)(i / t->group) * (size_t)t->out_stride + (size_t)(i % t->group) * (size_t)d;
+        store_row((char *)t->out + at * (t->kv.bf16 ? 2 : 4), t->kv.bf16, o, d);
+    }
+}
+
+// Everything the steps of one tile work on.
+struct attend_work {
+    const struct attend_tile *tile;
+    int words; // of D
+    float scale;
+    uint32_t *q; // [queries][words]
+    struct partial partial;
+    float *score;     // [QUERY_TILE][TILE_ENTRIES]
+    uint32_t *weight; // [QUERY_TILE][words of TILE_ENTRIES]
+};
+
+// Queries i .. i + queries - 1, which all see `valid` entries of this step.
+INLINE void attend_queries(const struct attend_work *w, const struct step_blocks *step, int i, int valid, int queries,
+                           const bool bf16)
+{
+    int stride = w->tile->kv.v_stride;
+    float rescale[SUM_LANES];
+    any_scores(step->keys, w->q + i * w->words, w->words, w->score, queries, bf16);
+    any_softmax(w->score, valid, w->scale, w->partial.max + i, w->partial.sum + i * SUM_LANES, w->weight, rescale,
+                queries, bf16);
+    any_weigh(step->values, stride, w->weight, valid, rescale, w->partial.o + i * stride, queries, bf16);
+}
+
+// One step, TILE_ENTRIES entries from `first` on, for all queries that see any of them. Rows that see only a part come
+// one by one, then all that see the whole step together, cut evenly: 7 are 4 + 3, not 6 + 1.
+INLINE void attend_step(const struct attend_work *w, int first, int end, const bool bf16)
+{
+    const struct attend_tile *t = w->tile;
+    bool more = first + TILE_ENTRIES < end;
+    struct step_blocks step = step_blocks_at(&t->kv, first, end), next;
+    if (more) next = step_blocks_at(&t->kv, first + TILE_ENTRIES, end);
+    int row = t->first_valid > first ? 0 : first - t->first_valid + 1;
+    for (; row < t->rows && t->first_valid + row - first < TILE_ENTRIES; row++)
+        for (int head = 0, n; head < t->group; head += n) {
+            n = t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE;
+            attend_queries(w, &step, row * t->group + head, t->first_valid + row - first, n, bf16);
+        }
+    int i = row * t->group, queries = t->rows * t->group - i, tiles = (queries + QUERY_TILE - 1) / QUERY_TILE;
+    for (int j = 0; j < tiles; j++) {
+        int from = queries * j / tiles, n = queries * (j + 1) / tiles - from;
+        if (more) step_prefetch(&next, t->kv.v_offset_bytes * 2, j, tiles);
+        attend_queries(w, &step, i + from, TILE_ENTRIES, n, bf16);
+    }
+}
+
+INLINE void attend_typed(const struct attend_tile *t, const bool bf16)
+{
+    int d = t->kv.head_size, stride = t->kv.v_stride, queries = t->rows * t->group;
+    float *partials = t->scratch + queries * stride, *total_at = partials + attend_partial_floats(queries, d);
+    float *score = total_at + attend_partial_floats(queries, d);
+    struct attend_work w = {
+        .tile = t,
+        .words = words_of(d, bf16),
+        .scale = 1.44269504f / __builtin_sqrtf((float)d),
+        .q = (uint32_t *)(void *)t->scratch,
+        .partial = partial_in(t->partial ? t->partial : partials, queries, stride),
+        .score = score,
+        .weight = (uint32_t *)(void *)(score + QUERY_TILE * TILE_ENTRIES),
+    };
+    for (int i = 0; i < queries; i++)
+        store_row(w.q + i * w.words, bf16,
+                  t->q + (size_t)(i / t->group) * (size_t)t->q_stride + (size_t)(i % t->group) * (size_t)d, d);
+    struct partial total = partial_in(total_at, queries, stride);
+    partial_clear(&total, 0, queries, stride);
+    for (int first = t->first; first < t->end; first += SEGMENT_ENTRIES) {
+        int end = t->end - first < SEGMENT_ENTRIES ? t->end : first + SEGMENT_ENTRIES;
+        // Rows that end before this segment come first; they are done.
+        int i = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
+        partial_clear(&w.partial, i, queries, stride);
+        for (int entry = first; entry < end; entry += TILE_ENTRIES)
+            attend_step(&w, entry, end, bf16);
+        if (!t->partial) partial_merge(&total, &w.partial, i, queries, stride);
+    }
+    if (!t->partial) partial_finish(t, &total);
+}
+
+static void attend(const struct attend_tile *t)
+{
+    if (t->kv.bf16)
+        attend_typed(t, true);
+    else
+        attend_typed(t, false);
+}
+
+static void attend_merge(const struct attend_tile *t, int segments)
+{
+    int queries = t->rows * t->group, stride = t->kv.v_stride;
+    struct partial total = partial_in(t->scratch, queries, stride);
+    partial_clear(&total, 0, queries, stride);
+    for (int s = 0; s < segments; s++) {
+        size_t at = (size_t)s * attend_partial_floats(queries, t->kv.head_size);
+        struct partial partial = partial_in(t->partial + at, queries, stride);
+        partial_merge(&total, &partial, 0, queries, stride);
+    }
+    partial_finish(t, &total);
+}
+
+// ---- probes ---------------------------------------------------------------------------------------------------------
+
+// p[i] = 2^(scale * p[i] - max) for the first n, 0 up to the end of their step; returns the sum.
+INLINE float softmax_all(float *p, int n, float scale)
+{
+    vec max = vec_set(-__builtin_inff()), sum = vec_set(0);
+    for (int i = 0; i < n; i += VEC)
+        max = vec_max(max, vec_select(vec_first(n - i), vec_load(p + i), vec_set(-__builtin_inff())));
+    max = vec_set(vec_largest(max) * scale);
+    for (int i = 0; i < n; i += TILE_ENTRIES) {
+        vec weight[STEP_VECS];
+        for (int j = 0; j < STEP_VECS; j++)
+            weight[j] = vec_fma(vec_load(p + i + j * VEC), vec_set(scale), -max);
+        vec_exp2(weight, STEP_VECS);
+        for (int j = 0; j < STEP_VECS; j++) {
+            weight[j] = vec_select(vec_first(n - i - j * VEC), weight[j], vec_set(0));
+            vec_store(p + i + j * VEC, weight[j]);
+            sum = sum + weight[j];
+        }
+    }
+    return vec_sum(sum);
+}
+
+// maximum[j] = max(maximum[j], scale * sum of p over the window centred at j). Around p [n] lie TILE_ENTRIES zeros.
+INLINE void raise_smoothed(float *maximum, const float *p, int n, int reach, float scale)
+{
+    for (int first = 0; first < n; first += TILE_ENTRIES) {
+        vec sum[STEP_VECS];
+        for (int i = 0; i < STEP_VECS; i++)
+            sum[i] = vec_set(0);
+        // Shifts at which no entry of this step meets p are left out.
+        int from = -reach > -first - TILE_ENTRIES ? -reach : -first - TILE_ENTRIES + 1;
+        int to = reach < n - first ? reach : n - first - 1;
+        for (int shift = from; shift <= to; shift++)
+#pragma GCC unroll 16
+            for (int i = 0; i < STEP_VECS; i++)
+                sum[i] = sum[i] + vec_load(p + first + shift + i * VEC);
+        for (int i = 0; i < STEP_VECS && first + i * VEC < n; i++) {
+            float *at = maximum + first + i * VEC, last[VEC] = {0};
+            int left = n - first - i * VEC;
+            if (left < VEC) memcpy(last, at, (size_t)left * sizeof *last);
+            vec raised = vec_max(sum[i] * scale, vec_load(left < VEC ? last : at));
+            vec_store(left < VEC ? last : at, raised);
+            if (left < VEC) memcpy(at, last, (size_t)left * sizeof *last);
+        }
+    }
+}
+
+INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const bool bf16)
+{
+    const struct kv_view *kv = &t->kv;
+    int d = kv->head_size, n = t->n, words = words_of(d, bf16);
+    float *p = t->scratch + TILE_ENTRIES, *score = t->scratch + QUERY_TILE * t->stride;
+    float scale = 1.44269504f / __builtin_sqrtf((float)d);
+    uint32_t *q = (uint32_t *)(void *)(score + QUERY_TILE * TILE_ENTRIES);
+    for (int r = 0; r < heads; r++)
+        store_row(q + r * words, bf16, t->q + (head + r) * d, d);
+    for (int first = 0; first < n; first += TILE_ENTRIES) {
+        struct step_blocks step = step_blocks_at(kv, first, n);
+        any_scores(step.keys, q, words, score, heads, bf16);
+        for (int r = 0; r < heads; r++)
+            memcpy(p + (size_t)r * t->stride + first, score + r * TILE_ENTRIES, TILE_ENTRIES * sizeof *p);
+    }
+    for (int r = 0; r < heads; r++, p += t->stride) {
+        float sum = softmax_all(p, n, scale);
+        memset(p - TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
+        memset(p + (n + TILE_ENTRIES - 1) / TILE_ENTRIES * TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
+        raise_smoothed(t->maximum, p, n, t->window / 2, 1 / (sum * (float)t->window));
+    }
+}
+
+INLINE void probe_typed(const struct probe_tile *t, const bool bf16)
+{
+    for (int head = 0; head < t->group; head += QUERY_TILE)
+        probe_heads(t, head, t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE, bf16);
+}
+
+static void probe(const struct probe_tile *t)
+{
+    if (t->kv.bf16)
+        probe_typed(t, true);
+    else
+        probe_typed(t, false);
+}

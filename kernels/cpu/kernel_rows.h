@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels over one row or one head (included by kernels.c): RMS norm, RoPE, writing K and V to the cache.
+#pragma once
+
+// 1 / rms(x). Four accumulators hide the latency of the sum; their number and the order are the same for every row.
+INLINE float rms_scale(const float *x, int n, float epsilon)
+{
+    vec sum[4] = {{0}, {0}, {0}, {0}};
+    int i = 0;
+    for (; i + 4 * VEC <= n; i += 4 * VEC)
+        for (int j = 0; j < 4; j++) {
+            vec v = vec_load(x + i + j * VEC);
+            sum[j] = vec_fma(v, v, sum[j]);
+        }
+    float total = vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < n; i++)
+        total += x[i] * x[i];
+    return 1 / __builtin_sqrtf(total / (float)n + epsilon);
+}
+
+static void rmsnorm_row(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon)
+{
+    float scale = rms_scale(x, n, epsilon);
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        vec y = vec_load(x + i) * scale * vec_load(gain + i);
+        if (bf16)
+            vec_store_bf16((uint16_t *)out + i, y);
+        else
+            vec_store((float *)out + i, y);
+    }
+    for (; i < n; i++) {
+        float y = x[i] * scale * gain[i];
+        if (bf16)
+            ((uint16_t *)out)[i] = bf16_from_f32(y);
+        else
+            ((float *)out)[i] = y;
+    }
+}
+
+static void rope_head(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin)
+{
+    if (gain) rmsnorm_row(head, false, head, gain, head_size, epsilon);
+    int half = head_size / 2, i = 0;
+    const float *cosine = cos_sin, *sine = cos_sin + half;
+    float *low = head, *high = head + half;
+    for (; i + VEC <= half; i += VEC) {
+        vec c = vec_load(cosine + i), s = vec_load(sine + i), x = vec_load(low + i), y = vec_load(high + i);
+        vec_store(low + i, vec_fma(x, c, -(y * s)));
+        vec_store(high + i, vec_fma(y, c, x * s));
+    }
+    for (; i < half; i++) {
+        float x = low[i], y = high[i];
+        low[i] = x * cosine[i] - y * sine[i];
+        high[i] = y * cosine[i] + x * sine[i];
+    }
+}
+
+static void kv_append(const struct kv_view *kv, int entry, const float *k, const float *v)
+{
+    char *block = kv->base + (size_t)kv->blocks[entry / KV_BLOCK_TOKENS] * kv->block_bytes;
+    int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size, words = words_of(d, kv->bf16);
+    uint32_t *keys = (uint32_t *)(void *)block + slot;
+    float *values = (float *)(void *)(block + kv->v_offset_bytes);
+    uint32_t row[64];
+    for (int first = 0; first < words; first += 64) {
+        int n = words - first < 64 ? words - first : 64;
+        store_row(row, kv->bf16, k + first * (kv->bf16 ? 2 : 1), kv->bf16 ? 2 * n : n);
+        for (int i = 0; i < n; i++)
+            memcpy(keys + (first + i) * KV_BLOCK_TOKENS, row + i, sizeof *row); // row may have been stored as bf16
+    }
+    if (!kv->bf16) {
+        store_row(values + slot * kv->v_stride, false, v, d);
+        return;
+    }
+    // The other half of each word is another entry's.
+    uint16_t *halves = (uint16_t *)(values + slot / 2 * kv->v_stride) + slot % 2;
+    for (int first = 0; first < d; first += 128) {
+        int n = d - first < 128 ? d - first : 128;
+        store_row(row, true, v + first, n);
+        for (int i = 0; i < n; i++)
+            memcpy(halves + 2 * (first + i), (const char *)row + 2 * i, sizeof *halves);
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// See pool.h.
+//
+// Every thread has a share of the items, a range in one atomic word. Its owner takes items from the front, others from
+// the back when their own share is empty. Only who has claimed an item reads the run's other fields, and the run
+// cannot end before that item has: so a worker that wakes late, in the middle of a later run, does no harm.
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+enum {
+    CACHE_LINE = 128, // two lines: the neighbour is prefetched along
+    SPIN_NS = 50000,
+    PAUSES = 64 // between looks at the clock
+};
+
+struct share {
+    _Alignas(CACHE_LINE) _Atomic uint64_t range; // first item left, one past the last in the upper half
+};
+
+struct worker {
+    struct pool *pool;
+    pthread_t thread;
+    int index;
+};
+
+struct pool {
+    int threads, started;   // threads with the caller; workers that really run
+    struct share *shares;   // [threads]
+    struct worker *workers; // [threads - 1]
+
+    // Of the run under way; written between runs.
+    pool_fn fn;
+    void *arg;
+    _Atomic bool queue; // only a hint to others, so it may be read late
+
+    _Alignas(CACHE_LINE) _Atomic uint32_t epoch; // of runs: what idle workers watch
+    _Atomic int sleepers;
+    _Atomic bool stop;
+    _Alignas(CACHE_LINE) _Atomic uint32_t left; // items not done: what the caller watches
+    _Atomic bool caller_sleeps;
+};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); // any return means: look again
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+// Waits a little for *word to differ from `seen`; false: it has not.
+static bool spin_until_not(_Atomic uint32_t *word, uint32_t seen)
+{
+    int64_t end = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < PAUSES; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != seen) return true;
+            pause_cpu();
+        }
+    } while (now_ns() < end);
+    return false;
+}
+
+// ---- items ----------------------------------------------------------------------------------------------------------
+
+static uint64_t range_of(uint32_t first, uint32_t end)
+{
+    return first | (uint64_t)end << 32;
+}
+
+// Takes an item off the front or the back of a share; -1 when it is empty.
+static int share_take(struct share *share, bool front)
+{
+    uint64_t range = atomic_load_explicit(&share->range, memory_order_relaxed);
+    for (;;) {
+        uint32_t first = (uint32_t)range, end = (uint32_t)(range >> 32);
+        if (first >= end) return -1;
+        uint64_t rest = front ? range_of(first + 1, end) : range_of(first, end - 1);
+        if (atomic_compare_exchange_weak_explicit(&share->range, &range, rest, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return (int)(front ? first : end - 1);
+    }
+}
+
+// One's own share first, then the others' in turn. A queue is one share that all take from the front of.
+static int take_item(struct pool *pool, int thread)
+{
+    int item = share_take(&pool->shares[thread], true);
+    for (int i = 1; item < 0 && i < pool->threads; i++) {
+        int other = (thread + i) % pool->threads;
+        item = share_take(&pool->shares[other], atomic_load_explicit(&pool->queue, memory_order_relaxed));
+    }
+    return item;
+}
+
+static void work(struct pool *pool, int thread)
+{
+    uint32_t done = 0;
+    for (int item; (item = take_item(pool, thread)) >= 0; done++)
+        pool->fn(pool->arg, item, thread);
+    if (done && atomic_fetch_sub(&pool->left, done) == done && atomic_load(&pool->caller_sleeps))
+        futex_wake(&pool->left, 1);
+}
+
+void pool_run(struct pool *pool, enum pool_order order, pool_fn fn, void *arg, int n_items)
+{
+    if (pool->threads == 1 || n_items <= 1) {
+        for (int i = 0; i < n_items; i++)
+            fn(arg, i, 0);
+        return;
+    }
+    pool->fn = fn;
+    pool->arg = arg;
+    atomic_store_explicit(&pool->queue, order == POOL_QUEUE, memory_order_relaxed);
+    atomic_store(&pool->left, (uint32_t)n_items);
+    int shares = order == POOL_QUEUE ? 1 : pool->threads;
+    for (int t = 0; t < shares; t++) {
+        uint32_t first = (uint32_t)((int64_t)n_items * t / shares);
+        uint32_t end = (uint32_t)((int64_t)n_items * (t + 1) / shares);
+        atomic_store_explicit(&pool->shares[t].range, range_of(first, end), memory_order_release);
+    }
+    atomic_fetch_add(&pool->epoch, 1);
+    if (atomic_load(&pool->sleepers)) futex_wake(&pool->epoch, INT_MAX);
+    work(pool, 0);
+    for (uint32_t left; (left = atomic_load(&pool->left)) != 0;) {
+        if (spin_until_not(&pool->left, left)) continue;
+        atomic_store(&pool->caller_sleeps, true);
+        futex_wait(&pool->left, left);
+        atomic_store(&pool->caller_sleeps, false);
+    }
+}
+
+// ---- threads --------------------------------------------------------------------------------------------------------
+
+static void *worker_main(void *arg)
+{
+    struct worker *worker = arg;
+    struct pool *pool = worker->pool;
+    for (uint32_t seen = 0;;) {
+        if (!spin_until_not(&pool->epoch, seen)) {
+            atomic_fetch_add(&pool->sleepers, 1);
+            while (atomic_load(&pool->epoch) == seen)
+                futex_wait(&pool->epoch, seen);
+            atomic_fetch_sub(&pool->sleepers, 1);
+        }
+        seen = atomic_load(&pool->epoch);
+        if (atomic_load(&pool->stop)) return NULL;
+        work(pool, worker->index);
+    }
+}
+
+int pool_usable_cores(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n > 0 ? n : 1;
+}
+
+static enum status workers_start(struct pool *pool)
+{
+    // Signals are for the threads that the program made for them.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    for (int i = 0; i < pool->threads - 1 && !error; i++) {
+        pool->workers[i] = (struct worker){.pool = pool, .index = i + 1};
+        error = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
+        if (!error) pool->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error) return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED, "compute thread %d of %d: %s", pool->started + 2, pool->threads,
+                       strerror(error));
+}
+
+enum status pool_open(int threads, struct pool **pool_p)
+{
+    struct pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
+    struct share *shares = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *shares);
+    if (!pool || !shares) {
+        free(pool);
+        free(shares);
+        return status_fail(STATUS_EXHAUSTED, "no memory for %d threads", threads);
+    }
+    memset(pool, 0, sizeof *pool);
+    memset(shares, 0, (size_t)threads * sizeof *shares);
+    pool->threads = threads;
+    pool->shares = shares;
+    pool->workers = mem_alloc_array((size_t)threads, sizeof *pool->workers);
+    enum status status = workers_start(pool);
+    if (status) {
+        pool_close(pool);
+        return status;
+    }
+    *pool_p = pool;
+    return STATUS_OK;
+}
+
+void pool_close(struct pool *pool)
+{
+    if (!pool) return;
+    atomic_store(&pool->stop, true);
+    atomic_fetch_add(&pool->epoch, 1);
+    futex_wake(&pool->epoch, INT_MAX);
+    for (int i = 0; i < pool->started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    free(pool->workers);
+    free(pool->shares);
+    free(pool);
+}
+
+int pool_threads(const struct pool *pool)
+{
+    return pool->threads;
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads of one CPU backend: the caller and `threads - 1` workers, made once and asleep between steps.
+//
+// A run hands out items, and a thread that is held up (another process on its core, a page fault) simply takes fewer of
+// them: the run ends when the items are done, not when every worker has come by. Items should therefore be small, some
+// ten per thread. Workers spin for some tens of microseconds after a run, since the next one of the same forward pass
+// is usually closer than a wake-up is quick, and then sleep at no cost.
+//
+// Threads: one thread at a time may call pool_run; not from within an item. Forking: a child has no workers, so a pool
+// belongs to the process that opened it.
+#pragma once
+
+#include "base/status.h"
+
+struct pool;
+
+// `thread` is in [0, pool_threads()), the caller being 0: an index for memory that threads must not share.
+typedef void (*pool_fn)(void *arg, int item, int thread);
+
+enum pool_order {
+    POOL_SPLIT, // thread t starts on the t-th of equal contiguous shares, always the same ones, and helps others later:
+                // for memory that should stay with the thread (or NUMA node) that touched it first
+    POOL_QUEUE, // whoever is free takes the next item: for items of very different cost, the dearest first
+};
+
+// `threads` >= 1, the caller included. STATUS_EXHAUSTED when the system gives no thread.
+enum status pool_open(int threads, struct pool **pool_p);
+void pool_close(struct pool *pool); // NULL is fine; no run may be under way
+int pool_threads(const struct pool *pool);
+
+// Calls fn(arg, item, thread) once for each item of [0, n_items) and returns when all have returned. What the caller
+// wrote before is visible to the items, and theirs to the caller afterwards.
+void pool_run(struct pool *pool, enum pool_order order, pool_fn fn, void *arg, int n_items);
+
+// The number of cores this process may run on (its affinity mask), at least 1.
+int pool_usable_cores(void);

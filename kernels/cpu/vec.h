@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vectors that the kernels are written in: as wide as the instruction set this file is compiled for, with the
+// compiler's operators (+ - * / << & <) and the few operations below. Loads and stores need no alignment.
+//
+// The build turns contraction off (-ffp-contract=off): a multiply and an add become one rounding only where vec_fma
+// says so, hence in every copy of a loop alike.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include "kernels/convert.h"
+
+#if defined(__AVX512F__)
+enum { VEC = 16 };
+#elif defined(__AVX2__)
+enum { VEC = 8 };
+#else
+enum { VEC = 4 };
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * VEC)));
+typedef int32_t vec_mask __attribute__((vector_size(4 * VEC))); // lanes of all ones or zeros; also lane numbers
+typedef uint32_t vec_word __attribute__((vector_size(4 * VEC)));
+typedef uint16_t vec_half __attribute__((vector_size(2 * VEC)));
+typedef uint8_t vec_byte __attribute__((vector_size(VEC)));
+
+INLINE vec vec_load(const float *from)
+{
+    vec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+INLINE void vec_store(float *to, vec v)
+{
+    memcpy(to, &v, sizeof v);
+}
+
+INLINE vec_word vec_load_words(const uint32_t *from)
+{
+    vec_word v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+INLINE vec vec_set(float value)
+{
+    return value - (vec){0}; // not value + 0: that would turn -0 into 0
+}
+
+INLINE vec_word vec_set_words(uint32_t value)
+{
+    return value - (vec_word){0};
+}
+
+INLINE vec vec_select(vec_mask mask, vec yes, vec no)
+{
+    return (vec)((mask & (vec_mask)yes) | (~mask & (vec_mask)no));
+}
+
+// a > b ? a : b in every lane, so a NaN in b stays.
+INLINE vec vec_max(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+    return _mm256_max_ps(a, b);
+#else
+    return vec_select(a > b, a, b);
+#endif
+}
+
+// a * b + c, rounded once where the machine can.
+INLINE vec vec_fma(vec a, vec b, vec c)
+{
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vec vec_from_int(vec_mask v)
+{
+    return __builtin_convertvector(v, vec);
+}
+
+// Halves of a word of two bf16, widened.
+INLINE vec vec_even(vec_word words)
+{
+    return (vec)(words << 16);
+}
+
+INLINE vec vec_odd(vec_word words)
+{
+    return (vec)(words & 0xffff0000u);
+}
+
+INLINE vec vec_load_bf16(const uint16_t *from)
+{
+    vec_half half;
+    memcpy(&half, from, sizeof half);
+    return (vec)(__builtin_convertvector(half, vec_word) << 16);
+}
+
+// As bf16_from_f32 in every lane (subnormal numbers become 0 where an instruction does it).
+INLINE void vec_store_bf16(uint16_t *to, vec v)
+{
+#ifdef __AVX512BF16__
+    __m256bh half = _mm512_cvtneps_pbh(v);
+#else
+    vec_word bits = (vec_word)v;
+    vec_word nan = (vec_word)((vec_mask)(bits & 0x7fffffffu) > 0x7f800000);
+    vec_word rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    vec_word result = (nan & (bits >> 16 | 0x40u)) | (~nan & rounded);
+    vec_half half = __builtin_convertvector(result, vec_half);
+#endif
+    memcpy(to, &half, sizeof half);
+}
+
+// Lane i of the result is lane i ^ width of v; width is 1, 2, 4 or 8 and below VEC.
+INLINE vec vec_swap(vec v, const int width)
+{
+#if defined(__AVX512F__)
+    switch (width) {
+    case 1: return _mm512_permute_ps(v, 0xb1);
+    case 2: return _mm512_permute_ps(v, 0x4e);
+    case 4: return _mm512_shuffle_f32x4(v, v, 0xb1);
+    default: return _mm512_shuffle_f32x4(v, v, 0x4e);
+    }
+#elif defined(__AVX2__)
+    switch (width) {
+    case 1: return _mm256_permute_ps(v, 0xb1);
+    case 2: return _mm256_permute_ps(v, 0x4e);
+    default: return _mm256_permute2f128_ps(v, v, 1);
+    }
+#else
+    vec swapped;
+    for (int i = 0; i < VEC; i++)
+        swapped[i] = v[i ^ width];
+    return swapped;
+#endif
+}
+
+// Lanes in a fixed tree: halves are folded onto each other.
+INLINE float vec_sum(vec v)
+{
+#pragma GCC unroll 4
+    for (int width = VEC / 2; width; width /= 2)
+        v = v + vec_swap(v, width);
+    return v[0];
+}
+
+INLINE float vec_largest(vec v)
+{
+#pragma GCC unroll 4
+    for (int width = VEC / 2; width; width /= 2)
+        v = vec_max(v, vec_swap(v, width));
+    return v[0];
+}
+
+// Lanes whose number is below n.
+INLINE vec_mask vec_first(int n)
+{
+    vec_mask lane;
+    for (int i = 0; i < VEC; i++)
+        lane[i] = i;
+    return lane < n;
+}
+
+// e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by the polynomial of Cephes' expf. 0 below -87 (the last
+// normal numbers), e^88 above 88; NaN stays.
+INLINE vec vec_exp(vec x)
+{
+    const vec shift = vec_set(12582912.f); // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
+    vec clamped = vec_max(vec_set(-87.f), x);
+    clamped = vec_select(clamped > 88.f, vec_set(88.f), clamped);
+    vec shifted = vec_fma(clamped, vec_set(1.44269504f), shift);
+    vec n = shifted - shift;
+    vec r = vec_fma(n, vec_set(-0.693359375f), clamped);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    vec y = vec_set(1.9875691500e-4f);
+    y = vec_fma(y, r, vec_set(1.3981999507e-3f));
+    y = vec_fma(y, r, vec_set(8.3334519073e-3f));
+    y = vec_fma(y, r, vec_set(4.1665795894e-2f));
+    y = vec_fma(y, r, vec_set(1.6666665459e-1f));
+    y = vec_fma(y, r, vec_set(5.0000001201e-1f));
+    y = vec_fma(y, r * r, r + 1.f);
+    vec_word exponent = ((vec_word)shifted - (vec_word)shift + 127u) << 23;
+    return vec_select(x < -87.f, vec_set(0), y * (vec)exponent);
+}
+
+// The nearest integer while |x| < 2^22, something near x beyond; infinities and NaN stay.
+INLINE vec vec_round(vec x)
+{
+    return x + 12582912.f - 12582912.f;
+}
+
+// x[0..n) = 2^x, off by 1e-7 of it, by a polynomial of degree 5 around the nearest integer; exactly a power of two for
+// an integer x. For x up to 127; 0 for -infinity (and below -126 where the machine has no instruction for it); NaN
+// stays. Several vectors go side by side since one alone would wait for each of its steps.
+INLINE void vec_exp2(vec *x, const int n)
+{
+    const float c[] = {1.326472580e-03f, 9.671512743e-03f, 5.550733748e-02f, 2.402224208e-01f, 6.931469776e-01f, 1};
+    vec r[16], y[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+#if defined(__AVX512DQ__)
+        r[i] = _mm512_reduce_ps(x[i], 0); // x less the nearest integer, 0 for infinities
+#else
+        vec clamped = vec_max(vec_set(-126.f), x[i]);
+        r[i] = clamped - vec_round(clamped);
+#endif
+        y[i] = vec_set(c[0]);
+    }
+#pragma GCC unroll 5
+    for (int k = 1; k < 6; k++)
+#pragma GCC unroll 16
+        for (int i = 0; i < n; i++)
+            y[i] = vec_fma(y[i], r[i], vec_set(c[k]));
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+#if defined(__AVX512DQ__)
+        x[i] = _mm512_scalef_ps(y[i], x[i] - r[i]);
+#else
+        const vec shift = vec_set(12582912.f); // as in vec_exp
+        vec shifted = vec_max(vec_set(-126.f), x[i]) + shift;
+        vec_word exponent = ((vec_word)shifted - (vec_word)shift + 127u) << 23;
+        x[i] = vec_select(x[i] < -126.f, vec_set(0), y[i] * (vec)exponent);
+#endif
+    }
+}
+
+// acc + x w for words of one f32; acc + x_even w_even + x_odd w_odd for words of two bf16.
+INLINE vec vec_dot(vec acc, vec_word x, vec_word w, const bool bf16)
+{
+    if (!bf16) return vec_fma((vec)x, (vec)w, acc);
+#ifdef __AVX512BF16__
+    return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)w);
+#else
+    acc = vec_fma(vec_even(x), vec_even(w), acc);
+    return vec_fma(vec_odd(x), vec_odd(w), acc);
+#endif
+}
+
+// x * sigmoid(x).
+INLINE vec vec_silu(vec x)
+{
+    return x / (1.f + vec_exp(-x));
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights in the layout that the product kernel streams: panels of PANEL_COLUMNS outputs, word after word of K.
+// They are packed once, straight from the (usually mapped) file, and serve every number of rows.
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/convert.h"
+#include "kernels/cpu/cpu.h"
+
+enum {
+    CHUNK_WORDS = 32,        // of K, packed at a time: source and destination both stay in L1
+    MAX_INT8_COLUMNS = 65536 // 2^16 * 255 * 127 is below 2^31
+};
+
+// Where packed output n comes from: rows of all parts one below the other, or gate and up alternating in units of a
+// vector so that a register tile holds both halves of a SwiGLU.
+struct source {
+    const struct matrix_view *parts;
+    int n_parts;
+    int gate_up_unit; // 0: stacked
+    int64_t rows;     // of all parts together
+};
+
+static const struct matrix_view *source_row(const struct source *source, int64_t n, int64_t *row_p)
+{
+    if (source->gate_up_unit) {
+        int64_t unit = n / source->gate_up_unit;
+        *row_p = unit / 2 * source->gate_up_unit + n % source->gate_up_unit;
+        return *row_p < source->parts[0].rows ? &source->parts[unit % 2] : NULL;
+    }
+    for (int p = 0; p < source->n_parts; n -= source->parts[p++].rows)
+        if (n < source->parts[p].rows) {
+            *row_p = n;
+            return &source->parts[p];
+        }
+    return NULL;
+}
+
+static uint32_t word_at(const float *values, int word, bool bf16)
+{
+    if (!bf16) return f32_bits(values[word]);
+    return bf16_from_f32(values[2 * word]) | (uint32_t)bf16_from_f32(values[2 * word + 1]) << 16;
+}
+
+// Words [0, words) of a row of K elements, zeros beyond K.
+static void row_words(const struct matrix_view *view, int64_t row, int64_t first_word, int words, bool bf16,
+                      uint32_t *out)
+{
+    float values[2 * CHUNK_WORDS] = {0};
+    int per_word = bf16 ? 2 : 1;
+    int64_t left = view->columns - first_word * per_word, n = left < words * per_word ? left : words * per_word;
+    if (bf16 && view->dtype == DTYPE_BF16 && n == 2 * words) { // as it lies, the usual case
+        memcpy(out, (const char *)view->data + row * view->row_stride_bytes + 4 * first_word, (size_t)n * 2);
+        return;
+    }
+    matrix_view_read(view, row, first_word * per_word, n, values);
+    for (int i = 0; i < words; i++)
+        out[i] = word_at(values, i, bf16);
+}
+
+struct packing {
+    const struct cpu *cpu;
+    struct weight *w;
+    const struct source *source;
+    // int8: of each thread, one row as floats and the rows of a panel as bytes.
+    float *floats;
+    uint8_t *bytes;
+};
+
+static void pack_panel(void *arg, int panel, int thread)
+{
+    const struct packing *p = arg;
+    const struct weight *w = p->w;
+    const struct source *source = p->source;
+    bool bf16 = p->cpu->bf16;
+    uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
+    for (int k = 0; k < w->words; k += CHUNK_WORDS) {
+        int words = w->words - k < CHUNK_WORDS ? w->words - k : CHUNK_WORDS;
+        for (int c = 0; c < PANEL_COLUMNS; c++) {
+            uint32_t column[CHUNK_WORDS] = {0};
+            int64_t row;
+            const struct matrix_view *view = source_row(source, (int64_t)panel * PANEL_COLUMNS + c, &row);
+            if (view) row_words(view, row, k, words, bf16, column);
+            for (int i = 0; i < words; i++)
+                to[(size_t)(k + i) * PANEL_COLUMNS + (size_t)c] = column[i];
+        }
+    }
+}
+
+// One output of K values as bytes with 128 added; its scales and starts.
+static void quantise_output(const struct packing *p, const struct matrix_view *view, int64_t row, float *floats,
+                            uint8_t *bytes, float *scale, uint32_t *start)
+{
+    const struct weight *w = p->w;
+    int k = (int)w->columns, size = w->groups > 1 ? GROUP_SIZE : k;
+    const char *raw = (const char *)view->data + row * view->row_stride_bytes;
+    bool direct = view->dtype == DTYPE_BF16 && (uintptr_t)raw % 2 == 0;
+    if (!direct) {
+        matrix_view_read(view, row, 0, k, floats);
+        raw = (const char *)floats;
+    }
+    for (int g = 0, at = 0; g < w->groups; g++, at += size) {
+        int n = k - at < size ? k - at : size;
+        scale[g * PANEL_COLUMNS] = p->cpu->isa->quantise(bytes + at, raw + at * (direct ? 2 : 4), direct, n);
+        int32_t sum = -128 * n;
+        for (int i = 0; i < n; i++)
+            sum += bytes[at + i];
+        start[g * PANEL_COLUMNS] = (uint32_t)(-128 * sum);
+    }
+}
+
+static void pack_panel_bytes(void *arg, int panel, int thread)
+{
+    const struct packing *p = arg;
+    const struct weight *w = p->w;
+    size_t words = (size_t)w->words, row_bytes = words * 4, scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
+    uint8_t *bytes = p->bytes + (size_t)thread * PANEL_COLUMNS * row_bytes;
+    memset(bytes, 128, PANEL_COLUMNS * row_bytes); // zeros, where nothing is
+    memset(w->scale + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->scale);
+    memset(w->start + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->start);
+    for (size_t c = 0; c < PANEL_COLUMNS; c++) {
+        int64_t row;
+        const struct matrix_view *view = source_row(p->source, (int64_t)panel * PANEL_COLUMNS + (int64_t)c, &row);
+        if (view)
+            quantise_output(p, view, row, p->floats + (size_t)thread * (size_t)w->columns, bytes + c * row_bytes,
+                            w->scale + scales + c, w->start + scales + c);
+    }
+    uint32_t *to = w->panels + (size_t)panel * words * PANEL_COLUMNS;
+    for (size_t first = 0; first < words; first += CHUNK_WORDS)
+        for (size_t c = 0; c < PANEL_COLUMNS; c++)
+            for (size_t k = first; k < words && k < first + CHUNK_WORDS; k++) {
+                uint32_t word;
+                memcpy(&word, bytes + c * row_bytes + 4 * k, sizeof word);
+                to[k * PANEL_COLUMNS + c] = word ^ 0x80808080u; // 128 less: signed
+            }
+}
+
+static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t rows, int64_t columns)
+{
+    struct weight *w = mem_alloc(sizeof *w);
+    *w = (struct weight){.next = cpu->weights, .kind = kind, .rows = rows, .columns = columns};
+    w->words = kind == WEIGHT_MATRIX ? product_words((int)columns, cpu->product) : words_of((int)columns, cpu->bf16);
+    return cpu->weights = w; // from here on close frees it
+}
+
+static enum status no_memory(const struct weight *w)
+{
+    return status_fail(STATUS_EXHAUSTED, "no memory for a weight of %lld x %lld", (long long)w->rows,
+                       (long long)w->columns);
+}
+
+// Quantises and packs; what the threads work in is freed again.
+static enum status pack_bytes(struct packing *p, int panels)
+{
+    struct weight *w = p->w;
+    if (w->columns > MAX_INT8_COLUMNS)
+        return status_fail(STATUS_UNSUPPORTED, "a weight of %lld inputs: int8 sums hold at most %d",
+                           (long long)w->columns, MAX_INT8_COLUMNS);
+    w->groups = cpu_groups(p->cpu, (int)w->columns);
+    w->scale = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->scale, false);
+    w->start = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->start, false);
+    p->floats = cpu_memory((size_t)p->cpu->threads, (size_t)w->columns * sizeof *p->floats, false);
+    p->bytes = cpu_memory((size_t)p->cpu->threads, PANEL_COLUMNS * (size_t)w->words * 4, false);
+    bool enough = w->scale && w->start && p->floats && p->bytes;
+    if (enough) cpu_run(p->cpu, POOL_SPLIT, w->rows * w->columns, pack_panel_bytes, p, panels);
+    free(p->floats);
+    free(p->bytes);
+    return enough ? STATUS_OK : no_memory(w);
+}
+
+static enum status matrix_create(struct cpu *cpu, const struct source *source, struct weight **weight_p)
+{
+    struct weight *w = weight_new(cpu, WEIGHT_MATRIX, source->rows, source->parts[0].columns);
+    w->gate_up = source->gate_up_unit > 0;
+    int64_t panels = (w->rows + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    if (w->gate_up) {
+        // Each half is padded to half a panel on its own.
+        int64_t half = PANEL_COLUMNS / 2;
+        panels = (w->rows / 2 + half - 1) / half;
+    }
+    w->panels = cpu_memory((size_t)panels, (size_t)w->words * PANEL_COLUMNS * sizeof *w->panels, false);
+    if (!w->panels) return no_memory(w);
+    *weight_p = w;
+    struct packing packing = {.cpu = cpu, .w = w, .source = source};
+    if (cpu_int8(cpu)) return pack_bytes(&packing, (int)panels);
+    cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_panel, &packing, (int)panels);
+    return STATUS_OK;
+}
+
+enum status cpu_weight_create(struct backend *b, const struct matrix_view *parts, int n_parts, struct weight **weight_p)
+{
+    struct source source = {.parts = parts, .n_parts = n_parts};
+    for (int p = 0; p < n_parts; p++) {
+        assert(parts[p].columns == parts[0].columns);
+        source.rows += parts[p].rows;
+    }
+    return matrix_create(cpu_of(b), &source, weight_p);
+}
+
+enum status cpu_weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                               struct weight **weight_p)
+{
+    assert(gate->rows == up->rows && gate->columns == up->columns);
+    const struct matrix_view parts[2] = {*gate, *up};
+    struct source source = {parts, 2, cpu_of(b)->isa->vector_floats, 2 * gate->rows};
+    return matrix_create(cpu_of(b), &source, weight_p);
+}
+
+struct table_packing {
+    const struct cpu *cpu;
+    struct weight *w;
+    const struct matrix_view *view;
+};
+
+static void pack_table_row(void *arg, int row, int thread)
+{
+    const struct table_packing *p = arg;
+    uint32_t *to = p->w->table + (size_t)row * (size_t)p->w->words;
+    for (int k = 0; k < p->w->words; k += CHUNK_WORDS)
+        row_words(p->view, row, k, p->w->words - k < CHUNK_WORDS ? p->w->words - k : CHUNK_WORDS, p->cpu->bf16, to + k);
+}
+
+enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                 struct weight *shared_head, struct weight **weight_p)
+{
+    struct cpu *cpu = cpu_of(b);
+    struct weight *w = weight_new(cpu, WEIGHT_EMBEDDING, table->rows, table->columns);
+    w->first_row = first_row;
+    w->head = cpu_int8(cpu) ? NULL : shared_head; // rows of an int8 head are not what the model embeds
+    if (w->head) {
+        assert(shared_head->kind == WEIGHT_MATRIX && !shared_head->gate_up && shared_head->rows == table->rows &&
+               shared_head->columns == table->columns);
+    } else {
+        w->table = cpu_memory((size_t)w->rows, (size_t)w->words * sizeof *w->table, false);
+        if (!w->table) return no_memory(w);
+        struct table_packing packing = {cpu, w, table};
+        cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_table_row, &packing, (int)w->rows);
+    }
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts, struct weight **weight_p)
+{
+    int64_t columns = 0;
+    for (int p = 0; p < n_parts; p++) {
+        assert(parts[p].rows == 1);
+        columns += parts[p].columns;
+    }
+    struct weight *w = weight_new(cpu_of(b), WEIGHT_VECTOR, 1, columns);
+    w->vector = cpu_memory((size_t)(columns + PANEL_COLUMNS), sizeof *w->vector, true);
+    if (!w->vector) return no_memory(w);
+    float *out = w->vector;
+    for (int p = 0; p < n_parts; out += parts[p++].columns)
+        matrix_view_read(&parts[p], 0, 0, parts[p].columns, out);
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+void cpu_weight_free(struct weight *w)
+{
+    free(w->panels);
+    free(w->scale);
+    free(w->start);
+    free(w->table);
+    free(w->vector);
+    free(w);
+}
+
+void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out)
+{
+    int64_t row = (int64_t)token - table->first_row;
+    if (row < 0 || row >= table->rows) {
+        memset(out, 0, (size_t)table->columns * sizeof *out);
+        return;
+    }
+    // A row of a tied table is a column of a panel of the head.
+    size_t step = table->head ? PANEL_COLUMNS : 1;
+    const uint32_t *words = table->table + (size_t)row * (size_t)table->words;
+    if (table->head)
+        words = table->head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)table->words * PANEL_COLUMNS +
+                row % PANEL_COLUMNS;
+    for (int64_t i = 0; i < table->columns; i++) {
+        uint32_t word = words[(size_t)(bf16 ? i / 2 : i) * step];
+        out[i] = f32_from_bits(!bf16 ? word : i % 2 ? word & 0xffff0000 : word << 16);
+    }
+}

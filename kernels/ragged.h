@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one descriptor of every forward pass: packed prefill, chunked prefill, restored positions, decode rows and
+// look-ahead rows, mixed freely.
+//
+// T rows (tokens) of S sequences lie one after another, without padding. A row attends to the cached entries of its
+// own sequence and to the rows of its own sequence up to and including itself, nothing else: independence comes from
+// construction, no T x T mask exists. Attention order is row order; positions enter RoPE only, so they may have gaps.
+// The K and V of row r of sequence s become cache entry kv_len[s] + (r - row_start[s]).
+//
+// Plain data, borrowed: every array belongs to the caller and must stay put during the call it is passed to.
+#pragma once
+
+#include <stdint.h>
+
+enum { KV_BLOCK_TOKENS = 16 }; // entries of KV in one block
+
+struct ragged_batch {
+    int n_rows;                 // T, at least 1
+    const int32_t *token;       // [T] token ids
+    const int32_t *position;    // [T] position ids for RoPE, increasing within a sequence
+
+    int n_seqs;                 // S, at least 1; a sequence has at least one row
+    const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1
+    const int32_t *kv_len;      // [S] entries already cached (entries, not positions)
+    const int32_t *block_table; // [S][max_blocks] block of entry e is block_table[s][e / KV_BLOCK_TOKENS]
+    int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
+
+    int n_logit_rows;           // L
+    const int32_t *logit_row;   // [L] rows whose logits are wanted, ascending
+
+    // Speculator only: rows whose attention over the first `probe_keys` entries of their sequence (the prompt) is
+    // wanted, as max over layers and heads of the smoothed softmax (design: token importance; arXiv 2502.02789).
+    int n_probes;               // P
+    const int32_t *probe_row;   // [P] ascending
+    const int32_t *probe_keys;  // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
+    int probe_window;           // odd width of the centred average along the prompt; 1 means none
+};
+
+// Total floats of probe output: the sum of probe_keys.
+static inline int64_t ragged_probe_size(const struct ragged_batch *batch)
+{
+    int64_t size = 0;
+    for (int p = 0; p < batch->n_probes; p++)
+        size += batch->probe_keys[p];
+    return size;
+}

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle: a Llama forward pass in plain C, meant to be read beside the paper and to be right. One thread, simple
+// loops, every sum in double. Values are stored as f32; in a bf16 backend those that bf16 hardware would keep as bf16
+// (weights, activations, K and V) are rounded to it whenever they are stored, and nothing else is. In an int8 backend
+// matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16.
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/convert.h"
+
+struct tensor {
+    struct tensor *next; // all of a backend, for close
+    enum tensor_kind kind;
+    int max_rows, columns;
+    float *data; // [max_rows][columns]
+};
+
+struct weight {
+    struct weight *next; // all of a backend, for close
+    int64_t rows, columns;
+    int32_t first_row; // of an embedding table: the vocabulary id of row 0
+    float *data;       // [rows][columns]; a gate_up weight is all of gate, then all of up
+    bool borrowed;     // data belongs to the weight it is tied to
+};
+
+struct reference {
+    struct backend base;
+    struct backend_shape shape; // inv_freq is our copy
+    enum dtype dtype;
+    struct ragged_batch batch; // of the current pass; its arrays are the caller's
+    int64_t probe_size;        // floats in `probe`
+    float *cos, *sin;          // [max_rows][D/2] of each row's position
+    float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
+    float *probe;              // maxima, the probes' keys one after another
+    double *score, *smooth;    // [max_context] of one query
+    struct tensor *tensors;
+    struct weight *weights;
+};
+
+static struct reference *self(struct backend *b)
+{
+    return (struct reference *)b;
+}
+
+// What a bf16 backend keeps as bf16.
+static float stored(const struct reference *ref, float value)
+{
+    return dtype_of_activations(ref->dtype) == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(value)) : value;
+}
+
+static void tensor_put(const struct reference *ref, struct tensor *t, int64_t row, int64_t column, double value)
+{
+    float v = (float)value;
+    t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? stored(ref, v) : v;
+}
+
+// Rounds n values to bytes times a scale, one scale per QUANTISE_GROUP of them in DTYPE_INT8_G128. Not finite: all NaN.
+static void quantise(const struct reference *ref, float *x, int64_t n)
+{
+    int64_t size = ref->dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
+    for (int64_t first = 0; first < n; first += size) {
+        int64_t end = first + size < n ? first + size : n;
+        float most = 0;
+        bool finite = true;
+        for (int64_t i = first; i < end; i++) {
+            most = fmaxf(most, fabsf(x[i]));
+            finite &= isfinite(x[i]) != 0;
+        }
+        for (int64_t i = first; i < end; i++)
+            if (!finite)
+                x[i] = NAN;
+            else
+                x[i] = most < QUANTISE_LEAST ? 0 : rintf(x[i] * (QUANTISE_MOST / most)) * (most / QUANTISE_MOST);
+    }
+}
+
+static bool is_int8(const struct reference *ref)
+{
+    return ref->dtype == DTYPE_INT8 || ref->dtype == DTYPE_INT8_G128;
+}
+
+static double dot(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static void reference_close(struct backend *b)
+{
+    struct reference *ref = self(b);
+    for (struct tensor *t = ref->tensors, *next; t; t = next) {
+        next = t->next;
+        free(t->data);
+        free(t);
+    }
+    for (struct weight *w = ref->weights, *next; w; w = next) {
+        next = w->next;
+        if (!w->borrowed) free(w->data);
+        free(w);
+    }
+    free((void *)ref->shape.inv_freq);
+    free(ref->cos);
+    free(ref->sin);
+    free(ref->k_cache);
+    free(ref->v_cache);
+    free(ref->probe);
+    free(ref->score);
+    free(ref->smooth);
+    free(ref);
+}
+
+static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                 struct tensor **tensor_p)
+{
+    struct reference *ref = self(b);
+    struct tensor *t = mem_alloc(sizeof *t);
+    *t = (struct tensor){.next = ref->tensors, .kind = kind, .max_rows = max_rows, .columns = columns};
+    t->data = mem_alloc_array((size_t)max_rows * (size_t)columns, sizeof *t->data);
+    *tensor_p = ref->tensors = t;
+    return STATUS_OK;
+}
+
+static float *tensor_data(struct backend *b, struct tensor *t)
+{
+    assert(t->kind == TENSOR_F32);
+    return t->data;
+}
+
+static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
+{
+    assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
+    memcpy(host, t->data, (size_t)rows * (size_t)t->columns * sizeof *host);
+    return STATUS_OK;
+}
+
+static struct weight *weight_new(struct reference *ref, int64_t rows, int64_t columns, bool borrowed)
+{
+    struct weight *w = mem_alloc(sizeof *w);
+    *w = (struct weight){.next = ref->weights, .rows = rows, .columns = columns, .borrowed = borrowed};
+    if (!borrowed) w->data = mem_alloc_array((size_t)rows * (size_t)columns, sizeof *w->data);
+    return ref->weights = w;
+}
+
+static struct weight *matrix_create(struct reference *ref, const struct matrix_view *parts, int n_parts)
+{
+    int64_t rows = 0, columns = parts[0].columns;
+    for (int p = 0; p < n_parts; p++)
+        rows += parts[p].rows;
+    struct weight *w = weight_new(ref, rows, columns, false);
+    float *out = w->data;
+    for (int p = 0; p < n_parts; p++) {
+        assert(parts[p].columns == columns);
+        for (int64_t r = 0; r < parts[p].rows; r++, out += columns)
+            matrix_view_read(&parts[p], r, 0, columns, out);
+    }
+    return w;
+}
+
+static void round_all(const struct reference *ref, struct weight *w)
+{
+    for (int64_t i = 0; i < w->rows * w->columns; i++)
+        w->data[i] = stored(ref, w->data[i]);
+}
+
+static enum status weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                 struct weight **weight_p)
+{
+    struct reference *ref = self(b);
+    struct weight *w = matrix_create(ref, parts, n_parts);
+    if (is_int8(ref))
+        for (int64_t r = 0; r < w->rows; r++)
+            quantise(ref, w->data + r * w->columns, w->columns);
+    else
+        round_all(ref, w);
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+static enum status weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                                  struct weight **weight_p)
+{
+    assert(gate->rows == up->rows);
+    return weight_create(b, (struct matrix_view[]){*gate, *up}, 2, weight_p);
+}
+
+static enum status weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                    struct weight *shared_head, struct weight **weight_p)
+{
+    struct reference *ref = self(b);
+    struct weight *w;
+    if (shared_head && !is_int8(ref)) {
+        assert(shared_head->rows == table->rows && shared_head->columns == table->columns);
+        w = weight_new(ref, table->rows, table->columns, true);
+        w->data = shared_head->data;
+    } else {
+        w = matrix_create(ref, table, 1);
+        round_all(ref, w);
+    }
+    w->first_row = first_row;
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+static enum status weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                 struct weight **weight_p)
+{
+    int64_t columns = 0;
+    for (int p = 0; p < n_parts; p++) {
+        assert(parts[p].rows == 1);
+        columns += parts[p].columns;
+    }
+    struct weight *w = weight_new(self(b), 1, columns, false);
+    float *out = w->data;
+    for (int p = 0; p < n_parts; out += parts[p++].columns)
+        matrix_view_read(&parts[p], 0, 0, parts[p].columns, out);
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+static enum status begin(struct backend *b, const struct ragged_batch *batch)
+{
+    struct reference *ref = self(b);
+    enum status status = ragged_batch_check(batch, &ref->shape);
+    if (status) return status;
+    int half = ref->shape.head_size / 2;
+    for (int t = 0; t < batch->n_rows; t++)
+        for (int i = 0; i < half; i++) {
+            double angle = (double)batch->position[t] * (double)ref->shape.inv_freq[i];
+            ref->cos[t * half + i] = (float)cos(angle);
+            ref->sin[t * half + i] = (float)sin(angle);
+        }
+    ref->probe_size = ragged_probe_size(batch);
+    memset(ref->probe, 0, (size_t)ref->probe_size * sizeof *ref->probe);
+    ref->batch = *batch;
+    return STATUS_OK;
+}
+
+static enum status embed(struct backend *b, struct tensor *out, const struct weight *table)
+{
+    struct reference *ref = self(b);
+    for (int t = 0; t < ref->batch.n_rows; t++) {
+        int64_t row = (int64_t)ref->batch.token[t] - table->first_row;
+        for (int64_t c = 0; c < table->columns; c++)
+            tensor_put(ref, out, t, c, row >= 0 && row < table->rows ? table->data[row * table->columns + c] : 0);
+    }
+    return STATUS_OK;
+}
+
+// y = x / rms(x) * gain (arXiv 1910.07467).
+static void normalise(const float *x, const float *gain, int n, float epsilon, double *y)
+{
+    double scale = 1 / sqrt(dot(x, x, n) / n + (double)epsilon);
+    for (int i = 0; i < n; i++)
+        y[i] = (double)x[i] * scale * (double)gain[i];
+}
+
+static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                           float epsilon, const int32_t *row_index, int rows)
+{
+    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
+    int n = x->columns;
+    double *y = mem_alloc_array((size_t)n, sizeof *y);
+    for (int r = 0; r < rows; r++) {
+        normalise(x->data + (int64_t)(row_index ? row_index[r] : r) * n, gain->data, n, epsilon, y);
+        for (int i = 0; i < n; i++)
+            tensor_put(self(b), out, r, i, y[i]);
+    }
+    free(y);
+    return STATUS_OK;
+}
+
+static enum status linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
+                          const struct weight *bias, enum linear_mode mode, int rows)
+{
+    struct reference *ref = self(b);
+    int64_t k = w->columns, n = mode == LINEAR_SWIGLU ? w->rows / 2 : w->rows;
+    assert(x->columns == k && out->columns == n && rows <= out->max_rows && rows <= x->max_rows);
+    assert(!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU));
+    assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
+    float *row = mem_alloc_array((size_t)k, sizeof *row);
+    for (int64_t r = 0; r < rows; r++) {
+        memcpy(row, x->data + r * k, (size_t)k * sizeof *row);
+        if (is_int8(ref)) quantise(ref, row, k);
+        for (int64_t i = 0; i < n; i++) {
+            double y = dot(row, w->data + i * k, k);
+            if (bias) y += (double)bias->data[i];
+            if (mode == LINEAR_SWIGLU) y = y / (1 + exp(-y)) * dot(row, w->data + (n + i) * k, k);
+            if (mode == LINEAR_ADD) y += (double)out->data[r * n + i];
+            tensor_put(ref, out, r, i, y);
+        }
+    }
+    free(row);
+    return STATUS_OK;
+}
+
+// Rotates dims i and i + D/2 together by the row's position (arXiv 2104.09864).
+static void rotate(const struct reference *ref, int row, float *head)
+{
+    int half = ref->shape.head_size / 2;
+    for (int i = 0; i < half; i++) {
+        double c = ref->cos[row * half + i], s = ref->sin[row * half + i];
+        double x = head[i], y = head[i + half];
+        head[i] = (float)(x * c - y * s);
+        head[i + half] = (float)(y * c + x * s);
+    }
+}
+
+static void head_normalise(const struct reference *ref, float *head, const struct weight *gain, float epsilon)
+{
+    if (!gain) return;
+    int d = ref->shape.head_size;
+    double scale = 1 / sqrt(dot(head, head, d) / d + (double)epsilon);
+    for (int i = 0; i < d; i++)
+        head[i] = (float)((double)head[i] * scale * (double)gain->data[i]);
+}
+
+// Where entry `entry` of sequence s and KV head h begins in k_cache and v_cache.
+static size_t cache_at(const struct reference *ref, int layer, int s, int entry, int h)
+{
+    const struct backend_shape *shape = &ref->shape;
+    size_t block = (size_t)ref->batch.block_table[s * ref->batch.max_blocks + entry / KV_BLOCK_TOKENS];
+    size_t slot = ((size_t)layer * (size_t)shape->n_kv_blocks + block) * KV_BLOCK_TOKENS;
+    slot += (size_t)(entry % KV_BLOCK_TOKENS);
+    return (slot * (size_t)shape->n_kv_heads + (size_t)h) * (size_t)shape->head_size;
+}
+
+static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
+                               const struct weight *k_gain, float epsilon)
+{
+    struct reference *ref = self(b);
+    const struct ragged_batch *batch = &ref->batch;
+    int d = ref->shape.head_size, n_heads = ref->shape.n_heads, n_kv_heads = ref->shape.n_kv_heads;
+    assert(qkv->columns == (n_heads + 2 * n_kv_heads) * d);
+    for (int s = 0; s < batch->n_seqs; s++)
+        for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++) {
+            float *head = qkv->data + (int64_t)t * qkv->columns;
+            int entry = batch->kv_len[s] + t - batch->row_start[s];
+            for (int h = 0; h < n_heads; h++, head += d) {
+                head_normalise(ref, head, q_gain, epsilon);
+                rotate(ref, t, head);
+            }
+            for (int h = 0; h < n_kv_heads; h++, head += d) {
+                head_normalise(ref, head, k_gain, epsilon);
+                rotate(ref, t, head);
+                float *k = ref->k_cache + cache_at(ref, layer, s, entry, h);
+                for (int i = 0; i < d; i++)
+                    k[i] = stored(ref, head[i]);
+            }
+            for (int h = 0; h < n_kv_heads; h++, head += d) {
+                float *v = ref->v_cache + cache_at(ref, layer, s, entry, h);
+                for (int i = 0; i < d; i++)
+                    v[i] = stored(ref, head[i]);
+            }
+        }
+    return STATUS_OK;
+}
+
+// score[e] = 2^(log2(e) q . k_e / sqrt(D) - the largest of them, rounded to an integer) for the first n entries of
+// sequence s; returns the sum: softmax is score / sum. The integer makes roundings of the weights independent of the
+// order in which a kernel meets larger ones (see backend.h).
+static double attend(struct reference *ref, int layer, int s, const float *q, int kv_head, int n)
+{
+    int d = ref->shape.head_size;
+    double max = -INFINITY, sum = 0;
+    for (int e = 0; e < n; e++) {
+        const float *k = ref->k_cache + cache_at(ref, layer, s, e, kv_head);
+        double product = 0;
+        for (int i = 0; i < d; i++)
+            product += (double)stored(ref, q[i]) * (double)k[i];
+        ref->score[e] = product / sqrt(d) * M_LOG2E;
+        if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum and so shows
+    }
+    for (int e = 0; e < n; e++)
+        sum += ref->score[e] = exp2(ref->score[e] - rint(max));
+    return sum;
+}
+
+// Raises `maximum` [n] by the centred average of the n scores / total: zeros outside, divisor always the window.
+static void probe_raise(struct reference *ref, int n, double total, float *maximum)
+{
+    int reach = ref->batch.probe_window / 2;
+    for (int j = 0; j < n; j++) {
+        double sum = 0;
+        for (int i = j - reach; i <= j + reach; i++)
+            if (i >= 0 && i < n) sum += ref->score[i];
+        ref->smooth[j] = sum / total / ref->batch.probe_window;
+    }
+    for (int j = 0; j < n; j++)
+        if ((float)ref->smooth[j] > maximum[j]) maximum[j] = (float)ref->smooth[j];
+}
+
+static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+{
+    struct reference *ref = self(b);
+    const struct ragged_batch *batch = &ref->batch;
+    int d = ref->shape.head_size, n_heads = ref->shape.n_heads, group = n_heads / ref->shape.n_kv_heads;
+    assert(out->columns == n_heads * d);
+    float *maximum = ref->probe;
+    for (int s = 0, p = 0; s < batch->n_seqs; s++)
+        for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++) {
+            const float *q = qkv->data + (int64_t)t * qkv->columns;
+            int n = batch->kv_len[s] + t - batch->row_start[s] + 1; // entries up to the row's own
+            for (int h = 0; h < n_heads; h++) {
+                double total = attend(ref, layer, s, q + h * d, h / group, n);
+                for (int i = 0; i < d; i++) {
+                    double sum = 0;
+                    for (int e = 0; e < n; e++) {
+                        double weight = (double)stored(ref, (float)ref->score[e]);
+                        sum += weight * (double)ref->v_cache[cache_at(ref, layer, s, e, h / group) + (size_t)i];
+                    }
+                    tensor_put(ref, out, t, h * d + i, sum / total);
+                }
+            }
+            for (; p < batch->n_probes && batch->probe_row[p] == t; maximum += batch->probe_keys[p++])
+                for (int h = 0; h < n_heads; h++) {
+                    double total = attend(ref, layer, s, q + h * d, h / group, batch->probe_keys[p]);
+                    probe_raise(ref, batch->probe_keys[p], total, maximum);
+                }
+        }
+    return STATUS_OK;
+}
+
+static float *probe_data(struct backend *b)
+{
+    return self(b)->probe_size ? self(b)->probe : NULL;
+}
+
+static enum status probe_read(struct backend *b, float *host)
+{
+    memcpy(host, self(b)->probe, (size_t)self(b)->probe_size * sizeof *host);
+    return STATUS_OK;
+}
+
+static const struct backend_ops reference_ops = {
+    .name = "reference",
+    .close = reference_close,
+    .tensor_create = tensor_create,
+    .tensor_data = tensor_data,
+    .read = tensor_read,
+    .weight_create = weight_create,
+    .weight_gate_up = weight_gate_up,
+    .weight_embedding = weight_embedding,
+    .weight_vector = weight_vector,
+    .begin = begin,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .rope_append = rope_append,
+    .attention = attention,
+    .probe_data = probe_data,
+    .probe_read = probe_read,
+};
+
+enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
+{
+    enum status status = backend_shape_check(shape, dtype);
+    if (status) return status;
+    struct reference *ref = mem_alloc(sizeof *ref);
+    *ref = (struct reference){.base = {&reference_ops}, .shape = *shape, .dtype = dtype};
+    size_t half = (size_t)shape->head_size / 2, context = (size_t)shape->max_context;
+    ref->shape.inv_freq = mem_copy(shape->inv_freq, half * sizeof *shape->inv_freq);
+    ref->cos = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->cos);
+    ref->sin = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->sin);
+    size_t entries = (size_t)shape->n_layers * (size_t)shape->n_kv_blocks * KV_BLOCK_TOKENS;
+    size_t entry_bytes = (size_t)shape->n_kv_heads * (size_t)shape->head_size * sizeof *ref->k_cache;
+    ref->k_cache = mem_alloc_array(entries, entry_bytes);
+    ref->v_cache = mem_alloc_array(entries, entry_bytes);
+    ref->probe = mem_alloc_array((size_t)shape->max_seqs * context, sizeof *ref->probe);
+    ref->score = mem_alloc_array(context, sizeof *ref->score);
+    ref->smooth = mem_alloc_array(context, sizeof *ref->smooth);
+    *backend_p = &ref->base;
+    return STATUS_OK;
+}
