@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sorted array serves as the trie: each further byte of the text narrows the range of tokens that still fit.
+#include "model/added_tokens.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/unicode.h"
+
+static int by_content(const void *a, const void *b)
+{
+    const struct added_token *x = a, *y = b;
+    int order = memcmp(x->content, y->content, x->n < y->n ? x->n : y->n);
+    return order ? order : (x->n > y->n) - (x->n < y->n);
+}
+
+enum status added_set_init(struct added_set *set, struct added_token *tokens, int n)
+{
+    *set = (struct added_set){.tokens = tokens, .n = n};
+    if (n) qsort(tokens, (size_t)n, sizeof *tokens, by_content);
+    for (int i = 0; i < n; i++) {
+        if (i && !by_content(&tokens[i - 1], &tokens[i]))
+            return status_fail(STATUS_DATA, "added_tokens: ids %d and %d have the same content", tokens[i - 1].id,
+                               tokens[i].id);
+        set->starts[(unsigned char)tokens[i].content[0]] = true;
+    }
+    return STATUS_OK;
+}
+
+void added_set_fini(struct added_set *set)
+{
+    for (int i = 0; i < set->n; i++)
+        free(set->tokens[i].content);
+    free(set->tokens);
+    *set = (struct added_set){0};
+}
+
+// First token in [low, high) whose byte at `depth` is at least `byte`; all there are longer than `depth`.
+static int lower_bound(const struct added_set *set, int low, int high, size_t depth, int byte)
+{
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if ((unsigned char)set->tokens[middle].content[depth] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// A special token counts when it is wanted and lies wholly outside the guarded ranges.
+static bool is_allowed(const struct added_token *token, const struct span *span, size_t start,
+                       const struct added_guard *guard)
+{
+    if (!token->special) return true;
+    if (!guard->parse_special) return false;
+    if (!guard->n) return true;
+    size_t first = span_origin(span, start), last = span_origin(span, start + token->n - 1);
+    int low = 0, high = guard->n; // the first range that ends behind `first`
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (guard->ranges[middle].end <= first)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low == guard->n || guard->ranges[low].start > last;
+}
+
+static const struct added_token *longest_at(const struct added_set *set, const struct span *span, size_t start,
+                                            const struct added_guard *guard)
+{
+    const struct added_token *best = NULL;
+    int low = 0, high = set->n;
+    for (size_t depth = 0; low < high; depth++) {
+        if (set->tokens[low].n == depth) { // the shortest sorts first
+            if (is_allowed(&set->tokens[low], span, start, guard)) best = &set->tokens[low];
+            low++;
+        }
+        if (start + depth == span->n) break;
+        int byte = (unsigned char)span->text[start + depth];
+        low = lower_bound(set, low, high, depth, byte);
+        high = lower_bound(set, low, high, depth, byte + 1);
+    }
+    return best;
+}
+
+static bool touches_word(const struct span *span, size_t start, size_t end)
+{
+    size_t length;
+    if (start && unicode_is_word(utf8_decode(span->text + utf8_before(span->text, start), &length))) return true;
+    return end < span->n && unicode_is_word(utf8_decode(span->text + end, &length));
+}
+
+bool added_set_find(const struct added_set *set, const struct span *span, size_t from, const struct added_guard *guard,
+                    struct added_match *match_p)
+{
+    if (!set->n) return false;
+    for (size_t at = from; at < span->n; at++) {
+        if (!set->starts[(unsigned char)span->text[at]]) continue;
+        const struct added_token *token = longest_at(set, span, at, guard);
+        if (!token) continue;
+        size_t start = at, end = at + token->n, length;
+        if (token->single_word && touches_word(span, start, end)) {
+            at = end - 1; // as in Hugging Face, no shorter one is tried
+            continue;
+        }
+        if (token->lstrip)
+            while (start > from) {
+                size_t before = utf8_before(span->text, start);
+                if (before < from || !unicode_is_space(utf8_decode(span->text + before, &length))) break;
+                start = before;
+            }
+        if (token->rstrip)
+            for (; end < span->n && unicode_is_space(utf8_decode(span->text + end, &length)); end += length)
+                ;
+        *match_p = (struct added_match){.token = token, .start = start, .end = end};
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/unicode.h"
+
+#define BPE_NO_MERGE UINT32_MAX
+
+// ---- Vocabulary.
+
+static uint32_t table_mask(size_t n)
+{
+    uint32_t size = 16;
+    while (size < 2 * n)
+        size *= 2;
+    return size - 1;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 32;
+    x *= 0xD6E8FEB86659FD93u;
+    x ^= x >> 32;
+    return x;
+}
+
+static uint32_t hash_bytes(const char *text, size_t n)
+{
+    uint64_t hash = n;
+    for (; n >= 8; text += 8, n -= 8) {
+        uint64_t word;
+        memcpy(&word, text, 8);
+        hash = mix(hash ^ word);
+    }
+    uint64_t rest = 0;
+    memcpy(&rest, text, n);
+    return (uint32_t)mix(hash * 31 ^ rest);
+}
+
+void vocabulary_init(struct vocabulary *vocabulary, int n_ids)
+{
+    uint32_t mask = table_mask((size_t)n_ids);
+    *vocabulary = (struct vocabulary){.token = mem_alloc_array((size_t)n_ids, sizeof(char *)),
+                                      .length = mem_alloc_array((size_t)n_ids, sizeof(uint32_t)),
+                                      .n_ids = n_ids,
+                                      .slots = mem_alloc_array((size_t)mask + 1, sizeof(int32_t)),
+                                      .mask = mask};
+    memset(vocabulary->slots, -1, ((size_t)mask + 1) * sizeof(int32_t));
+}
+
+void vocabulary_fini(struct vocabulary *vocabulary)
+{
+    free(vocabulary->token);
+    free(vocabulary->length);
+    free(vocabulary->slots);
+    *vocabulary = (struct vocabulary){0};
+}
+
+void vocabulary_add(struct vocabulary *vocabulary, int32_t id, const char *token, size_t length)
+{
+    uint32_t slot = hash_bytes(token, length) & vocabulary->mask;
+    while (vocabulary->slots[slot] >= 0)
+        slot = (slot + 1) & vocabulary->mask;
+    vocabulary->slots[slot] = id;
+    vocabulary->token[id] = token;
+    vocabulary->length[id] = (uint32_t)length;
+}
+
+int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token, size_t length)
+{
+    uint32_t slot = hash_bytes(token, length) & vocabulary->mask;
+    for (int32_t id; (id = vocabulary->slots[slot]) >= 0; slot = (slot + 1) & vocabulary->mask)
+        if (vocabulary->length[id] == length && !memcmp(vocabulary->token[id], token, length)) return id;
+    return -1;
+}
+
+// ---- Merges.
+
+void bpe_fini(struct bpe *bpe)
+{
+    vocabulary_fini(&bpe->vocabulary);
+    free(bpe->merges);
+    free(bpe->whole);
+}
+
+static uint32_t merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
+{
+    uint32_t slot = (uint32_t)mix((uint64_t)left << 32 | (uint32_t)right) & bpe->merge_mask;
+    while (bpe->merges[slot].left >= 0 && (bpe->merges[slot].left != left || bpe->merges[slot].right != right))
+        slot = (slot + 1) & bpe->merge_mask;
+    return slot;
+}
+
+void bpe_merges_init(struct bpe *bpe, size_t n)
+{
+    bpe->merge_mask = table_mask(n);
+    bpe->merges = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *bpe->merges);
+    for (size_t i = 0; i <= bpe->merge_mask; i++)
+        bpe->merges[i].left = -1;
+}
+
+enum status bpe_merge_add(struct bpe *bpe, struct merge merge)
+{
+    const struct vocabulary *v = &bpe->vocabulary;
+    struct merge *slot = &bpe->merges[merge_slot(bpe, merge.left, merge.right)];
+    if (slot->left >= 0)
+        return status_fail(STATUS_DATA, "model.merges[%u] repeats model.merges[%u]", merge.rank, slot->rank);
+    *slot = merge;
+    unsigned char tail = (unsigned char)v->token[merge.left][v->length[merge.left] - 1];
+    unsigned char head = (unsigned char)v->token[merge.right][0];
+    bpe->joints[tail][head / 64] |= (uint64_t)1 << head % 64;
+    return STATUS_OK;
+}
+
+static bool can_join(const struct bpe *bpe, int32_t left, int32_t right)
+{
+    const struct vocabulary *v = &bpe->vocabulary;
+    if (!v->token[left] || !v->token[right]) return false; // an unknown-token that no text spells
+    unsigned char tail = (unsigned char)v->token[left][v->length[left] - 1];
+    unsigned char head = (unsigned char)v->token[right][0];
+    return bpe->joints[tail][head / 64] >> head % 64 & 1;
+}
+
+// ---- Encoding one word.
+
+void bpe_scratch_free(struct bpe_scratch *scratch)
+{
+    free(scratch->symbols);
+    free(scratch->heap);
+    *scratch = (struct bpe_scratch){0};
+}
+
+static void heap_push(struct bpe_scratch *s, uint64_t entry)
+{
+    MEM_GROW(s->heap, s->n_heap, s->heap_capacity);
+    int at = s->n_heap++;
+    for (int up; at > 0 && s->heap[up = (at - 1) / 2] > entry; at = up)
+        s->heap[at] = s->heap[up];
+    s->heap[at] = entry;
+}
+
+static uint64_t heap_pop(struct bpe_scratch *s)
+{
+    uint64_t top = s->heap[0], last = s->heap[--s->n_heap];
+    int at = 0;
+    for (int down; (down = 2 * at + 1) < s->n_heap; at = down) {
+        if (down + 1 < s->n_heap && s->heap[down + 1] < s->heap[down]) down++;
+        if (s->heap[down] >= last) break;
+        s->heap[at] = s->heap[down];
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+// Looks up the merge of symbol `i` with the next one and queues it.
+static void consider(const struct bpe *bpe, struct bpe_scratch *s, int i)
+{
+    struct bpe_symbol *symbol = &s->symbols[i];
+    symbol->rank = BPE_NO_MERGE;
+    if (symbol->next < 0) return;
+    const struct merge *merge = &bpe->merges[merge_slot(bpe, symbol->id, s->symbols[symbol->next].id)];
+    if (merge->left < 0) return;
+    symbol->rank = merge->rank;
+    symbol->result = merge->result;
+    heap_push(s, (uint64_t)merge->rank << 32 | (uint32_t)i);
+}
+
+// Merges the stretch gathered so far and hands out its tokens.
+static void flush(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
+{
+    if (!s->n) return;
+    s->symbols[s->n - 1].next = -1;
+    for (int i = 0; i < s->n; i++)
+        consider(bpe, s, i);
+    while (s->n_heap) {
+        uint64_t top = heap_pop(s);
+        int i = (int)(uint32_t)top;
+        struct bpe_symbol *symbol = &s->symbols[i];
+        if (symbol->rank != top >> 32) continue; // stale: this symbol or its neighbour was merged meanwhile
+        struct bpe_symbol *right = &s->symbols[symbol->next];
+        symbol->id = symbol->result;
+        symbol->next = right->next;
+        right->rank = BPE_NO_MERGE;
+        if (symbol->next >= 0) s->symbols[symbol->next].previous = i;
+        if (symbol->previous >= 0) consider(bpe, s, symbol->previous);
+        consider(bpe, s, i);
+    }
+    for (int i = 0; i >= 0; i = s->symbols[i].next)
+        emit(user, s->symbols[i].id, s->symbols[i].start);
+    s->n = 0;
+}
+
+static void add_symbol(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
+                       void *user)
+{
+    if (s->n && !can_join(bpe, s->symbols[s->n - 1].id, id)) flush(bpe, s, emit, user);
+    MEM_GROW(s->symbols, s->n, s->capacity);
+    s->symbols[s->n] = (struct bpe_symbol){.id = id, .previous = s->n - 1, .next = s->n + 1, .start = start};
+    s->n++;
+}
+
+static bool falls_back(const struct bpe *bpe, const char *bytes, size_t n)
+{
+    if (!bpe->byte_fallback) return false;
+    for (size_t i = 0; i < n; i++)
+        if (bpe->byte_id[(unsigned char)bytes[i]] < 0) return false;
+    return true;
+}
+
+void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
+                void *user)
+{
+    if (bpe->whole) {
+        int32_t id = vocabulary_find(&bpe->vocabulary, word, n);
+        if (id >= 0 && bpe->whole[id]) {
+            emit(user, id, 0);
+            return;
+        }
+    }
+    bool after_unknown = false;
+    for (size_t at = 0, length = 1; at < n; at += length) {
+        int32_t id;
+        if (bpe->byte_level) {
+            id = bpe->byte_id[(unsigned char)word[at]];
+        } else {
+            length = utf8_length(word[at]);
+            id = vocabulary_find(&bpe->vocabulary, word + at, length);
+        }
+        if (id >= 0) {
+            add_symbol(bpe, scratch, id, at, emit, user);
+            after_unknown = false;
+        } else if (!bpe->byte_level && falls_back(bpe, word + at, length)) {
+            for (size_t i = 0; i < length; i++)
+                add_symbol(bpe, scratch, bpe->byte_id[(unsigned char)word[at + i]], at + i, emit, user);
+            after_unknown = false;
+        } else if (bpe->unknown >= 0) {
+            if (!after_unknown || !bpe->fuse_unknown) add_symbol(bpe, scratch, bpe->unknown, at, emit, user);
+            after_unknown = true;
+        }
+    }
+    flush(bpe, scratch, emit, user);
+}
+
+// ---- Tokens that need no merging.
+
+struct probe {
+    int32_t id;
+    int n;
+};
+
+static void probe_emit(void *user, int32_t id, size_t start)
+{
+    (void)start;
+    struct probe *probe = user;
+    probe->id = id;
+    probe->n++;
+}
+
+void bpe_whole_init(struct bpe *bpe, bool ignore_merges, const bool *excluded)
+{
+    const struct vocabulary *v = &bpe->vocabulary;
+    struct bpe_scratch scratch = {0};
+    bool *whole = mem_alloc_array((size_t)v->n_ids, sizeof *whole);
+    for (int32_t id = 0; id < v->n_ids; id++) {
+        if (!v->token[id] || excluded[id]) continue;
+        struct probe probe = {.id = -1};
+        if (!ignore_merges) bpe_encode(bpe, &scratch, v->token[id], v->length[id], probe_emit, &probe);
+        whole[id] = ignore_merges || (probe.n == 1 && probe.id == id);
+    }
+    bpe_scratch_free(&scratch);
+    bpe->whole = whole;
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Renders a conversation piece by piece, remembering which bytes came from messages and which must not be dropped, then
+// encodes the whole text in one go with the messages' bytes guarded against special tokens.
+#include "model/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "model/chat_parts.h"
+#include "model/unicode.h"
+
+struct rendering {
+    const struct chat_template *chat;
+    struct bytes text;
+    struct text_range *contents, *pinned; // ascending, apart
+    int n_contents, contents_capacity, n_pinned, pinned_capacity;
+    bool pin; // what is added now must not be dropped
+};
+
+static void add_range(struct text_range **ranges, int *n, int *capacity, size_t start, size_t end)
+{
+    if (start == end) return;
+    if (*n && (*ranges)[*n - 1].end == start) {
+        (*ranges)[*n - 1].end = end;
+        return;
+    }
+    MEM_GROW(*ranges, *n, *capacity);
+    (*ranges)[(*n)++] = (struct text_range){start, end};
+}
+
+static void add_bytes(struct rendering *r, const char *text, size_t n)
+{
+    size_t start = r->text.n;
+    bytes_add(&r->text, text, n);
+    if (r->pin) add_range(&r->pinned, &r->n_pinned, &r->pinned_capacity, start, r->text.n);
+}
+
+// The template's own text.
+static void put(struct rendering *r, const char *text)
+{
+    add_bytes(r, text, strlen(text));
+}
+
+// A message's text; `pinned` for the system prompt.
+static void put_content(struct rendering *r, struct chat_message message, bool pinned)
+{
+    bool pin = r->pin;
+    size_t start = r->text.n;
+    r->pin = pinned;
+    add_bytes(r, message.content, message.content_bytes);
+    add_range(&r->contents, &r->n_contents, &r->contents_capacity, start, r->text.n);
+    r->pin = pin;
+}
+
+static bool is_role(struct chat_message message, const char *role)
+{
+    return !strcmp(message.role, role);
+}
+
+// White space as Python's str.strip() has it, which Jinja's trim is.
+static bool is_stripped(int32_t c)
+{
+    return unicode_is_space(c) || (c >= 0x1C && c <= 0x1F);
+}
+
+static struct chat_message trim_start(struct chat_message message)
+{
+    for (size_t length; message.content_bytes; message.content += length, message.content_bytes -= length)
+        if (!is_stripped(utf8_decode(message.content, &length))) break;
+    return message;
+}
+
+static struct chat_message trim_end(struct chat_message message)
+{
+    while (message.content_bytes) {
+        size_t length, before = utf8_before(message.content, message.content_bytes);
+        if (!is_stripped(utf8_decode(message.content + before, &length))) break;
+        message.content_bytes = before;
+    }
+    return message;
+}
+
+static struct chat_message trim(struct chat_message message)
+{
+    return trim_end(trim_start(message));
+}
+
+// ---- The families.
+
+static void put_llama3_turn(struct rendering *r, struct chat_message message, const char *preamble)
+{
+    put(r, "<|start_header_id|>");
+    put(r, message.role);
+    put(r, "<|end_header_id|>\n\n");
+    if (preamble) put(r, preamble);
+    put_content(r, r->chat->trim ? trim(message) : message, is_role(message, "system"));
+    put(r, "<|eot_id|>");
+}
+
+static void render_llama3(struct rendering *r, const struct chat_message *messages, int n)
+{
+    const char *preamble = r->chat->preamble;
+    bool own_system = is_role(messages[0], "system");
+    r->pin = true;
+    put(r, r->chat->bos);
+    if (preamble && !own_system) put_llama3_turn(r, (struct chat_message){"system", "", 0}, preamble);
+    for (int i = 0; i < n; i++) {
+        r->pin = is_role(messages[i], "system") || i == n - 1;
+        put_llama3_turn(r, messages[i], i == 0 && own_system ? preamble : NULL);
+    }
+    put(r, "<|start_header_id|>assistant<|end_header_id|>\n\n");
+}
+
+// What an earlier answer keeps once the model's thinking is taken out of it.
+static struct chat_message drop_thinking(struct chat_message message)
+{
+    static const char mark[] = "</think>";
+    const char *end = message.content + message.content_bytes, *at;
+    bool found = false;
+    while ((at = memmem(message.content, (size_t)(end - message.content), mark, sizeof mark - 1))) {
+        message.content = at + sizeof mark - 1;
+        found = true;
+    }
+    while (found && message.content < end && *message.content == '\n')
+        message.content++;
+    message.content_bytes = (size_t)(end - message.content);
+    return message;
+}
+
+static void put_chatml_turn(struct rendering *r, struct chat_message message)
+{
+    put(r, "<|im_start|>");
+    put(r, message.role);
+    put(r, "\n");
+    put_content(r, r->chat->trim ? trim(message) : message, is_role(message, "system"));
+    put(r, "<|im_end|>\n");
+}
+
+static void render_chatml(struct rendering *r, const struct chat_message *messages, int n)
+{
+    const char *system = r->chat->default_system;
+    r->pin = true;
+    put(r, r->chat->bos);
+    if (system && !is_role(messages[0], "system"))
+        put_chatml_turn(r, (struct chat_message){"system", system, strlen(system)});
+    for (int i = 0; i < n; i++) {
+        bool thinks = r->chat->drops_thinking && is_role(messages[i], "assistant");
+        r->pin = is_role(messages[i], "system") || i == n - 1;
+        put_chatml_turn(r, thinks ? drop_thinking(messages[i]) : messages[i]);
+    }
+    put(r, "<|im_start|>assistant\n");
+}
+
+static void render_llama2(struct rendering *r, const struct chat_message *messages, int n)
+{
+    bool system = is_role(messages[0], "system");
+    for (int i = system; i < n; i++) {
+        r->pin = i == n - 1 || (system && i == 1);
+        if (is_role(messages[i], "assistant")) {
+            put(r, " ");
+            put_content(r, trim(messages[i]), false);
+            put(r, " ");
+            put(r, r->chat->eos);
+            continue;
+        }
+        put(r, r->chat->bos);
+        put(r, "[INST] ");
+        if (system && i == 1) {
+            put(r, "<<SYS>>\n");
+            put_content(r, messages[0], true);
+            put(r, "\n<</SYS>>\n\n");
+            r->pin = i == n - 1;
+            put_content(r, trim_end(messages[i]), false); // stripped as a whole, so the start stays
+        } else {
+            put_content(r, trim(messages[i]), false);
+        }
+        put(r, " [/INST]");
+    }
+}
+
+static void render_mistral(struct rendering *r, const struct chat_message *messages, int n)
+{
+    const struct chat_template *chat = r->chat;
+    bool system = is_role(messages[0], "system");
+    int system_turn = !system ? -1 : chat->system_place == CHAT_SYSTEM_LAST_USER ? n - 1 : 1;
+    r->pin = true;
+    put(r, chat->bos);
+    for (int i = system; i < n; i++) {
+        r->pin = i == n - 1 || i == system_turn;
+        if (is_role(messages[i], "assistant")) {
+            put(r, chat->assistant_before);
+            put_content(r, chat->trim ? trim(messages[i]) : messages[i], false);
+            put(r, chat->assistant_after);
+            continue;
+        }
+        put(r, chat->user_before);
+        if (i == system_turn) {
+            put_content(r, messages[0], true);
+            put(r, "\n\n");
+        }
+        r->pin = i == n - 1;
+        put_content(r, messages[i], false);
+        put(r, chat->user_after);
+    }
+}
+
+// ---- Checks.
+
+static enum status check_message(struct chat_message message, int i)
+{
+    size_t bad;
+    if (is_role(message, "tool"))
+        return status_fail(STATUS_UNSUPPORTED,
+                           "messages[%d]: role \"tool\" is not supported: must be system, user or assistant", i);
+    if (!is_role(message, "system") && !is_role(message, "user") && !is_role(message, "assistant")) {
+        size_t n = strlen(message.role); // shown only if whole and clean: the sentence goes back over the wire
+        bool shown = n <= 32 && utf8_valid(message.role, n, NULL);
+        return status_fail(STATUS_INVALID, "messages[%d]: role %s%s%s: must be system, user or assistant", i,
+                           shown ? "\"" : "", shown ? message.role : "not known", shown ? "\"" : "");
+    }
+    if (!utf8_valid(message.content, message.content_bytes, &bad))
+        return status_fail(STATUS_INVALID, "messages[%d]: content is not UTF-8: byte %zu is wrong", i, bad);
+    return STATUS_OK;
+}
+
+static enum status check_order(const struct chat_template *chat, const struct chat_message *messages, int n)
+{
+    bool alternates = chat->family == CHAT_LLAMA2 || chat->family == CHAT_MISTRAL;
+    bool system = is_role(messages[0], "system");
+    if (system && chat->family == CHAT_MISTRAL && chat->system_place == CHAT_SYSTEM_NONE)
+        return status_fail(STATUS_INVALID, "messages[0]: this model's chat template takes no system message: put it "
+                                           "into the first user message");
+    for (int i = system; alternates && i < n; i++) {
+        const char *due = (i - system) % 2 ? "assistant" : "user";
+        if (!is_role(messages[i], due))
+            return status_fail(STATUS_INVALID,
+                               "messages[%d]: role \"%s\": must be %s (user and assistant take turns, "
+                               "a system message may only come first)",
+                               i, messages[i].role, due);
+    }
+    if (!is_role(messages[n - 1], "user"))
+        return status_fail(STATUS_INVALID, "messages[%d]: role \"%s\": the last message must be a user's", n - 1,
+                           messages[n - 1].role);
+    if (trim(messages[n - 1]).content_bytes == 0)
+        return status_fail(STATUS_INVALID, "messages[%d]: the last message must not be empty", n - 1);
+    return STATUS_OK;
+}
+
+// ---- Public.
+
+// Tokens that hold a pinned byte. Token i reaches from starts[i] to where the next one begins.
+static void find_pinned(const struct rendering *r, const size_t *starts, struct chat_prompt *prompt)
+{
+    struct token_range *pinned = mem_alloc_array((size_t)r->n_pinned, sizeof *pinned);
+    int n = 0;
+    for (int i = 0, range = 0; i < prompt->n_ids; i++) {
+        size_t end = i + 1 < prompt->n_ids ? starts[i + 1] : r->text.n;
+        if (end == starts[i]) end++; // several tokens of one character
+        while (range < r->n_pinned && r->pinned[range].end <= starts[i])
+            range++;
+        if (range == r->n_pinned) break;
+        if (r->pinned[range].start >= end) continue;
+        if (n && pinned[n - 1].last == i - 1)
+            pinned[n - 1].last++;
+        else
+            pinned[n++] = (struct token_range){i, i};
+    }
+    prompt->pinned = pinned;
+    prompt->n_pinned = n;
+}
+
+enum status chat_render(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                        const struct chat_message *messages, int n, struct chat_prompt *prompt_p)
+{
+    static void (*const render[])(struct rendering *, const struct chat_message *,
+                                  int) = {[CHAT_LLAMA3] = render_llama3,
+                                          [CHAT_LLAMA2] = render_llama2,
+                                          [CHAT_CHATML] = render_chatml,
+                                          [CHAT_MISTRAL] = render_mistral};
+    if (n < 1) return status_fail(STATUS_INVALID, "messages: there must be at least one");
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n && status == STATUS_OK; i++)
+        status = check_message(messages[i], i);
+    if (status == STATUS_OK) status = check_order(chat, messages, n);
+    if (status) return status;
+
+    struct rendering r = {.chat = chat};
+    struct chat_prompt prompt = {0};
+    size_t *starts;
+    render[chat->family](&r, messages, n);
+    status = tokenizer_encode_guarded(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
+                                      r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
+    if (status == STATUS_OK) {
+        find_pinned(&r, starts, &prompt);
+        free(starts);
+        prompt.text_bytes = r.text.n;
+        bytes_add(&r.text, "", 1);
+        prompt.text = r.text.data;
+        *prompt_p = prompt;
+    } else {
+        bytes_free(&r.text);
+    }
+    free(r.contents);
+    free(r.pinned);
+    return status;
+}
+
+void chat_prompt_fini(struct chat_prompt *prompt)
+{
+    free(prompt->text);
+    free(prompt->ids);
+    free(prompt->pinned);
+    *prompt = (struct chat_prompt){0};
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads config.json and generation_config.json. Every number is checked against a bound far above any known model and
+// far below what could overflow later: products of two of them fit 63 bits, heads * head size fits an int.
+#include "model/config.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/mem.h"
+#include "model/json_file.h"
+
+enum {
+    MAX_LAYERS = 1024,
+    MAX_HIDDEN = 1 << 17,
+    MAX_INTERMEDIATE = 1 << 20,
+    MAX_HEADS = 4096,
+    MAX_HEAD_SIZE = 1024,
+    MAX_VOCAB = 1 << 22,
+    MAX_CONTEXT = 1 << 24,
+    MAX_FILE_BYTES = 16 << 20
+};
+
+// What Hugging Face's configuration classes differ in.
+struct family {
+    const char *architecture, *model_type;
+    int default_context;
+    int default_head_size; // 0: hidden / heads
+    int default_bos, default_eos;
+    bool qkv_bias;       // always
+    bool attention_bias; // the key of that name counts
+    bool qk_norm;
+    bool window_always;   // a sliding_window holds unless it is null
+    bool window_optional; // ... holds where use_sliding_window says so
+};
+
+static const struct family families[] = {
+    {.architecture = "LlamaForCausalLM",
+     .model_type = "llama",
+     .default_context = 2048,
+     .default_bos = 1,
+     .default_eos = 2,
+     .attention_bias = true},
+    {.architecture = "MistralForCausalLM",
+     .model_type = "mistral",
+     .default_context = 131072,
+     .default_bos = 1,
+     .default_eos = 2,
+     .window_always = true},
+    {.architecture = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .default_context = 32768,
+     .default_bos = -1,
+     .default_eos = -1,
+     .qkv_bias = true,
+     .window_optional = true},
+    {.architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .default_context = 32768,
+     .default_head_size = 128,
+     .default_bos = -1,
+     .default_eos = -1,
+     .attention_bias = true,
+     .qk_norm = true,
+     .window_optional = true},
+};
+static const int n_families = sizeof families / sizeof families[0];
+static const char known[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
+
+// ---- one object, read key by key; after the first failure every read gives its default ----
+
+struct reader {
+    const char *path;   // for messages
+    const char *prefix; // "" or "rope_scaling."
+    const json_t *object;
+    enum status status;
+};
+
+__attribute__((format(printf, 4, 5))) static void fail(struct reader *r, enum status code, const char *key,
+                                                       const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    r->status = status_fail(code, "%s: %s%s %s", r->path, r->prefix, key, text);
+}
+
+// NULL when absent or null.
+static const json_t *get(const struct reader *r, const char *key)
+{
+    const json_t *value = r->status == STATUS_OK ? json_object_get(r->object, key) : NULL;
+    return json_is_null(value) ? NULL : value;
+}
+
+static int read_int(struct reader *r, const char *key, int min, int max, int absent)
+{
+    const json_t *value = get(r, key);
+    if (!value) return absent;
+    if (!json_is_integer(value))
+        fail(r, STATUS_DATA, key, "is %s: must be an integer in %d..%d", json_type_name(value), min, max);
+    else if (json_integer_value(value) < min || json_integer_value(value) > max)
+        fail(r, STATUS_DATA, key, "is %lld: must be in %d..%d", (long long)json_integer_value(value), min, max);
+    return r->status == STATUS_OK ? (int)json_integer_value(value) : absent;
+}
+
+static int read_size(struct reader *r, const char *key, int max)
+{
+    if (r->status == STATUS_OK && !get(r, key)) fail(r, STATUS_DATA, key, "is missing: must be in 1..%d", max);
+    return read_int(r, key, 1, max, 1);
+}
+
+// Greater than `above`, at most `max`.
+static double read_real(struct reader *r, const char *key, double above, double max, double absent)
+{
+    const json_t *value = get(r, key);
+    if (!value) return absent;
+    if (!json_is_number(value))
+        fail(r, STATUS_DATA, key, "is %s: must be a number over %g, at most %g", json_type_name(value), above, max);
+    else if (!(json_number_value(value) > above && json_number_value(value) <= max))
+        fail(r, STATUS_DATA, key, "is %g: must be over %g, at most %g", json_number_value(value), above, max);
+    return r->status == STATUS_OK ? json_number_value(value) : absent;
+}
+
+static bool read_bool(struct reader *r, const char *key, bool absent)
+{
+    const json_t *value = get(r, key);
+    if (!value) return absent;
+    if (!json_is_boolean(value)) fail(r, STATUS_DATA, key, "is %s: must be true or false", json_type_name(value));
+    return json_is_true(value);
+}
+
+// NULL when absent or null.
+static const char *read_string(struct reader *r, const char *key)
+{
+    const json_t *value = get(r, key);
+    if (value && !json_is_string(value)) fail(r, STATUS_DATA, key, "is %s: must be a string", json_type_name(value));
+    return json_string_value(value);
+}
+
+// ---- parts of the file ----
+
+static const struct family *read_family(struct reader *r)
+{
+    const json_t *list = get(r, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0)), *type = read_string(r, "model_type");
+    const struct family *family = NULL;
+    if (r->status != STATUS_OK) return &families[0];
+    if (list && (!name || json_array_size(list) != 1)) {
+        fail(r, STATUS_DATA, "architectures", "must be an array of one string, one of %s", known);
+        return &families[0];
+    }
+    if (!name && !type) {
+        fail(r, STATUS_DATA, "architectures", "is missing: must be one of %s", known);
+        return &families[0];
+    }
+    for (int i = 0; i < n_families && !family; i++)
+        if (strcmp(name ? name : type, name ? families[i].architecture : families[i].model_type) == 0)
+            family = &families[i];
+    if (!family) {
+        fail(r, STATUS_UNSUPPORTED, name ? "architectures" : "model_type", "is %.60s: this program runs %s",
+             name ? name : type, known);
+        return &families[0];
+    }
+    if (type && strcmp(type, family->model_type) != 0)
+        fail(r, STATUS_DATA, "model_type", "is %.60s, but architectures is %s, whose model_type is %s", type,
+             family->architecture, family->model_type);
+    return family;
+}
+
+static void refuse_what_is_not_built(struct reader *r)
+{
+    const char *activation = read_string(r, "hidden_act");
+    if (activation && strcmp(activation, "silu") != 0)
+        fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
+    if (read_bool(r, "mlp_bias", false))
+        fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
+    if (get(r, "quantization_config"))
+        fail(r, STATUS_UNSUPPORTED, "quantization_config",
+             "is set: quantised checkpoints are not supported, only F32, F16 and BF16");
+    if (read_real(r, "partial_rotary_factor", 0, 1, 1) != 1)
+        fail(r, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
+}
+
+// Old files: rope_theta beside rope_scaling {type or rope_type, ...}. New ones: rope_parameters with all of it.
+static void read_rope(struct reader *r, struct model_config *c)
+{
+    const char *key = get(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *object = get(r, key);
+    c->rope_theta = read_real(r, "rope_theta", 0, 1e12, 10000);
+    if (r->status != STATUS_OK || !object) return;
+    if (!json_is_object(object)) {
+        fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
+        return;
+    }
+    bool is_new = strcmp(key, "rope_parameters") == 0;
+    struct reader rope = {.path = r->path, .prefix = is_new ? "rope_parameters." : "rope_scaling.", .object = object};
+    c->rope_theta = read_real(&rope, "rope_theta", 0, 1e12, c->rope_theta);
+    const char *type_key = get(&rope, "rope_type") ? "rope_type" : "type";
+    const char *type = read_string(&rope, type_key);
+    if (rope.status == STATUS_OK && !type && is_new && get(&rope, "rope_theta")) type = "default";
+    if (rope.status == STATUS_OK && (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)))
+        fail(&rope, STATUS_UNSUPPORTED, "rope_type", "is %.60s: only default and llama3 are supported",
+             type ? type : "missing");
+    if (rope.status == STATUS_OK && read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
+        fail(&rope, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
+
+    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) {
+        c->rope_llama3 = true;
+        static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
+        for (int i = 0; i < 3; i++)
+            if (rope.status == STATUS_OK && !get(&rope, needed[i]))
+                fail(&rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
+        c->rope_factor = read_real(&rope, "factor", 0, 1e6, 1);
+        c->rope_low_freq_factor = read_real(&rope, "low_freq_factor", 0, 1e6, 1);
+        c->rope_high_freq_factor = read_real(&rope, "high_freq_factor", 0, 1e6, 4);
+        c->rope_original_context = read_size(&rope, "original_max_position_embeddings", MAX_CONTEXT);
+        if (rope.status == STATUS_OK && c->rope_factor < 1)
+            fail(&rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
+        if (rope.status == STATUS_OK && c->rope_high_freq_factor <= c->rope_low_freq_factor)
+            fail(&rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
+                 c->rope_high_freq_factor, c->rope_low_freq_factor);
+    }
+    r->status = rope.status;
+}
+
+// Attention beyond the window is not built, so the window bounds the context instead.
+static void read_window(struct reader *r, const struct family *family, struct model_config *c)
+{
+    bool on = family->window_always || (family->window_optional && read_bool(r, "use_sliding_window", false));
+    if (!on) return;
+    if (family->window_optional && read_int(r, "max_window_layers", 0, INT32_MAX, 0) >= c->n_layers)
+        return; // the window starts at that layer
+    // MistralConfig's own default, for the key left out; null says none.
+    bool absent = !json_object_get(r->object, "sliding_window");
+    c->sliding_window = read_int(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
+    if (c->sliding_window && c->sliding_window < c->max_context) c->max_context = c->sliding_window;
+}
+
+static void add_eos(struct reader *r, const json_t *value, struct model_config *c)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= c->vocab_size) {
+        fail(r, STATUS_DATA, "eos_token_id", "must be a token id, or a list of them, in 0..%d", c->vocab_size - 1);
+        return;
+    }
+    int id = (int)json_integer_value(value);
+    if (model_config_is_eos(c, id)) return;
+    if (c->n_eos == MODEL_MAX_EOS)
+        fail(r, STATUS_UNSUPPORTED, "eos_token_id", "has more than %d different ids", MODEL_MAX_EOS);
+    else
+        c->eos_id[c->n_eos++] = id;
+}
+
+static void read_special_ids(struct reader *r, int default_bos, int default_eos, struct model_config *c)
+{
+    bool no_bos = json_is_null(json_object_get(r->object, "bos_token_id"));
+    bool no_eos = json_is_null(json_object_get(r->object, "eos_token_id"));
+    c->bos_id = read_int(r, "bos_token_id", 0, c->vocab_size - 1, no_bos ? -1 : default_bos);
+    const json_t *eos = get(r, "eos_token_id");
+    if (json_is_array(eos)) {
+        for (size_t i = 0; i < json_array_size(eos) && r->status == STATUS_OK; i++)
+            add_eos(r, json_array_get(eos, i), c);
+    } else if (eos) {
+        add_eos(r, eos, c);
+    } else if (!no_eos && default_eos >= 0 && default_eos < c->vocab_size && r->status == STATUS_OK) {
+        c->eos_id[c->n_eos++] = default_eos;
+    }
+}
+
+static enum status read_config(const char *path, struct model_config *c)
+{
+    json_t *root;
+    enum status status = json_file_read(path, MAX_FILE_BYTES, &root);
+    if (status != STATUS_OK) return status;
+    struct reader r = {.path = path, .prefix = "", .object = root};
+
+    const struct family *family = read_family(&r);
+    strcpy(c->architecture, family->architecture);
+    refuse_what_is_not_built(&r);
+
+    c->n_layers = read_size(&r, "num_hidden_layers", MAX_LAYERS);
+    c->hidden = read_size(&r, "hidden_size", MAX_HIDDEN);
+    c->intermediate = read_size(&r, "intermediate_size", MAX_INTERMEDIATE);
+    c->n_heads = read_size(&r, "num_attention_heads", MAX_HEADS);
+    c->n_kv_heads = read_int(&r, "num_key_value_heads", 1, MAX_HEADS, c->n_heads);
+    c->vocab_size = read_size(&r, "vocab_size", MAX_VOCAB);
+    c->max_context = read_int(&r, "max_position_embeddings", 1, MAX_CONTEXT, family->default_context);
+    c->norm_epsilon = (float)read_real(&r, "rms_norm_eps", 0, 0.1, 1e-6);
+    c->tied_embeddings = read_bool(&r, "tie_word_embeddings", false);
+    c->o_bias = family->attention_bias && read_bool(&r, "attention_bias", false);
+    c->qkv_bias = family->qkv_bias || c->o_bias;
+    c->qk_norm = family->qk_norm;
+
+    if (r.status == STATUS_OK && c->n_heads % c->n_kv_heads != 0)
+        fail(&r, STATUS_DATA, "num_key_value_heads", "is %d: must divide num_attention_heads, which is %d",
+             c->n_kv_heads, c->n_heads);
+    if (r.status == STATUS_OK && !get(&r, "head_dim") && !family->default_head_size && c->hidden % c->n_heads != 0)
+        fail(&r, STATUS_DATA, "hidden_size",
+             "is %d: must be a multiple of num_attention_heads, which is %d, "
+             "where there is no head_dim",
+             c->hidden, c->n_heads);
+    int head_size = family->default_head_size ? family->default_head_size : c->hidden / c->n_heads;
+    c->head_size = read_int(&r, "head_dim", 1, MAX_HEAD_SIZE, head_size);
+    if (r.status == STATUS_OK && (c->head_size % 2 != 0 || c->head_size > MAX_HEAD_SIZE))
+        fail(&r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
+             c->head_size, MAX_HEAD_SIZE);
+
+    read_rope(&r, c);
+    read_window(&r, family, c);
+    read_special_ids(&r, family->default_bos < c->vocab_size ? family->default_bos : -1, family->default_eos, c);
+    json_decref(root);
+    return r.status;
+}
+
+static enum status read_generation_config(const char *path, struct model_config *c)
+{
+    json_t *root;
+    enum status status = json_file_read(path, MAX_FILE_BYTES, &root);
+    if (status != STATUS_OK) return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+    struct reader r = {.path = path, .prefix = "", .object = root};
+    int bos = c->bos_id;
+    read_special_ids(&r, bos, -1, c);
+    if (!get(&r, "bos_token_id")) c->bos_id = bos;
+    json_decref(root);
+    return r.status;
+}
+
+// ---- public ----
+
+enum status model_config_read(const char *dir, struct model_config *config)
+{
+    struct model_config c;
+    memset(&c, 0, sizeof c);
+    struct stat info;
+    bool is_file = stat(dir, &info) == 0 && S_ISREG(info.st_mode);
+    char *path = is_file ? mem_string(dir) : mem_format("%s/config.json", dir);
+    char *generation_path = mem_format("%s/generation_config.json", dir);
+    enum status status = read_config(path, &c);
+    if (status == STATUS_OK && !is_file) status = read_generation_config(generation_path, &c);
+    if (status == STATUS_OK) *config = c;
+    free(path);
+    free(generation_path);
+    return status;
+}
+
+// Llama 3.1's stretched context: wavelengths over the original context are slowed by `factor`, short ones stay, a
+// linear ramp in between (Hugging Face, modeling_rope_utils, "llama3").
+void model_config_inv_freq(const struct model_config *c, float *inv_freq)
+{
+    for (int i = 0; i < c->head_size / 2; i++) {
+        double frequency = pow(c->rope_theta, -2.0 * i / c->head_size);
+        if (c->rope_llama3) {
+            double turns = c->rope_original_context * frequency / (2 * M_PI); // within the original context
+            double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
+            double keep = fmin(fmax((turns - low) / (high - low), 0), 1);
+            frequency *= keep + (1 - keep) / c->rope_factor;
+        }
+        inv_freq[i] = (float)frequency;
+    }
+}
+
+bool model_config_is_eos(const struct model_config *config, int32_t token)
+{
+    for (int i = 0; i < config->n_eos; i++)
+        if (config->eos_id[i] == token) return true;
+    return false;
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// See dummy.h.
+#include "model/dummy.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/convert.h"
+
+enum {
+    DUMMY_STRIDE = 64,     // elements from row to row
+    DUMMY_STARTS = 1 << 20 // a tensor starts at one of so many places
+};
+
+struct dummy {
+    int64_t n_random, n_ones;
+    uint16_t *random, *ones; // bf16
+};
+
+static int64_t largest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+// splitmix64
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+// The sum of four uniform numbers is normal enough.
+static float next_value(uint64_t *state)
+{
+    uint64_t bits = next_random(state);
+    int sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (int)(bits >> 16 * i & 0xffff);
+    const float deviation = 37837; // 2 * 2^16 / sqrt(12)
+    return (float)(sum - 2 * 0xffff) * (0.02f / deviation);
+}
+
+struct dummy *dummy_create(const struct model_config *c)
+{
+    struct dummy *d = mem_alloc(sizeof *d);
+    int64_t q = (int64_t)c->n_heads * c->head_size;
+    int64_t columns = largest(largest(q, c->hidden), c->intermediate), rows = largest(columns, c->vocab_size);
+    d->n_random = DUMMY_STARTS + rows * DUMMY_STRIDE + columns;
+    d->n_ones = columns;
+    d->random = mem_alloc_array((size_t)d->n_random, sizeof *d->random);
+    d->ones = mem_alloc_array((size_t)d->n_ones, sizeof *d->ones);
+    uint64_t state = 1;
+    for (int64_t i = 0; i < d->n_random; i++)
+        d->random[i] = bf16_from_f32(next_value(&state));
+    for (int64_t i = 0; i < d->n_ones; i++)
+        d->ones[i] = bf16_from_f32(1);
+    return d;
+}
+
+void dummy_free(struct dummy *d)
+{
+    if (!d) return;
+    free(d->random);
+    free(d->ones);
+    free(d);
+}
+
+struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns)
+{
+    struct matrix_view view = {.dtype = DTYPE_BF16, .rows = rows ? rows : 1, .columns = columns};
+    view.row_stride_bytes = DUMMY_STRIDE * (int64_t)sizeof *d->random;
+    uint64_t start = 0xcbf29ce484222325u; // FNV-1a of the name
+    for (const char *at = name; *at; at++)
+        start = (start ^ (unsigned char)*at) * 0x100000001b3u;
+    bool norm = !rows && strstr(name, "norm.weight");
+    view.data = norm ? d->ones : d->random + (start >> 20) % DUMMY_STARTS;
+    assert(norm ? columns <= d->n_ones : DUMMY_STARTS + (view.rows - 1) * DUMMY_STRIDE + columns <= d->n_random);
+    return view;
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The digest by which a router tells whether two nodes serve the same checkpoint: cheap enough for every start, even
+// with hundreds of gigabytes of weights on a network disk. It guards against mix-ups, not against forgery.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/model.h"
+#include "model/safetensors.h"
+
+enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
+
+static uint64_t hash(uint64_t state, const void *bytes, size_t n) // FNV-1a, 64 bits
+{
+    for (size_t i = 0; i < n; i++)
+        state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return state;
+}
+
+static uint64_t hash_config(uint64_t state, const struct model_config *c)
+{
+    char *text =
+        mem_format("%s %d %d %d %d %d %d %d %d %a %d%d%d%d %a %d %a %a %a %d %d %d", c->architecture, c->n_layers,
+                   c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size, c->vocab_size, c->max_context,
+                   (double)c->norm_epsilon, c->tied_embeddings, c->qkv_bias, c->o_bias, c->qk_norm, c->rope_theta,
+                   c->rope_llama3, c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
+                   c->rope_original_context, c->bos_id, c->n_eos);
+    state = hash(state, text, strlen(text));
+    free(text);
+    return hash(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+}
+
+// Name, type, shape, and a few stretches of data from the first byte to the last.
+static uint64_t hash_tensor(uint64_t state, const struct safetensors_tensor *t)
+{
+    state = hash(state, t->name, strlen(t->name) + 1);
+    state = hash(state, t->dtype, strlen(t->dtype) + 1);
+    state = hash(state, t->shape, (size_t)t->n_dims * sizeof t->shape[0]);
+    if (t->size_bytes <= SAMPLES * SAMPLE_BYTES) return hash(state, t->data, t->size_bytes);
+    for (uint64_t i = 0; i < SAMPLES; i++)
+        state = hash(state, (const char *)t->data + (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i, SAMPLE_BYTES);
+    return state;
+}
+
+enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p)
+{
+    struct model_config config;
+    struct safetensors *st;
+    enum status status = model_config_read(dir, &config);
+    if (status == STATUS_OK) status = safetensors_open(dir, &st);
+    if (status != STATUS_OK) return status;
+    uint64_t state = hash_config(0xcbf29ce484222325u, &config);
+    for (int i = 0; i < safetensors_count(st); i++)
+        state = hash_tensor(state, safetensors_at(st, i));
+    safetensors_close(st);
+    *fingerprint_p = state;
+    return STATUS_OK;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads one JSON file of a checkpoint whole: bounded in size, without duplicate keys, an object at the top.
+#pragma once
+
+#include <jansson.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+// STATUS_NOT_FOUND when there is no such file, STATUS_DATA when it is not such JSON; the sentence starts with `path`.
+// The caller owns the object (json_decref).
+enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p);
+
+// The same for text in memory, `path` being the file it came from.
+enum status json_text_read(const char *path, const char *text, size_t text_bytes, json_t **object_p);
+
+// "an object", "an array", "a string", "an integer", "a number", "true or false", "null", for messages.
+const char *json_type_name(const json_t *value);

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members of a JSON object, checked for type. `where` names the object in messages ("model", "decoder.decoders[1]").
+// An absent or null member gives the fallback; what is returned is borrowed from the object. STATUS_DATA otherwise.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/status.h"
+
+enum status member_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *value_p);
+enum status member_int(const json_t *object, const char *where, const char *key, int fallback, int min, int max,
+                       int *value_p);
+enum status member_string(const json_t *object, const char *where, const char *key, const char *fallback,
+                          const char **value_p);
+enum status member_array(const json_t *object, const char *where, const char *key, const json_t **value_p);  // or NULL
+enum status member_object(const json_t *object, const char *where, const char *key, const json_t **value_p); // or NULL

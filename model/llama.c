@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of a Llama-class model over a ragged batch, and what must be in place before it: the split over
+// ranks, the memory plan, buffers. Nothing is allocated once a model is open.
+#include "model/llama.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "model/safetensors.h"
+
+// ---- the forward pass -----------------------------------------------------------------------------------------------
+
+// The residual stream is whole on every rank. Each rank adds a part to it: rank 0 onto its copy, the others store
+// theirs alone, so that the sum over ranks is the new stream. One rank has nothing to sum.
+static enum linear_mode residual_mode(const struct model *m)
+{
+    return m->comm->rank == 0 ? LINEAR_ADD : LINEAR_STORE;
+}
+
+static enum status join_residual(struct model *m, int rows)
+{
+    if (m->comm->size == 1) return STATUS_OK;
+    float *data = m->backend->ops->tensor_data(m->backend, m->residual);
+    return m->comm->ops->all_reduce_sum(m->comm, data, (size_t)rows * (size_t)m->config.hidden);
+}
+
+static enum status gather_logits(struct model *m, int rows)
+{
+    struct backend *b = m->backend;
+    struct comm *comm = m->comm;
+    if (comm->size == 1) return b->ops->read(b, m->logits, rows, m->host_logits);
+
+    size_t share = (size_t)m->vocab_share, vocab = (size_t)m->config.vocab_size, n = (size_t)rows;
+    float *all = comm->rank == 0 ? b->ops->tensor_data(b, m->gathered) : NULL;
+    TRY(comm->ops->gather(comm, b->ops->tensor_data(b, m->logits), n * share, all));
+    if (comm->rank != 0) return STATUS_OK;
+    TRY(b->ops->read(b, m->gathered, comm->size * rows, m->host_gathered)); // [rank][row][share]
+    for (size_t first = 0, rank = 0; first < vocab; first += share, rank++)
+        for (size_t row = 0; row < n; row++)
+            memcpy(m->host_logits + row * vocab + first, m->host_gathered + (rank * n + row) * share,
+                   (first + share < vocab ? share : vocab - first) * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status gather_probes(struct model *m, const struct ragged_batch *batch)
+{
+    struct backend *b = m->backend;
+    if (m->comm->size > 1)
+        TRY(m->comm->ops->all_reduce_max(m->comm, b->ops->probe_data(b), (size_t)ragged_probe_size(batch)));
+    return m->comm->rank == 0 ? b->ops->probe_read(b, m->host_probes) : STATUS_OK;
+}
+
+// What the backend does not look at itself.
+static enum status check_batch(const struct model *m, const struct ragged_batch *batch)
+{
+    if (batch->n_rows < 1 || batch->n_rows > m->shape.max_rows)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d rows; room for 1 to %d", batch->n_rows,
+                           m->shape.max_rows);
+    for (int t = 0; t < batch->n_rows; t++)
+        if (batch->token[t] < 0 || batch->token[t] >= m->config.vocab_size || batch->position[t] < 0)
+            return status_fail(STATUS_INTERNAL, "ragged batch: row %d has token %d of %d at position %d", t,
+                               (int)batch->token[t], m->config.vocab_size, (int)batch->position[t]);
+    if (batch->n_logit_rows < 0 || batch->n_logit_rows > m->max_logit_rows)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d logit rows; room for %d", batch->n_logit_rows,
+                           m->max_logit_rows);
+    for (int l = 0; l < batch->n_logit_rows; l++)
+        if (batch->logit_row[l] < 0 || batch->logit_row[l] >= batch->n_rows)
+            return status_fail(STATUS_INTERNAL, "ragged batch: logit row %d of %d", (int)batch->logit_row[l],
+                               batch->n_rows);
+    return STATUS_OK;
+}
+
+enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
+{
+    struct backend *b = m->backend;
+    const struct backend_ops *ops = b->ops;
+    const float epsilon = m->config.norm_epsilon;
+    const int rows = batch->n_rows;
+    TRY(check_batch(m, batch));
+    TRY(ops->begin(b, batch));
+
+    TRY(ops->embed(b, m->residual, m->embedding));
+    TRY(join_residual(m, rows));
+    for (int l = 0; l < m->config.n_layers; l++) {
+        const struct layer *layer = &m->layers[l];
+        TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
+        TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+        TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
+        TRY(ops->attention(b, l, m->attended, m->qkv));
+        TRY(ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows));
+        TRY(join_residual(m, rows));
+
+        TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, epsilon, NULL, rows));
+        TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
+        TRY(ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows));
+        TRY(join_residual(m, rows));
+    }
+    if (batch->n_logit_rows) {
+        const int n = batch->n_logit_rows;
+        TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, epsilon, batch->logit_row, n));
+        TRY(ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, n));
+        TRY(gather_logits(m, n));
+    }
+    if (batch->n_probes) TRY(gather_probes(m, batch));
+
+    bool here = m->comm->rank == 0;
+    result->logits = here && batch->n_logit_rows ? m->host_logits : NULL;
+    result->probes = here && batch->n_probes ? m->host_probes : NULL;
+    return STATUS_OK;
+}
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
+static enum status split(const struct model_options *options, struct model *m)
+{
+    const struct model_config *c = &m->config;
+    const int size = m->comm->size;
+    if (c->n_kv_heads < size)
+        return status_fail(STATUS_UNSUPPORTED, "%s: %d KV heads cannot be split over %d ranks: take at most %d ranks",
+                           options->dir, c->n_kv_heads, size, c->n_kv_heads);
+    const struct {
+        const char *what;
+        int n;
+    } parts[] = {{"KV heads", c->n_kv_heads}, {"attention heads", c->n_heads}, {"MLP columns", c->intermediate}};
+    for (int i = 0; i < 3; i++)
+        if (parts[i].n % size != 0)
+            return status_fail(STATUS_UNSUPPORTED,
+                               "%s: %d %s cannot be split evenly over %d ranks: take a number of ranks that "
+                               "divides %d",
+                               options->dir, parts[i].n, parts[i].what, size, parts[i].n);
+    m->n_heads = c->n_heads / size;
+    m->n_kv_heads = c->n_kv_heads / size;
+    m->intermediate = c->intermediate / size;
+
+    m->vocab_share = (c->vocab_size + size - 1) / size;
+    m->first_id = m->comm->rank * m->vocab_share;
+    if ((size - 1) * m->vocab_share >= c->vocab_size)
+        return status_fail(STATUS_UNSUPPORTED, "%s: a vocabulary of %d is too small for %d ranks", options->dir,
+                           c->vocab_size, size);
+    int left = c->vocab_size - m->first_id;
+    m->n_ids = left < m->vocab_share ? left : m->vocab_share;
+    return STATUS_OK;
+}
+
+static enum status check_options(const struct model_options *o, const struct model_config *c)
+{
+    if (o->max_rows < 1 || o->max_seqs < 1 || o->max_logit_rows < 0 || o->max_logit_rows > o->max_rows ||
+        o->n_kv_blocks < 0)
+        return status_fail(STATUS_INVALID,
+                           "%d rows, %d sequences, %d logit rows, %d KV blocks: must be at least 1, 1, 0 and 0, and no "
+                           "more logit rows than rows",
+                           o->max_rows, o->max_seqs, o->max_logit_rows, o->n_kv_blocks);
+    if (o->max_context < 0 || o->max_context > c->max_context)
+        return status_fail(STATUS_INVALID, "max_context %d: must be in 1..%d for this model, or 0 for all of it",
+                           o->max_context, c->max_context);
+    return STATUS_OK;
+}
+
+static enum status choose_dtype(const char *name, const struct safetensors *st, struct model *m)
+{
+    enum dtype stored;
+    TRY(model_stored_dtype(&m->config, st, &stored));
+    if (strcmp(name, "auto") == 0)
+        m->dtype = stored == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
+    else if (strcmp(name, "f32") == 0)
+        m->dtype = DTYPE_F32;
+    else if (strcmp(name, "bf16") == 0)
+        m->dtype = DTYPE_BF16;
+    else if (strcmp(name, "int8") == 0)
+        m->dtype = DTYPE_INT8;
+    else if (strcmp(name, "int8-g128") == 0)
+        m->dtype = DTYPE_INT8_G128;
+    else
+        return status_fail(STATUS_INVALID, "dtype %s: must be auto, f32, bf16, int8 or int8-g128", name);
+    return STATUS_OK;
+}
+
+// Sizes of the batch and of the KV cache.
+static enum status plan(const struct model_options *o, struct model *m)
+{
+    const struct model_config *c = &m->config;
+    int context = o->max_context ? o->max_context : c->max_context;
+    int64_t block_bytes = (int64_t)2 * c->n_layers * KV_BLOCK_TOKENS * m->n_kv_heads * c->head_size;
+    block_bytes *= (int64_t)dtype_size_bytes(dtype_of_activations(m->dtype));
+    int64_t blocks = o->n_kv_blocks;
+    if (!blocks) {
+        int64_t wanted = (int64_t)o->max_seqs * ((context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+        int64_t affordable = ((int64_t)1 << 30) / block_bytes;
+        blocks = wanted < affordable ? wanted : affordable > 0 ? affordable : 1;
+    }
+    m->max_logit_rows = o->max_logit_rows;
+    if (!m->max_logit_rows) m->max_logit_rows = o->max_seqs < o->max_rows ? o->max_seqs : o->max_rows;
+    m->kv_bytes = (size_t)(blocks * block_bytes);
+    m->shape = (struct backend_shape){.n_layers = c->n_layers,
+                                      .n_heads = m->n_heads,
+                                      .n_kv_heads = m->n_kv_heads,
+                                      .head_size = c->head_size,
+                                      .max_rows = o->max_rows,
+                                      .max_seqs = o->max_seqs,
+                                      .max_context = context,
+                                      .n_kv_blocks = (int)blocks};
+    return STATUS_OK;
+}
+
+static enum status make_buffers(struct model *m)
+{
+    struct backend *b = m->backend;
+    const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
+    const struct {
+        struct tensor **tensor_p;
+        enum tensor_kind kind;
+        int rows, columns;
+    } tensors[] = {
+        {&m->residual, TENSOR_F32, rows, m->config.hidden},
+        {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden},
+        {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d},
+        {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d},
+        {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate},
+        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share},
+        {&m->gathered, TENSOR_F32, m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0, m->vocab_share},
+    };
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (tensors[i].rows)
+            TRY(b->ops->tensor_create(b, tensors[i].kind, tensors[i].rows, tensors[i].columns, tensors[i].tensor_p));
+    if (m->comm->rank != 0) return STATUS_OK;
+    m->host_logits = mem_alloc_array((size_t)m->max_logit_rows * (size_t)m->config.vocab_size, sizeof(float));
+    m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
+    if (size > 1)
+        m->host_gathered =
+            mem_alloc_array((size_t)size * (size_t)m->max_logit_rows * (size_t)m->vocab_share, sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status open_backend(const struct model_options *options, struct model *m)
+{
+    float *inv_freq = mem_alloc_array((size_t)m->config.head_size / 2, sizeof *inv_freq);
+    model_config_inv_freq(&m->config, inv_freq);
+    m->shape.inv_freq = inv_freq;
+    enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
+    m->shape.inv_freq = NULL; // the backend has its copy
+    free(inv_freq);
+    return status;
+}
+
+static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
+{
+    TRY(choose_dtype(options->dtype, st, m));
+    TRY(plan(options, m));
+    TRY(open_backend(options, m));
+    enum status status = model_load_weights(m, st);
+    if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
+    return make_buffers(m);
+}
+
+enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p)
+{
+    struct model *m = mem_alloc(sizeof *m);
+    struct safetensors *st = NULL;
+    m->comm = comm;
+    enum status status = model_config_read(options->dir, &m->config);
+    if (status == STATUS_OK) status = check_options(options, &m->config);
+    if (status == STATUS_OK) status = split(options, m);
+    if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
+    if (status == STATUS_OK) status = open_with(options, st, m);
+    safetensors_close(st);
+    if (status != STATUS_OK) {
+        model_close(m);
+        return status;
+    }
+    log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s rank=%d/%d weight_bytes=%zu kv_bytes=%zu "
+             "kv_blocks=%d context=%d",
+             options->dir, m->config.architecture, m->config.n_layers, m->backend->ops->name, dtype_name(m->dtype),
+             comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks, m->shape.max_context);
+    *model_p = m;
+    return STATUS_OK;
+}
+
+void model_close(struct model *m)
+{
+    if (!m) return;
+    if (m->backend) m->backend->ops->close(m->backend);
+    free(m->layers);
+    free(m->host_logits);
+    free(m->host_gathered);
+    free(m->host_probes);
+    free(m);
+}
+
+const struct model_config *model_get_config(const struct model *m)
+{
+    return &m->config;
+}
+
+enum dtype model_dtype(const struct model *m)
+{
+    return m->dtype;
+}
+
+int model_kv_blocks(const struct model *m)
+{
+    return m->shape.n_kv_blocks;
+}
+
+size_t model_weight_bytes(const struct model *m)
+{
+    return m->weight_bytes;
+}
+
+size_t model_kv_bytes(const struct model *m)
+{
+    return m->kv_bytes;
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside of a model: what load.c fills and llama.c runs. Not for other folders.
+#pragma once
+
+#include "model/model.h"
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        enum status try_status = (call);                                                                               \
+        if (try_status != STATUS_OK) return try_status;                                                                \
+    } while (0)
+
+struct layer {
+    struct weight *input_norm;          // [hidden]
+    struct weight *qkv, *qkv_bias;      // [(H + 2 Hkv) D, hidden], bias or NULL
+    struct weight *q_norm, *k_norm;     // [D] or NULL
+    struct weight *o, *o_bias;          // [hidden, H D], bias on rank 0 alone or NULL
+    struct weight *post_attention_norm; // [hidden]
+    struct weight *gate_up;             // [2 I, hidden]
+    struct weight *down;                // [hidden, I]
+};
+
+struct model {
+    struct model_config config;
+    enum dtype dtype;
+    int max_logit_rows;
+    struct comm *comm; // borrowed
+    struct backend *backend;
+    struct backend_shape shape;
+    size_t weight_bytes, kv_bytes;
+
+    // This rank's share: H, Hkv and I above, and V vocabulary ids from first_id on. V is the same on every rank; where
+    // the ranks do not divide the vocabulary, the last rank's table ends early and its head has rows of zeros.
+    int n_heads, n_kv_heads, intermediate;
+    int vocab_share, first_id, n_ids;
+
+    struct weight *embedding;  // [n_ids, hidden]
+    struct layer *layers;      // [n_layers]
+    struct weight *final_norm; // [hidden]
+    struct weight *head;       // [V, hidden]
+
+    // Working memory, in the backend.
+    struct tensor *residual; // [max_rows, hidden] f32
+    struct tensor *normed;   // [max_rows, hidden] activation
+    struct tensor *qkv;      // [max_rows, (H + 2 Hkv) D] f32
+    struct tensor *attended; // [max_rows, H D] activation
+    struct tensor *mlp;      // [max_rows, I] activation
+    struct tensor *logits;   // [max_logit_rows, V] f32
+    struct tensor *gathered; // [size * max_logit_rows, V] f32, on rank 0 of several
+
+    // On rank 0, in host memory.
+    float *host_logits;   // [max_logit_rows, vocab_size]
+    float *host_gathered; // [size * max_logit_rows, V]
+    float *host_probes;   // [max_seqs * max_context]
+};
+
+struct safetensors;
+
+// The dtype that "auto" stands for: that of the checkpoint's embedding table; bf16 where there is none (st NULL).
+enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
+
+// Fills m->embedding .. m->head from the mapped files, reading this rank's rows and columns only; from dummy.h where
+// there are none (st NULL).
+enum status model_load_weights(struct model *m, const struct safetensors *st);

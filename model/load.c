@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors a checkpoint must have, in which shapes, and which part of each is this rank's (arXiv 1909.08053):
+// q, k, v, gate, up, embedding and head are cut by rows (outputs), o and down by columns (inputs), norms are whole.
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/dummy.h"
+#include "model/llama.h"
+#include "model/safetensors.h"
+
+struct loader {
+    struct model *m;
+    const struct safetensors *st; // the checkpoint, or
+    const struct dummy *dummy;    // values without one
+    bool *used;                   // [tensors] those that config.json explains
+    void *zeros;                  // one row of zeros
+    char prefix[64];              // "model.layers.3."
+};
+
+// ---- views ----
+
+static enum status dtype_parse(const struct safetensors_tensor *t, enum dtype *dtype_p)
+{
+    if (strcmp(t->dtype, "F32") == 0)
+        *dtype_p = DTYPE_F32;
+    else if (strcmp(t->dtype, "F16") == 0)
+        *dtype_p = DTYPE_F16;
+    else if (strcmp(t->dtype, "BF16") == 0)
+        *dtype_p = DTYPE_BF16;
+    else
+        return status_fail(STATUS_UNSUPPORTED, "%s: tensor %s is %.20s: must be F32, F16 or BF16", t->file, t->name,
+                           t->dtype);
+    return STATUS_OK;
+}
+
+// The whole tensor `prefix + name`, whose shape must be [rows, columns], or [columns] where rows is 0.
+static enum status whole(struct loader *in, const char *name, int64_t rows, int64_t columns, struct matrix_view *view)
+{
+    char full[128], actual[SAFETENSORS_SHAPE_TEXT], expected[SAFETENSORS_SHAPE_TEXT];
+    snprintf(full, sizeof full, "%s%s", in->prefix, name);
+    if (in->dummy) {
+        *view = dummy_view(in->dummy, full, rows, columns);
+        return STATUS_OK;
+    }
+    const struct safetensors_tensor *t = safetensors_find(in->st, full);
+    if (!t) return status_fail(STATUS_DATA, "no tensor %s, which config.json calls for", full);
+    struct safetensors_tensor wanted = {.n_dims = rows ? 2 : 1, .shape = {rows ? rows : columns, columns}};
+    if (t->n_dims != wanted.n_dims || t->shape[0] != wanted.shape[0] || (rows && t->shape[1] != columns))
+        return status_fail(STATUS_DATA, "%s: tensor %s has shape %s, but config.json calls for %s", t->file, full,
+                           safetensors_shape_text(t, actual), safetensors_shape_text(&wanted, expected));
+    enum dtype dtype;
+    TRY(dtype_parse(t, &dtype));
+    in->used[t - safetensors_at(in->st, 0)] = true;
+    *view = (struct matrix_view){.data = t->data,
+                                 .dtype = dtype,
+                                 .rows = rows ? rows : 1,
+                                 .columns = columns,
+                                 .row_stride_bytes = columns * (int64_t)dtype_size_bytes(dtype)};
+    return STATUS_OK;
+}
+
+static void count(struct loader *in, const struct matrix_view *view)
+{
+    in->m->weight_bytes += (size_t)view->rows * (size_t)view->columns * dtype_size_bytes(view->dtype);
+}
+
+// Rows [first, first + n) of [rows, columns].
+static enum status rows_of(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first, int64_t n,
+                           struct matrix_view *view)
+{
+    TRY(whole(in, name, rows, columns, view));
+    view->data = (const char *)view->data + first * view->row_stride_bytes;
+    view->rows = n;
+    count(in, view);
+    return STATUS_OK;
+}
+
+// Columns [first, first + n) of [rows, columns], or of a vector where rows is 0.
+static enum status columns_of(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
+                              int64_t n, struct matrix_view *view)
+{
+    TRY(whole(in, name, rows, columns, view));
+    view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
+    view->columns = n;
+    count(in, view);
+    return STATUS_OK;
+}
+
+static enum status load_vector(struct loader *in, const char *name, int columns, struct weight **weight_p)
+{
+    struct matrix_view view;
+    TRY(columns_of(in, name, 0, columns, 0, columns, &view));
+    return in->m->backend->ops->weight_vector(in->m->backend, &view, 1, weight_p);
+}
+
+// ---- parts of the model ----
+
+static enum status load_attention(struct loader *in, struct layer *layer)
+{
+    struct model *m = in->m;
+    const struct model_config *c = &m->config;
+    const struct backend_ops *ops = m->backend->ops;
+    int64_t rank = m->comm->rank, d = c->head_size, hidden = c->hidden;
+    int64_t q_all = c->n_heads * d, kv_all = c->n_kv_heads * d, q = m->n_heads * d, kv = m->n_kv_heads * d;
+
+    struct matrix_view qkv[3], o;
+    TRY(rows_of(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
+    TRY(rows_of(in, "self_attn.k_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[1]));
+    TRY(rows_of(in, "self_attn.v_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[2]));
+    TRY(ops->weight_create(m->backend, qkv, 3, &layer->qkv));
+    TRY(columns_of(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
+    TRY(ops->weight_create(m->backend, &o, 1, &layer->o));
+    if (c->qkv_bias) {
+        TRY(columns_of(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
+        TRY(columns_of(in, "self_attn.k_proj.bias", 0, kv_all, rank * kv, kv, &qkv[1]));
+        TRY(columns_of(in, "self_attn.v_proj.bias", 0, kv_all, rank * kv, kv, &qkv[2]));
+        TRY(ops->weight_vector(m->backend, qkv, 3, &layer->qkv_bias));
+    }
+    if (c->o_bias) {
+        struct weight *bias;
+        TRY(load_vector(in, "self_attn.o_proj.bias", c->hidden, &bias));
+        layer->o_bias = rank == 0 ? bias : NULL; // the ranks' outputs are summed: one of them adds it
+    }
+    if (c->qk_norm) {
+        TRY(load_vector(in, "self_attn.q_norm.weight", c->head_size, &layer->q_norm));
+        TRY(load_vector(in, "self_attn.k_norm.weight", c->head_size, &layer->k_norm));
+    }
+    return STATUS_OK;
+}
+
+static enum status load_mlp(struct loader *in, struct layer *layer)
+{
+    struct model *m = in->m;
+    int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n, hidden = m->config.hidden;
+    struct matrix_view gate, up, down;
+    TRY(rows_of(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate));
+    TRY(rows_of(in, "mlp.up_proj.weight", all, hidden, first, n, &up));
+    TRY(m->backend->ops->weight_gate_up(m->backend, &gate, &up, &layer->gate_up));
+    TRY(columns_of(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
+    return m->backend->ops->weight_create(m->backend, &down, 1, &layer->down);
+}
+
+// Where one table serves as both, either name may hold it.
+static const char *embedding_name(const struct model_config *c, const struct safetensors *st)
+{
+    bool only_head = st && c->tied_embeddings && !safetensors_find(st, "model.embed_tokens.weight");
+    return only_head ? "lm_head.weight" : "model.embed_tokens.weight";
+}
+
+static enum status load_vocabulary(struct loader *in)
+{
+    struct model *m = in->m;
+    const struct model_config *c = &m->config;
+    const struct backend_ops *ops = m->backend->ops;
+    struct matrix_view table, head[2];
+    const char *name = embedding_name(c, in->st);
+    TRY(rows_of(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
+    head[0] = table;
+    if (!c->tied_embeddings)
+        TRY(rows_of(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
+    head[1] = (struct matrix_view){.data = in->zeros,
+                                   .dtype = head[0].dtype,
+                                   .rows = m->vocab_share - m->n_ids,
+                                   .columns = c->hidden,
+                                   .row_stride_bytes = 0};
+    TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
+    bool shared = c->tied_embeddings && !head[1].rows;
+    return ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding);
+}
+
+// A tensor that config.json does not explain would be left out of the computation: a bias, a norm, a layer.
+static enum status check_all_used(const struct loader *in)
+{
+    const struct model_config *c = &in->m->config;
+    for (int i = 0; i < safetensors_count(in->st); i++) {
+        const struct safetensors_tensor *t = safetensors_at(in->st, i);
+        const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq"); // old files store what rope_theta implies
+        if (in->used[i] || inv_freq || (c->tied_embeddings && strcmp(t->name, "lm_head.weight") == 0)) continue;
+        return status_fail(STATUS_DATA,
+                           "%s: tensor %s does not belong to a %s of %d layers as config.json describes it", t->file,
+                           t->name, c->architecture, c->n_layers);
+    }
+    return STATUS_OK;
+}
+
+static enum status load_all(struct loader *in)
+{
+    struct model *m = in->m;
+    for (int l = 0; l < m->config.n_layers; l++) {
+        struct layer *layer = &m->layers[l];
+        snprintf(in->prefix, sizeof in->prefix, "model.layers.%d.", l);
+        TRY(load_vector(in, "input_layernorm.weight", m->config.hidden, &layer->input_norm));
+        TRY(load_attention(in, layer));
+        TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
+        TRY(load_mlp(in, layer));
+    }
+    in->prefix[0] = 0;
+    TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
+    TRY(load_vocabulary(in));
+    return in->st ? check_all_used(in) : STATUS_OK;
+}
+
+// ---- public ----
+
+enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p)
+{
+    if (!st) {
+        *dtype_p = DTYPE_BF16;
+        return STATUS_OK;
+    }
+    const char *name = embedding_name(config, st);
+    const struct safetensors_tensor *t = safetensors_find(st, name);
+    if (!t) return status_fail(STATUS_DATA, "no tensor %s", name);
+    return dtype_parse(t, dtype_p);
+}
+
+enum status model_load_weights(struct model *m, const struct safetensors *st)
+{
+    struct dummy *dummy = st ? NULL : dummy_create(&m->config);
+    struct loader in = {.m = m, .st = st, .dummy = dummy};
+    if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
+    in.zeros = mem_alloc_array((size_t)m->config.hidden, sizeof(float));
+    m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);
+    enum status status = load_all(&in);
+    free(in.used);
+    free(in.zeros);
+    dummy_free(dummy);
+    return status;
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Llama-class checkpoint ready to run: one rank's share of the weights in a backend, and the forward pass over a
+// ragged batch. Megatron-style split: attention heads and MLP columns across ranks, vocabulary-parallel embedding
+// and head (arXiv 1909.08053).
+//
+// Every rank of the group opens the same directory and calls model_forward with the same batch, in step.
+// One thread at a time. The model owns its backend and KV cache; it borrows the comm.
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels/backend.h"
+#include "kernels/comm.h"
+#include "model/config.h"
+
+struct model;
+
+struct model_options {
+    const char *dir;     // or, with `dummy`, a config.json of any name
+    bool dummy;          // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
+    const char *backend; // "cpu", "reference"
+    const char *dtype;   // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16), "f32", "bf16",
+                         // "int8", "int8-g128" (kernels/backend.h)
+    int threads;         // per rank, 0: all the process may use
+    int max_rows;        // token budget of one pass
+    int max_seqs;
+    int max_logit_rows; // of one pass, 0: max_seqs. Costs 4 bytes * vocab_size each on rank 0
+    int max_context;    // KV entries of one sequence at most; 0: what the config allows
+    int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: as many as one full context per sequence, at most 1 GiB
+};
+
+// On failure status_message() names the file and what is wrong with it.
+enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
+void model_close(struct model *m);
+
+const struct model_config *model_get_config(const struct model *m);
+enum dtype model_dtype(const struct model *m);
+int model_kv_blocks(const struct model *m);
+size_t model_weight_bytes(const struct model *m); // this rank's weights as read from the files (dummy: as bf16)
+size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
+
+struct forward_result {
+    const float *logits; // [n_logit_rows][vocab_size] on rank 0, NULL elsewhere; valid until the next forward
+    const float *probes; // [sum of probe_keys] on rank 0, NULL without probes: max over all ranks
+};
+
+// One pass. A batch over the limits or outside vocabulary, context or cache is its maker's bug and gets
+// STATUS_INTERNAL before anything is computed; every rank then says so alike. Any other failure leaves the ranks out
+// of step: the group must end.
+enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result);
+
+// Digest of config and weights (names, types and shapes whole, data sampled): equal for copies of one checkpoint,
+// sharded or not, different for another.
+enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p);

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/pattern.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
+#include <pcre2.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/unicode.h"
+
+#define PATTERN_LIMIT_BYTES 65536
+
+struct pattern {
+    pcre2_code *code; // NULL: a literal
+    char *source;
+    size_t n; // bytes of the literal
+};
+
+struct pattern_scratch {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+};
+
+// ---- From Oniguruma's Ruby syntax to PCRE2's.
+
+struct translation {
+    const char *source;
+    size_t n, at;
+    bool in_class;
+    struct bytes out;
+};
+
+static void put(struct translation *t, const char *text)
+{
+    bytes_add(&t->out, text, strlen(text));
+}
+
+static void put_source(struct translation *t, size_t n)
+{
+    bytes_add(&t->out, t->source + t->at, n);
+    t->at += n;
+}
+
+static bool sees(const struct translation *t, const char *text)
+{
+    size_t n = strlen(text);
+    return t->n - t->at >= n && !memcmp(t->source + t->at, text, n);
+}
+
+static enum status refuse(const char *what)
+{
+    return status_fail(STATUS_UNSUPPORTED, "regular expression: %s is not supported", what);
+}
+
+// Oniguruma's \p{Han} is the script property, PCRE2's takes the script extensions in as well.
+static bool is_script(const char *name, size_t n)
+{
+    char source[80];
+    int error;
+    PCRE2_SIZE place;
+    if (n < 3 || n > 40) return false;
+    int length = snprintf(source, sizeof source, "\\p{sc:%.*s}", (int)n, name);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)source, (size_t)length, PCRE2_UTF, &error, &place, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+static enum status translate_property(struct translation *t)
+{
+    const char *open = t->source + t->at + 2;
+    size_t left = t->n - t->at;
+    const char *close = left > 3 && *open == '{' ? memchr(open, '}', left - 2) : NULL;
+    if (!close) return refuse("\\p without {name}");
+    const char *name = open + 1;
+    bool negated = *name == '^';
+    name += negated;
+    size_t n = (size_t)(close - name);
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)name[i]) && !strchr("_& -", name[i])) return refuse("this \\p{name}");
+    put(t, t->source[t->at + 1] == 'P' ? "\\P{" : "\\p{");
+    if (negated) put(t, "^");
+    if (is_script(name, n)) put(t, "sc:");
+    bytes_add(&t->out, name, n);
+    put(t, "}");
+    t->at = (size_t)(close + 1 - t->source);
+    return STATUS_OK;
+}
+
+static enum status translate_hexadecimal(struct translation *t)
+{
+    // \uHHHH, \x{H...} and \xHH; the last means a byte there, which is a character only below 80.
+    const char *digits = t->source + t->at + 2;
+    size_t left = t->n - t->at - 2, n = 0;
+    if (sees(t, "\\x{")) {
+        digits++, left--;
+        while (n < left && isxdigit((unsigned char)digits[n]))
+            n++;
+        if (n == 0 || n > 6 || n == left || digits[n] != '}') return refuse("this \\x{...}");
+    } else {
+        size_t want = t->source[t->at + 1] == 'u' ? 4 : 2;
+        while (n < want && n < left && isxdigit((unsigned char)digits[n]))
+            n++;
+        if (n < want || (want == 2 && *digits > '7')) return refuse("this \\x or \\u");
+    }
+    put(t, "\\x{");
+    bytes_add(&t->out, digits, n);
+    put(t, "}");
+    t->at = (size_t)(digits + n - t->source) + (sees(t, "\\x{") ? 1 : 0);
+    return STATUS_OK;
+}
+
+static enum status translate_escape(struct translation *t)
+{
+    static const char word[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    char what[] = {'\\', t->n - t->at > 1 ? t->source[t->at + 1] : 0, 0};
+    switch (what[1]) {
+    case 0: return refuse("a final backslash");
+    case 's': put(t, "\\p{White_Space}"); break;
+    case 'S': put(t, "\\P{White_Space}"); break;
+    case 'd': put(t, "\\p{Nd}"); break;
+    case 'D': put(t, "\\P{Nd}"); break;
+    case 'w':
+    case 'W':
+        if (t->in_class && what[1] == 'W') return refuse("\\W inside [...]");
+        if (!t->in_class) put(t, what[1] == 'W' ? "[^" : "[");
+        put(t, word);
+        if (!t->in_class) put(t, "]");
+        break;
+    case 'v': put(t, "\\x{0B}"); break;
+    case 'n':
+    case 'r':
+    case 't':
+    case 'f': put(t, what); break;
+    case 'p':
+    case 'P': return translate_property(t);
+    case 'x':
+    case 'u': return translate_hexadecimal(t);
+    default:
+        if (isalnum((unsigned char)what[1])) return refuse(what);
+        if (!ispunct((unsigned char)what[1]) && what[1] != ' ') return refuse("this escape");
+        put(t, what);
+    }
+    t->at += 2;
+    return STATUS_OK;
+}
+
+static enum status translate_group(struct translation *t)
+{
+    static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:", "(?i)"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (sees(t, known[i])) {
+            put_source(t, strlen(known[i]));
+            return STATUS_OK;
+        }
+    if (sees(t, "(?") || sees(t, "(*")) return refuse("this kind of (?...) group");
+    put_source(t, 1);
+    return STATUS_OK;
+}
+
+static enum status translate_class(struct translation *t)
+{
+    char c = t->source[t->at];
+    if (c == '\\') return translate_escape(t);
+    if (sees(t, "&&")) return refuse("&& inside [...]");
+    if (c == '[') {
+        const char *end = sees(t, "[:") ? memmem(t->source + t->at, t->n - t->at, ":]", 2) : NULL;
+        if (!end) return refuse("[ inside [...]");
+        put_source(t, (size_t)(end + 2 - (t->source + t->at)));
+        return STATUS_OK;
+    }
+    if (c == ']') t->in_class = false;
+    put_source(t, 1);
+    return STATUS_OK;
+}
+
+static enum status translate(struct translation *t)
+{
+    while (t->at < t->n) {
+        enum status status = STATUS_OK;
+        char c = t->source[t->at];
+        if (t->in_class) {
+            status = translate_class(t);
+        } else if (c == '\\') {
+            status = translate_escape(t);
+        } else if (c == '(') {
+            status = translate_group(t);
+        } else if (c == '[') {
+            t->in_class = true;
+            put_source(t, sees(t, "[^") ? 2 : 1);
+            if (t->at < t->n && t->source[t->at] == ']') status = refuse("[] or [^]");
+        } else if (sees(t, "{,") || sees(t, "}+")) {
+            // Oniguruma: from none up, and a repetition of a repetition; PCRE2: a literal, and a possessive one.
+            status = refuse("{,n} or {n,m}+");
+        } else {
+            put_source(t, 1);
+        }
+        if (status) return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status compile(const struct bytes *source, pcre2_code **code_p)
+{
+    int error;
+    PCRE2_SIZE place;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)(source->data ? source->data : ""), source->n,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, context);
+    pcre2_compile_context_free(context);
+    if (!code) {
+        char reason[160];
+        pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
+        return status_fail(STATUS_DATA, "regular expression: %s", reason);
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // may be missing on this machine: matching works without
+    *code_p = code;
+    return STATUS_OK;
+}
+
+// ---- Patterns.
+
+enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
+{
+    size_t n = strlen(source);
+    if (n > PATTERN_LIMIT_BYTES)
+        return status_fail(STATUS_DATA, "regular expression of %zu bytes: at most %d", n, PATTERN_LIMIT_BYTES);
+    struct translation t = {.source = source, .n = n};
+    pcre2_code *code = NULL;
+    enum status status = translate(&t);
+    if (status == STATUS_OK) status = compile(&t.out, &code);
+    bytes_free(&t.out);
+    if (status) return status;
+    *pattern_p = mem_alloc(sizeof **pattern_p);
+    **pattern_p = (struct pattern){.code = code, .source = mem_string(source)};
+    return STATUS_OK;
+}
+
+enum status pattern_open_literal(const char *literal, struct pattern **pattern_p)
+{
+    size_t n = strlen(literal);
+    if (n == 0) return status_fail(STATUS_DATA, "an empty pattern");
+    *pattern_p = mem_alloc(sizeof **pattern_p);
+    **pattern_p = (struct pattern){.source = mem_string(literal), .n = n};
+    return STATUS_OK;
+}
+
+void pattern_free(struct pattern *pattern)
+{
+    if (!pattern) return;
+    pcre2_code_free(pattern->code);
+    free(pattern->source);
+    free(pattern);
+}
+
+const char *pattern_source(const struct pattern *pattern)
+{
+    return pattern->source;
+}
+
+size_t pattern_literal_length(const struct pattern *pattern)
+{
+    return pattern->n;
+}
+
+struct pattern_scratch *pattern_scratch_create(void)
+{
+    struct pattern_scratch *scratch = mem_alloc(sizeof *scratch);
+    scratch->data = pcre2_match_data_create(1, NULL);
+    scratch->context = pcre2_match_context_create(NULL);
+    if (!scratch->data || !scratch->context) abort(); // out of memory, as in base/mem.h
+    // Limits are for untrusted patterns; ours come with the model, and no text may fail for being long.
+    pcre2_set_match_limit(scratch->context, UINT32_MAX);
+    pcre2_set_depth_limit(scratch->context, UINT32_MAX);
+    pcre2_set_heap_limit(scratch->context, UINT32_MAX);
+    return scratch;
+}
+
+void pattern_scratch_free(struct pattern_scratch *scratch)
+{
+    if (!scratch) return;
+    pcre2_match_data_free(scratch->data);
+    pcre2_match_context_free(scratch->context);
+    free(scratch);
+}
+
+struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text,
+                                       size_t n)
+{
+    return (struct pattern_walk){.pattern = pattern, .scratch = scratch, .text = text, .n = n};
+}
+
+// First match at or after `from`.
+static enum status find(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
+{
+    const struct pattern *pattern = walk->pattern;
+    *found_p = false;
+    if (!pattern->code) {
+        const char *at = memmem(walk->text + walk->from, walk->n - walk->from, pattern->source, pattern->n);
+        if (!at) return STATUS_OK;
+        *start_p = (size_t)(at - walk->text);
+        *end_p = *start_p + pattern->n;
+        *found_p = true;
+        return STATUS_OK;
+    }
+    // The text was checked once when it came in; checking it again at every match would be quadratic.
+    uint32_t options = PCRE2_NO_UTF_CHECK;
+    int rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options, walk->scratch->data,
+                         walk->scratch->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) // the interpreter keeps its state on the heap
+        rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options | PCRE2_NO_JIT,
+                         walk->scratch->data, walk->scratch->context);
+    if (rc == PCRE2_ERROR_NOMATCH) return STATUS_OK;
+    if (rc < 0) {
+        char reason[160];
+        pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
+        return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);
+    }
+    const PCRE2_SIZE *place = pcre2_get_ovector_pointer(walk->scratch->data);
+    *start_p = place[0];
+    *end_p = place[1];
+    *found_p = true;
+    return STATUS_OK;
+}
+
+enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
+{
+    *found_p = false;
+    while (walk->from <= walk->n) {
+        size_t start, end;
+        bool found;
+        enum status status = find(walk, &start, &end, &found);
+        if (status || !found) return status;
+        // An empty match right behind the last one does not count: without this rule the walk would stand still.
+        if (start == end && walk->matched && walk->last_end == end) {
+            walk->from += walk->from < walk->n ? utf8_length(walk->text[walk->from]) : 1;
+            continue;
+        }
+        walk->from = walk->last_end = end;
+        walk->matched = *found_p = true;
+        *start_p = start;
+        *end_p = end;
+        break;
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The search patterns of tokenizer.json: a literal, or a regular expression with Oniguruma's meaning, run by PCRE2.
+//
+// tokenizer.json is written for Oniguruma (Ruby syntax). Where PCRE2 would read the same source differently, the source
+// is translated (\s is Unicode White_Space there, PCRE2's also takes U+180E; ^ and $ are line anchors; \p{Han} is the
+// script, not its extensions); what has no translation is STATUS_UNSUPPORTED, never a silent difference.
+// A pattern is immutable and shared by threads; a scratch belongs to one thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct pattern;
+struct pattern_scratch;
+
+enum status pattern_open_regex(const char *source, struct pattern **pattern_p);
+enum status pattern_open_literal(const char *literal, struct pattern **pattern_p); // not empty
+void pattern_free(struct pattern *pattern);
+
+const char *pattern_source(const struct pattern *pattern);    // as written in the file
+size_t pattern_literal_length(const struct pattern *pattern); // bytes of a literal; 0: a regular expression
+
+struct pattern_scratch *pattern_scratch_create(void);
+void pattern_scratch_free(struct pattern_scratch *scratch);
+
+// Walks the matches of a pattern through well-formed text, from left to right.
+struct pattern_walk {
+    const struct pattern *pattern;
+    struct pattern_scratch *scratch;
+    const char *text;
+    size_t n, from, last_end;
+    bool matched;
+};
+
+struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text,
+                                       size_t n);
+// The next match [*start_p, *end_p), or *found_p false after the last.
+enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p);

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ids to text. What each token decodes to is worked out once, at load; a text is these pieces joined, less what the
+// decoder strips at the start, with ill-formed UTF-8 repaired.
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/tokenizer_parts.h"
+
+// GPT-2 spells printable bytes of Latin-1 as themselves and the other 68 as U+0100 and up.
+static int32_t byte_level_character(int byte)
+{
+    static const int gap[][2] = {{0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
+    int before = 0;
+    for (int i = 0; i < 3; i++) {
+        if (byte < gap[i][0]) break;
+        if (byte <= gap[i][1]) return 0x100 + before + byte - gap[i][0];
+        before += gap[i][1] - gap[i][0] + 1;
+    }
+    return byte;
+}
+
+bool byte_level_decode(const char *text, size_t n, struct bytes *out)
+{
+    size_t begin = out->n;
+    for (size_t at = 0, length; at < n; at += length) {
+        int32_t c = utf8_decode(text + at, &length);
+        int byte = c < 0x100 ? c : -1;
+        if (c >= 0x100 && c < 0x144) // only the unprintable ones are up there
+            for (byte = 0; byte_level_character(byte) != c;)
+                byte++;
+        if (byte < 0 || byte_level_character(byte) != c) {
+            out->n = begin;
+            return false;
+        }
+        char one = (char)byte;
+        bytes_add(out, &one, 1);
+    }
+    return true;
+}
+
+int byte_fallback_value(const char *token)
+{
+    if (strlen(token) != 6 || strncmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
+    if (!isxdigit((unsigned char)token[3]) || !isxdigit((unsigned char)token[4])) return -1;
+    return (int)strtol(token + 3, NULL, 16);
+}
+
+// `piece` with all matches of the pattern replaced.
+static enum status replace(const struct pattern *pattern, const char *by, size_t n_by, struct pattern_scratch *scratch,
+                           struct bytes *piece)
+{
+    struct bytes out = {0};
+    struct pattern_walk walk = pattern_walk_start(pattern, scratch, piece->data ? piece->data : "", piece->n);
+    size_t from = 0, start, end;
+    bool found = true;
+    for (;;) {
+        enum status status = pattern_walk_next(&walk, &start, &end, &found);
+        if (status) {
+            bytes_free(&out);
+            return status;
+        }
+        if (!found) break;
+        bytes_add(&out, piece->data + from, start - from);
+        bytes_add(&out, by, n_by);
+        from = end;
+    }
+    bytes_add(&out, piece->data + from, piece->n - from);
+    bytes_free(piece);
+    *piece = out;
+    return STATUS_OK;
+}
+
+static enum status decode_token(const struct tokenizer *t, const char *token, struct pattern_scratch *scratch,
+                                struct bytes *out)
+{
+    const struct decoder *d = &t->decoder;
+    struct bytes piece = {0};
+    enum status status = STATUS_OK;
+    if (d->byte_level) {
+        if (!byte_level_decode(token, strlen(token), out)) bytes_add(out, token, strlen(token));
+        return STATUS_OK;
+    }
+    int byte = d->byte_fallback ? byte_fallback_value(token) : -1;
+    if (byte >= 0) {
+        char one = (char)byte;
+        bytes_add(out, &one, 1);
+        return STATUS_OK;
+    }
+    bytes_add(&piece, token, strlen(token));
+    for (int i = 0; i < d->n_replace && status == STATUS_OK; i++)
+        status = replace(d->replace[i].pattern, d->replace[i].text, d->replace[i].n, scratch, &piece);
+    if (status == STATUS_OK) bytes_add(out, piece.data, piece.n);
+    bytes_free(&piece);
+    return status;
+}
+
+enum status tokenizer_make_pieces(struct tokenizer *t)
+{
+    struct pattern_scratch *scratch = pattern_scratch_create();
+    enum status status = STATUS_OK;
+    t->piece_start = mem_alloc_array((size_t)t->n_ids + 1, sizeof *t->piece_start);
+    for (int32_t id = 0; id < t->n_ids && status == STATUS_OK; id++) {
+        if (t->spelling[id]) status = decode_token(t, t->spelling[id], scratch, &t->pieces);
+        if (status == STATUS_OK && t->pieces.n > UINT32_MAX)
+            status = status_fail(STATUS_DATA, "the tokens decode to more than 4 GB");
+        t->piece_start[id + 1] = (uint32_t)t->pieces.n;
+    }
+    pattern_scratch_free(scratch);
+    return status;
+}
+
+void tokenizer_piece(const struct tokenizer *t, int32_t id, const char **bytes_p, size_t *size_bytes_p)
+{
+    bool known = id >= 0 && id < t->n_ids && t->pieces.data;
+    *bytes_p = known ? t->pieces.data + t->piece_start[id] : "";
+    *size_bytes_p = known ? t->piece_start[id + 1] - t->piece_start[id] : 0;
+}
+
+// Metaspace gives the first token of a text without any of its replacement characters.
+static void add_first_piece(const struct tokenizer *t, int32_t id, struct bytes *out)
+{
+    const char *token = t->spelling[id], *mark = t->decoder.metaspace, *at;
+    for (; (at = strstr(token, mark)); token = at + strlen(mark))
+        bytes_add(out, token, (size_t)(at - token));
+    bytes_add(out, token, strlen(token));
+}
+
+enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int n, unsigned flags, char **text_p,
+                             size_t *size_bytes_p)
+{
+    const struct decoder *d = &t->decoder;
+    struct bytes joined = {0}, text = {0};
+    bool first = !(flags & TOKENIZER_CONTINUATION);
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= t->n_ids) {
+            bytes_free(&joined);
+            return status_fail(STATUS_INVALID, "token id %d: must be 0 to %d", ids[i], t->n_ids - 1);
+        }
+        if (!t->spelling[ids[i]] || (flags & TOKENIZER_SKIP_SPECIAL && t->special[ids[i]])) continue;
+        const char *piece;
+        size_t size;
+        tokenizer_piece(t, ids[i], &piece, &size);
+        if (first && d->metaspace)
+            add_first_piece(t, ids[i], &joined);
+        else
+            bytes_add(&joined, piece, size);
+        first = false;
+    }
+    size_t start = 0, strip = d->strip ? strlen(d->strip) : 0;
+    for (int left = d->strip_most; strip && left && !(flags & TOKENIZER_CONTINUATION); left--) {
+        if (joined.n - start < strip || memcmp(joined.data + start, d->strip, strip) != 0) break;
+        start += strip;
+    }
+    if (joined.n > start) utf8_repair(&text, joined.data + start, joined.n - start, true);
+    bytes_free(&joined);
+    bytes_reserve(&text, 1);
+    text.data[text.n] = 0;
+    *text_p = text.data;
+    if (size_bytes_p) *size_bytes_p = text.n;
+    return STATUS_OK;
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows from a tokenizer's parts: the bound on the bytes of a token, and the fingerprint.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/tokenizer_parts.h"
+
+size_t tokenizer_find_longest_piece(const struct tokenizer *t)
+{
+    size_t longest = 1, factor = 1;
+    bool bytes = true;
+    for (int i = 0; i < 256; i++)
+        bytes = bytes && t->bpe.byte_id[i] >= 0;
+    bool covered = bytes && (t->bpe.byte_level || t->bpe.byte_fallback);
+    if (!covered && (t->bpe.unknown < 0 || t->bpe.fuse_unknown)) return SIZE_MAX; // dropped or swallowed without end
+    for (int i = 0; i < t->n_pretoken; i++)
+        if (t->pretoken[i].kind == PRETOKEN_SPLIT && t->pretoken[i].behavior == SPLIT_REMOVED) return SIZE_MAX;
+    for (int i = 0; i < t->normalizer.n_steps; i++) {
+        const struct normalizer_step *step = &t->normalizer.steps[i];
+        if (step->kind == NORMALIZER_NFC)
+            factor *= 3; // at worst: three jamo of three bytes become one syllable of three
+        if (step->kind != NORMALIZER_REPLACE) continue;
+        size_t length = pattern_literal_length(step->pattern);
+        if (!length || !step->n) return SIZE_MAX;
+        factor *= (length + step->n - 1) / step->n;
+        if (factor > 1 << 20) return SIZE_MAX;
+    }
+    for (int i = 0; i < t->added.n + t->added_normalized.n; i++) {
+        const struct added_token *token =
+            i < t->added.n ? &t->added.tokens[i] : &t->added_normalized.tokens[i - t->added.n];
+        if (token->lstrip || token->rstrip) return SIZE_MAX;
+        if (token->n > longest) longest = token->n;
+    }
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->bpe.vocabulary.length[id] > longest) longest = t->bpe.vocabulary.length[id];
+    return (longest < 4 ? 4 : longest) * factor; // an unknown character has up to four bytes
+}
+
+static void hash_add(uint64_t *hash, const void *data, size_t n)
+{
+    const unsigned char *bytes = data;
+    for (size_t i = 0; i < n; i++)
+        *hash = (*hash ^ bytes[i]) * 0x100000001B3u; // FNV-1a
+}
+
+static void hash_int(uint64_t *hash, int64_t value)
+{
+    hash_add(hash, &value, sizeof value);
+}
+
+static void hash_text(uint64_t *hash, const char *text)
+{
+    hash_int(hash, text ? (int64_t)strlen(text) : -1);
+    if (text) hash_add(hash, text, strlen(text));
+}
+
+static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
+{
+    hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0: a regular expression
+    hash_text(hash, pattern ? pattern_source(pattern) : NULL);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct merge *x = a, *y = b;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void hash_merges(uint64_t *hash, const struct bpe *bpe)
+{
+    struct merge *merges = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *merges);
+    size_t n = 0;
+    for (size_t i = 0; i <= bpe->merge_mask; i++)
+        if (bpe->merges[i].left >= 0) merges[n++] = bpe->merges[i];
+    qsort(merges, n, sizeof *merges, by_rank);
+    hash_int(hash, (int64_t)n);
+    for (size_t i = 0; i < n; i++) {
+        hash_int(hash, merges[i].left);
+        hash_int(hash, merges[i].right);
+    }
+    free(merges);
+}
+
+static void hash_added(uint64_t *hash, const struct added_set *set)
+{
+    hash_int(hash, set->n);
+    for (int i = 0; i < set->n; i++) { // sorted by content
+        const struct added_token *token = &set->tokens[i];
+        hash_int(hash, token->id);
+        hash_text(hash, token->content);
+        hash_int(hash, token->special | token->single_word << 1 | token->lstrip << 2 | token->rstrip << 3);
+    }
+}
+
+uint64_t tokenizer_find_fingerprint(const struct tokenizer *t, bool ignore_merges)
+{
+    uint64_t hash = 0xCBF29CE484222325u;
+    hash_int(&hash, t->n_ids);
+    for (int32_t id = 0; id < t->n_ids; id++)
+        hash_text(&hash, t->spelling[id]);
+    hash_merges(&hash, &t->bpe);
+    hash_added(&hash, &t->added);
+    hash_added(&hash, &t->added_normalized);
+    hash_int(&hash, t->normalizer.n_steps);
+    for (int i = 0; i < t->normalizer.n_steps; i++) {
+        hash_int(&hash, t->normalizer.steps[i].kind);
+        hash_text(&hash, t->normalizer.steps[i].text);
+        hash_pattern(&hash, t->normalizer.steps[i].pattern);
+    }
+    hash_int(&hash, t->n_pretoken);
+    for (int i = 0; i < t->n_pretoken; i++) {
+        const struct pretoken_step *step = &t->pretoken[i];
+        hash_int(&hash, step->kind | step->behavior << 4 | step->invert << 8 | step->scheme << 12);
+        hash_text(&hash, step->text);
+        hash_pattern(&hash, step->pattern);
+    }
+    hash_int(&hash, t->bpe.byte_level | t->bpe.byte_fallback << 1 | t->bpe.fuse_unknown << 2 | ignore_merges << 3);
+    hash_int(&hash, t->bpe.unknown);
+    return hash ? hash : 1;
+}

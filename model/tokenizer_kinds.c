@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of tokenizer.json that come in kinds: normalizer, pre-tokenizer, decoder, post-processor. Each is a "type"
+// with its own members, or a Sequence of such; we flatten them into the step lists of tokenizer_parts.h.
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/json_file.h"
+#include "model/tokenizer_parts.h"
+
+// GPT-2's word pattern, which ByteLevel with use_regex implies.
+#define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define METASPACE    "\xE2\x96\x81" // U+2581
+
+typedef enum status read_fn(struct tokenizer *t, const json_t *value, const char *where, const char *type);
+
+static enum status not_built(const char *where, const char *what, const char *known)
+{
+    return status_fail(STATUS_UNSUPPORTED, "%s %s is not supported: known are %s", where, what, known);
+}
+
+static enum status not_known(const char *where, const char *type, const char *known)
+{
+    char what[96];
+    snprintf(what, sizeof what, "type \"%.64s\"", type);
+    return not_built(where, what, known);
+}
+
+// Calls `read` for the value, or in order for every leaf of a Sequence, whose list is called `list`.
+static enum status read_each(struct tokenizer *t, const json_t *value, const char *where, const char *list,
+                             read_fn *read)
+{
+    const char *type;
+    const json_t *items;
+    if (!json_is_object(value))
+        return status_fail(STATUS_DATA, "%s is %s: must be an object", where, json_type_name(value));
+    enum status status = member_string(value, where, "type", "", &type);
+    if (status) return status;
+    if (strcmp(type, "Sequence") != 0) return read(t, value, where, type);
+    status = member_array(value, where, list, &items);
+    if (status) return status;
+    for (size_t i = 0; i < json_array_size(items) && status == STATUS_OK; i++) {
+        char place[128];
+        snprintf(place, sizeof place, "%.80s.%s[%zu]", where, list, i);
+        status = read_each(t, json_array_get(items, i), place, list, read);
+    }
+    return status;
+}
+
+// {"String": "..."} or {"Regex": "..."}
+static enum status read_pattern(const json_t *object, const char *where, struct pattern **pattern_p)
+{
+    const json_t *value = NULL;
+    const char *text;
+    enum status status = member_object(object, where, "pattern", &value);
+    if (status) return status;
+    bool literal = json_object_get(value, "String") != NULL;
+    status = member_string(value, where, literal ? "String" : "Regex", NULL, &text);
+    if (status) return status;
+    if (!text)
+        status = status_fail(STATUS_DATA, "%s.pattern: must be {\"String\": ...} or {\"Regex\": ...}", where);
+    else if (literal)
+        status = pattern_open_literal(text, pattern_p);
+    else
+        status = pattern_open_regex(text, pattern_p);
+    return status ? status_context(status, "%s", where) : STATUS_OK;
+}
+
+// ---- Normalizer.
+
+static enum status read_normalizer(struct tokenizer *t, const json_t *value, const char *where, const char *type)
+{
+    struct normalizer_step step = {.kind = NORMALIZER_NFC};
+    const char *text = "";
+    enum status status = STATUS_OK;
+    if (t->normalizer.n_steps == NORMALIZER_STEPS_LIMIT)
+        return status_fail(STATUS_UNSUPPORTED, "normalizer: more than %d steps", NORMALIZER_STEPS_LIMIT);
+    if (!strcmp(type, "Prepend")) {
+        step.kind = NORMALIZER_PREPEND;
+        status = member_string(value, where, "prepend", "", &text);
+    } else if (!strcmp(type, "Replace")) {
+        step.kind = NORMALIZER_REPLACE;
+        status = member_string(value, where, "content", "", &text);
+        if (status == STATUS_OK) status = read_pattern(value, where, &step.pattern);
+    } else if (strcmp(type, "NFC") != 0) {
+        return not_known(where, type, "NFC, Prepend, Replace and Sequence");
+    }
+    if (status) return status;
+    step.text = mem_string(text);
+    step.n = strlen(text);
+    t->normalizer.steps[t->normalizer.n_steps++] = step;
+    return STATUS_OK;
+}
+
+enum status tokenizer_read_normalizer(struct tokenizer *t, const json_t *value)
+{
+    if (!value || json_is_null(value)) return STATUS_OK;
+    return read_each(t, value, "normalizer", "normalizers", read_normalizer);
+}
+
+// ---- Pre-tokenizer.
+
+static enum status add_pretoken(struct tokenizer *t, struct pretoken_step step)
+{
+    if (t->n_pretoken == PRETOKEN_STEPS_LIMIT) {
+        pattern_free(step.pattern);
+        return status_fail(STATUS_UNSUPPORTED, "pre_tokenizer: more than %d steps", PRETOKEN_STEPS_LIMIT);
+    }
+    step.text = mem_string(step.text);
+    t->pretoken[t->n_pretoken++] = step;
+    return STATUS_OK;
+}
+
+static enum status add_split(struct tokenizer *t, const char *regex, enum split_behavior behavior)
+{
+    struct pretoken_step step = {.kind = PRETOKEN_SPLIT, .behavior = behavior};
+    enum status status = pattern_open_regex(regex, &step.pattern);
+    return status ? status : add_pretoken(t, step);
+}
+
+static enum status read_byte_level(struct tokenizer *t, const json_t *value, const char *where)
+{
+    bool blank, regex;
+    enum status status = member_bool(value, where, "add_prefix_space", true, &blank);
+    if (status == STATUS_OK) status = member_bool(value, where, "use_regex", true, &regex);
+    if (status) return status;
+    t->bpe.byte_level = true;
+    if (blank) status = add_pretoken(t, (struct pretoken_step){.kind = PRETOKEN_BLANK});
+    if (regex && status == STATUS_OK) status = add_split(t, GPT2_PATTERN, SPLIT_ISOLATED);
+    return status;
+}
+
+static enum status read_split(struct tokenizer *t, const json_t *value, const char *where)
+{
+    static const char *const behaviors[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious",
+                                            "MergedWithNext"};
+    struct pretoken_step step = {.kind = PRETOKEN_SPLIT};
+    const char *behavior;
+    int i = 0;
+    enum status status = member_string(value, where, "behavior", "", &behavior);
+    if (status == STATUS_OK) status = member_bool(value, where, "invert", false, &step.invert);
+    if (status) return status;
+    while (i < 5 && strcmp(behavior, behaviors[i]) != 0)
+        i++;
+    if (i == 5)
+        return status_fail(STATUS_DATA,
+                           "%s.behavior \"%.64s\": must be Isolated, Removed, Contiguous, MergedWithPrevious "
+                           "or MergedWithNext",
+                           where, behavior);
+    step.behavior = (enum split_behavior)i;
+    status = read_pattern(value, where, &step.pattern);
+    return status ? status : add_pretoken(t, step);
+}
+
+// `prepend_scheme`, or the older `add_prefix_space`, of Metaspace as pre-tokenizer and as decoder.
+static enum status read_scheme(const json_t *value, const char *where, enum prepend_scheme *scheme_p)
+{
+    bool prefix;
+    const char *name;
+    enum status status = member_bool(value, where, "add_prefix_space", true, &prefix);
+    if (status == STATUS_OK) status = member_string(value, where, "prepend_scheme", "always", &name);
+    if (status) return status;
+    if (!prefix || !strcmp(name, "never"))
+        *scheme_p = PREPEND_NEVER;
+    else if (!strcmp(name, "first"))
+        *scheme_p = PREPEND_FIRST;
+    else if (!strcmp(name, "always"))
+        *scheme_p = PREPEND_ALWAYS;
+    else
+        return status_fail(STATUS_DATA, "%s.prepend_scheme \"%.64s\": must be always, first or never", where, name);
+    return STATUS_OK;
+}
+
+static enum status read_replacement(const json_t *value, const char *where, const char **replacement_p)
+{
+    enum status status = member_string(value, where, "replacement", METASPACE, replacement_p);
+    if (status) return status;
+    const char *text = *replacement_p;
+    if (!*text || utf8_length(*text) != strlen(text))
+        return status_fail(STATUS_DATA, "%s.replacement: must be one character", where);
+    return STATUS_OK;
+}
+
+static enum status read_metaspace(struct tokenizer *t, const json_t *value, const char *where)
+{
+    struct pretoken_step step = {.kind = PRETOKEN_METASPACE};
+    const char *text;
+    bool split;
+    enum status status = read_replacement(value, where, &text);
+    if (status == STATUS_OK) status = read_scheme(value, where, &step.scheme);
+    if (status == STATUS_OK) status = member_bool(value, where, "split", true, &split);
+    if (status) return status;
+    step.text = (char *)text; // copied
+    step.n = strlen(text);
+    status = add_pretoken(t, step);
+    if (status || !split) return status;
+    struct pretoken_step cut = {.kind = PRETOKEN_SPLIT, .behavior = SPLIT_WITH_NEXT};
+    status = pattern_open_literal(text, &cut.pattern);
+    return status ? status : add_pretoken(t, cut);
+}
+
+static enum status read_pretokenizer(struct tokenizer *t, const json_t *value, const char *where, const char *type)
+{
+    bool individual = false;
+    if (t->bpe.byte_level)
+        return status_fail(STATUS_UNSUPPORTED, "%s: nothing may follow ByteLevel in a pre-tokenizer", where);
+    if (!strcmp(type, "ByteLevel")) return read_byte_level(t, value, where);
+    if (!strcmp(type, "Split")) return read_split(t, value, where);
+    if (!strcmp(type, "Metaspace")) return read_metaspace(t, value, where);
+    if (strcmp(type, "Digits") != 0) return not_known(where, type, "ByteLevel, Split, Digits, Metaspace and Sequence");
+    enum status status = member_bool(value, where, "individual_digits", false, &individual);
+    return status ? status : add_split(t, "\\p{N}", individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
+}
+
+enum status tokenizer_read_pretokenizer(struct tokenizer *t, const json_t *value)
+{
+    if (!value || json_is_null(value)) return STATUS_OK;
+    return read_each(t, value, "pre_tokenizer", "pretokenizers", read_pretokenizer);
+}
+
+// ---- Decoder. Streamed text cannot be taken back, so only what works token by token is built, and Strip at the start.
+
+#define DECODERS "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip at the start and Sequence"
+
+static enum status add_replace(struct tokenizer *t, const char *where, struct pattern *pattern, const char *text)
+{
+    struct decoder *d = &t->decoder;
+    if (d->n_replace == REPLACE_LIMIT) {
+        pattern_free(pattern);
+        return status_fail(STATUS_UNSUPPORTED, "%s: more than %d Replace steps", where, REPLACE_LIMIT);
+    }
+    d->replace[d->n_replace].pattern = pattern;
+    d->replace[d->n_replace].text = mem_string(text);
+    d->replace[d->n_replace++].n = strlen(text);
+    return STATUS_OK;
+}
+
+static enum status read_strip(struct tokenizer *t, const json_t *value, const char *where)
+{
+    const char *content;
+    int start, stop;
+    enum status status = member_string(value, where, "content", " ", &content);
+    if (status == STATUS_OK) status = member_int(value, where, "start", 0, 0, 1 << 20, &start);
+    if (status == STATUS_OK) status = member_int(value, where, "stop", 0, 0, 1 << 20, &stop);
+    if (status) return status;
+    if (!*content || utf8_length(*content) != strlen(content))
+        return status_fail(STATUS_DATA, "%s.content: must be one character", where);
+    if (stop || !t->decoder.fused || t->decoder.strip)
+        return not_built(where, "Strip at the end, without Fuse before it, or twice", DECODERS);
+    t->decoder.strip = mem_string(content);
+    t->decoder.strip_most = start;
+    return STATUS_OK;
+}
+
+static enum status read_decoder(struct tokenizer *t, const json_t *value, const char *where, const char *type)
+{
+    struct decoder *d = &t->decoder;
+    struct pattern *pattern;
+    const char *text;
+    enum prepend_scheme scheme;
+    enum status status;
+    bool rewrites = !strcmp(type, "Replace") || !strcmp(type, "Metaspace");
+    if (d->fused && (rewrites || !strcmp(type, "ByteFallback") || !strcmp(type, "ByteLevel")))
+        return status_fail(STATUS_UNSUPPORTED, "%s: %s after Fuse is not supported", where, type);
+    d->known = true;
+    if (!strcmp(type, "ByteLevel")) {
+        d->byte_level = true;
+    } else if (!strcmp(type, "ByteFallback")) {
+        d->byte_fallback = true;
+    } else if (!strcmp(type, "Fuse")) {
+        d->fused = true;
+    } else if (!strcmp(type, "Strip")) {
+        return read_strip(t, value, where);
+    } else if (!strcmp(type, "Replace")) {
+        status = member_string(value, where, "content", "", &text);
+        if (status == STATUS_OK) status = read_pattern(value, where, &pattern);
+        return status ? status : add_replace(t, where, pattern, text);
+    } else if (!strcmp(type, "Metaspace")) {
+        status = read_replacement(value, where, &text);
+        if (status == STATUS_OK) status = read_scheme(value, where, &scheme);
+        if (status == STATUS_OK) status = pattern_open_literal(text, &pattern);
+        if (status == STATUS_OK) status = add_replace(t, where, pattern, " ");
+        if (status == STATUS_OK && scheme != PREPEND_NEVER && !d->metaspace) d->metaspace = mem_string(text);
+        return status;
+    } else {
+        return not_known(where, type, DECODERS);
+    }
+    return STATUS_OK;
+}
+
+enum status tokenizer_read_decoder(struct tokenizer *t, const json_t *value)
+{
+    struct decoder *d = &t->decoder;
+    enum status status = STATUS_OK;
+    if (value && !json_is_null(value)) status = read_each(t, value, "decoder", "decoders", read_decoder);
+    if (status) return status;
+    if (!d->known) return not_built("decoder", "null", DECODERS);
+    if (d->byte_level && (d->byte_fallback || d->n_replace || d->strip))
+        return not_built("decoder", "ByteLevel beside others", DECODERS);
+    return STATUS_OK;
+}
+
+// ---- Post-processor: what stands before and after a text.
+
+static enum status add_around(struct tokenizer *t, const json_t *specials, const char *where, const char *name,
+                              bool after)
+{
+    const json_t *special, *ids;
+    enum status status = member_object(specials, where, name, &special);
+    if (status == STATUS_OK) status = member_array(special, where, "ids", &ids);
+    if (status) return status;
+    if (!ids) return status_fail(STATUS_DATA, "%s.special_tokens: \"%.64s\" is missing or has no ids", where, name);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *item = json_array_get(ids, i);
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id >= t->n_ids || !t->spelling[id])
+            return status_fail(STATUS_DATA, "%s.special_tokens: \"%.64s\" names an id that no token has", where, name);
+        int *n = after ? &t->n_after : &t->n_before;
+        if (*n == AROUND_LIMIT)
+            return status_fail(STATUS_UNSUPPORTED, "%s: more than %d tokens around a text", where, AROUND_LIMIT);
+        (after ? t->after : t->before)[(*n)++] = (int32_t)id;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_template(struct tokenizer *t, const json_t *value, const char *where)
+{
+    const json_t *single, *specials, *piece;
+    bool after = false;
+    enum status status = member_array(value, where, "single", &single);
+    if (status == STATUS_OK) status = member_object(value, where, "special_tokens", &specials);
+    for (size_t i = 0; status == STATUS_OK && i < json_array_size(single); i++) {
+        const json_t *item = json_array_get(single, i);
+        const char *name = NULL;
+        if ((piece = json_object_get(item, "SpecialToken"))) {
+            status = member_string(piece, where, "id", "", &name);
+            if (status == STATUS_OK) status = add_around(t, specials, where, name, after);
+        } else if (json_object_get(item, "Sequence") && !after) {
+            after = true;
+        } else {
+            return status_fail(STATUS_DATA, "%s.single: must be special tokens around one Sequence", where);
+        }
+    }
+    if (status == STATUS_OK && !after) status = status_fail(STATUS_DATA, "%s.single: has no Sequence", where);
+    return status;
+}
+
+static enum status read_postprocessor(struct tokenizer *t, const json_t *value, const char *where, const char *type)
+{
+    if (!strcmp(type, "ByteLevel")) return STATUS_OK; // it moves offsets, no ids
+    if (!strcmp(type, "TemplateProcessing")) return read_template(t, value, where);
+    return not_known(where, type, "TemplateProcessing, ByteLevel and Sequence");
+}
+
+enum status tokenizer_read_postprocessor(struct tokenizer *t, const json_t *value)
+{
+    if (!value || json_is_null(value)) return STATUS_OK;
+    return read_each(t, value, "post_processor", "processors", read_postprocessor);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens a tokenizer: tokenizer.json, then what tokenizer_config.json adds to it.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "model/json_file.h"
+#include "model/tokenizer_parts.h"
+
+#define FILE_LIMIT_BYTES ((size_t)256 << 20)
+
+// bos_token and eos_token are a string, or an added token with its content.
+static enum status read_named_token(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id_p)
+{
+    const json_t *value = json_object_get(config, key);
+    const char *content = NULL;
+    *id_p = -1;
+    if (json_is_object(value)) {
+        enum status status = member_string(value, key, "content", NULL, &content);
+        if (status) return status;
+    } else if (json_is_string(value)) {
+        content = json_string_value(value);
+    } else if (value && !json_is_null(value)) {
+        return status_fail(STATUS_DATA, "%s is %s: must be a string or an object", key, json_type_name(value));
+    }
+    if (!content || !*content) return STATUS_OK;
+    for (int32_t id = 0; id < t->n_ids; id++)
+        if (t->spelling[id] && !strcmp(t->spelling[id], content)) {
+            *id_p = id;
+            return STATUS_OK;
+        }
+    return status_fail(STATUS_DATA, "%s \"%.64s\" is not a token of tokenizer.json", key, content);
+}
+
+// Puts `id` at the outer end of what stands around a text, or takes it away there.
+static void set_around(int32_t *around, int *n, int at, int32_t id, bool wanted)
+{
+    bool there = *n && around[at < 0 ? *n - 1 : at] == id;
+    if (there == wanted || id < 0 || (wanted && *n == AROUND_LIMIT)) return;
+    if (at < 0) at = wanted ? *n : *n - 1; // the end
+    int move = *n - at - (wanted ? 0 : 1);
+    memmove(around + at + (wanted ? 1 : 0), around + at + (wanted ? 0 : 1), (size_t)move * sizeof *around);
+    if (wanted) around[at] = id;
+    *n += wanted ? 1 : -1;
+}
+
+// Hugging Face rebuilds the template of Llama tokenizers from add_bos_token and add_eos_token; elsewhere true adds
+// and false leaves the template alone.
+static enum status read_add_tokens(struct tokenizer *t, const json_t *config)
+{
+    const char *class;
+    bool bos = false, eos = false;
+    enum status status = member_string(config, "tokenizer_config", "tokenizer_class", "", &class);
+    if (status == STATUS_OK) status = member_bool(config, "tokenizer_config", "add_bos_token", false, &bos);
+    if (status == STATUS_OK) status = member_bool(config, "tokenizer_config", "add_eos_token", false, &eos);
+    if (status) return status;
+    bool rebuilt = !strncmp(class, "Llama", 5) || !strncmp(class, "CodeLlama", 9);
+    if (bos || (rebuilt && json_is_false(json_object_get(config, "add_bos_token"))))
+        set_around(t->before, &t->n_before, 0, t->bos, bos);
+    if (eos || (rebuilt && json_is_false(json_object_get(config, "add_eos_token"))))
+        set_around(t->after, &t->n_after, -1, t->eos, eos);
+    return STATUS_OK;
+}
+
+// chat_template is a string, or a list of named ones, of which "default" counts.
+static enum status read_chat_template(struct tokenizer *t, const json_t *config)
+{
+    const json_t *value = json_object_get(config, "chat_template");
+    for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
+        const json_t *item = json_array_get(value, i);
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, "default")) value = json_object_get(item, "template");
+    }
+    if (json_is_array(value)) return STATUS_OK; // no default
+    if (value && !json_is_null(value) && !json_is_string(value))
+        return status_fail(STATUS_DATA, "chat_template is %s: must be a string", json_type_name(value));
+    t->chat_template = mem_string(json_string_value(value));
+    return STATUS_OK;
+}
+
+static enum status read_config(struct tokenizer *t, const json_t *config)
+{
+    enum status status = read_named_token(t, config, "bos_token", &t->bos);
+    if (status == STATUS_OK) status = read_named_token(t, config, "eos_token", &t->eos);
+    if (status == STATUS_OK) status = read_add_tokens(t, config);
+    if (status == STATUS_OK) status = read_chat_template(t, config);
+    return status;
+}
+
+// Newer checkpoints keep the template in a file of its own.
+static void read_template_file(struct tokenizer *t, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return;
+    struct bytes text = {0};
+    bytes_reserve(&text, 1 << 20);
+    text.n = fread(text.data, 1, (1 << 20) - 1, file);
+    text.data[text.n] = 0;
+    fclose(file);
+    t->chat_template = text.data;
+}
+
+// Not json_file_read(): model_max_length is often 1000000000000000019884624838656, no integer to jansson unless all
+// integers may become reals. We read none of them.
+static enum status read_config_file(const char *path, json_t **object_p)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    if (!root)
+        return status_fail(STATUS_DATA, "%s: not valid JSON: %s (line %d, column %d)", path, error.text, error.line,
+                           error.column);
+    *object_p = root;
+    if (!json_is_object(root))
+        return status_fail(STATUS_DATA, "%s: the JSON is %s: must be an object", path, json_type_name(root));
+    return STATUS_OK;
+}
+
+enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p)
+{
+    char *path = mem_format("%s/tokenizer.json", model_dir);
+    char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
+    char *template_path = mem_format("%s/chat_template.jinja", model_dir);
+    json_t *root = NULL, *config = NULL;
+    struct tokenizer *t = mem_alloc(sizeof *t);
+    t->bos = t->eos = t->bpe.unknown = -1;
+
+    enum status status = json_file_read(path, FILE_LIMIT_BYTES, &root);
+    if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
+    if (status == STATUS_OK && access(config_path, F_OK) == 0) {
+        status = read_config_file(config_path, &config);
+        if (status == STATUS_OK && (status = read_config(t, config))) status_context(status, "%s", config_path);
+    }
+    if (status == STATUS_OK) {
+        if (!t->chat_template) read_template_file(t, template_path);
+        if (t->bos < 0 && t->n_before) t->bos = t->before[0];
+        *tokenizer_p = t;
+    } else {
+        tokenizer_free(t);
+    }
+    json_decref(root);
+    json_decref(config);
+    free(path);
+    free(config_path);
+    free(template_path);
+    return status;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+    if (!t) return;
+    free(t->spelling);
+    bytes_free(&t->spellings);
+    free(t->special);
+    bytes_free(&t->pieces);
+    free(t->piece_start);
+    bytes_free(&t->raw);
+    added_set_fini(&t->added);
+    added_set_fini(&t->added_normalized);
+    normalizer_fini(&t->normalizer);
+    for (int i = 0; i < t->n_pretoken; i++) {
+        pattern_free(t->pretoken[i].pattern);
+        free(t->pretoken[i].text);
+    }
+    bpe_fini(&t->bpe);
+    for (int i = 0; i < t->decoder.n_replace; i++) {
+        pattern_free(t->decoder.replace[i].pattern);
+        free(t->decoder.replace[i].text);
+    }
+    free(t->decoder.strip);
+    free(t->decoder.metaspace);
+    free(t->chat_template);
+    free(t);
+}
+
+const char *tokenizer_token(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_ids ? t->spelling[id] : NULL;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->n_ids && t->special[id];
+}
+
+int tokenizer_vocab_size(const struct tokenizer *t)
+{
+    return t->n_ids;
+}
+
+int32_t tokenizer_bos(const struct tokenizer *t)
+{
+    return t->bos;
+}
+
+int32_t tokenizer_eos(const struct tokenizer *t)
+{
+    return t->eos;
+}
+
+const char *tokenizer_chat_template(const struct tokenizer *t)
+{
+    return t->chat_template;
+}
+
+size_t tokenizer_longest_piece_bytes(const struct tokenizer *t)
+{
+    return t->longest_piece_bytes;
+}
+
+uint64_t tokenizer_fingerprint(const struct tokenizer *t)
+{
+    return t->fingerprint;
+}

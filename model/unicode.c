@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/unicode.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+void bytes_reserve(struct bytes *bytes, size_t more)
+{
+    if (bytes->capacity - bytes->n >= more) return;
+    size_t capacity = bytes->capacity ? bytes->capacity : 64;
+    while (capacity - bytes->n < more)
+        capacity *= 2;
+    bytes->data = mem_resize(bytes->data, capacity, 1);
+    bytes->capacity = capacity;
+}
+
+void bytes_add(struct bytes *bytes, const char *data, size_t n)
+{
+    if (!n) return;
+    bytes_reserve(bytes, n);
+    memcpy(bytes->data + bytes->n, data, n);
+    bytes->n += n;
+}
+
+void bytes_free(struct bytes *bytes)
+{
+    free(bytes->data);
+    *bytes = (struct bytes){0};
+}
+
+int32_t utf8_decode(const char *text, size_t *length_p)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    size_t length = utf8_length(text[0]);
+    *length_p = length;
+    switch (length) {
+    case 1: return s[0];
+    case 2: return (s[0] & 0x1F) << 6 | (s[1] & 0x3F);
+    case 3: return (s[0] & 0x0F) << 12 | (s[1] & 0x3F) << 6 | (s[2] & 0x3F);
+    default: return (s[0] & 0x07) << 18 | (s[1] & 0x3F) << 12 | (s[2] & 0x3F) << 6 | (s[3] & 0x3F);
+    }
+}
+
+size_t utf8_encode(int32_t c, char out[4])
+{
+    return (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)out);
+}
+
+size_t utf8_before(const char *text, size_t end)
+{
+    do
+        end--;
+    while (end > 0 && (text[end] & 0xC0) == 0x80);
+    return end;
+}
+
+bool unicode_is_space(int32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool unicode_is_word(int32_t c)
+{
+    if (c == 0x200C || c == 0x200D) return true; // the joiners
+    switch (utf8proc_category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: return false;
+    }
+}
+
+// Length of the ill-formed part at `data`: the longest beginning of a character, at least one byte.
+static size_t ill_formed_length(const char *data, size_t n)
+{
+    size_t most = n < 3 ? n : 3;
+    for (size_t length = most; length > 1; length--)
+        if (utf8_incomplete_tail(data, length) == length) return length;
+    return 1;
+}
+
+size_t utf8_repair(struct bytes *out, const char *data, size_t n, bool final)
+{
+    size_t at = 0, keep = final ? 0 : utf8_incomplete_tail(data, n);
+    while (at < n - keep) {
+        size_t bad;
+        if (utf8_valid(data + at, n - keep - at, &bad)) {
+            bytes_add(out, data + at, n - keep - at);
+            break;
+        }
+        bytes_add(out, data + at, bad);
+        at += bad;
+        bytes_add(out, "\xEF\xBF\xBD", 3);
+        at += ill_formed_length(data + at, n - keep - at);
+    }
+    return n - keep;
+}
