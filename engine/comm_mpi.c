@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// See comm_mpi.h. Works on a duplicate of MPI_COMM_WORLD, so nothing else in the process can meet its messages.
+#include "engine/comm_mpi.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/convert.h"
+
+// Up to here one Allgather of whole buffers (one exchange) beats two exchanges of slices.
+enum { GATHER_WHOLE_MAX = 4096 };
+
+struct mpi_comm {
+    struct comm base;
+    MPI_Comm world;
+    bool bf16;      // on the wire
+    float *scratch; // what the other ranks brought to a sum; grows to the largest sum seen
+    size_t scratch_floats;
+    int *counts, *starts, *mine, *places; // [size] each: the slices of one sum, as Alltoallv wants them
+};
+
+static struct mpi_comm *of(struct comm *c)
+{
+    return (struct mpi_comm *)c;
+}
+
+static enum status check(const char *call, int code)
+{
+    if (code == MPI_SUCCESS) return STATUS_OK;
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(code, text, &length);
+    return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
+}
+
+#define TRY(name, ...)                                                                                                 \
+    do {                                                                                                               \
+        enum status try_status = check(#name, name(__VA_ARGS__));                                                      \
+        if (try_status != STATUS_OK) return try_status;                                                                \
+    } while (0)
+
+static enum status fits(const struct comm *c, size_t count)
+{
+    if (count <= (size_t)INT_MAX / (size_t)c->size) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "collective of %zu items over %d ranks: MPI counts end at %d", count, c->size,
+                       INT_MAX);
+}
+
+static float *scratch(struct mpi_comm *m, size_t floats)
+{
+    if (floats > m->scratch_floats) {
+        m->scratch = mem_resize(m->scratch, floats, sizeof *m->scratch);
+        m->scratch_floats = floats;
+    }
+    return m->scratch;
+}
+
+// out[i] = parts[0][i] + parts[1][i] + ..., parts lying `count` floats apart.
+static void sum_in_rank_order(float *restrict out, const float *restrict parts, int n_parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = parts[i] + parts[count + i];
+    for (int r = 2; r < n_parts; r++) {
+        const float *part = parts + (size_t)r * count;
+        for (size_t i = 0; i < count; i++)
+            out[i] += part[i];
+    }
+}
+
+static void round_to_bf16(uint16_t *restrict out, const float *restrict data, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = bf16_from_f32(data[i]);
+}
+
+static void sum_bf16_in_rank_order(float *restrict out, const uint16_t *restrict parts, int n_parts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = bf16_to_f32(parts[i]) + bf16_to_f32(parts[count + i]);
+    for (int r = 2; r < n_parts; r++) {
+        const uint16_t *part = parts + (size_t)r * count;
+        for (size_t i = 0; i < count; i++)
+            out[i] += bf16_to_f32(part[i]);
+    }
+}
+
+// Scratch for `received` halves, and behind them the `count` values of `data` as halves, to send.
+static uint16_t *halves(struct mpi_comm *m, size_t received, const float *data, size_t count, uint16_t **own_p)
+{
+    uint16_t *all = (uint16_t *)scratch(m, (received + count + 1) / 2);
+    *own_p = all + received;
+    round_to_bf16(*own_p, data, count);
+    return all;
+}
+
+static enum status sum_whole_bf16(struct mpi_comm *m, float *data, int count)
+{
+    uint16_t *own, *all = halves(m, (size_t)count * (size_t)m->base.size, data, (size_t)count, &own);
+    TRY(MPI_Allgather, own, count, MPI_UINT16_T, all, count, MPI_UINT16_T, m->world);
+    sum_bf16_in_rank_order(data, all, m->base.size, (size_t)count);
+    return STATUS_OK;
+}
+
+static enum status sum_whole(struct mpi_comm *m, float *data, int count)
+{
+    float *all = scratch(m, (size_t)count * (size_t)m->base.size);
+    TRY(MPI_Allgather, data, count, MPI_FLOAT, all, count, MPI_FLOAT, m->world);
+    sum_in_rank_order(data, all, m->base.size, (size_t)count);
+    return STATUS_OK;
+}
+
+// Rank r sums slice r of everybody, then the sums are shared: each value crosses the wire twice instead of size times.
+static enum status sum_slices(struct mpi_comm *m, float *data, int count)
+{
+    int size = m->base.size;
+    for (int r = 0; r < size; r++) {
+        m->starts[r] = (int)((int64_t)count * r / size);
+        m->counts[r] = (int)((int64_t)count * (r + 1) / size) - m->starts[r];
+    }
+    int slice = m->counts[m->base.rank];
+    for (int r = 0; r < size; r++) {
+        m->mine[r] = slice;
+        m->places[r] = slice * r;
+    }
+    float *sum = data + m->starts[m->base.rank];
+    if (m->bf16) {
+        uint16_t *own, *all = halves(m, (size_t)slice * (size_t)size, data, (size_t)count, &own);
+        TRY(MPI_Alltoallv, own, m->counts, m->starts, MPI_UINT16_T, all, m->mine, m->places, MPI_UINT16_T, m->world);
+        sum_bf16_in_rank_order(sum, all, size, (size_t)slice);
+    } else {
+        float *all = scratch(m, (size_t)slice * (size_t)size);
+        TRY(MPI_Alltoallv, data, m->counts, m->starts, MPI_FLOAT, all, m->mine, m->places, MPI_FLOAT, m->world);
+        sum_in_rank_order(sum, all, size, (size_t)slice);
+    }
+    TRY(MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, m->counts, m->starts, MPI_FLOAT, m->world);
+    return STATUS_OK;
+}
+
+static enum status all_reduce_sum(struct comm *c, float *data, size_t count)
+{
+    enum status status = fits(c, count);
+    if (status != STATUS_OK || count == 0 || c->size == 1) return status;
+    if (c->size == 2 || count <= GATHER_WHOLE_MAX) {
+        return of(c)->bf16 ? sum_whole_bf16(of(c), data, (int)count) : sum_whole(of(c), data, (int)count);
+    }
+    return sum_slices(of(c), data, (int)count);
+}
+
+static enum status all_reduce_max(struct comm *c, float *data, size_t count)
+{
+    enum status status = fits(c, count);
+    if (status != STATUS_OK || count == 0) return status;
+    TRY(MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, of(c)->world);
+    return STATUS_OK;
+}
+
+static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+{
+    enum status status = fits(c, count);
+    if (status != STATUS_OK || count == 0) return status;
+    bool in_place = c->rank == 0 && data == out; // MPI forbids the two to overlap unless it is told
+    TRY(MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count, MPI_FLOAT, 0, of(c)->world);
+    return STATUS_OK;
+}
+
+static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+{
+    if (size_bytes > INT_MAX) {
+        return status_fail(STATUS_INTERNAL, "broadcast of %zu bytes: MPI counts end at %d", size_bytes, INT_MAX);
+    }
+    if (size_bytes == 0) return STATUS_OK;
+    TRY(MPI_Bcast, bytes, (int)size_bytes, MPI_BYTE, 0, of(c)->world);
+    return STATUS_OK;
+}
+
+static void close_mpi(struct comm *c)
+{
+    struct mpi_comm *m = of(c);
+    MPI_Comm_free(&m->world);
+    free(m->scratch);
+    free(m->counts);
+    free(m);
+}
+
+static const struct comm_ops mpi_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_mpi};
+
+enum status comm_open_mpi(struct comm **comm_p)
+{
+    MPI_Comm world;
+    TRY(MPI_Comm_dup, MPI_COMM_WORLD, &world);
+    MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
+    struct mpi_comm *m = mem_alloc(sizeof *m);
+    m->world = world;
+    m->base.ops = &mpi_ops;
+    MPI_Comm_rank(world, &m->base.rank);
+    MPI_Comm_size(world, &m->base.size);
+    size_t size = (size_t)m->base.size;
+    m->counts = mem_alloc_array(4 * size, sizeof *m->counts);
+    m->starts = m->counts + size;
+    m->mine = m->counts + 2 * size;
+    m->places = m->counts + 3 * size;
+    *comm_p = &m->base;
+    return STATUS_OK;
+}
+
+bool comm_mpi_on_one_host(struct comm *c)
+{
+    MPI_Comm host;
+    if (MPI_Comm_split_type(of(c)->world, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host) != MPI_SUCCESS) {
+        return false;
+    }
+    int size;
+    MPI_Comm_size(host, &size);
+    MPI_Comm_free(&host);
+    return size == c->size;
+}
+
+bool comm_mpi_set_wire_bf16(struct comm *c)
+{
+    if (c->ops != &mpi_ops) return false;
+    of(c)->bf16 = true;
+    return true;
+}

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// See doorbell.h. The leader listens only while the group opens.
+#include "engine/doorbell.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum {
+    SPIN_US = 1000,     // how long a follower looks before it sleeps
+    CONNECT_MS = 2000,  // per address
+    GREETING_MS = 2000, // for the few bytes after a connect
+    OPEN_MS = 60000,    // until every follower must have rung in
+    ADDRESSES_MAX = 16,
+};
+
+struct doorbell {
+    int rank, size;
+    int *fds; // leader: [size], one per follower, fds[0] unused (-1); follower: [1], the leader
+};
+
+// What the leader broadcasts. Plain bytes: the ranks of a group run on machines of one kind.
+struct invitation {
+    bool listening; // false: the leader could not, and everybody gives up
+    char host[256];
+    uint8_t secret[16]; // a follower shows the first half, the leader answers with the second
+    char name[48];      // of the UNIX socket, in the abstract namespace: no file to clean up
+    in_port_t port;     // network order; 0: no TCP
+    int n_addresses;
+    struct sockaddr_storage addresses[ADDRESSES_MAX];
+};
+
+struct greeting {
+    uint8_t secret[8];
+    int32_t rank;
+};
+
+static enum status failed(const char *what)
+{
+    return status_fail(STATUS_INTERNAL, "doorbell: %s: %s", what, strerror(errno));
+}
+
+static bool send_all(int fd, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size) {
+        ssize_t n = send(fd, at, size, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+static bool receive_all(int fd, void *bytes, size_t size)
+{
+    char *at = bytes;
+    while (size) {
+        ssize_t n = recv(fd, at, size, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n == 0) errno = ECONNRESET;
+        if (n <= 0) return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+static void set_receive_limit(int fd, int ms)
+{
+    struct timeval limit = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+// A host that vanishes sends no end of file: probes find out, within some ten seconds. No effect on UNIX sockets.
+static void tune_tcp(int fd)
+{
+    int on = 1, idle_s = 4, interval_s = 2, probes = 3;
+    unsigned timeout_ms = 10000;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms);
+}
+
+static socklen_t unix_address(const char *name, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX}; // sun_path[0] == 0: the abstract namespace
+    size_t length = strlen(name);
+    memcpy(address->sun_path + 1, name, length);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+}
+
+static socklen_t address_length(const struct sockaddr_storage *address)
+{
+    return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+}
+
+// ---- leader ----
+
+static int listen_unix(const char *name)
+{
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address;
+    socklen_t length = unix_address(name, &address);
+    if (fd >= 0 && (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 64) != 0)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+// On both IP versions where the machine has them; -1 where it has no network at all, which a group on one host bears.
+static int listen_tcp(in_port_t *port_p)
+{
+    struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
+    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    int off = 0;
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&any6, sizeof any6) != 0) {
+        if (fd >= 0) close(fd);
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&any4, sizeof any4) != 0) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (fd >= 0 && (listen(fd, 64) != 0 || getsockname(fd, (struct sockaddr *)&bound, &length) != 0)) {
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) return -1;
+    *port_p = bound.ss_family == AF_INET ? ((struct sockaddr_in *)&bound)->sin_port
+                                         : ((struct sockaddr_in6 *)&bound)->sin6_port;
+    return fd;
+}
+
+static void list_addresses(struct invitation *invitation)
+{
+    struct ifaddrs *all;
+    if (getifaddrs(&all) != 0) return;
+    for (struct ifaddrs *i = all; i && invitation->n_addresses < ADDRESSES_MAX; i = i->ifa_next) {
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) continue;
+        struct sockaddr_storage *address = &invitation->addresses[invitation->n_addresses];
+        if (i->ifa_addr->sa_family == AF_INET) {
+            memcpy(address, i->ifa_addr, sizeof(struct sockaddr_in));
+            ((struct sockaddr_in *)address)->sin_port = invitation->port;
+        } else if (i->ifa_addr->sa_family == AF_INET6) {
+            memcpy(address, i->ifa_addr, sizeof(struct sockaddr_in6));
+            struct sockaddr_in6 *six = (struct sockaddr_in6 *)address;
+            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue; // its scope means nothing on another host
+            six->sin6_port = invitation->port;
+        } else {
+            continue;
+        }
+        invitation->n_addresses++;
+    }
+    freeifaddrs(all);
+}
+
+// Takes one connection that shows the secret and a rank not seen yet; anything else is hung up on.
+static bool admit(struct doorbell *bell, int listener, const struct invitation *invitation)
+{
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0) return false;
+    set_receive_limit(fd, GREETING_MS);
+    struct greeting greeting;
+    bool known = receive_all(fd, &greeting, sizeof greeting) &&
+                 memcmp(greeting.secret, invitation->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
+                 greeting.rank < bell->size && bell->fds[greeting.rank] < 0;
+    if (!known || !send_all(fd, invitation->secret + 8, 8)) {
+        close(fd);
+        return false;
+    }
+    set_receive_limit(fd, 0);
+    tune_tcp(fd);
+    bell->fds[greeting.rank] = fd;
+    return true;
+}
+
+static enum status admit_all(struct doorbell *bell, struct pollfd *listeners, const struct invitation *invitation)
+{
+    int64_t until_us = clock_now_us() + (int64_t)OPEN_MS * 1000;
+    for (int missing = bell->size - 1; missing > 0;) {
+        int left_ms = (int)((until_us - clock_now_us()) / 1000);
+        if (left_ms <= 0) {
+            return status_fail(STATUS_UNAVAILABLE, "doorbell: %d of %d followers did not connect within %d s", missing,
+                               bell->size - 1, OPEN_MS / 1000);
+        }
+        if (poll(listeners, 2, left_ms) < 0 && errno != EINTR) return failed("poll");
+        for (int i = 0; i < 2; i++)
+            if (listeners[i].fd >= 0 && listeners[i].revents) missing -= admit(bell, listeners[i].fd, invitation);
+    }
+    return STATUS_OK;
+}
+
+static enum status open_leader(struct doorbell *bell, struct comm *comm)
+{
+    struct invitation *invitation = mem_alloc(sizeof *invitation);
+    struct pollfd listeners[2] = {{.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
+    enum status status = STATUS_OK;
+    if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret) {
+        status = failed("getrandom");
+    } else {
+        gethostname(invitation->host, sizeof invitation->host - 1);
+        // Unique, and no part of the secret: anybody on the host can list these names.
+        snprintf(invitation->name, sizeof invitation->name, "forepack-%d-%llx", getpid(), (long long)clock_now_us());
+        listeners[0].fd = listen_unix(invitation->name);
+        if (listeners[0].fd < 0) status = failed("listen on a UNIX socket");
+        listeners[1].fd = listen_tcp(&invitation->port);
+        if (listeners[1].fd >= 0) list_addresses(invitation);
+    }
+    invitation->listening = status == STATUS_OK;
+    enum status sent = comm->ops->broadcast(comm, invitation, sizeof *invitation);
+    if (status == STATUS_OK) status = sent;
+    if (status == STATUS_OK) status = admit_all(bell, listeners, invitation);
+    for (int i = 0; i < 2; i++)
+        if (listeners[i].fd >= 0) close(listeners[i].fd);
+    free(invitation);
+    return status;
+}
+
+// ---- follower ----
+
+// Connects within CONNECT_MS and greets. -1 when nobody, or somebody else, is there.
+static int call(const struct invitation *invitation, const struct sockaddr *address, socklen_t length, int rank)
+{
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    // For connect(2) the limit is the one for sending.
+    struct timeval limit = {.tv_sec = CONNECT_MS / 1000, .tv_usec = CONNECT_MS % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    set_receive_limit(fd, GREETING_MS);
+    struct greeting greeting = {.rank = rank};
+    memcpy(greeting.secret, invitation->secret, sizeof greeting.secret);
+    uint8_t answer[8];
+    if (connect(fd, address, length) != 0 || !send_all(fd, &greeting, sizeof greeting) ||
+        !receive_all(fd, answer, sizeof answer) || memcmp(answer, invitation->secret + 8, sizeof answer) != 0) {
+        close(fd);
+        return -1;
+    }
+    set_receive_limit(fd, 0);
+    tune_tcp(fd);
+    return fd;
+}
+
+static enum status open_follower(struct doorbell *bell, struct comm *comm)
+{
+    struct invitation *invitation = mem_alloc(sizeof *invitation);
+    enum status status = comm->ops->broadcast(comm, invitation, sizeof *invitation);
+    if (status == STATUS_OK && !invitation->listening) {
+        status = status_fail(STATUS_UNAVAILABLE, "doorbell: the leader could not listen");
+    }
+    if (status == STATUS_OK) {
+        char host[sizeof invitation->host] = "";
+        gethostname(host, sizeof host - 1);
+        int fd = -1;
+        if (strcmp(host, invitation->host) == 0) {
+            struct sockaddr_un address;
+            socklen_t length = unix_address(invitation->name, &address);
+            fd = call(invitation, (struct sockaddr *)&address, length, bell->rank);
+        }
+        for (int i = 0; i < invitation->n_addresses && fd < 0; i++) {
+            const struct sockaddr_storage *address = &invitation->addresses[i];
+            fd = call(invitation, (const struct sockaddr *)address, address_length(address), bell->rank);
+        }
+        bell->fds[0] = fd;
+        if (fd < 0) {
+            status = status_fail(STATUS_UNAVAILABLE,
+                                 "doorbell: rank %d on %s reaches the leader on %s by none of %d addresses", bell->rank,
+                                 host, invitation->host, invitation->n_addresses);
+        }
+    }
+    free(invitation);
+    return status;
+}
+
+// ---- public ----
+
+enum status doorbell_open(struct comm *comm, struct doorbell **bell_p)
+{
+    struct doorbell *bell = mem_alloc(sizeof *bell);
+    bell->rank = comm->rank;
+    bell->size = comm->size;
+    bell->fds = mem_alloc_array((size_t)comm->size, sizeof *bell->fds);
+    for (int r = 0; r < comm->size; r++)
+        bell->fds[r] = -1;
+    enum status status = comm->rank == 0 ? open_leader(bell, comm) : open_follower(bell, comm);
+    if (status != STATUS_OK) {
+        doorbell_close(bell);
+        return status;
+    }
+    *bell_p = bell;
+    return STATUS_OK;
+}
+
+void doorbell_close(struct doorbell *bell)
+{
+    for (int r = 0; r < bell->size; r++)
+        if (bell->fds[r] >= 0) close(bell->fds[r]);
+    free(bell->fds);
+    free(bell);
+}
+
+enum status doorbell_ring(struct doorbell *bell, struct ring ring)
+{
+    for (int r = 1; r < bell->size; r++) {
+        if (!send_all(bell->fds[r], &ring, sizeof ring)) {
+            return status_fail(STATUS_UNAVAILABLE, "rank %d is gone: %s", r, strerror(errno));
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p)
+{
+    struct ring ring;
+    int64_t until_us = clock_now_us() + SPIN_US;
+    char first;
+    while (recv(bell->fds[0], &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && clock_now_us() < until_us)
+        sched_yield(); // the leader may need this very core to get on
+    if (!receive_all(bell->fds[0], &ring, sizeof ring)) {
+        return status_fail(STATUS_UNAVAILABLE, "the leader is gone: %s", strerror(errno));
+    }
+    *ring_p = ring;
+    return STATUS_OK;
+}
+
+struct verdict {
+    int32_t status, rank; // of the lowest rank that failed
+};
+
+static enum status collect(struct doorbell *bell, struct verdict *verdict)
+{
+    enum status lost = STATUS_OK;
+    for (int r = 1; r < bell->size; r++) {
+        int32_t theirs = STATUS_UNAVAILABLE;
+        if (!receive_all(bell->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
+        if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
+    }
+    for (int r = 1; r < bell->size; r++)
+        send_all(bell->fds[r], verdict, sizeof *verdict); // who does not hear it is gone, and its end ends the job
+    return lost;
+}
+
+enum status doorbell_agree(struct doorbell *bell, enum status mine)
+{
+    struct verdict verdict = {mine, bell->rank};
+    if (bell->rank == 0) {
+        if (collect(bell, &verdict) != STATUS_OK && verdict.rank != 0) {
+            return status_fail(STATUS_UNAVAILABLE, "rank %d ended while the group opened", verdict.rank);
+        }
+    } else {
+        int32_t word = mine;
+        if (!send_all(bell->fds[0], &word, sizeof word) || !receive_all(bell->fds[0], &verdict, sizeof verdict)) {
+            return status_fail(STATUS_UNAVAILABLE, "the leader ended while the group opened");
+        }
+    }
+    if (verdict.status == STATUS_OK || verdict.rank == bell->rank) return (enum status)verdict.status;
+    return status_fail((enum status)verdict.status, "%s", "");
+}

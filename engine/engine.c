@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step protocol: the leader rings, broadcasts the batch as one array of integers, and every rank runs the model.
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/doorbell.h"
+#include "engine/watchdog.h"
+
+enum { STEP_LIMIT_DEFAULT_MS = 120000 };
+
+enum ring_kind { RING_STEP = 1, RING_CLOSE };
+
+struct engine {
+    struct comm *comm; // borrowed
+    struct model *model;
+    struct doorbell *bell; // NULL for a group of one, like the rest
+    struct watchdog *dog;  // leader only
+    int32_t *wire;         // the batch as broadcast; grows to the largest seen
+    size_t wire_capacity;
+};
+
+// ---- the batch on the wire: six counts, then the arrays in the order of struct ragged_batch ----
+
+enum { COUNTS = 6 };
+
+static size_t wire_size(const struct ragged_batch *b)
+{
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
+    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
+           2 * (size_t)b->n_probes;
+}
+
+static int32_t *wire_room(struct engine *e, size_t ints)
+{
+    if (ints > e->wire_capacity) {
+        e->wire_capacity = ints + ints / 2;
+        e->wire = mem_resize(e->wire, e->wire_capacity, sizeof *e->wire);
+    }
+    return e->wire;
+}
+
+static int32_t *put(int32_t *to, const int32_t *from, size_t n)
+{
+    if (n) memcpy(to, from, n * sizeof *to);
+    return to + n;
+}
+
+static void wire_pack(int32_t *w, const struct ragged_batch *b)
+{
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
+    int32_t counts[COUNTS] = {b->n_rows, b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_probes, b->probe_window};
+    w = put(w, counts, COUNTS);
+    w = put(w, b->token, rows);
+    w = put(w, b->position, rows);
+    w = put(w, b->row_start, seqs + 1);
+    w = put(w, b->kv_len, seqs);
+    w = put(w, b->block_table, seqs * (size_t)b->max_blocks);
+    w = put(w, b->logit_row, (size_t)b->n_logit_rows);
+    w = put(w, b->probe_row, (size_t)b->n_probes);
+    put(w, b->probe_keys, (size_t)b->n_probes);
+}
+
+static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batch *b)
+{
+    *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3], .n_probes = w[4]};
+    b->probe_window = w[5];
+    bool counted = true;
+    for (int i = 0; i < COUNTS; i++)
+        counted = counted && w[i] >= 0;
+    if (!counted || wire_size(b) != ints)
+        return status_fail(STATUS_INTERNAL, "a batch of %zu integers is no batch", ints);
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
+    b->token = w + COUNTS;
+    b->position = b->token + rows;
+    b->row_start = b->position + rows;
+    b->kv_len = b->row_start + seqs + 1;
+    b->block_table = b->kv_len + seqs;
+    b->logit_row = b->block_table + seqs * (size_t)b->max_blocks;
+    b->probe_row = b->logit_row + b->n_logit_rows;
+    b->probe_keys = b->probe_row + b->n_probes;
+    return STATUS_OK;
+}
+
+// A rank that fails takes the group with it: its sentence must say which one and where.
+static enum status name_rank(const struct engine *e, enum status status)
+{
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    return status_context(status, "rank %d on %s", e->comm->rank, host);
+}
+
+// ---- public ----
+
+enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
+{
+    struct doorbell *bell = NULL;
+    enum status status = comm->size > 1 ? doorbell_open(comm, &bell) : STATUS_OK;
+    if (status != STATUS_OK) return status;
+
+    struct model_options mine = *options;
+    mine.threads = group_threads(options->threads); // ranks of one host share its cores
+    struct model *model = NULL;
+    enum status opened = model_open(&mine, comm, &model);
+    status = bell ? doorbell_agree(bell, opened) : opened;
+    if (status != STATUS_OK) {
+        if (opened == STATUS_OK) model_close(model);
+        if (bell) doorbell_close(bell);
+        return status;
+    }
+    struct engine *e = mem_alloc(sizeof *e);
+    *e = (struct engine){.comm = comm, .model = model, .bell = bell};
+    if (bell && comm->rank == 0) e->dog = watchdog_start(STEP_LIMIT_DEFAULT_MS);
+    *engine_p = e;
+    return STATUS_OK;
+}
+
+int engine_rank(const struct engine *e)
+{
+    return e->comm->rank;
+}
+
+const struct model *engine_model(const struct engine *e)
+{
+    return e->model;
+}
+
+void engine_set_step_limit(struct engine *e, int limit_ms)
+{
+    if (e->dog) watchdog_set_limit(e->dog, limit_ms);
+}
+
+enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
+{
+    if (!e->bell) return model_forward(e->model, batch, result);
+    size_t ints = wire_size(batch);
+    int32_t *wire = wire_room(e, ints);
+    wire_pack(wire, batch);
+    watchdog_enter(e->dog, batch->n_rows);
+    enum status status = doorbell_ring(e->bell, (struct ring){RING_STEP, (uint32_t)(ints * sizeof *wire)});
+    if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, wire, ints * sizeof *wire);
+    if (status == STATUS_OK) status = model_forward(e->model, batch, result);
+    watchdog_leave(e->dog);
+    return status == STATUS_OK ? STATUS_OK : name_rank(e, status);
+}
+
+static enum status follow_step(struct engine *e, uint32_t size_bytes)
+{
+    size_t ints = size_bytes / sizeof *e->wire;
+    if (ints < COUNTS) return status_fail(STATUS_INTERNAL, "a batch of %u bytes is no batch", size_bytes);
+    int32_t *wire = wire_room(e, ints);
+    enum status status = e->comm->ops->broadcast(e->comm, wire, size_bytes);
+    struct ragged_batch batch;
+    if (status == STATUS_OK) status = wire_unpack(wire, ints, &batch);
+    struct forward_result result;
+    if (status == STATUS_OK) status = model_forward(e->model, &batch, &result);
+    return status;
+}
+
+enum status engine_follow(struct engine *e)
+{
+    for (;;) {
+        struct ring ring;
+        enum status status = doorbell_wait(e->bell, &ring);
+        if (status != STATUS_OK) return status;
+        if (ring.kind == RING_CLOSE) return STATUS_OK;
+        status = follow_step(e, ring.size_bytes);
+        if (status != STATUS_OK) return name_rank(e, status);
+    }
+}
+
+void engine_close(struct engine *e)
+{
+    if (e->bell && e->comm->rank == 0) doorbell_ring(e->bell, (struct ring){RING_CLOSE, 0});
+    if (e->dog) watchdog_stop(e->dog);
+    if (e->bell) doorbell_close(e->bell);
+    model_close(e->model);
+    free(e->wire);
+    free(e);
+}

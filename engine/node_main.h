@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the programs of both node roles share: the options that describe a model and its place in the cluster, the
+// Hello made of them, and the life of a node process from its arguments to its exit code. A program is its table of
+// options, its usage line and its serving loop:
+//
+//     static struct node_options common;
+//     static const struct option options[] = {
+//         NODE_OPTION_ROWS(common, "2048", "64"),
+//         {.name = "my-own", ...},
+//         {0},
+//     };
+//     int main(int argc, char **argv)
+//     {
+//         static const struct node_program program = {.name = "worker", .role = ..., .usage = ..., .options = options,
+//                                                     .common = &common, .serve = serve};
+//         return node_main(&program, argc, argv);
+//     }
+//
+// Library: forepack_node.
+#pragma once
+
+#include <stdint.h>
+
+#include "base/options.h"
+#include "engine/engine.h"
+#include "engine/node.h"
+
+// Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
+struct node_options {
+    char *model;   // checkpoint directory
+    char *router;  // host:port
+    char *node_id; // NULL: made of role, host and pid
+    char *backend, *dtype;
+    char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
+    int64_t threads, token_budget, max_seqs, max_context, kv_blocks; // as in struct model_options
+    char *log_level;
+};
+
+// Rows for a program's option table. `o` is its struct node_options (static); the defaults are strings.
+// clang-format off
+#define NODE_OPTION_ROWS(o, default_token_budget, default_max_seqs)                                                    \
+    {.name = "-Model"},                                                                                                \
+    {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "checkpoint directory (required)"},          \
+    {.name = "backend", .type = OPTION_STRING, .value = &(o).backend, .default_text = "cpu",                           \
+     .help = "what computes: cpu, reference"},                                                                         \
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",  \
+     .help = "type of weights and KV cache; auto: the checkpoint's"},                                                  \
+    {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
+     .help = "compute threads of each rank; 0: its share of the cores"},                                               \
+    {.name = "token-budget", .type = OPTION_INT, .value = &(o).token_budget, .default_text = default_token_budget,     \
+     .min = 1, .max = 1000000, .unit = "tokens", .help = "rows of one forward pass at most; longer prompts are chunked"}, \
+    {.name = "max-seqs", .type = OPTION_INT, .value = &(o).max_seqs, .default_text = default_max_seqs,                 \
+     .min = 1, .max = 10000, .help = "sequences at once at most"},                                                     \
+    {.name = "max-context", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,       \
+     .unit = "tokens", .help = "longest sequence; 0: what the model allows"},                                          \
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = 100000000,          \
+     .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB"},                \
+    {.name = "-Cluster"},                                                                                              \
+    {.name = "router", .type = OPTION_STRING, .value = &(o).router, .help = "the router, HOST:PORT (required)"},       \
+    {.name = "wire", .type = OPTION_CHOICE, .value = &(o).wire, .default_text = "f32", .choices = "f32|bf16",          \
+     .help = "type of what ranks on several hosts send each other; bf16: half the bytes, activations rounded"},        \
+    {.name = "node-id", .type = OPTION_STRING, .value = &(o).node_id, .help = "name; default: role, host, pid"},       \
+    {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).log_level, .default_text = "info",                      \
+     .choices = "error|warn|info|debug", .help = "how much is logged"}
+// clang-format on
+
+// The limits a node really has, once its model is open.
+struct node_limits {
+    int context_tokens; // longest sequence: the model's, max_context or the whole KV cache, whichever is least
+    int token_budget, max_seqs, kv_blocks;
+};
+struct node_limits node_limits_get(const struct node_options *options, const struct model *model);
+
+struct model_options node_model_options(const struct node_options *options);
+
+// Fills a Hello from the options, the open model and its files (fingerprints of
+// weights and tokenizer). Strings and arrays are borrowed from options, model and static memory.
+enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options,
+                            const struct model *model, const struct comm *comm, Forepack__Cluster__V1__Role role);
+
+// What serve() ended with.
+enum node_end {
+    NODE_END_DRAINED, // all work done after NODE_DRAIN: exit 0
+    NODE_END_REFUSED, // NODE_REFUSED, its reason logged: exit 2
+    NODE_END_BROKEN,  // a step failed, reason logged: the group is ended at once, exit 1
+};
+
+struct node_program {
+    const char *name; // "speculator", "worker": in logs and node ids
+    Forepack__Cluster__V1__Role role;
+    const char *usage; // first lines of --help
+    const struct option *options;
+    const struct node_options *common; // where NODE_OPTION_ROWS of `options` put the values
+    // Checks the options against each other before anything is opened: STATUS_INVALID and a sentence; may be NULL.
+    enum status (*check)(void);
+    // The leader's working thread: takes events with node_next() until it must end. The model is open and warm, the
+    // node attached or dialling. Followers are in engine_follow() meanwhile.
+    enum node_end (*serve)(struct engine *engine, struct node *node, const struct node_limits *limits);
+};
+
+// Blocks signals, parses, joins the MPI job, opens the model on every rank, runs one row through it, dials the router
+// and serves. Returns the exit code of the process: 0 done, 1 failed, 2 wrong usage or configuration.
+int node_main(const struct node_program *program, int argc, char **argv);

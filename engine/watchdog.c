@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// See watchdog.h. The thread looks a few times per limit instead of being told of every pass: entering and leaving
+// cost one store each, and an idle process is woken a few times a minute at most.
+#include "engine/watchdog.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+struct watchdog {
+    pthread_t thread;
+    pthread_mutex_t lock; // guards limit_ms and stopping
+    pthread_cond_t changed;
+    int limit_ms;
+    bool stopping;
+    atomic_int_least64_t entered_us; // 0: no pass under way. Stands alone, so relaxed would do
+    atomic_int rows;                 // of that pass, for the log
+};
+
+static void look(struct watchdog *dog, int limit_ms)
+{
+    int64_t entered_us = atomic_load(&dog->entered_us);
+    if (!entered_us || clock_now_us() - entered_us < (int64_t)limit_ms * 1000) return;
+    log_error("step_stuck rows=%d limit_ms=%d: a rank or the network hangs, ending the group", atomic_load(&dog->rows),
+              limit_ms);
+    _exit(1); // not MPI_Abort: another thread is inside MPI. mpirun ends the other ranks
+}
+
+static void *watch(void *arg)
+{
+    struct watchdog *dog = arg;
+    pthread_mutex_lock(&dog->lock);
+    while (!dog->stopping) {
+        int nap_ms = dog->limit_ms == 0 || dog->limit_ms > 40000 ? 10000 : dog->limit_ms / 4 + 1;
+        int64_t until_us = clock_now_us() + (int64_t)nap_ms * 1000;
+        struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
+        pthread_cond_timedwait(&dog->changed, &dog->lock, &until);
+        if (!dog->stopping && dog->limit_ms) look(dog, dog->limit_ms);
+    }
+    pthread_mutex_unlock(&dog->lock);
+    return NULL;
+}
+
+struct watchdog *watchdog_start(int limit_ms)
+{
+    struct watchdog *dog = mem_alloc(sizeof *dog);
+    dog->limit_ms = limit_ms;
+    pthread_mutex_init(&dog->lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&dog->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (pthread_create(&dog->thread, NULL, watch, dog) != 0) {
+        log_error("watchdog: no thread to be had");
+        abort();
+    }
+    return dog;
+}
+
+void watchdog_stop(struct watchdog *dog)
+{
+    pthread_mutex_lock(&dog->lock);
+    dog->stopping = true;
+    pthread_cond_signal(&dog->changed);
+    pthread_mutex_unlock(&dog->lock);
+    pthread_join(dog->thread, NULL);
+    pthread_cond_destroy(&dog->changed);
+    pthread_mutex_destroy(&dog->lock);
+    free(dog);
+}
+
+void watchdog_set_limit(struct watchdog *dog, int limit_ms)
+{
+    pthread_mutex_lock(&dog->lock);
+    dog->limit_ms = limit_ms;
+    pthread_cond_signal(&dog->changed);
+    pthread_mutex_unlock(&dog->lock);
+}
+
+void watchdog_enter(struct watchdog *dog, int rows)
+{
+    atomic_store(&dog->rows, rows);
+    atomic_store(&dog->entered_us, clock_now_us());
+}
+
+void watchdog_leave(struct watchdog *dog)
+{
+    atomic_store(&dog->entered_us, 0);
+}

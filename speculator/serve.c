@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// See serve.h. One thread; between two passes of the scorer it looks into the mailbox, and sleeps in it without work.
+#include "speculator/serve.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "speculator/scorer.h"
+#include "speculator/wire.h"
+
+// Results are sent once a pass, or when so much has come together: with importance they are large.
+#define SEND_BYTES ((size_t)4 << 20)
+
+struct speculator {
+    struct engine *engine;
+    struct node *node;
+    struct scorer *scorer;
+    struct score_outbox outbox;
+    bool draining, refused;
+};
+
+static enum status forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
+{
+    return engine_forward(context, batch, result);
+}
+
+static void flush(struct speculator *s)
+{
+    if (!s->outbox.n) return;
+    Forepack__Cluster__V1__ScoreResults scored;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    score_outbox_message(&s->outbox, &scored);
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED;
+    message.scored = &scored;
+    node_send(s->node, &message);
+    score_outbox_clear(&s->outbox);
+}
+
+static void take_result(void *context, const struct score_result *result)
+{
+    struct speculator *s = context;
+    if (result->error) log_warn("not_scored req=%llx %s", (unsigned long long)result->request, result->error);
+    score_outbox_add(&s->outbox, result);
+    if (s->outbox.size_bytes >= SEND_BYTES) flush(s);
+}
+
+static void take_bin(struct speculator *s, const Forepack__Cluster__V1__ScoreBin *bin)
+{
+    log_debug("bin id=%llu prompts=%zu", (unsigned long long)bin->bin_id, bin->n_items);
+    for (size_t i = 0; i < bin->n_items; i++) {
+        struct score_item item;
+        struct token_range *pinned;
+        score_item_from_wire(bin->items[i], &item, &pinned);
+        scorer_add(s->scorer, &item);
+        free(pinned);
+    }
+}
+
+static void take_message(struct speculator *s, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    switch (message->kind_case) {
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN: take_bin(s, message->score_bin); break;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL:
+        for (size_t i = 0; i < message->cancel->n_requests; i++)
+            scorer_cancel(s->scorer, message->cancel->requests[i]);
+        break;
+    default: log_error("unexpected message %d from the router: this is a speculator", (int)message->kind_case);
+    }
+}
+
+static void take_event(struct speculator *s, const struct node_event *event)
+{
+    switch (event->kind) {
+    case NODE_MESSAGE: take_message(s, event->message); break;
+    case NODE_DETACHED:
+        scorer_clear(s->scorer);
+        score_outbox_clear(&s->outbox);
+        break;
+    case NODE_DRAIN: s->draining = true; break;
+    case NODE_REFUSED: s->refused = true; break;
+    case NODE_ATTACHED:
+    case NODE_NOTHING: break;
+    }
+}
+
+static bool is_busy(const struct speculator *s)
+{
+    struct scorer_load load = scorer_get_load(s->scorer);
+    return load.running + load.waiting > 0;
+}
+
+static void tell_load(struct speculator *s)
+{
+    struct scorer_load load = scorer_get_load(s->scorer);
+    node_set_load(s->node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+}
+
+// Empties the mailbox; without work it waits for the first letter.
+static void take_events(struct speculator *s)
+{
+    bool more = true;
+    while (more && !s->refused) {
+        bool wait = !is_busy(s) && !s->draining && !s->outbox.n;
+        if (wait) tell_load(s); // a cancel may have been the last event: the pools are whole again
+        struct node_event event;
+        node_next(s->node, wait ? -1 : 0, &event);
+        more = event.kind != NODE_NOTHING;
+        take_event(s, &event);
+        node_event_free(&event);
+    }
+}
+
+enum node_end speculator_serve(struct engine *engine, struct node *node, const struct node_limits *limits)
+{
+    struct speculator s = {.engine = engine, .node = node};
+    struct scorer_model model = {.config = model_get_config(engine_model(engine)),
+                                 .token_budget = limits->token_budget,
+                                 .max_seqs = limits->max_seqs,
+                                 .context_tokens = limits->context_tokens,
+                                 .kv_blocks = limits->kv_blocks,
+                                 .forward = forward,
+                                 .context = engine};
+    s.scorer = scorer_create(&model, take_result, &s);
+    enum node_end end = NODE_END_DRAINED;
+    for (;;) {
+        take_events(&s);
+        if (s.refused) end = NODE_END_REFUSED;
+        if (s.refused || (s.draining && !is_busy(&s))) break;
+        tell_load(&s); // as it stands during the pass
+        if (scorer_step(s.scorer) != STATUS_OK) {
+            log_error("pass_failed %s", status_message());
+            end = NODE_END_BROKEN;
+            break;
+        }
+        flush(&s);
+        tell_load(&s);
+    }
+    flush(&s);
+    scorer_free(s.scorer);
+    score_outbox_clear(&s.outbox);
+    return end;
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// forepack-worker: one rank of a worker group. Alone it is a group of one; `mpirun -n TP forepack-worker ...` makes one
+// of TP ranks. What it shares with the speculator (options, start, end) is node_main(); this file is the serving loop.
+#include "engine/node_main.h"
+
+#include "base/log.h"
+#include "worker/service.h"
+
+static struct node_options common;
+static int64_t step_limit_s;
+
+static const struct option options[] = {
+    NODE_OPTION_ROWS(common, "2048", "64"),
+    {.name = "step-limit",
+     .type = OPTION_INT,
+     .value = &step_limit_s,
+     .default_text = "120",
+     .max = 86400,
+     .unit = "s",
+     .help = "a pass that takes longer means a lost rank or link: the group ends; 0: no limit"},
+    {0},
+};
+
+static enum status check_options(void)
+{
+    if (common.max_seqs > common.token_budget) {
+        return status_fail(STATUS_INVALID,
+                           "--max-seqs %lld: must be at most --token-budget (%lld), every sequence that "
+                           "decodes takes a row of each pass",
+                           (long long)common.max_seqs, (long long)common.token_budget);
+    }
+    return STATUS_OK;
+}
+
+static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage *message)
+{
+    node_send(node, message);
+}
+
+static void tell_load(struct node *node, const struct service *service)
+{
+    struct scheduler_load load = service_get_load(service);
+    node_set_load(node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+}
+
+// One event at a time while there are any, a step whenever there are none, asleep when there is no work either.
+static enum node_end serve_events(struct service *service, struct node *node)
+{
+    bool draining = false;
+    while (!draining || service_busy(service)) {
+        struct node_event event;
+        node_next(node, service_busy(service) ? 0 : -1, &event);
+        enum node_event_kind kind = event.kind;
+        switch (kind) {
+        case NODE_NOTHING: break;
+        case NODE_MESSAGE: service_take(service, event.message); break;
+        case NODE_ATTACHED: // fall through: whatever is here belongs to an earlier stream
+        case NODE_DETACHED: service_drop_all(service); break;
+        case NODE_REFUSED: break; // the link has logged the reason
+        case NODE_DRAIN: draining = true; break;
+        }
+        node_event_free(&event);
+        if (kind == NODE_REFUSED) return NODE_END_REFUSED;
+        if (kind == NODE_NOTHING && service_step(service) != STATUS_OK) {
+            log_error("step_failed: %s", status_message());
+            return NODE_END_BROKEN;
+        }
+        tell_load(node, service);
+    }
+    return NODE_END_DRAINED;
+}
+
+static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
+{
+    engine_set_step_limit(engine, (int)(step_limit_s * 1000));
+    struct scheduler_limits mine = {
+        .token_budget = limits->token_budget,
+        .max_seqs = limits->max_seqs,
+        .context_tokens = limits->context_tokens,
+        .kv_blocks = limits->kv_blocks,
+    };
+    struct service *service;
+    if (service_create(engine, &mine, send_to_router, node, &service) != STATUS_OK) {
+        log_error("%s", status_message());
+        return NODE_END_BROKEN;
+    }
+    tell_load(node, service);
+    enum node_end end = serve_events(service, node);
+    service_destroy(service);
+    return end;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct node_program program = {
+        .name = "worker",
+        .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
+        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n"
+                 "       mpirun -n TP --bind-to none forepack-worker ...   (a group of TP ranks)\n\n"
+                 "Prefills kept prompt tokens and decodes: a tensor-parallel worker group of a Forepack cluster.",
+        .options = options,
+        .common = &common,
+        .check = check_options,
+        .serve = serve,
+    };
+    return node_main(&program, argc, argv);
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+// See scheduler.h.
+//
+//     add ──▶ queue ──begin──▶ running ──finish──▶ reported, freed
+//               ▲                 │
+//               └────preempt──────┘        cancel frees from either
+#include "worker/scheduler.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/kv_pool.h"
+
+enum { WAITING_MAX = 65536 }; // the router keeps its queue to itself: this many at a group is a fault somewhere
+
+struct scheduler {
+    struct engine *engine; // borrowed
+    const struct model_config *config;
+    struct scheduler_limits limits;
+    scheduler_report_fn *report;
+    void *arg;
+    struct kv_pool *pool;
+    struct sampler *sampler;
+
+    struct sequence *head, *tail; // the queue
+    int n_waiting;
+    struct sequence **running; // [max_seqs] in the order they were begun
+    int n_running;
+    uint64_t preemptions;
+
+    // The pass being made.
+    struct ragged_batch batch;
+    int32_t *token, *position;       // [token_budget]
+    int32_t *row_start;              // [max_seqs + 1]
+    int32_t *kv_len, *logit_row;     // [max_seqs]
+    int32_t *block_table;            // [max_seqs][blocks of the longest sequence there can be]
+    struct sequence **batched;       // [max_seqs] whose rows they are
+    struct sequence_output *outputs; // [max_seqs]
+};
+
+// ---- queue and blocks ----
+
+static void queue_push_back(struct scheduler *s, struct sequence *q)
+{
+    q->previous = s->tail;
+    q->next = NULL;
+    *(s->tail ? &s->tail->next : &s->head) = q;
+    s->tail = q;
+    s->n_waiting++;
+}
+
+static void queue_push_front(struct scheduler *s, struct sequence *q)
+{
+    q->previous = NULL;
+    q->next = s->head;
+    *(s->head ? &s->head->previous : &s->tail) = q;
+    s->head = q;
+    s->n_waiting++;
+}
+
+static void queue_remove(struct scheduler *s, struct sequence *q)
+{
+    *(q->previous ? &q->previous->next : &s->head) = q->next;
+    *(q->next ? &q->next->previous : &s->tail) = q->previous;
+    s->n_waiting--;
+}
+
+static void give_blocks(struct scheduler *s, struct sequence *q)
+{
+    kv_pool_give(s->pool, q->blocks, q->n_blocks);
+    q->n_blocks = 0;
+    q->n_cached = 0;
+}
+
+static bool take_blocks(struct scheduler *s, struct sequence *q, int entries)
+{
+    int more = kv_blocks_for(entries) - q->n_blocks;
+    if (more <= 0) return true;
+    if (!kv_pool_take(s->pool, more, q->blocks + q->n_blocks)) return false;
+    q->n_blocks += more;
+    return true;
+}
+
+static void running_remove(struct scheduler *s, int index)
+{
+    s->n_running--;
+    memmove(s->running + index, s->running + index + 1, (size_t)(s->n_running - index) * sizeof *s->running);
+}
+
+static void release(struct scheduler *s, struct sequence *q)
+{
+    give_blocks(s, q);
+    sequence_free(q);
+}
+
+// ---- who takes part in a step ----
+
+// The running sequence that loses fewest tokens, of equals the one begun last.
+static int choose_victim(const struct scheduler *s)
+{
+    int victim = 0;
+    for (int i = 1; i < s->n_running; i++)
+        if (s->running[i]->n_cached <= s->running[victim]->n_cached) victim = i;
+    return victim;
+}
+
+static void preempt(struct scheduler *s, int index)
+{
+    struct sequence *q = s->running[index];
+    log_debug("preempted req=%llu cached=%d blocks=%d", (unsigned long long)q->id, q->n_cached, q->n_blocks);
+    running_remove(s, index);
+    give_blocks(s, q);
+    queue_push_front(s, q);
+    s->preemptions++;
+}
+
+// A block for every sequence that is about to grow into one. Before any row is laid out, since it may take sequences
+// out of the step. Those that still prefill have all their blocks from the start.
+static void grow_all(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running;) {
+        struct sequence *q = s->running[i];
+        if (take_blocks(s, q, q->n_cached + 1)) {
+            i++;
+            continue;
+        }
+        // Alone it always fits: sequence_create saw to that.
+        assert(s->n_running > 1);
+        int victim = choose_victim(s);
+        preempt(s, victim);
+        if (victim < i) i--;
+    }
+}
+
+// Whether the head of the queue may begin: blocks for all it has, and one to grow into for each that runs.
+static bool begin_head(struct scheduler *s)
+{
+    struct sequence *q = s->head;
+    if (!q || s->n_running == s->limits.max_seqs) return false;
+    if (kv_blocks_for(q->n_tokens) + s->n_running > kv_pool_free_blocks(s->pool)) return false;
+    bool taken = take_blocks(s, q, q->n_tokens);
+    assert(taken);
+    (void)taken;
+    queue_remove(s, q);
+    s->running[s->n_running++] = q;
+    return true;
+}
+
+// ---- the batch ----
+
+static int room(const struct scheduler *s)
+{
+    return s->limits.token_budget - s->batch.n_rows;
+}
+
+// Lays out the sequence's next rows, as many as there is room for.
+static void add_rows(struct scheduler *s, struct sequence *q)
+{
+    struct ragged_batch *b = &s->batch;
+    int n = sequence_pending(q) < room(s) ? sequence_pending(q) : room(s);
+    if (n == 0) return;
+    s->row_start[b->n_seqs] = b->n_rows;
+    s->kv_len[b->n_seqs] = q->n_cached;
+    s->batched[b->n_seqs++] = q;
+    for (int i = q->n_cached; i < q->n_cached + n; i++) {
+        s->token[b->n_rows] = q->tokens[i];
+        s->position[b->n_rows++] = sequence_position(q, i);
+    }
+    if (n == sequence_pending(q)) s->logit_row[b->n_logit_rows++] = b->n_rows - 1;
+    if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;
+    q->step_rows = n;
+}
+
+// Rows of the table are as long as the longest sequence of this step, so that short ones travel in few bytes.
+static void lay_out_blocks(struct scheduler *s)
+{
+    for (int i = 0; i < s->batch.n_seqs; i++) {
+        const struct sequence *q = s->batched[i];
+        int32_t *row = s->block_table + (size_t)i * (size_t)s->batch.max_blocks;
+        memcpy(row, q->blocks, (size_t)q->n_blocks * sizeof *row);
+        memset(row + q->n_blocks, 0, (size_t)(s->batch.max_blocks - q->n_blocks) * sizeof *row);
+    }
+}
+
+static void make_batch(struct scheduler *s)
+{
+    s->batch = (struct ragged_batch){
+        .token = s->token,
+        .position = s->position,
+        .row_start = s->row_start,
+        .kv_len = s->kv_len,
+        .block_table = s->block_table,
+        .logit_row = s->logit_row,
+        .probe_window = 1,
+    };
+    grow_all(s);
+    int begun = s->n_running;
+    for (int i = 0; i < begun; i++) // decodes first: a long prompt must not delay the next token of all others
+        if (sequence_pending(s->running[i]) == 1) add_rows(s, s->running[i]);
+    for (int i = 0; i < begun; i++)
+        if (sequence_pending(s->running[i]) > 1) add_rows(s, s->running[i]);
+    while (room(s) > 0 && begin_head(s))
+        add_rows(s, s->running[s->n_running - 1]);
+    s->row_start[s->batch.n_seqs] = s->batch.n_rows;
+    lay_out_blocks(s);
+}
+
+// ---- what comes of it ----
+
+// The next token of a sequence whose rows are all fed; tells whether the sequence has ended.
+static bool take_token(struct scheduler *s, struct sequence *q, const float *logits, struct sequence_output *out)
+{
+    *out = (struct sequence_output){.id = q->id};
+    struct sampler_context context = {
+        .sampling = &q->sampling,
+        .eos = s->config->eos_id,
+        .n_eos = s->config->n_eos,
+        .prompt = q->penalty_ids ? q->penalty_ids : q->tokens,
+        .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
+        .output = q->tokens + q->n_kept,
+        .n_output = sequence_generated(q),
+    };
+    if (sampler_pick(s->sampler, logits, &context, &out->token) != STATUS_OK) {
+        out->finish = SEQUENCE_ERROR;
+        snprintf(out->error, sizeof out->error, "%s", status_message());
+        return true;
+    }
+    if (sampler_stops(&q->sampling, context.eos, context.n_eos, out->token.token)) {
+        out->finish = SEQUENCE_STOP;
+        return true;
+    }
+    out->has_token = true;
+    out->has_logprob = q->sampling.logprobs >= 0;
+    q->tokens[q->n_tokens++] = out->token.token;
+    if (sequence_generated(q) < q->sampling.max_tokens) return false;
+    out->finish = SEQUENCE_LENGTH;
+    return true;
+}
+
+// Moves everybody on and frees who has ended; the outputs stand in the order of the logits.
+static int take_results(struct scheduler *s, const struct forward_result *result)
+{
+    size_t vocab = (size_t)s->config->vocab_size;
+    int n_outputs = 0;
+    for (int i = 0; i < s->batch.n_seqs; i++) {
+        struct sequence *q = s->batched[i];
+        q->n_cached += q->step_rows;
+        if (sequence_pending(q) > 0) continue; // more of the prompt to come
+        const float *logits = result->logits + (size_t)n_outputs * vocab;
+        if (take_token(s, q, logits, &s->outputs[n_outputs++])) {
+            int index = 0;
+            while (s->running[index] != q)
+                index++;
+            running_remove(s, index);
+            release(s, q);
+        }
+    }
+    return n_outputs;
+}
+
+// ---- public ----
+
+static enum status check_limits(const struct scheduler_limits *limits, const struct model *model)
+{
+    if (limits->max_seqs < 1 || limits->max_seqs > limits->token_budget) {
+        return status_fail(STATUS_INVALID,
+                           "max-seqs %d: must be from 1 to token-budget (%d), a row for each that decodes",
+                           limits->max_seqs, limits->token_budget);
+    }
+    if (limits->kv_blocks < 1 || limits->kv_blocks > model_kv_blocks(model)) {
+        return status_fail(STATUS_INVALID, "kv-blocks %d: must be from 1 to the model's %d", limits->kv_blocks,
+                           model_kv_blocks(model));
+    }
+    if (limits->context_tokens < 2) {
+        return status_fail(STATUS_INVALID, "a context of %d tokens: must be 2 or more", limits->context_tokens);
+    }
+    return STATUS_OK;
+}
+
+enum status scheduler_create(struct engine *engine, const struct scheduler_limits *limits, scheduler_report_fn *report,
+                             void *arg, struct scheduler **scheduler_p)
+{
+    const struct model *model = engine_model(engine);
+    enum status status = check_limits(limits, model);
+    if (status != STATUS_OK) return status;
+    struct scheduler *s = mem_alloc(sizeof *s);
+    s->engine = engine;
+    s->config = model_get_config(model);
+    s->limits = *limits;
+    s->report = report;
+    s->arg = arg;
+    s->pool = kv_pool_create(limits->kv_blocks);
+    s->sampler = sampler_create(s->config->vocab_size);
+
+    size_t rows = (size_t)limits->token_budget, seqs = (size_t)limits->max_seqs;
+    int blocks = kv_blocks_for(limits->context_tokens);
+    if (blocks > limits->kv_blocks) blocks = limits->kv_blocks;
+    s->running = mem_alloc_array(seqs, sizeof *s->running);
+    s->batched = mem_alloc_array(seqs, sizeof *s->batched);
+    s->outputs = mem_alloc_array(seqs, sizeof *s->outputs);
+    s->token = mem_alloc_array(rows, sizeof *s->token);
+    s->position = mem_alloc_array(rows, sizeof *s->position);
+    s->row_start = mem_alloc_array(seqs + 1, sizeof *s->row_start);
+    s->kv_len = mem_alloc_array(seqs, sizeof *s->kv_len);
+    s->logit_row = mem_alloc_array(seqs, sizeof *s->logit_row);
+    s->block_table = mem_alloc_array(seqs * (size_t)blocks, sizeof *s->block_table);
+    *scheduler_p = s;
+    return STATUS_OK;
+}
+
+void scheduler_destroy(struct scheduler *s)
+{
+    scheduler_clear(s);
+    kv_pool_destroy(s->pool);
+    sampler_destroy(s->sampler);
+    free(s->running);
+    free(s->batched);
+    free(s->outputs);
+    free(s->token);
+    free(s->position);
+    free(s->row_start);
+    free(s->kv_len);
+    free(s->logit_row);
+    free(s->block_table);
+    free(s);
+}
+
+static struct sequence *find_waiting(const struct scheduler *s, uint64_t id)
+{
+    struct sequence *q = s->head;
+    while (q && q->id != id)
+        q = q->next;
+    return q;
+}
+
+static int find_running(const struct scheduler *s, uint64_t id)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (s->running[i]->id == id) return i;
+    return -1;
+}
+
+enum status scheduler_add(struct scheduler *s, const struct sequence_request *request)
+{
+    if (s->n_waiting >= WAITING_MAX) {
+        return status_fail(STATUS_EXHAUSTED, "%d sequences wait at this group already", s->n_waiting);
+    }
+    if (find_waiting(s, request->id) || find_running(s, request->id) >= 0) {
+        return status_fail(STATUS_INVALID, "sequence %llu is here already", (unsigned long long)request->id);
+    }
+    struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
+    struct sequence *q;
+    enum status status = sequence_create(request, &limits, &q);
+    if (status == STATUS_OK) queue_push_back(s, q);
+    return status;
+}
+
+bool scheduler_cancel(struct scheduler *s, uint64_t id)
+{
+    int index = find_running(s, id);
+    struct sequence *q = index >= 0 ? s->running[index] : find_waiting(s, id);
+    if (!q) return false;
+    if (index >= 0) {
+        running_remove(s, index);
+    } else {
+        queue_remove(s, q);
+    }
+    release(s, q);
+    return true;
+}
+
+void scheduler_clear(struct scheduler *s)
+{
+    while (s->n_running)
+        release(s, s->running[--s->n_running]);
+    while (s->head) {
+        struct sequence *q = s->head;
+        queue_remove(s, q);
+        release(s, q);
+    }
+}
+
+bool scheduler_busy(const struct scheduler *s)
+{
+    return s->n_running > 0 || s->n_waiting > 0;
+}
+
+enum status scheduler_step(struct scheduler *s)
+{
+    if (!scheduler_busy(s)) return STATUS_OK;
+    int64_t begun_us = clock_now_us();
+    make_batch(s);
+    assert(s->batch.n_rows > 0);
+    struct forward_result result;
+    enum status status = engine_forward(s->engine, &s->batch, &result);
+    if (status != STATUS_OK) return status;
+    int n_outputs = take_results(s, &result);
+    struct step_report report = {s->outputs, n_outputs, s->batch.n_rows, clock_now_us() - begun_us};
+    s->report(s->arg, &report);
+    return STATUS_OK;
+}
+
+struct scheduler_load scheduler_get_load(const struct scheduler *s)
+{
+    return (struct scheduler_load){s->n_running, s->n_waiting, kv_pool_free_blocks(s->pool), s->preemptions};
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/sequence.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/kv_pool.h"
+
+static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)
+{
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab_size) {
+            return status_fail(STATUS_INVALID, "%s: token %u is outside the vocabulary of %d", what, (unsigned)ids[i],
+                               vocab_size);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status check_counts(const struct sequence_request *r)
+{
+    if (r->n_generated < 0 || r->n_tokens <= r->n_generated) {
+        return status_fail(STATUS_INVALID, "%d tokens, %d of them generated: at least one prompt token is needed",
+                           r->n_tokens, r->n_generated);
+    }
+    if (r->prompt_tokens < r->n_tokens - r->n_generated) {
+        return status_fail(STATUS_INVALID, "%d prompt tokens kept out of %d", r->n_tokens - r->n_generated,
+                           r->prompt_tokens);
+    }
+    if (r->sampling.max_tokens < 1 || r->n_generated >= r->sampling.max_tokens) {
+        return status_fail(STATUS_INVALID, "max_tokens %d with %d generated before: nothing is left to generate",
+                           r->sampling.max_tokens, r->n_generated);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_kept(const struct sequence_request *r)
+{
+    int64_t count = 0, after = 0; // the least index the next range may start with
+    for (int i = 0; i < r->n_kept_ranges; i++) {
+        struct token_range range = r->kept[i];
+        if (range.first < after || range.last < range.first || range.last >= r->prompt_tokens) {
+            return status_fail(STATUS_INVALID,
+                               "kept range %u..%u: ranges must ascend, apart, within a prompt of %d tokens",
+                               (unsigned)range.first, (unsigned)range.last, r->prompt_tokens);
+        }
+        count += (int64_t)range.last - range.first + 1;
+        after = (int64_t)range.last + 1;
+    }
+    if (r->n_kept_ranges == 0) count = r->prompt_tokens;
+    if (count != r->n_tokens - r->n_generated) {
+        return status_fail(STATUS_INVALID, "%d prompt tokens came for %lld kept ones", r->n_tokens - r->n_generated,
+                           (long long)count);
+    }
+    return STATUS_OK;
+}
+
+// The last generated token is never fed, so it needs no entry.
+static int64_t entries_needed(const struct sequence_request *r)
+{
+    return (int64_t)r->n_tokens - r->n_generated + r->sampling.max_tokens - 1;
+}
+
+static enum status check_room(const struct sequence_request *r, const struct sequence_limits *limits)
+{
+    if ((int64_t)r->prompt_tokens + r->sampling.max_tokens > limits->context_tokens) {
+        return status_fail(STATUS_OUT_OF_RANGE, "prompt (%d tokens) and max_tokens (%d) exceed the context of %d",
+                           r->prompt_tokens, r->sampling.max_tokens, limits->context_tokens);
+    }
+    if (entries_needed(r) > (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS) {
+        return status_fail(STATUS_OUT_OF_RANGE, "%lld tokens to hold, the whole KV cache has room for %lld",
+                           (long long)entries_needed(r), (long long)limits->kv_blocks * KV_BLOCK_TOKENS);
+    }
+    return STATUS_OK;
+}
+
+static enum status check(const struct sequence_request *r, const struct sequence_limits *limits)
+{
+    enum status status = sampling_check(&r->sampling, limits->vocab_size);
+    if (status == STATUS_OK) status = check_counts(r);
+    if (status == STATUS_OK) status = check_kept(r);
+    if (status == STATUS_OK) status = check_room(r, limits);
+    if (status == STATUS_OK) status = check_ids("token_ids", r->tokens, r->n_tokens, limits->vocab_size);
+    if (status == STATUS_OK) status = check_ids("penalty_ids", r->penalty_ids, r->n_penalty_ids, limits->vocab_size);
+    return status;
+}
+
+enum status sequence_create(const struct sequence_request *r, const struct sequence_limits *limits,
+                            struct sequence **sequence_p)
+{
+    enum status status = check(r, limits);
+    if (status != STATUS_OK) return status;
+
+    struct sequence *s = mem_alloc(sizeof *s);
+    s->id = r->id;
+    s->sampling = r->sampling;
+    s->n_kept = r->n_tokens - r->n_generated;
+    s->n_tokens = r->n_tokens;
+    s->prompt_tokens = r->prompt_tokens;
+    s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);
+    memcpy(s->tokens, r->tokens, (size_t)r->n_tokens * sizeof *s->tokens);
+
+    s->positions = mem_alloc_array((size_t)s->n_kept, sizeof *s->positions);
+    struct token_range all = {0, r->prompt_tokens - 1};
+    const struct token_range *kept = r->n_kept_ranges ? r->kept : &all;
+    for (int i = 0, at = 0; at < s->n_kept; i++)
+        for (int32_t p = kept[i].first; p <= kept[i].last; p++)
+            s->positions[at++] = p;
+
+    if (r->n_penalty_ids) {
+        s->penalty_ids = mem_copy(r->penalty_ids, (size_t)r->n_penalty_ids * sizeof *s->penalty_ids);
+        s->n_penalty_ids = r->n_penalty_ids;
+    }
+    s->blocks = mem_alloc_array((size_t)kv_blocks_for((int)entries_needed(r)), sizeof *s->blocks);
+    *sequence_p = s;
+    return STATUS_OK;
+}
+
+void sequence_free(struct sequence *s)
+{
+    free(s->tokens);
+    free(s->positions);
+    free(s->penalty_ids);
+    free(s->blocks);
+    free(s);
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// See service.h. Messages to the router are laid out in arrays made at the start: a step allocates nothing here.
+#include "worker/service.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+typedef Forepack__Cluster__V1__Sequence sequence_message;
+typedef Forepack__Cluster__V1__Sampling sampling_message;
+typedef Forepack__Cluster__V1__SequenceResult result_message;
+typedef Forepack__Cluster__V1__TokenLogprob logprob_message;
+typedef Forepack__Cluster__V1__StepResults step_message;
+
+// One sequence's part of a StepResults.
+struct answer {
+    result_message result;
+    uint32_t token;
+    logprob_message logprob, *logprobs; // `logprobs` is the array of one that `result` points to
+};
+
+struct service {
+    struct scheduler *scheduler;
+    service_send_fn *send;
+    void *arg;
+    struct answer *answers;   // [max_seqs]
+    result_message **results; // [max_seqs] pointers to them
+    struct token_range *kept;  // of the sequence being read; grows
+    size_t kept_capacity;
+};
+
+// ---- out ----
+
+static void send_results(struct service *service, size_t n, const struct step_report *report)
+{
+    step_message step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    step.n_results = n;
+    step.results = service->results;
+    if (report) {
+        step.step_us = report->step_us < UINT32_MAX ? (uint32_t)report->step_us : UINT32_MAX;
+        step.rows = (uint32_t)report->rows;
+    }
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &step;
+    service->send(service->arg, &message);
+}
+
+static void send_refusal(struct service *service, uint64_t id, const char *sentence)
+{
+    log_warn("sequence_refused req=%llu: %s", (unsigned long long)id, sentence);
+    result_message *result = &service->answers[0].result;
+    *result = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
+    result->request = id;
+    result->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
+    result->error = (char *)sentence;
+    send_results(service, 1, NULL);
+}
+
+static Forepack__Cluster__V1__Finish wire_finish(enum sequence_finish finish)
+{
+    switch (finish) {
+    case SEQUENCE_GOES_ON: return FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE;
+    case SEQUENCE_STOP: return FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP;
+    case SEQUENCE_LENGTH: return FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
+    case SEQUENCE_ERROR: break;
+    }
+    return FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
+}
+
+static void fill_answer(struct answer *a, const struct sequence_output *out)
+{
+    result_message *r = &a->result;
+    *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
+    r->request = out->id;
+    r->finish = wire_finish(out->finish);
+    if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
+    if (!out->has_token) return;
+    a->token = (uint32_t)out->token.token;
+    r->n_token_ids = 1;
+    r->token_ids = &a->token;
+    if (!out->has_logprob) return;
+    a->logprob = (logprob_message)FOREPACK__CLUSTER__V1__TOKEN_LOGPROB__INIT;
+    a->logprob.token_id = a->token;
+    a->logprob.logprob = out->token.logprob;
+    a->logprob.n_top_ids = a->logprob.n_top_logprobs = (size_t)out->token.n_top;
+    a->logprob.top_ids = (uint32_t *)out->token.top_id; // never negative
+    a->logprob.top_logprobs = (float *)out->token.top_logprob;
+    a->logprobs = &a->logprob;
+    r->n_logprobs = 1;
+    r->logprobs = &a->logprobs;
+}
+
+static void send_report(void *arg, const struct step_report *report)
+{
+    struct service *service = arg;
+    if (report->n_outputs == 0) return; // parts of prompts: nothing the router waits for
+    for (int i = 0; i < report->n_outputs; i++)
+        fill_answer(&service->answers[i], &report->outputs[i]);
+    send_results(service, (size_t)report->n_outputs, report);
+}
+
+// ---- in ----
+
+// Numbers beyond what an int holds are beyond every limit too: the checks that follow refuse them.
+static int as_int(uint64_t number)
+{
+    return number < INT_MAX ? (int)number : INT_MAX;
+}
+
+// STATUS_INVALID when there are more stop ids than the struct holds; all else is for sampling_check().
+static enum status read_sampling(const sampling_message *m, struct sampling *s)
+{
+    sampling_defaults(s);
+    if (!m) return status_fail(STATUS_INVALID, "the sampling parameters are missing");
+    s->max_tokens = as_int(m->max_tokens);
+    s->min_tokens = as_int(m->min_tokens);
+    s->temperature = m->temperature;
+    s->top_k = as_int(m->top_k);
+    s->top_p = m->top_p;
+    s->min_p = m->min_p;
+    s->seed = m->seed;
+    s->repetition_penalty = m->repetition_penalty;
+    s->presence_penalty = m->presence_penalty;
+    s->frequency_penalty = m->frequency_penalty;
+    s->ignore_eos = m->ignore_eos;
+    s->logprobs = m->logprobs;
+    if (m->n_stop_token_ids > STOP_IDS_MAX) {
+        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", m->n_stop_token_ids,
+                           STOP_IDS_MAX);
+    }
+    s->n_stop_ids = (int)m->n_stop_token_ids;
+    for (size_t i = 0; i < m->n_stop_token_ids; i++)
+        s->stop_ids[i] = as_int(m->stop_token_ids[i]);
+    return STATUS_OK;
+}
+
+static void read_kept(struct service *service, const sequence_message *m)
+{
+    if (m->n_kept > service->kept_capacity) {
+        service->kept_capacity = 2 * m->n_kept;
+        service->kept = mem_resize(service->kept, service->kept_capacity, sizeof *service->kept);
+    }
+    for (size_t i = 0; i < m->n_kept; i++)
+        service->kept[i] = (struct token_range){as_int(m->kept[i]->first), as_int(m->kept[i]->last)};
+}
+
+static enum status add(struct service *service, const sequence_message *m)
+{
+    struct sequence_request request = {
+        .id = m->request,
+        .tokens = (const int32_t *)m->token_ids, // a number over INT32_MAX turns negative and is refused as such
+        .n_tokens = as_int(m->n_token_ids),
+        .n_generated = as_int(m->generated),
+        .n_kept_ranges = as_int(m->n_kept),
+        .prompt_tokens = as_int(m->prompt_tokens),
+        .penalty_ids = (const int32_t *)m->penalty_ids,
+        .n_penalty_ids = as_int(m->n_penalty_ids),
+    };
+    enum status status = read_sampling(m->sampling, &request.sampling);
+    if (status != STATUS_OK) return status;
+    read_kept(service, m);
+    request.kept = service->kept;
+    return scheduler_add(service->scheduler, &request);
+}
+
+void service_take(struct service *service, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
+        const Forepack__Cluster__V1__PrefillBin *bin = message->prefill_bin;
+        for (size_t i = 0; i < bin->n_sequences; i++) {
+            if (add(service, bin->sequences[i]) != STATUS_OK)
+                send_refusal(service, bin->sequences[i]->request, status_message());
+        }
+    } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
+        for (size_t i = 0; i < message->cancel->n_requests; i++) // it may have ended meanwhile: no matter
+            scheduler_cancel(service->scheduler, message->cancel->requests[i]);
+    }
+}
+
+// ---- the rest ----
+
+enum status service_create(struct engine *engine, const struct scheduler_limits *limits, service_send_fn *send,
+                           void *arg, struct service **service_p)
+{
+    struct service *service = mem_alloc(sizeof *service);
+    enum status status = scheduler_create(engine, limits, send_report, service, &service->scheduler);
+    if (status != STATUS_OK) {
+        free(service);
+        return status;
+    }
+    service->send = send;
+    service->arg = arg;
+    service->answers = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->answers);
+    service->results = mem_alloc_array((size_t)limits->max_seqs, sizeof *service->results);
+    for (int i = 0; i < limits->max_seqs; i++)
+        service->results[i] = &service->answers[i].result;
+    *service_p = service;
+    return STATUS_OK;
+}
+
+void service_destroy(struct service *service)
+{
+    scheduler_destroy(service->scheduler);
+    free(service->answers);
+    free(service->results);
+    free(service->kept);
+    free(service);
+}
+
+void service_drop_all(struct service *service)
+{
+    scheduler_clear(service->scheduler);
+}
+
+bool service_busy(const struct service *service)
+{
+    return scheduler_busy(service->scheduler);
+}
+
+enum status service_step(struct service *service)
+{
+    return scheduler_step(service->scheduler);
+}
+
+struct scheduler_load service_get_load(const struct service *service)
+{
+    return scheduler_get_load(service->scheduler);
+}
