@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The core's own state, shared by its files and nobody else:
+//   core.c           what clients do, time, looking in
+//   core_requests.c  the life of one request: the only place that moves requests between lists, nodes and counters
+//   core_nodes.c     attaching, losing and hearing from nodes
+//   core_bins.c      which requests go next, to which node
+#pragma once
+
+#include "router/core.h"
+#include "router/request_table.h"
+
+struct core_bin { // handed out, and a request in it has neither been scored, given its first token nor ended
+    uint64_t id;
+    int open;
+};
+
+struct core_node {
+    struct node_hello hello;
+    void *link;
+    bool draining;
+    bool passed; // wanted nothing in this round of handing out
+    int64_t attached_us, heard_us;
+    int kv_blocks_free;           // as its last heartbeat told
+    struct request_list requests; // on it
+    int bins;                     // outstanding
+    int64_t bin_tokens;           // in them, still to be computed
+    int64_t kv_blocks;            // expected to be needed by what is on it
+    uint64_t tokens_in, tokens_out;
+    struct core_node *next;
+};
+
+// The nodes of one role and the queue in front of them.
+struct core_pool {
+    enum node_role role;
+    struct request_list queue; // waiting: SCORING for speculators, READY for worker groups. First come first
+    int64_t tokens;            // rows the queue takes in bins
+    int overdue;               // how many of the queue are
+    int nodes;                 // attached and not draining
+    struct bin_totals totals;
+};
+
+struct core {
+    struct core_options options;
+    struct core_ops ops;
+    struct request_table table;
+    struct request_timers timers;
+    struct core_pool pools[2]; // by enum node_role
+    struct core_node *nodes;
+    int running;             // requests on worker groups
+    int64_t waiting_tokens;  // prompt tokens of all others
+    int64_t workers_gone_us; // when a worker group last went away
+    uint64_t last_bin;
+    int64_t now_us; // of the last tick
+    bool ready, draining;
+    // The oldest overdue request that no worker group has KV blocks for, and the group that takes nothing else until
+    // it has: else small requests would take each block that comes free, for ever.
+    struct request *starved;
+    struct core_node *reserved;
+    struct core_totals totals;
+};
+
+// --- core_requests.c
+
+// To the core: known to the table, still TOKENISED.
+void core_request_admit(struct core *c, struct request *r);
+// Ends it: off its node (telling the node if `tell_node`), out of every list, `done` called, freed.
+void core_request_finish(struct core *c, struct request *r, enum finish_reason reason, enum status status,
+                         const char *message, bool tell_node, int64_t now_us);
+void core_request_fail(struct core *c, struct request *r, enum status status, const char *message, int64_t now_us);
+// Off the node or queue it is in, without a change of state.
+void core_request_leave(struct core *c, struct request *r, int64_t now_us);
+void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
+void core_request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
+void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);
+void core_request_replay(struct core *c, struct request *r, int64_t now_us);
+// From its queue into a bin of the node; `bin_tokens` and `kv_blocks` are what it will be accounted with.
+void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
+                        int64_t now_us);
+void core_request_handed(struct request *r, int64_t now_us); // the bin is with the node
+void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);
+// No speculator can take it any more: keep everything, or end it when scoring was all that was asked for.
+void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
+void core_request_due(struct core *c, struct request *r, int64_t now_us); // its timer has come
+void core_request_retime(struct core *c, struct request *r);              // its timer may have changed
+
+int core_request_rows(const struct request *r); // rows its next pass takes, by state
+int core_request_blocks(const struct request *r,
+                        const struct core_node *node); // KV blocks it is expected to need there
+
+// --- core_nodes.c
+
+bool core_node_can_hold(const struct core_node *node, const struct request *r); // ever, by state; draining ones: no
+bool core_pool_can_hold(const struct core *c, enum node_role role, const struct request *r);
+int core_pool_context(const struct core *c, enum node_role role); // the longest of its nodes; 0: no node
+void core_nodes_check_silence(struct core *c, int64_t now_us);
+void core_update_ready(struct core *c);
+
+// --- core_bins.c
+
+void core_hand_out(struct core *c, int64_t now_us);
