@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The whole table of the CPU engine in one command: every measurement with the probe of the chip around each of its
+# rounds, as JSON files and as one page of Markdown. On two cores it takes about an hour; nothing else should run.
+# Usage: bench/engine.sh [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--probe-ms N] [--min-ms N]
+#                        [--shapes DIR] [--long A,B] [--dtypes "bf16 int8"]
+#   --out DIR      where the files go (default bench-out)
+#   --bin DIR      programs (default build/release/bin)
+#   --threads N    all compute threads together, even (default: all cores)
+#   --rounds N, --probe-ms N, --min-ms N, --dtypes "bf16 int8": as in forepack bench engine --help
+#   --shapes DIR   llama-3.2-1b.json and llama-110m.json (default bench/shapes)
+#   --long A,B     lengths of the long prompts (default 4096,16384)
+# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+out=bench-out bin=$here/../build/release/bin threads=$(nproc) rounds=3 probe_ms=500 min_ms=300
+shapes=$here/shapes long=4096,16384 dtypes="bf16 int8"
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out | --bin | --threads | --rounds | --probe-ms | --min-ms | --shapes | --long | --dtypes)
+        [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
+        name=${1#--}
+        printf -v "${name//-/_}" %s "$2"
+        shift 2
+        ;;
+    *)
+        echo "unknown option '$1': see the head of $0" >&2
+        exit 2
+        ;;
+    esac
+done
+[ $((threads % 2)) = 0 ] || { echo "--threads $threads: must be even, two ranks share them" >&2; exit 2; }
+mkdir -p "$out"
+
+# measure NAME ARGUMENTS...: one JSON file. What a build does not know (a dtype) is left out.
+measure() {
+    local file=$out/$1.json code=0
+    shift
+    [ -s "$file" ] && return
+    echo "$(date +%T) ${file##*/}: bench $*" >&2
+    "$bin/forepack" bench "$@" --rounds "$rounds" --probe-ms "$probe_ms" --min-ms "$min_ms" --json >"$file.part" ||
+        code=$?
+    case $code in
+    0) mv "$file.part" "$file" ;;
+    2) rm "$file.part" ;; # has said why; the page has no figure there
+    *) exit $code ;;
+    esac
+}
+
+# From exec to the first token, files in the page cache.
+measure_start() {
+    local file=$out/1b-start.json model=$out/checkpoint round seconds=() TIMEFORMAT=%R
+    [ -s "$file" ] && return
+    echo "$(date +%T) ${file##*/}: writes and reads a checkpoint of that shape" >&2
+    "$here/checkpoint.py" "$shapes/llama-3.2-1b.json" "$model"
+    cat "$model"/* >/dev/null
+    for ((round = 0; round < rounds; round++)); do
+        seconds+=("$({ time "$bin/forepack" generate --model "$model" --prompt Hello --max-tokens 1 \
+            --threads "$threads" >/dev/null; } 2>&1)") || { echo "${seconds[*]}" >&2; exit 1; }
+    done
+    rm -r "$model"
+    jq -n '[{phase: "start", seconds: ($ARGS.positional | map(tonumber) | sort)}]' --args "${seconds[@]}" >"$file"
+}
+
+big=$shapes/llama-3.2-1b.json small=$shapes/llama-110m.json
+for dtype in $dtypes; do
+    all=(--dtype "$dtype" --threads "$threads")
+    # Decode from 128 to 172 entries: 150 on average.
+    table=(--prompt-tokens 128,512,2048 --batch 1,8,32 --context 128 --decode-tokens 44)
+    measure "1b-$dtype" engine --shape "$big" "${all[@]}" "${table[@]}"
+    measure "110m-$dtype" engine --shape "$small" "${all[@]}" "${table[@]}"
+    measure "1b-$dtype-kernels" kernels --shape "$big" "${all[@]}"
+    measure "110m-$dtype-kernels" kernels --shape "$small" "${all[@]}"
+done
+bf16=(--dtype bf16 --batch 1 --decode-tokens 0)
+measure 1b-long engine --shape "$big" "${bf16[@]}" --threads "$threads" --prompt-tokens "$long"
+measure 1b-score engine --shape "$big" "${bf16[@]}" --threads "$threads" --prompt-tokens "${long%%,*}" --score
+# One rank with all threads, two ranks with half of them each, and the first again.
+group=(--dtype bf16 --prompt-tokens 512 --batch 1,8 --decode-tokens 32)
+measure 1b-one engine --shape "$big" "${group[@]}" --threads "$threads"
+measure 1b-two engine --shape "$big" "${group[@]}" --threads $((threads / 2)) --tp 2
+measure 1b-one-again engine --shape "$big" "${group[@]}" --threads "$threads"
+measure_start
+
+# One object with a list per file, then the page.
+for file in "$out"/*.json; do
+    jq --arg name "$(basename "$file" .json)" '{($name): .}' "$file"
+done | jq -s add >"$out/all"
+{
+    echo "# CPU engine"
+    echo
+    echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m), $threads threads," \
+        "$(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)." \
+        "Dummy weights, $rounds rounds."
+    echo
+    jq -r -f "$here/engine.jq" "$out/all"
+} >"$out/engine.md"
+rm "$out/all"
+cat "$out/engine.md"

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// See probe_loops.h. A loop keeps enough independent sums in registers that latency does not count (24 of 32 vector
+// registers, 12 of 16), and touches no memory.
+#include "bench/probe_loops.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define FOR_CPU(features) __attribute__((target(features)))
+#endif
+
+// `n` sums of type `vec`, each updated `iterations` times by `step` (an expression in `sum[i]`). They start
+// differently, or the compiler would keep one for all; every loop over them is unrolled whole, or they would live in
+// memory.
+#define LOOP(vec, n, start, step)                                                                                      \
+    vec sum[n];                                                                                                        \
+    _Pragma("GCC unroll 24") for (int i = 0; i < (n); i++) sum[i] = (start);                                           \
+    for (int turn = 0; turn < iterations; turn++) {                                                                    \
+        _Pragma("GCC unroll 24") for (int i = 0; i < (n); i++) sum[i] = (step);                                        \
+    }                                                                                                                  \
+    int bits = 0;                                                                                                      \
+    _Pragma("GCC unroll 24") for (int i = 0; i < (n); i++)                                                             \
+    {                                                                                                                  \
+        vec copy = sum[i]; /* sum itself must have no address */                                                       \
+        int first;                                                                                                     \
+        memcpy(&first, &copy, sizeof first);                                                                           \
+        bits ^= first;                                                                                                 \
+    }                                                                                                                  \
+    return bits
+
+// ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+typedef float vec4 __attribute__((vector_size(16)));
+
+static int plain_f32(int iterations)
+{
+    volatile float seed = 1e-6f; // so that no step is known at compile time
+    const vec4 x = {seed, seed, seed, seed}, y = {seed, 2 * seed, seed, seed};
+    LOOP(vec4, 12, x * (float)i, sum[i] * x + y);
+}
+
+#if defined(__x86_64__)
+FOR_CPU("avx2,fma") static int avx2_f32(int iterations)
+{
+    volatile float seed = 1e-6f;
+    const __m256 x = _mm256_set1_ps(seed), y = _mm256_set1_ps(2 * seed);
+    LOOP(__m256, 12, _mm256_set1_ps(seed * (float)i), _mm256_fmadd_ps(x, y, sum[i]));
+}
+
+FOR_CPU("avx512f") static int avx512_f32(int iterations)
+{
+    volatile float seed = 1e-6f;
+    const __m512 x = _mm512_set1_ps(seed), y = _mm512_set1_ps(2 * seed);
+    LOOP(__m512, 24, _mm512_set1_ps(seed * (float)i), _mm512_fmadd_ps(x, y, sum[i]));
+}
+
+FOR_CPU("avx512f,avx512bf16") static int avx512_bf16(int iterations)
+{
+    volatile int seed = 0x3c003c00; // two numbers of 2^-7
+    const __m512bh x = (__m512bh)_mm512_set1_epi32(seed);
+    LOOP(__m512, 24, _mm512_set1_ps((float)i), _mm512_dpbf16_ps(sum[i], x, x));
+}
+
+// vpmaddubsw, vpmaddwd, vpaddd: what a dot product of bytes takes without VNNI. The empty assembly hides that the
+// operand is always the same, or the products would be computed once.
+FOR_CPU("avx2") static __m256i avx2_dot(__m256i sum, __m256i x, __m256i ones)
+{
+    __asm__ volatile("" : "+x"(x));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(x, x), ones));
+}
+
+FOR_CPU("avx2") static int avx2_int8(int iterations)
+{
+    volatile int seed = 0x01010101;
+    const __m256i x = _mm256_set1_epi32(seed), ones = _mm256_set1_epi16(1);
+    LOOP(__m256i, 8, _mm256_set1_epi32(seed + i), avx2_dot(sum[i], x, ones));
+}
+
+// By hand, since GCC 12 surrounds the intrinsic with moves.
+FOR_CPU("avx512f,avx512vnni") static __m512i avx512_dot(__m512i sum, __m512i x)
+{
+    __asm__("vpdpbusd %1, %1, %0" : "+v"(sum) : "v"(x));
+    return sum;
+}
+
+FOR_CPU("avx512f,avx512vnni") static int avx512_int8(int iterations)
+{
+    volatile int seed = 0x01010101;
+    const __m512i x = _mm512_set1_epi32(seed);
+    LOOP(__m512i, 24, _mm512_set1_epi32(i), avx512_dot(sum[i], x));
+}
+#endif
+
+enum feature { ANY, AVX2, AVX512, AVX512_BF16, AVX512_VNNI };
+
+static bool cpu_has(enum feature feature)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    switch (feature) {
+    case AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case AVX512: return __builtin_cpu_supports("avx512f");
+    case AVX512_BF16: return __builtin_cpu_supports("avx512bf16");
+    case AVX512_VNNI: return __builtin_cpu_supports("avx512vnni");
+    default: break;
+    }
+#endif
+    return feature == ANY;
+}
+
+// The fastest of a type first.
+static const struct {
+    enum probe_type type;
+    enum feature feature;
+    struct probe_loop loop;
+} loops[] = {
+#if defined(__x86_64__)
+    {PROBE_INT8, AVX512_VNNI, {"vpdpbusd zmm", 24 * 64 * 2, avx512_int8}},
+    {PROBE_INT8, AVX2, {"vpmaddubsw ymm", 8 * 32 * 2, avx2_int8}},
+    {PROBE_BF16, AVX512_BF16, {"vdpbf16ps zmm", 24 * 32 * 2, avx512_bf16}},
+    {PROBE_F32, AVX512, {"vfmadd231ps zmm", 24 * 16 * 2, avx512_f32}},
+    {PROBE_F32, AVX2, {"vfmadd231ps ymm", 12 * 8 * 2, avx2_f32}},
+#endif
+    {PROBE_F32, ANY, {"plain C", 12 * 4 * 2, plain_f32}},
+};
+
+const struct probe_loop *probe_loop_best(enum probe_type type)
+{
+    size_t n = sizeof loops / sizeof loops[0];
+    for (size_t i = 0; i < n; i++)
+        if (loops[i].type == type && cpu_has(loops[i].feature)) return &loops[i].loop;
+    return probe_loop_best(PROBE_F32);
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+// One body, compiled for each width of vectors.
+typedef uint64_t vec_words __attribute__((vector_size(64), aligned(64)));
+
+static inline __attribute__((always_inline)) uint64_t stream(const void *data, size_t bytes)
+{
+    const vec_words *from = data;
+    vec_words a = from[0], b = from[1], c = from[2], d = from[3];
+    for (size_t i = 4; i + 4 <= bytes / sizeof *from; i += 4) {
+        a ^= from[i];
+        b ^= from[i + 1];
+        c ^= from[i + 2];
+        d ^= from[i + 3];
+    }
+    a ^= b ^ c ^ d;
+    return a[0] ^ a[1] ^ a[2] ^ a[3] ^ a[4] ^ a[5] ^ a[6] ^ a[7];
+}
+
+static uint64_t plain_stream(const void *data, size_t bytes)
+{
+    return stream(data, bytes);
+}
+
+#if defined(__x86_64__)
+FOR_CPU("avx2") static uint64_t avx2_stream(const void *data, size_t bytes)
+{
+    return stream(data, bytes);
+}
+
+FOR_CPU("avx512f,prefer-vector-width=512") static uint64_t avx512_stream(const void *data, size_t bytes)
+{
+    return stream(data, bytes);
+}
+#endif
+
+probe_stream_fn probe_stream_best(void)
+{
+#if defined(__x86_64__)
+    if (cpu_has(AVX512)) return avx512_stream;
+    if (cpu_has(AVX2)) return avx2_stream;
+#endif
+    return plain_stream;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/answer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+void answer_init(struct answer *a)
+{
+    *a = (struct answer){.token_ids = json_array(), .logprobs = json_array()};
+}
+
+void answer_free(struct answer *a)
+{
+    free(a->text);
+    json_decref(a->token_ids);
+    json_decref(a->logprobs);
+    json_decref(a->completion);
+    *a = (struct answer){0};
+}
+
+void answer_add_text(struct answer *a, const char *text, size_t size_bytes)
+{
+    a->text = mem_resize(a->text, a->text_bytes + size_bytes + 1, 1);
+    if (size_bytes) memcpy(a->text + a->text_bytes, text, size_bytes);
+    a->text_bytes += size_bytes;
+    a->text[a->text_bytes] = 0;
+}
+
+// Milliseconds to the microsecond: what the clock gave, without a tail of binary digits.
+static json_t *milliseconds(double ms)
+{
+    return json_real(round(ms * 1000) / 1000);
+}
+
+static json_t *logprob_json(const Forepack__V1__TokenLogprob *m)
+{
+    json_t *top = json_array();
+    for (size_t i = 0; i < m->n_top; i++)
+        json_array_append_new(top, json_pack("[I,f]", (json_int_t)m->top[i]->token_id, (double)m->top[i]->logprob));
+    return json_pack("{s:I,s:f,s:o}", "token_id", (json_int_t)m->token_id, "logprob", (double)m->logprob, "top", top);
+}
+
+static json_t *completion_json(const Forepack__V1__Completion *m)
+{
+    json_t *object = json_pack("{s:s}", "finish_reason", m->finish_reason);
+    if (m->usage) {
+        const Forepack__V1__Usage *u = m->usage;
+        json_object_set_new(object, "usage",
+                            json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "prompt_tokens", (json_int_t)u->prompt_tokens,
+                                      "scored_tokens", (json_int_t)u->scored_tokens, "kept_tokens",
+                                      (json_int_t)u->kept_tokens, "cached_tokens", (json_int_t)u->cached_tokens,
+                                      "completion_tokens", (json_int_t)u->completion_tokens, "replays",
+                                      (json_int_t)u->replays));
+    }
+    if (m->timing) {
+        const Forepack__V1__Timing *t = m->timing;
+        json_object_set_new(object, "timing",
+                            json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "queue_ms", milliseconds(t->queue_ms), "score_ms",
+                                      milliseconds(t->score_ms), "pack_wait_ms", milliseconds(t->pack_wait_ms),
+                                      "prefill_ms", milliseconds(t->prefill_ms), "ttft_ms", milliseconds(t->ttft_ms),
+                                      "total_ms", milliseconds(t->total_ms)));
+    }
+    if (m->n_kept) {
+        json_t *kept = json_array();
+        for (size_t i = 0; i < m->n_kept; i++)
+            json_array_append_new(kept, json_pack("[I,I]", (json_int_t)m->kept[i]->first, (json_int_t)m->kept[i]->last));
+        json_object_set_new(object, "kept", kept);
+    }
+    if (m->error) {
+        json_object_set_new(object, "error",
+                            json_pack("{s:I,s:s}", "code", (json_int_t)m->error->code, "message", m->error->message));
+    }
+    return object;
+}
+
+bool answer_take(struct answer *a, const Forepack__V1__GenerateResponse *response)
+{
+    if (response->kind_case == FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK) {
+        const Forepack__V1__Chunk *chunk = response->chunk;
+        answer_add_text(a, (const char *)chunk->text.data, chunk->text.len);
+        for (size_t i = 0; i < chunk->n_token_ids; i++)
+            json_array_append_new(a->token_ids, json_integer(chunk->token_ids[i]));
+        for (size_t i = 0; i < chunk->n_logprobs; i++)
+            json_array_append_new(a->logprobs, logprob_json(chunk->logprobs[i]));
+        return false;
+    }
+    if (response->kind_case != FOREPACK__V1__GENERATE_RESPONSE__KIND_COMPLETION) return false;
+    json_decref(a->completion);
+    a->completion = completion_json(response->completion);
+    a->error_code = response->completion->error ? (int)response->completion->error->code : 0;
+    return true;
+}
+
+json_t *answer_json(const struct answer *a, const char *id)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "id", id ? json_string(id) : json_null());
+    json_object_set_new(object, "text", json_stringn(a->text ? a->text : "", a->text_bytes));
+    json_object_set(object, "token_ids", a->token_ids);
+    if (a->completion) json_object_update(object, a->completion);
+    if (json_array_size(a->logprobs)) json_object_set(object, "logprobs", a->logprobs);
+    return object;
+}
+
+const char *answer_error(const struct answer *a)
+{
+    return json_string_value(json_object_get(json_object_get(a->completion, "error"), "message"));
+}
+
+void answer_print_summary(const struct answer *a)
+{
+    const json_t *usage = json_object_get(a->completion, "usage");
+    const json_t *timing = json_object_get(a->completion, "timing");
+    long long prompt = json_integer_value(json_object_get(usage, "prompt_tokens"));
+    long long kept = json_integer_value(json_object_get(usage, "kept_tokens"));
+    fprintf(stderr, "[%lld tokens, %s; ", (long long)json_integer_value(json_object_get(usage, "completion_tokens")),
+            json_string_value(json_object_get(a->completion, "finish_reason")));
+    if (kept < prompt) {
+        fprintf(stderr, "kept %lld of %lld prompt tokens; ", kept, prompt);
+    } else {
+        fprintf(stderr, "%lld prompt tokens; ", prompt);
+    }
+    fprintf(stderr, "first token after %.1f ms]\n", json_real_value(json_object_get(timing, "ttft_ms")));
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// forepack batch: the rows of a JSON Lines file over one GenerateMany call. The output file is the memory: a row whose
+// answer stands there already is not asked again, so a run that was cut off is simply started again.
+//
+// On the wire a row's id is a random name of this run and the row's number: ids are one space for all clients of a
+// router, and a run that was killed may still hold its own for a moment.
+//
+// Rows go out as answers come in, at most `window` at a time: the router packs over its queue, so it should see many,
+// but need not hold a whole data set. A row refused because the queue is full waits for the next answer.
+#include <errno.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/remote.h"
+
+enum { GRPC_EXHAUSTED = 8 };
+
+static struct {
+    char *server, *input, *output;
+    int64_t window;
+} o;
+
+// clang-format off
+static const struct option options[] = {
+    {.name = "-Batch"},
+    {.name = "input", .type = OPTION_STRING, .value = &o.input,
+     .help = "JSON Lines; a row has id, prompt or messages or token_ids, and any sampling or prefill field (required)"},
+    {.name = "output", .type = OPTION_STRING, .value = &o.output, .help = "JSON Lines, one answer a row (required)"},
+    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
+     .help = "host:port of the router"},
+    {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "512", .min = 1, .max = 100000,
+     .unit = "requests", .help = "most requests on the way at once"},
+    REQUEST_OPTION_ROWS,
+    {0},
+};
+// clang-format on
+
+struct row {
+    struct request_spec spec;
+    char *id; // spec.id is the wire's
+    int line;
+    struct answer answer;
+    bool done;
+};
+
+struct batch {
+    struct row *rows;
+    int n_rows, capacity;
+    int *waiting, n_waiting; // rows still to be sent, last one first; [n_rows]
+    int n_done, n_failed, n_sent, window;
+    char run_name[20];
+    FILE *output;
+    int64_t started_us, drawn_us;
+    long long tokens;
+};
+
+// --- ids: a hash table over the rows' ids
+
+static struct hsearch_data ids;
+
+static struct row *find_row(const char *id)
+{
+    ENTRY query = {.key = (char *)id}, *found;
+    return hsearch_r(query, FIND, &found, &ids) ? found->data : NULL;
+}
+
+static enum status index_rows(struct batch *b)
+{
+    memset(&ids, 0, sizeof ids);
+    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &ids)) return status_fail(STATUS_INTERNAL, "no memory for the index of ids");
+    for (int i = 0; i < b->n_rows; i++) {
+        struct row *row = &b->rows[i];
+        if (find_row(row->id)) {
+            return status_fail(STATUS_INVALID, "%s:%d: id '%s' stands there twice", o.input, row->line, row->id);
+        }
+        ENTRY entry = {.key = row->id, .data = row}, *entered;
+        hsearch_r(entry, ENTER, &entered, &ids);
+    }
+    return STATUS_OK;
+}
+
+// --- files
+
+static enum status add_row(struct batch *b, const struct request_spec *defaults, char *line, int number,
+                           const char **warned)
+{
+    json_error_t error;
+    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!object) return status_fail(STATUS_INVALID, "%s:%d: not JSON: %s", o.input, number, error.text);
+    MEM_GROW(b->rows, b->n_rows, b->capacity);
+    struct row *row = &b->rows[b->n_rows++];
+    *row = (struct row){.line = number};
+    request_spec_copy(defaults, &row->spec);
+    const char *unknown = NULL;
+    enum status status = request_spec_from_json(&row->spec, object, &unknown);
+    row->id = row->spec.id ? row->spec.id : mem_format("line-%d", number);
+    row->spec.id = mem_format("%s-%d", b->run_name, b->n_rows - 1);
+    if (status != STATUS_OK) status_context(status, "%s:%d", o.input, number);
+    if (unknown && !*warned) {
+        fprintf(stderr, "%s: keys that are no request fields are left alone ('%s' in line %d)\n", o.input, unknown, number);
+        *warned = "";
+    }
+    json_decref(object);
+    return status;
+}
+
+static enum status read_rows(struct batch *b, const struct request_spec *defaults)
+{
+    char *data, *saved = NULL;
+    size_t size;
+    enum status status = read_whole_file(o.input, &data, &size);
+    if (status != STATUS_OK) return status;
+    if (strlen(data) != size) status = status_fail(STATUS_INVALID, "%s: has a NUL byte: not JSON Lines", o.input);
+    const char *warned = NULL;
+    int number = 0;
+    for (char *line = data; status == STATUS_OK && line; line = saved) {
+        saved = strchr(line, '\n');
+        if (saved) *saved++ = 0;
+        number++;
+        if (line[strspn(line, " \t\r")]) status = add_row(b, defaults, line, number, &warned);
+    }
+    free(data);
+    if (status == STATUS_OK && !b->n_rows) status = status_fail(STATUS_INVALID, "%s: has no rows", o.input);
+    return status;
+}
+
+// Where an earlier run stopped: a complete answer is kept, whether its row is still asked for or not; failures and a
+// line that was cut off go. Anything else is somebody's file that was named by mistake.
+static enum status take_done_line(struct batch *b, const char *line, size_t size, int number, FILE *kept)
+{
+    json_t *object = json_loads(line, JSON_ALLOW_NUL, NULL);
+    const char *id = json_string_value(json_object_get(object, "id"));
+    const char *reason = json_string_value(json_object_get(object, "finish_reason"));
+    bool whole = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
+    struct row *row = answered ? find_row(id) : NULL;
+    if (answered && !(row && row->done)) fprintf(kept, "%s%s", line, whole ? "" : "\n");
+    if (row && !row->done) {
+        row->done = true;
+        b->n_done++;
+    }
+    enum status status = STATUS_OK;
+    if (whole && !(id && reason)) {
+        status = status_fail(STATUS_INVALID, "--output %s:%d: is no answer of forepack batch: choose another file",
+                             o.output, number);
+    }
+    json_decref(object);
+    return status;
+}
+
+// Reads the output of an earlier run and leaves only its good rows there.
+static enum status read_done(struct batch *b)
+{
+    struct stat output, input;
+    if (stat(o.output, &output) != 0) {
+        return errno == ENOENT ? STATUS_OK : status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
+    }
+    if (S_ISDIR(output.st_mode)) return status_fail(STATUS_INVALID, "--output %s: is a directory", o.output);
+    if (!S_ISREG(output.st_mode)) return STATUS_OK; // a pipe or device has no past
+    if (stat(o.input, &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino) {
+        return status_fail(STATUS_INVALID, "--output %s: is the input file: choose another one", o.output);
+    }
+    FILE *file = fopen(o.output, "r");
+    if (!file) return status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
+    char *temporary = mem_format("%s.part", o.output);
+    FILE *kept = fopen(temporary, "w");
+    enum status status = kept ? STATUS_OK : status_fail(STATUS_INVALID, "%s: %s", temporary, strerror(errno));
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t size;
+    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, file)) > 0; number++)
+        status = take_done_line(b, line, (size_t)size, number, kept);
+    bool complete = status == STATUS_OK && !ferror(file) && !ferror(kept);
+    free(line);
+    fclose(file);
+    if (kept && (fclose(kept) != 0 || !complete || rename(temporary, o.output) != 0)) {
+        if (status == STATUS_OK) status = status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
+        unlink(temporary);
+    }
+    free(temporary);
+    return status;
+}
+
+// --- progress
+
+static void draw(struct batch *b, bool last)
+{
+    int64_t now = clock_now_us();
+    bool terminal = isatty(STDERR_FILENO);
+    if (!last && now - b->drawn_us < (terminal ? 100000 : 5000000)) return;
+    b->drawn_us = now;
+    double seconds = (double)(now - b->started_us) / 1e6;
+    char bar[31];
+    int filled = b->n_rows ? 30 * b->n_done / b->n_rows : 30;
+    for (int i = 0; i < 30; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[30] = 0;
+    fprintf(stderr, "%s[%s] %d of %d, %d failed, %.0f tokens/s, %.0f s%s", terminal ? "\r" : "", bar, b->n_done, b->n_rows,
+            b->n_failed, seconds > 0 ? (double)b->tokens / seconds : 0.0, seconds, terminal && !last ? "" : "\n");
+}
+
+// --- the call
+
+static enum status write_row(struct batch *b, const struct row *row)
+{
+    json_t *object = answer_json(&row->answer, row->id);
+    int failed = json_dumpf(object, b->output, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    json_decref(object);
+    fputc('\n', b->output);
+    if (!failed && fflush(b->output) == 0 && !ferror(b->output)) return STATUS_OK;
+    return status_fail(STATUS_DATA, "--output %s: %s", o.output, strerror(errno));
+}
+
+static enum status finish_row(struct batch *b, struct row *row)
+{
+    enum status status = write_row(b, row);
+    if (status != STATUS_OK) return status;
+    b->tokens += (long long)json_array_size(row->answer.token_ids);
+    if (row->answer.error_code) {
+        b->n_failed++;
+        if (b->n_failed == 1) fprintf(stderr, "%s: %s\n", row->id, answer_error(&row->answer));
+    }
+    row->done = true;
+    b->n_done++;
+    b->n_sent--;
+    answer_free(&row->answer);
+    draw(b, false);
+    return STATUS_OK;
+}
+
+static struct row *row_on_wire(struct batch *b, const char *id)
+{
+    size_t length = strlen(b->run_name);
+    if (strncmp(id, b->run_name, length) != 0 || id[length] != '-') return NULL;
+    char *end;
+    long i = strtol(id + length + 1, &end, 10);
+    return *end || i < 0 || i >= b->n_rows ? NULL : &b->rows[i];
+}
+
+static enum status take_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
+{
+    struct row *row = row_on_wire(b, m->request_id);
+    // One that is not being asked has no answer to put things into.
+    if (!row || row->done || !row->answer.token_ids || !answer_take(&row->answer, m)) return STATUS_OK;
+    if (row->answer.error_code == GRPC_EXHAUSTED && b->n_sent > 1) {
+        // The queue is full: fewer at once, and this one again after the next answer.
+        answer_free(&row->answer);
+        b->waiting[b->n_waiting++] = (int)(row - b->rows);
+        b->n_sent--;
+        b->window = b->n_sent;
+        return STATUS_OK;
+    }
+    return finish_row(b, row);
+}
+
+static enum status run(struct batch *b, struct rpc_stream *stream)
+{
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && b->n_done < b->n_rows) {
+        while (b->n_waiting && b->n_sent < b->window) {
+            struct row *row = &b->rows[b->waiting[--b->n_waiting]];
+            answer_init(&row->answer);
+            struct rpc_bytes bytes = request_spec_pack(&row->spec);
+            rpc_stream_send(stream, bytes.data, bytes.size);
+            rpc_bytes_free(&bytes);
+            b->n_sent++;
+        }
+        struct rpc_bytes bytes;
+        status = rpc_stream_read(stream, &bytes);
+        if (status == STATUS_OK && !bytes.data) status = status_fail(STATUS_UNAVAILABLE, "%s ended the call early", o.server);
+        if (status != STATUS_OK) break;
+        Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+        rpc_bytes_free(&bytes);
+        if (!m) return status_fail(STATUS_DATA, "%s sent a broken message", o.server);
+        status = take_response(b, m);
+        forepack__v1__generate_response__free_unpacked(m, NULL);
+    }
+    return status;
+}
+
+static enum status ask_all(struct batch *b)
+{
+    b->window = (int)o.window;
+    b->waiting = mem_alloc_array((size_t)b->n_rows, sizeof *b->waiting);
+    for (int i = b->n_rows - 1; i >= 0; i--) {
+        if (!b->rows[i].done) b->waiting[b->n_waiting++] = i;
+    }
+    b->output = fopen(o.output, "a");
+    if (!b->output) return status_fail(STATUS_INVALID, "%s: %s", o.output, strerror(errno));
+    struct rpc_channel *channel;
+    struct rpc_stream *stream;
+    enum status status = rpc_channel_open(o.server, &channel);
+    if (status != STATUS_OK) return status;
+    status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
+    if (status == STATUS_OK) {
+        b->started_us = b->drawn_us = clock_now_us();
+        status = run(b, stream);
+        rpc_stream_close(stream);
+        draw(b, true);
+    }
+    rpc_channel_close(channel);
+    return status;
+}
+
+static void free_batch(struct batch *b)
+{
+    for (int i = 0; i < b->n_rows; i++) {
+        free(b->rows[i].id);
+        request_spec_free(&b->rows[i].spec);
+        answer_free(&b->rows[i].answer);
+    }
+    free(b->rows);
+    free(b->waiting);
+    if (b->output) fclose(b->output);
+    hdestroy_r(&ids);
+}
+
+int command_batch(int argc, char **argv)
+{
+    options_main(options,
+                 "Usage: forepack batch --input F.jsonl --output F.jsonl [--server H:P] [options]\n"
+                 "Many requests over one call. A second run asks only for what is missing in the output.",
+                 argc, argv, NULL);
+    struct batch b = {0};
+    struct request_spec defaults = {0};
+    enum status status = STATUS_OK;
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
+    snprintf(b.run_name, sizeof b.run_name, "%016llx", (unsigned long long)random);
+    if (!o.input || !o.output) status = status_fail(STATUS_INVALID, "--input and --output are required");
+    if (status == STATUS_OK) status = request_spec_from_flags(options, &defaults);
+    if (status == STATUS_OK) status = read_rows(&b, &defaults);
+    if (status == STATUS_OK) status = index_rows(&b);
+    if (status == STATUS_OK) status = read_done(&b);
+    if (status == STATUS_OK && b.n_done) fprintf(stderr, "%d of %d rows are done already\n", b.n_done, b.n_rows);
+    if (status == STATUS_OK && b.n_done < b.n_rows) {
+        rpc_init();
+        status = ask_all(&b);
+        rpc_shutdown();
+    }
+    int code = status == STATUS_OK ? (b.n_failed ? 1 : 0) : report_failure(status);
+    free_batch(&b);
+    request_spec_free(&defaults);
+    options_free(options);
+    return code;
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the measurements of `forepack bench` share: lists of numbers on the command line, and the way a result is told.
+#pragma once
+
+#include <jansson.h>
+
+#include "bench/rounds.h"
+
+int bench_engine(int argc, char **argv);
+int bench_kernels(int argc, char **argv);
+
+enum { BENCH_COUNTS_MAX = 32 };
+
+struct bench_counts {
+    int n, count[BENCH_COUNTS_MAX];
+};
+
+// "1,8,32": whole numbers from `min` to `max`; `flag` is for the sentence of a failure.
+enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
+
+// A JSON number, null for NAN.
+json_t *bench_number(double value);
+// Adds "peak_gflops", "dram_gbytes_per_s" and "instruction", which are the means, and all readings as "probes":
+// [[gflops, gbytes_per_s], ...].
+void bench_add_readings(json_t *row, const struct rounds_readings *readings);
+// Prints the rows as a list, one per line.
+void bench_print_json(const json_t *rows);
+
+// The type of the probe for a dtype by name: "f32", "bf16", else int8.
+enum probe_type bench_probe_type(const char *dtype);

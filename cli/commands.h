@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of `forepack`. Each takes its own arguments (argv[0] is its name) and returns the exit code.
+#pragma once
+
+int command_up(int argc, char **argv);
+int command_generate(int argc, char **argv);
+int command_chat(int argc, char **argv);
+int command_batch(int argc, char **argv);
+int command_score(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_tokenize(int argc, char **argv);
+int command_detokenize(int argc, char **argv);
+int command_bench(int argc, char **argv);

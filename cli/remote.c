@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/remote.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+enum { CALL_TIMEOUT_MS = 120000 };
+
+enum status remote_call(const char *server, const char *method, const ProtobufCMessage *request,
+                        const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
+{
+    struct rpc_channel *channel;
+    enum status status = rpc_channel_open(server, &channel);
+    if (status != STATUS_OK) return status;
+    size_t size = protobuf_c_message_get_packed_size(request);
+    uint8_t *bytes = mem_alloc(size);
+    protobuf_c_message_pack(request, bytes);
+    struct rpc_bytes answer;
+    status = rpc_unary(channel, method, bytes, size, CALL_TIMEOUT_MS, &answer);
+    free(bytes);
+    if (status == STATUS_OK) {
+        *answer_p = protobuf_c_message_unpack(descriptor, NULL, answer.size, answer.data);
+        rpc_bytes_free(&answer);
+        if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a broken message", server);
+    }
+    rpc_channel_close(channel);
+    return status;
+}
+
+enum status remote_generate(const char *server, int64_t timeout_ms, const struct request_spec *spec, text_fn on_text,
+                            void *user, struct answer *answer, char **id_p)
+{
+    struct rpc_channel *channel;
+    struct rpc_stream *stream;
+    enum status status = rpc_channel_open(server, &channel);
+    if (status != STATUS_OK) return status;
+    status = rpc_stream_open(channel, "/forepack.v1.Inference/Generate", timeout_ms, false, &stream);
+    if (status == STATUS_OK) {
+        struct rpc_bytes bytes = request_spec_pack(spec);
+        rpc_stream_send(stream, bytes.data, bytes.size);
+        rpc_bytes_free(&bytes);
+        rpc_stream_half_close(stream);
+        while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data) {
+            Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+            rpc_bytes_free(&bytes);
+            if (!m) {
+                status = status_fail(STATUS_DATA, "%s sent a broken message", server);
+                break;
+            }
+            if (id_p && !*id_p) *id_p = mem_string(m->request_id);
+            size_t before = answer->text_bytes;
+            answer_take(answer, m);
+            if (on_text && answer->text_bytes > before) {
+                on_text(user, answer->text + before, answer->text_bytes - before);
+            }
+            forepack__v1__generate_response__free_unpacked(m, NULL);
+        }
+        rpc_stream_close(stream);
+        if (status == STATUS_OK && !answer->completion) {
+            status = status_fail(STATUS_DATA, "%s ended the answer without a completion", server);
+        }
+    }
+    rpc_channel_close(channel);
+    return status;
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// forepack score: what the speculator would keep of a prompt. On a terminal kept text is bright and dropped text dim;
+// without one kept text stands between [ and ]; --html writes a page, darker where importance is higher.
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/remote.h"
+
+static struct {
+    char *server, *prompt, *prompt_file, *html;
+    bool json;
+} o;
+
+// clang-format off
+static const struct option options[] = {
+    {.name = "-Score"},
+    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
+     .help = "host:port of the router"},
+    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "the prompt itself"},
+    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .help = "file that holds the prompt"},
+    {.name = "html", .type = OPTION_STRING, .value = &o.html, .help = "write a page to this file instead"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print token_ids, kept and importance"},
+    REQUEST_OPTION_ROWS,
+    {0},
+};
+// clang-format on
+
+// A run of tokens that are all kept or all dropped.
+struct segment {
+    size_t first, last; // inclusive
+    bool kept;
+    char *text;
+    size_t text_bytes;
+};
+
+static enum status fetch_text(const Forepack__V1__ScoreResponse *m, struct segment *s)
+{
+    Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
+    request.token_ids = m->token_ids + s->first;
+    request.n_token_ids = s->last - s->first + 1;
+    request.keep_special = true;
+    request.continuation = s->first > 0;
+    ProtobufCMessage *answer;
+    enum status status = remote_call(o.server, "/forepack.v1.Inference/Detokenize", &request.base,
+                                     &forepack__v1__detokenize_response__descriptor, &answer);
+    if (status != STATUS_OK) return status;
+    const Forepack__V1__DetokenizeResponse *text = (const void *)answer;
+    s->text_bytes = text->text.len;
+    s->text = mem_copy(text->text.data, text->text.len);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return STATUS_OK;
+}
+
+// The prompt as alternating segments; ranges come ascending, but a server is not to be believed blindly.
+static enum status cut(const Forepack__V1__ScoreResponse *m, struct segment **segments_p, int *n_p)
+{
+    struct segment *segments = mem_alloc_array(2 * m->n_kept + 1, sizeof *segments);
+    int n = 0;
+    size_t at = 0;
+    enum status status = STATUS_OK;
+    for (size_t k = 0; k < m->n_kept && status == STATUS_OK; k++) {
+        size_t first = m->kept[k]->first, last = m->kept[k]->last;
+        if (first < at || last < first || last >= m->n_token_ids) {
+            status = status_fail(STATUS_DATA, "%s sent ranges that do not fit the prompt", o.server);
+            break;
+        }
+        if (first > at) segments[n++] = (struct segment){.first = at, .last = first - 1};
+        segments[n++] = (struct segment){.first = first, .last = last, .kept = true};
+        at = last + 1;
+    }
+    if (at < m->n_token_ids) segments[n++] = (struct segment){.first = at, .last = m->n_token_ids - 1};
+    for (int i = 0; i < n && status == STATUS_OK; i++)
+        status = fetch_text(m, &segments[i]);
+    *segments_p = segments;
+    *n_p = n;
+    return status;
+}
+
+static size_t kept_tokens(const Forepack__V1__ScoreResponse *m)
+{
+    size_t kept = 0;
+    for (size_t k = 0; k < m->n_kept; k++)
+        kept += m->kept[k]->last - m->kept[k]->first + 1;
+    return kept;
+}
+
+static void print_text(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+{
+    bool color = isatty(STDOUT_FILENO);
+    for (int i = 0; i < n; i++) {
+        const struct segment *s = &segments[i];
+        fputs(color ? (s->kept ? "\033[1m" : "\033[2m") : (s->kept ? "[" : ""), stdout);
+        fwrite(s->text, 1, s->text_bytes, stdout);
+        fputs(color ? "\033[0m" : (s->kept ? "]" : ""), stdout);
+    }
+    printf("\n");
+    fprintf(stderr, "kept %zu of %zu tokens; scored in %.1f ms\n", kept_tokens(m), m->n_token_ids, m->score_ms);
+}
+
+static void write_escaped(FILE *file, const char *text, size_t size_bytes)
+{
+    for (size_t i = 0; i < size_bytes; i++) {
+        switch (text[i]) {
+        case '&': fputs("&amp;", file); break;
+        case '<': fputs("&lt;", file); break;
+        case '>': fputs("&gt;", file); break;
+        default: fputc(text[i], file);
+        }
+    }
+}
+
+static double mean_importance(const Forepack__V1__ScoreResponse *m, const struct segment *s)
+{
+    double sum = 0;
+    for (size_t t = s->first; t <= s->last; t++)
+        sum += t < m->n_importance ? m->importance[t] : 0;
+    return sum / (double)(s->last - s->first + 1);
+}
+
+static enum status write_html(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+{
+    FILE *file = fopen(o.html, "w");
+    if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
+    double most = 1e-30;
+    for (int i = 0; i < n; i++)
+        most = fmax(most, mean_importance(m, &segments[i]));
+    fprintf(file,
+            "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Kept tokens</title>\n"
+            "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;white-space:pre-wrap}"
+            ".d{color:#aaa}</style>\n<p>Kept %zu of %zu tokens.</p>\n",
+            kept_tokens(m), m->n_token_ids);
+    for (int i = 0; i < n; i++) {
+        double importance = mean_importance(m, &segments[i]);
+        if (segments[i].kept) {
+            fprintf(file, "<span title=\"importance %.3g\" style=\"background:rgba(255,190,0,%.2f)\">", importance,
+                    0.15 + 0.6 * importance / most);
+        } else {
+            fprintf(file, "<span class=\"d\" title=\"importance %.3g\">", importance);
+        }
+        write_escaped(file, segments[i].text, segments[i].text_bytes);
+        fputs("</span>", file);
+    }
+    fputc('\n', file);
+    return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
+}
+
+static void print_json(const Forepack__V1__ScoreResponse *m)
+{
+    json_t *ids = json_array(), *kept = json_array(), *importance = json_array();
+    for (size_t i = 0; i < m->n_token_ids; i++)
+        json_array_append_new(ids, json_integer(m->token_ids[i]));
+    for (size_t i = 0; i < m->n_kept; i++)
+        json_array_append_new(kept, json_pack("[I,I]", (json_int_t)m->kept[i]->first, (json_int_t)m->kept[i]->last));
+    for (size_t i = 0; i < m->n_importance; i++)
+        json_array_append_new(importance, json_real(m->importance[i]));
+    json_t *object = json_pack("{s:o,s:o,s:o,s:f}", "token_ids", ids, "kept", kept, "importance", importance, "score_ms",
+                               m->score_ms);
+    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(object);
+}
+
+static enum status show(const Forepack__V1__ScoreResponse *m)
+{
+    if (o.json) {
+        print_json(m);
+        return STATUS_OK;
+    }
+    struct segment *segments = NULL;
+    int n = 0;
+    enum status status = cut(m, &segments, &n);
+    if (status == STATUS_OK && o.html) {
+        status = write_html(m, segments, n);
+    } else if (status == STATUS_OK) {
+        print_text(m, segments, n);
+    }
+    for (int i = 0; i < n; i++)
+        free(segments[i].text);
+    free(segments);
+    return status;
+}
+
+int command_score(int argc, char **argv)
+{
+    char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
+    int n_rest = options_main(options,
+                              "Usage: forepack score [--server H:P] (--prompt-file F | --prompt TEXT | -) [--keep-rate R] "
+                              "[--html F]\nShows which tokens of a prompt the speculator would keep.",
+                              argc, argv, rest);
+    struct request_spec spec;
+    enum status status = request_spec_from_flags(options, &spec);
+    if (status == STATUS_OK) status = request_read_prompt(o.prompt, o.prompt_file, rest, n_rest, &spec);
+    rpc_init();
+    if (status == STATUS_OK) {
+        Forepack__V1__ScoreRequest request = FOREPACK__V1__SCORE_REQUEST__INIT;
+        request.text = (ProtobufCBinaryData){spec.text_bytes, (uint8_t *)spec.text};
+        request.prefill = request_prefill_message(&spec);
+        if (spec.model_name) request.model = spec.model_name;
+        ProtobufCMessage *answer;
+        status = remote_call(o.server, "/forepack.v1.Inference/Score", &request.base,
+                             &forepack__v1__score_response__descriptor, &answer);
+        free(request.prefill);
+        if (status == STATUS_OK) {
+            status = show((const void *)answer);
+            protobuf_c_message_free_unpacked(answer, NULL);
+        }
+    }
+    int code = status == STATUS_OK ? 0 : report_failure(status);
+    rpc_shutdown();
+    request_spec_free(&spec);
+    options_free(options);
+    free(rest);
+    return code;
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds Forepack, starts a local cluster with the demo pair of models, asks it real questions about long documents with
+# every token kept, with 30 % and with 10 % of them, and shows the answers and the times to the first token.
+#
+# Usage: deploy/demo.sh [--prompts N] [--port P] [--keep-running]
+# Exit code 0 only if every answer came.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+n_prompts=10
+port=
+keep_running=no
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --prompts) n_prompts=${2:?--prompts: a number must follow}; shift ;;
+    --port) port=${2:?--port: a number must follow}; shift ;;
+    --keep-running) keep_running=yes ;;
+    --help) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
+    esac
+    shift
+done
+
+./deploy/packages.sh
+echo "building ..."
+log=build/release/demo.log
+mkdir -p build/release
+{ cmake --preset release && cmake --build --preset release; } >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+
+bin=build/release/bin
+pair=deploy/demo-model
+work=$(mktemp -d)
+cluster=
+
+finish() {
+    if [ -n "$cluster" ]; then
+        kill "$cluster" 2>/dev/null || true
+        wait "$cluster" 2>/dev/null || true
+    fi
+    rm -rf "$work"
+}
+trap finish EXIT
+
+# The first free port from 50051 on, unless one was asked for.
+if [ -z "$port" ]; then
+    port=50051
+    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+fi
+server=127.0.0.1:$port
+
+setsid "$bin/forepack" up --port "$port" >"$log" 2>&1 </dev/null &
+cluster=$!
+for _ in $(seq 600); do
+    [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
+        jq '.ready and ([.nodes[].role] | index("speculator") != null)')" = true ] && break
+    kill -0 "$cluster" 2>/dev/null || { cat "$log" >&2; exit 1; }
+    read -rt 0.1 <> <(:) || true
+done
+"$bin/forepack" status --server "$server"
+echo
+
+ask() { # ask ROW-FILE OUTPUT-FILE FLAGS...
+    local row=$1 output=$2
+    shift 2
+    jq -rj .prompt "$row" >"$work/prompt"
+    "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 32 --json "$@" >"$output"
+}
+
+# One warm-up, so that the first question's times are not those of cold caches.
+head -n 1 "$pair/prompts.jsonl" >"$work/row"
+ask "$work/row" "$work/warm" --prefill off
+ask "$work/row" "$work/warm" --prefill on
+
+printf '%-44s %-16s | %-26s | %-36s | %s\n' "" "" "every token kept" "keep rate 0.3" "keep rate 0.1"
+printf '%-44s %-16s | %-16s %9s | %-16s %9s %9s | %-16s %9s %9s\n' question expected \
+    answer "TTFT ms" answer kept "TTFT ms" answer kept "TTFT ms"
+failed=0
+while read -r line; do
+    printf '%s\n' "$line" >"$work/row"
+    ask "$work/row" "$work/full" --prefill off || failed=1
+    ask "$work/row" "$work/r3" --prefill on --keep-rate 0.3 || failed=1
+    ask "$work/row" "$work/r1" --prefill on --keep-rate 0.1 || failed=1
+    [ $failed = 0 ] || { echo "an answer did not come" >&2; exit 1; }
+    jq -c -s --slurpfile row "$work/row" \
+        'def trim: gsub("^\\s+|\\s+$"; "");
+         {question: ($row[0].prompt | trim | split("\n") | map(select(test("\\?"))) | last),
+          expected: ($row[0].answer | trim),
+          runs: map({answer: (.text | trim), kept: .usage.kept_tokens, prompt: .usage.prompt_tokens, ttft: .timing.ttft_ms})}' \
+        "$work/full" "$work/r3" "$work/r1" | tee -a "$work/all" |
+        jq -r '[(.question | .[0:43]), .expected, .runs[0].answer[0:16], .runs[0].ttft,
+                .runs[1].answer[0:16], "\(.runs[1].kept)/\(.runs[1].prompt)", .runs[1].ttft,
+                .runs[2].answer[0:16], "\(.runs[2].kept)/\(.runs[2].prompt)", .runs[2].ttft] | @tsv' |
+        while IFS=$'\t' read -r question expected a0 t0 a1 k1 t1 a2 k2 t2; do
+            printf '%-44s %-16s | %-16s %9.1f | %-16s %9s %9.1f | %-16s %9s %9.1f\n' \
+                "$question" "$expected" "$a0" "$t0" "$a1" "$k1" "$t1" "$a2" "$k2" "$t2"
+        done
+done < <(head -n "$n_prompts" "$pair/prompts.jsonl")
+
+echo
+jq -r -s '
+    def median: sort | .[length / 2 | floor];
+    def right($i): map(select(.runs[$i].answer == .expected)) | length;
+    length as $n |
+    "right answers:  \(right(0)) of \($n) with every token kept, \(right(1)) at keep rate 0.3, \(right(2)) at 0.1",
+    "median TTFT:    \([.[].runs[0].ttft] | median) ms, \([.[].runs[1].ttft] | median) ms, \([.[].runs[2].ttft] | median) ms"' \
+    "$work/all"
+jq -r '"measured on \(.documents) unseen documents of \(.tokens) tokens: " +
+    "\(.accuracy.full * 1000 | round / 10) % right with every token kept, " +
+    "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3, \(.accuracy["0.1"] * 1000 | round / 10) % at 0.1"' \
+    "$pair/accuracy.json"
+
+if [ "$keep_running" = yes ]; then
+    echo
+    echo "The cluster keeps running (log: $log). Talk to it:"
+    echo "  $bin/forepack generate --server $server --prompt-file FILE"
+    echo "  $bin/forepack chat --server $server"
+    echo "  $bin/forepack status --server $server"
+    echo "End it: kill $cluster"
+    cluster=
+fi
