@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// model/config: config.json of every family, what absent keys mean, and what is refused with which sentence.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "model/config.h"
+
+static char dir[] = "/tmp/forepack-config-XXXXXX";
+
+static void put(const char *name, const char *text)
+{
+    char *path = mem_format("%s/%s", dir, name);
+    if (text) {
+        FILE *file = fopen(path, "w");
+        ck_assert_ptr_nonnull(file);
+        fputs(text, file);
+        fclose(file);
+    } else {
+        unlink(path);
+    }
+    free(path);
+}
+
+static void setup(void)
+{
+    strcpy(dir, "/tmp/forepack-config-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+}
+
+static void teardown(void)
+{
+    put("config.json", NULL);
+    put("generation_config.json", NULL);
+    rmdir(dir);
+}
+
+static struct model_config read_both(const char *config, const char *generation)
+{
+    struct model_config c;
+    put("config.json", config);
+    put("generation_config.json", generation);
+    enum status status = model_config_read(dir, &c);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    return c;
+}
+
+// config.json must fail with `status` and a sentence that names the file and contains `text`.
+static void refuse(const char *config, enum status status, const char *text)
+{
+    struct model_config c;
+    put("config.json", config);
+    put("generation_config.json", NULL);
+    enum status got = model_config_read(dir, &c);
+    ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
+    ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
+    ck_assert_msg(strstr(status_message(), "/config.json: ") != NULL, "%s", status_message());
+}
+
+#define LLAMA_SHAPE                                                                                                    \
+    "\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,\"num_attention_heads\":32,"            \
+    "\"vocab_size\":32000"
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"," LLAMA_SHAPE
+
+START_TEST(llama2_with_absent_keys_means_what_hugging_face_means)
+{
+    struct model_config c = read_both(LLAMA "}", NULL);
+    ck_assert_str_eq(c.architecture, "LlamaForCausalLM");
+    ck_assert_int_eq(c.n_layers, 32);
+    ck_assert_int_eq(c.hidden, 4096);
+    ck_assert_int_eq(c.intermediate, 11008);
+    ck_assert_int_eq(c.n_heads, 32);
+    ck_assert_int_eq(c.n_kv_heads, 32);
+    ck_assert_int_eq(c.head_size, 128);
+    ck_assert_int_eq(c.vocab_size, 32000);
+    ck_assert_int_eq(c.max_context, 2048);
+    ck_assert_float_eq(c.norm_epsilon, 1e-6f);
+    ck_assert_double_eq(c.rope_theta, 10000);
+    ck_assert(!c.tied_embeddings && !c.qkv_bias && !c.o_bias && !c.qk_norm && !c.rope_llama3);
+    ck_assert_int_eq(c.sliding_window, 0);
+    ck_assert_int_eq(c.bos_id, 1);
+    ck_assert_int_eq(c.n_eos, 1);
+    ck_assert(model_config_is_eos(&c, 2) && !model_config_is_eos(&c, 1));
+
+    // null is absent, but a null end token is none
+    c = read_both(LLAMA ",\"head_dim\":null,\"rope_scaling\":null,\"num_key_value_heads\":null,\"eos_token_id\":null,"
+                        "\"bos_token_id\":null,\"pretraining_tp\":1,\"tie_word_embeddings\":true}",
+                  NULL);
+    ck_assert_int_eq(c.head_size, 128);
+    ck_assert_int_eq(c.n_kv_heads, 32);
+    ck_assert_int_eq(c.n_eos, 0);
+    ck_assert_int_eq(c.bos_id, -1);
+    ck_assert(c.tied_embeddings);
+}
+END_TEST
+
+#define LLAMA32                                                                                                        \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_size\":2048,"                         \
+    "\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,"        \
+    "\"head_dim\":64,\"vocab_size\":128256,\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,"                 \
+    "\"tie_word_embeddings\":true,\"bos_token_id\":128000,\"eos_token_id\":[128001,128008,128009],"
+
+static void check_llama32(const struct model_config *c)
+{
+    ck_assert(c->rope_llama3);
+    ck_assert_double_eq(c->rope_theta, 500000);
+    ck_assert_double_eq(c->rope_factor, 32);
+    ck_assert_double_eq(c->rope_low_freq_factor, 1);
+    ck_assert_double_eq(c->rope_high_freq_factor, 4);
+    ck_assert_int_eq(c->rope_original_context, 8192);
+    ck_assert_int_eq(c->max_context, 131072);
+    ck_assert_int_eq(c->n_eos, 3);
+    ck_assert_int_eq(c->n_kv_heads, 8);
+
+    // Reference values: transformers' _compute_llama3_parameters, whose three branches are dims 0-13, 14-17 and the
+    // rest.
+    float inv_freq[32];
+    model_config_inv_freq(c, inv_freq);
+    for (int i = 0; i < 32; i++) {
+        double f = pow(500000, -i / 32.0), wavelength = 2 * M_PI / f, expected;
+        if (wavelength < 8192 / 4.0)
+            expected = f;
+        else if (wavelength > 8192)
+            expected = f / 32;
+        else {
+            double smooth = (8192 / wavelength - 1) / (4 - 1);
+            expected = (1 - smooth) * f / 32 + smooth * f;
+        }
+        ck_assert_double_eq_tol(inv_freq[i] / expected, 1, 1e-6);
+    }
+    ck_assert_float_eq(inv_freq[0], 1);
+    ck_assert_double_eq_tol(inv_freq[31], pow(500000, -31 / 32.0) / 32, 1e-12);
+}
+
+START_TEST(llama3_rope_is_read_from_old_and_new_files)
+{
+    struct model_config c = read_both(
+        LLAMA32 "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
+                "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}}",
+        NULL);
+    check_llama32(&c);
+    c = read_both(LLAMA32 "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":32.0,\"high_freq_factor\":4.0,"
+                          "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"type\":\"llama3\"}}",
+                  NULL);
+    check_llama32(&c);
+    c = read_both(LLAMA32
+                  "\"rope_parameters\":{\"rope_theta\":500000.0,\"factor\":32.0,\"high_freq_factor\":4.0,"
+                  "\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}}",
+                  NULL);
+    check_llama32(&c);
+    c = read_both(LLAMA ",\"rope_parameters\":{\"rope_theta\":20000.0}}", NULL);
+    ck_assert_double_eq(c.rope_theta, 20000);
+    ck_assert(!c.rope_llama3);
+    c = read_both(LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\"},\"rope_theta\":5e5}", NULL);
+    ck_assert_double_eq(c.rope_theta, 5e5);
+}
+END_TEST
+
+#define MISTRAL                                                                                                        \
+    "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"num_key_value_heads\":8,"                \
+    "\"max_position_embeddings\":32768,\"rope_theta\":1000000.0," LLAMA_SHAPE
+
+START_TEST(mistral_window_bounds_the_context)
+{
+    struct model_config c = read_both(MISTRAL ",\"sliding_window\":null}", NULL); // v0.3
+    ck_assert_int_eq(c.sliding_window, 0);
+    ck_assert_int_eq(c.max_context, 32768);
+    ck_assert_int_eq(c.n_kv_heads, 8);
+    c = read_both(MISTRAL ",\"sliding_window\":4096}", NULL); // v0.1
+    ck_assert_int_eq(c.sliding_window, 4096);
+    ck_assert_int_eq(c.max_context, 4096);
+    c = read_both(MISTRAL "}", NULL);
+    ck_assert_int_eq(c.max_context, 4096);
+    c = read_both(MISTRAL ",\"sliding_window\":1000000}", NULL);
+    ck_assert_int_eq(c.max_context, 32768);
+}
+END_TEST
+
+#define QWEN2                                                                                                          \
+    "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"hidden_size\":896,"                          \
+    "\"intermediate_size\":4864,\"num_hidden_layers\":24,\"num_attention_heads\":14,\"num_key_value_heads\":2,"        \
+    "\"vocab_size\":151936,\"max_position_embeddings\":32768,\"max_window_layers\":21,\"rms_norm_eps\":1e-06,"         \
+    "\"rope_theta\":1000000.0,\"sliding_window\":4096,\"tie_word_embeddings\":true,\"bos_token_id\":151643,"           \
+    "\"eos_token_id\":151645,"
+
+START_TEST(qwen2_has_qkv_bias_and_a_window_only_on_request)
+{
+    struct model_config c =
+        read_both(QWEN2 "\"use_sliding_window\":false}", "{\"bos_token_id\":151643,\"eos_token_id\":[151645,151643]}");
+    ck_assert(c.qkv_bias && !c.o_bias && !c.qk_norm && c.tied_embeddings);
+    ck_assert_int_eq(c.head_size, 64);
+    ck_assert_int_eq(c.max_context, 32768);
+    ck_assert_int_eq(c.sliding_window, 0);
+    ck_assert_int_eq(c.n_eos, 2);
+    c = read_both(QWEN2 "\"attention_bias\":false}", NULL); // the key says nothing to Qwen2
+    ck_assert(c.qkv_bias);
+    c = read_both(QWEN2 "\"use_sliding_window\":true}", NULL);
+    ck_assert_int_eq(c.max_context, 4096);
+}
+END_TEST
+
+#define QWEN3                                                                                                          \
+    "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"hidden_size\":1024,"                         \
+    "\"intermediate_size\":3072,\"num_hidden_layers\":28,\"num_attention_heads\":16,\"num_key_value_heads\":8,"        \
+    "\"vocab_size\":151936,\"max_position_embeddings\":40960,\"rope_theta\":1000000,\"max_window_layers\":28,"         \
+    "\"use_sliding_window\":false,\"sliding_window\":null,\"attention_bias\":false,\"tie_word_embeddings\":true"
+
+START_TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size)
+{
+    struct model_config c = read_both(QWEN3 ",\"head_dim\":128}", NULL);
+    ck_assert(c.qk_norm && !c.qkv_bias);
+    ck_assert_int_eq(c.head_size, 128); // 16 * 128 is twice 1024
+    ck_assert_int_eq(c.n_eos, 0);
+    ck_assert_int_eq(c.bos_id, -1);
+    c = read_both(QWEN3 "}", NULL);
+    ck_assert_int_eq(c.head_size, 128);
+}
+END_TEST
+
+START_TEST(end_tokens_are_those_of_both_files)
+{
+    struct model_config c =
+        read_both(LLAMA ",\"bos_token_id\":1,\"eos_token_id\":2}", "{\"bos_token_id\":5,\"eos_token_id\":[7,2]}");
+    ck_assert_int_eq(c.n_eos, 3 - 1);
+    ck_assert(model_config_is_eos(&c, 2) && model_config_is_eos(&c, 7) && !model_config_is_eos(&c, 5));
+    ck_assert_int_eq(c.bos_id, 5);
+    c = read_both(LLAMA "}", "{\"max_length\":4096}");
+    ck_assert_int_eq(c.bos_id, 1);
+    ck_assert_int_eq(c.n_eos, 1);
+}
+END_TEST
+
+START_TEST(architecture_may_be_named_by_model_type_alone)
+{
+    struct model_config c = read_both("{\"model_type\":\"llama\"," LLAMA_SHAPE "}", NULL);
+    ck_assert_str_eq(c.architecture, "LlamaForCausalLM");
+    c = read_both(LLAMA ",\"attention_bias\":true}", NULL);
+    ck_assert(c.qkv_bias && c.o_bias);
+}
+END_TEST
+
+START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
+{
+    refuse(NULL, STATUS_NOT_FOUND, "No such file");
+    refuse("", STATUS_DATA, "not valid JSON");
+    refuse("[1]", STATUS_DATA, "must be an object");
+    refuse("{\"model_type\":\"llama\",\"model_type\":\"llama\"}", STATUS_DATA, "duplicate");
+    refuse("{}", STATUS_DATA, "architectures is missing: must be one of LlamaForCausalLM");
+    refuse("{\"architectures\":\"LlamaForCausalLM\"}", STATUS_DATA, "must be an array of one string");
+    refuse("{\"architectures\":[]}", STATUS_DATA, "must be an array of one string");
+    refuse("{\"architectures\":[7]}", STATUS_DATA, "must be an array of one string");
+    refuse("{\"architectures\":[\"GPT2LMHeadModel\"]}", STATUS_UNSUPPORTED, "architectures is GPT2LMHeadModel");
+    refuse("{\"model_type\":\"gpt2\"}", STATUS_UNSUPPORTED, "model_type is gpt2");
+    refuse("{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"mistral\"}", STATUS_DATA,
+           "whose model_type is llama");
+    refuse("{\"model_type\":\"llama\"}", STATUS_DATA, "num_hidden_layers is missing: must be in 1..1024");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":0}", STATUS_DATA,
+           "num_hidden_layers is 0: must be in 1..1024");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":-3}", STATUS_DATA, "is -3");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":\"2\"}", STATUS_DATA, "is a string: must be an integer");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":2.5}", STATUS_DATA, "is a number: must be an integer");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":4294967297}", STATUS_DATA, "is 4294967297");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":99999999999999999999999}", STATUS_DATA, "not valid JSON");
+    refuse(LLAMA ",\"num_key_value_heads\":5}", STATUS_DATA,
+           "num_key_value_heads is 5: must divide num_attention_heads");
+    refuse(LLAMA ",\"head_dim\":127}", STATUS_DATA, "head_dim is 127: must be even");
+    refuse(LLAMA ",\"head_dim\":65536}", STATUS_DATA, "head_dim is 65536");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"hidden_size\":100,\"intermediate_size\":8,"
+           "\"num_attention_heads\":3,\"vocab_size\":10}",
+           STATUS_DATA, "hidden_size is 100: must be a multiple");
+    refuse("{\"model_type\":\"llama\",\"num_hidden_layers\":1,\"hidden_size\":100000,\"intermediate_size\":8,"
+           "\"num_attention_heads\":1,\"vocab_size\":10}",
+           STATUS_DATA, "head_dim is 100000");
+    refuse(LLAMA ",\"rms_norm_eps\":0}", STATUS_DATA, "rms_norm_eps is 0: must be over 0, at most 0.1");
+    refuse(LLAMA ",\"rms_norm_eps\":\"x\"}", STATUS_DATA, "is a string: must be a number");
+    refuse(LLAMA ",\"rope_theta\":-1}", STATUS_DATA, "rope_theta is -1");
+    refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
+    refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
+    refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
+    refuse(LLAMA ",\"quantization_config\":{\"bits\":4}}", STATUS_UNSUPPORTED, "quantised");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", STATUS_UNSUPPORTED,
+           "rope_scaling.rope_type is linear: only default and llama3");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_UNSUPPORTED, "is yarn");
+    refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_UNSUPPORTED, "is missing");
+    refuse(LLAMA ",\"rope_scaling\":7}", STATUS_DATA, "rope_scaling is an integer: must be an object");
+    refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{}}}", STATUS_UNSUPPORTED,
+           "rope_parameters.rope_type is missing");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", STATUS_DATA,
+           "rope_scaling.low_freq_factor is missing");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+                 "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
+           STATUS_DATA, "must be over low_freq_factor, which is 4");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":0.5,\"low_freq_factor\":1,"
+                 "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
+           STATUS_DATA, "factor is 0.5: must be 1 or more");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
+                 "\"high_freq_factor\":4}}",
+           STATUS_DATA, "original_max_position_embeddings is missing");
+    refuse(LLAMA ",\"eos_token_id\":32000}", STATUS_DATA, "eos_token_id must be a token id");
+    refuse(LLAMA ",\"eos_token_id\":[1,\"x\"]}", STATUS_DATA, "eos_token_id must be a token id");
+    refuse(LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", STATUS_UNSUPPORTED, "more than 16");
+    refuse(LLAMA ",\"bos_token_id\":-1}", STATUS_DATA, "bos_token_id is -1");
+    refuse(MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0");
+
+    struct model_config c;
+    put("config.json", LLAMA "}");
+    put("generation_config.json", "{\"eos_token_id\":");
+    ck_assert_int_eq(model_config_read(dir, &c), STATUS_DATA);
+    ck_assert_ptr_nonnull(strstr(status_message(), "generation_config.json: not valid JSON"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("config");
+    TCase *tests = tcase_create("config");
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, llama2_with_absent_keys_means_what_hugging_face_means);
+    tcase_add_test(tests, llama3_rope_is_read_from_old_and_new_files);
+    tcase_add_test(tests, mistral_window_bounds_the_context);
+    tcase_add_test(tests, qwen2_has_qkv_bias_and_a_window_only_on_request);
+    tcase_add_test(tests, qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size);
+    tcase_add_test(tests, end_tokens_are_those_of_both_files);
+    tcase_add_test(tests, architecture_may_be_named_by_model_type_alone);
+    tcase_add_test(tests, wrong_files_are_refused_with_the_key_and_what_is_allowed);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

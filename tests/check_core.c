@@ -1,0 +1,742 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core: the life of requests and nodes, step by step. Packing decisions are in check_core_bins.c, the random
+// storm in check_core_storm.c.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+static void setup(void)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+}
+
+static void teardown(void)
+{
+    fixture_stop(&f);
+}
+
+static struct fake_node *worker(const char *id)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, id);
+    return fixture_attach(&f, &hello);
+}
+
+static struct fake_node *speculator(const char *id)
+{
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, id);
+    return fixture_attach(&f, &hello);
+}
+
+// A request that wants to be speculated, submitted.
+static struct client *speculate(int n_tokens, int max_tokens)
+{
+    struct client *client = fixture_request(&f, n_tokens, max_tokens);
+    client->r->prefill.mode = PREFILL_ON;
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
+    return client;
+}
+
+static void ck_ended(const struct client *client, enum finish_reason reason, enum status status)
+{
+    ck_assert_msg(client->ends == 1, "not ended");
+    ck_assert_msg(client->reason == reason && client->status == status, "ended with %s, %s: %s",
+                  finish_reason_name(client->reason), status_name(client->status), client->message);
+}
+
+static void ck_counts_up(const struct client *client, int n)
+{
+    ck_assert_int_eq(client->n_tokens, n);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(client->tokens[i], i);
+}
+
+START_TEST(exactly_the_legal_steps_are_allowed)
+{
+    static const char *const legal[] = {
+        "received>tokenised", "received>failed",     "received>cancelled", "tokenised>scoring", "tokenised>ready",
+        "tokenised>failed",   "tokenised>cancelled", "scoring>ready",      "scoring>failed",    "scoring>cancelled",
+        "ready>packed",       "ready>done",          "ready>failed",       "ready>cancelled",   "packed>prefill",
+        "packed>ready",       "packed>failed",       "packed>cancelled",   "prefill>decode",    "prefill>ready",
+        "prefill>done",       "prefill>failed",      "prefill>cancelled",  "decode>ready",      "decode>done",
+        "decode>failed",      "decode>cancelled",
+    };
+    int n_legal = 0;
+    for (int from = 0; from < REQUEST_STATE_COUNT; from++) {
+        for (int to = 0; to < REQUEST_STATE_COUNT; to++) {
+            char *step = mem_format("%s>%s", request_state_name(from), request_state_name(to));
+            bool expected = false;
+            for (size_t i = 0; i < sizeof legal / sizeof *legal; i++)
+                expected |= strcmp(step, legal[i]) == 0;
+            ck_assert_msg(request_may_follow(from, to) == expected, "%s", step);
+            n_legal += expected;
+            free(step);
+        }
+    }
+    ck_assert_int_eq(n_legal, sizeof legal / sizeof *legal);
+    ck_assert(!request_may_follow(REQUEST_STATE_COUNT, REQUEST_DONE));
+}
+END_TEST
+
+START_TEST(a_request_lives_without_a_speculator)
+{
+    struct fake_node *w = worker("w");
+    struct client *a = fixture_send(&f, 100, 4);
+    ck_assert(fake_node_has(w, a));
+    ck_assert_int_eq(a->r->state, REQUEST_PREFILL);
+    fixture_advance(&f, 30);
+    fake_node_step(&f, w, a, 0, 1, -1);
+    ck_assert_int_eq(a->r->state, REQUEST_DECODE);
+    fixture_advance(&f, 10);
+    fake_node_step(&f, w, a, 1, 2, -1);
+    fake_node_step(&f, w, a, 3, 1, FINISH_REASON_LENGTH);
+    ck_ended(a, FINISH_REASON_LENGTH, STATUS_OK);
+    ck_counts_up(a, 4);
+    ck_assert(a->skip == SKIP_OFF && a->usage.prompt_tokens == 100 && a->usage.kept_tokens == 100);
+    ck_assert(a->usage.scored_tokens == 0 && a->usage.replays == 0);
+    ck_assert(a->timing.prefill_us == 30 && a->timing.ttft_us == 30 && a->timing.total_us == 40);
+    ck_assert(core_idle(f.c));
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.done == 1 && status.totals.skipped[SKIP_OFF] == 1 && status.totals.degraded == 0);
+    ck_assert(status.totals.completion_tokens == 4 && status.nodes[0].tokens_in == 100 &&
+              status.nodes[0].tokens_out == 4);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct client *a = fixture_request(&f, 100, 4);
+    a->r->prefill.mode = PREFILL_ON;
+    f.now_us += 3; // tokenising
+    fixture_submit(&f, a);
+    f.now_us += 4; // queueing
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(s, a) && !fake_node_has(w, a));
+    f.now_us += 50;
+    fake_node_forget(s, a->number);
+    struct token_range kept[] = {{0, 9}, {10, 19}, {90, 99}}; // the first two touch
+    struct score_result result = {.request = a->number, .kept = kept, .n_kept = 3};
+    core_scored(f.c, s->node, &result, f.now_us);
+    ck_assert_int_eq(a->r->state, REQUEST_READY);
+    f.now_us += 6; // packing
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, a) && w->last_bin_rows == 30);
+    f.now_us += 70;
+    fake_node_step(&f, w, a, 0, 1, -1);
+    f.now_us += 8;
+    fake_node_step(&f, w, a, 1, 1, FINISH_REASON_STOP);
+    ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert(a->usage.scored_tokens == 100 && a->usage.kept_tokens == 30 && a->skip == SKIP_NONE);
+    ck_assert(a->n_kept == 2 && a->kept[0].last == 19 && a->kept[1].first == 90);
+    const struct request_timing *t = &a->timing;
+    ck_assert(t->queue_us == 7 && t->score_us == 50 && t->pack_wait_us == 6 && t->prefill_us == 70);
+    ck_assert(t->ttft_us == 133 && t->total_us == 141);
+}
+END_TEST
+
+START_TEST(who_is_speculated)
+{
+    struct fake_node *w = worker("w");
+    struct client *none = speculate(100, 1);
+    struct fake_node *s = speculator("s");
+    struct client *off = fixture_send(&f, 100, 1), *short_one = fixture_request(&f, 63, 1);
+    fixture_submit(&f, short_one);
+    struct client *all = fixture_request(&f, 100, 1), *enough = fixture_request(&f, 64, 1);
+    all->r->prefill.mode = PREFILL_ON;
+    all->r->prefill.keep_rate = 1;
+    fixture_submit(&f, all);
+    fixture_submit(&f, enough);
+    fixture_advance(&f, 0);
+    ck_assert(none->r->skip == SKIP_NO_NODE && off->r->skip == SKIP_OFF && short_one->r->skip == SKIP_SHORT);
+    ck_assert(all->r->skip == SKIP_KEEP_ALL && fake_node_has(s, enough) && s->n_requests == 1);
+    ck_assert(fake_node_has(w, none) && fake_node_has(w, off));
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.degraded == 1 && status.totals.skipped[SKIP_NO_NODE] == 1);
+    core_status_fini(&status);
+    // Over its context, with the entries of the look-ahead: everything is kept.
+    struct node_hello hello = fixture_hello(NODE_WORKER, "long");
+    hello.context_tokens = 8192;
+    hello.kv_blocks = 8192;
+    fixture_attach(&f, &hello);
+    struct client *fits = speculate(4096 - 7, 1), *too_long = speculate(4096 - 6, 1);
+    ck_assert(fits->r->state == REQUEST_SCORING && too_long->r->skip == SKIP_TOO_LONG);
+}
+END_TEST
+
+START_TEST(any_fault_of_a_speculator_keeps_everything)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct {
+        struct token_range kept[2];
+        int n;
+        const char *error;
+    } bad[] = {
+        {{{0, 9}}, 1, "no memory"}, {{{0, 9}}, 0, NULL},   {{{5, 9}, {9, 12}}, 2, NULL},  {{{5, 4}}, 1, NULL},
+        {{{-1, 4}}, 1, NULL},       {{{0, 100}}, 1, NULL}, {{{50, 60}, {0, 9}}, 2, NULL},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct client *a = speculate(100, 1);
+        struct score_result result = {
+            .request = a->number, .kept = bad[i].kept, .n_kept = bad[i].n, .error = bad[i].error};
+        fake_node_forget(s, a->number);
+        core_scored(f.c, s->node, &result, f.now_us);
+        fixture_advance(&f, 0);
+        ck_assert_msg(fake_node_has(w, a) && a->r->skip == SKIP_LOST && a->r->usage.kept_tokens == 100, "case %zu", i);
+        fake_node_step(&f, w, a, 0, 1, FINISH_REASON_LENGTH);
+    }
+    struct client *late = speculate(100, 1);
+    fixture_advance(&f, 2 * SECOND - 1);
+    ck_assert_int_eq(late->r->state, REQUEST_SCORING);
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 1);
+    fixture_advance(&f, 1);
+    ck_assert(late->r->skip == SKIP_TIMEOUT && fake_node_has(w, late) && s->cancels == 1 && !fake_node_has(s, late));
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.degraded == 8 && status.totals.skipped[SKIP_LOST] == 7);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(a_lost_speculator_holds_nobody_up)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s"), *other = speculator("other");
+    f.options.bins_ahead = 2;
+    struct client *on[3], *on_s = NULL, *on_other = NULL;
+    for (int i = 0; i < 3; i++) {
+        on[i] = speculate(500, 1);
+        *(fake_node_has(s, on[i]) ? &on_s : &on_other) = on[i];
+    }
+    ck_assert(on_s && on_other);
+    struct client *more[6];
+    for (int i = 0; i < 6; i++)
+        more[i] = speculate(500, 1);
+    int waiting = 0;
+    for (int i = 0; i < 6; i++)
+        waiting += more[i]->r->node == NULL;
+    ck_assert_int_eq(waiting, 5); // two bins on each of the two
+    fixture_detach(&f, s);
+    ck_assert(on_s->r->skip == SKIP_LOST && fake_node_has(w, on_s));
+    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->node); // waits for the other
+    fixture_detach(&f, other);
+    for (int i = 0; i < 6; i++) {
+        enum skip_reason skip = more[i]->r->skip;
+        ck_assert(more[i]->r->state != REQUEST_SCORING && (skip == SKIP_LOST || skip == SKIP_NO_NODE));
+    }
+    ck_assert_int_eq(more[5]->r->skip, SKIP_NO_NODE);
+}
+END_TEST
+
+START_TEST(a_draining_speculator_finishes_what_it_has_and_gets_no_more)
+{
+    worker("w");
+    struct fake_node *s = speculator("s");
+    struct client *a = speculate(512, 1), *b = speculate(512, 1), *c = speculate(512, 1);
+    ck_assert(!c->r->node);
+    core_draining(f.c, s->node, f.now_us);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(s, a) && fake_node_has(s, b) && c->r->skip == SKIP_NO_NODE);
+    fake_node_score(&f, s, a, 0, 99);
+    ck_assert(a->r->usage.kept_tokens == 100 && a->r->skip == SKIP_NONE);
+    ck_assert_int_eq(speculate(512, 1)->r->skip, SKIP_NO_NODE);
+}
+END_TEST
+
+static struct client *score(int n_tokens, bool importance)
+{
+    struct client *client = fixture_request(&f, n_tokens, 0);
+    client->r->score_only = true;
+    client->r->want_importance = importance;
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
+    return client;
+}
+
+START_TEST(score_calls_are_answered_or_told_why_not)
+{
+    struct client *nobody = score(4, true);
+    ck_ended(nobody, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_assert(strstr(nobody->message, "no speculator is attached"));
+    struct fake_node *s = speculator("s"); // no worker is needed
+    struct client *a = score(4, true), *b = score(4, true), *c = score(5000, true);
+    ck_ended(c, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    ck_assert(strstr(c->message, "5000") && strstr(c->message, "4089"));
+    float importance[] = {0.5, 0.25, 0.125, 0};
+    struct token_range kept = {1, 2};
+    struct score_result result = {
+        .request = a->number, .kept = &kept, .n_kept = 1, .importance = importance, .n_importance = 4};
+    fake_node_forget(s, a->number);
+    core_scored(f.c, s->node, &result, f.now_us);
+    ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert(a->importance && a->importance_0 == 0.5f && a->n_kept == 1 && a->kept[0].last == 2);
+    fixture_advance(&f, 0); // now b
+    importance[2] = NAN;
+    result.request = b->number;
+    fake_node_forget(s, b->number);
+    core_scored(f.c, s->node, &result, f.now_us);
+    ck_ended(b, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    struct client *slow = score(4, false);
+    fixture_advance(&f, 2 * SECOND);
+    ck_ended(slow, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    // Lost under it: another one answers; none other: told so.
+    struct client *moved = score(4, false);
+    struct fake_node *t = speculator("t");
+    fixture_detach(&f, s);
+    ck_assert(fake_node_has(t, moved));
+    fixture_detach(&f, t);
+    ck_ended(moved, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+}
+END_TEST
+
+START_TEST(a_lost_worker_group_is_a_pause_without_repeat_or_gap)
+{
+    struct fake_node *w = worker("w");
+    struct client *decoding = fixture_send(&f, 10, 6), *last = fixture_send(&f, 10, 2),
+                  *fresh = fixture_send(&f, 10, 4);
+    fake_node_step(&f, w, decoding, 0, 3, -1);
+    fake_node_step(&f, w, last, 0, 1, -1);
+    struct fake_node *x = worker("x");
+    fixture_detach(&f, w);
+    ck_assert(fake_node_has(x, decoding) && fake_node_has(x, fresh) && fake_node_has(x, last));
+    ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been taken
+    ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with what was generated so far
+    ck_assert(decoding->r->output[2] == 2 && decoding->r->usage.completion_tokens == 3);
+    fake_node_step(&f, x, decoding, 3, 1, -1);
+    fake_node_step(&f, x, decoding, 4, 2, FINISH_REASON_LENGTH);
+    ck_ended(decoding, FINISH_REASON_LENGTH, STATUS_OK);
+    ck_counts_up(decoding, 6);
+    ck_assert_int_eq(decoding->usage.replays, 1);
+    fake_node_step(&f, x, fresh, 0, 4, FINISH_REASON_LENGTH);
+    ck_counts_up(fresh, 4);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.replays == 3);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group)
+{
+    struct fake_node *w = worker("w");
+    struct client *a = fixture_send(&f, 512, 6), *b = fixture_send(&f, 512, 6), *c = fixture_send(&f, 512, 6);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    fixture_detach(&f, w);
+    fixture_advance(&f, SECOND);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.token_budget = 256; // a bin each
+    w = fixture_attach(&f, &hello);
+    ck_assert(w->requests[0] == a->number && w->requests[1] == b->number && !fake_node_has(w, c));
+    ck_assert(a->r->timing.pack_wait_us == SECOND && a->r->usage.replays == 1);
+}
+END_TEST
+
+START_TEST(a_request_that_loses_every_group_is_given_up)
+{
+    struct client *a = NULL;
+    for (int i = 0; i < 5; i++) {
+        struct fake_node *w = worker("w");
+        if (!a) a = fixture_send(&f, 10, 6);
+        ck_assert(fake_node_has(w, a));
+        fixture_detach(&f, w);
+    }
+    ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    // But not while it gets on.
+    struct fake_node *w = worker("w");
+    struct client *b = fixture_send(&f, 10, 20);
+    for (int i = 0; i < 10; i++) {
+        fake_node_step(&f, w, b, i, 1, -1);
+        fixture_detach(&f, w);
+        w = worker("w");
+    }
+    ck_assert(fake_node_has(w, b) && b->r->usage.replays == 10);
+}
+END_TEST
+
+START_TEST(cancel_works_in_every_state)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct client *scoring = speculate(512, 4), *second = speculate(512, 4), *waiting = speculate(512, 4);
+    ck_assert(scoring->r->node && second->r->node && !waiting->r->node);
+    ck_assert(core_cancel(f.c, waiting->number, f.now_us) && s->cancels == 0);
+    ck_assert(core_cancel(f.c, scoring->number, f.now_us) && s->cancels == 1);
+    struct client *decode = fixture_send(&f, 512, 4), *prefill = fixture_send(&f, 512, 4);
+    fake_node_step(&f, w, decode, 0, 1, -1);
+    struct client *another = fixture_send(&f, 512, 4), *ready = fixture_send(&f, 512, 4);
+    ck_assert(decode->r->state == REQUEST_DECODE && prefill->r->state == REQUEST_PREFILL);
+    ck_assert(another->r->node && ready->r->state == REQUEST_READY);
+    ck_assert(core_cancel(f.c, ready->number, f.now_us) && w->cancels == 0);
+    ck_assert(core_cancel(f.c, prefill->number, f.now_us) && w->cancels == 1);
+    ck_assert(core_cancel(f.c, decode->number, f.now_us) && w->cancels == 2);
+    struct client *all[] = {scoring, waiting, decode, prefill, ready};
+    for (size_t i = 0; i < 5; i++)
+        ck_ended(all[i], FINISH_REASON_CANCELLED, STATUS_CANCELLED);
+    ck_assert(!core_cancel(f.c, ready->number, f.now_us) && !core_cancel(f.c, 1234567, f.now_us));
+    // By the client's id; the bins that were freed can be used again.
+    struct client *named = fixture_request(&f, 512, 4);
+    named->r->id = mem_string("mine");
+    named->r->prefill.mode = PREFILL_OFF;
+    fixture_submit(&f, named);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, named) && w->n_requests == 2);
+    ck_assert(!core_abort(f.c, "yours", f.now_us) && core_abort(f.c, "mine", f.now_us));
+    ck_ended(named, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
+}
+END_TEST
+
+START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    f.now_us += 5;
+    struct client *all[5];
+    for (int i = 0; i < 5; i++) {
+        all[i] = fixture_request(&f, 512, 4);
+        all[i]->r->prefill.mode = i < 3 ? PREFILL_ON : PREFILL_OFF;
+        all[i]->r->ttft_deadline_us = f.now_us + 1000 + i / 4; // the last: one later
+        fixture_submit(&f, all[i]);
+        fixture_advance(&f, 0);
+    }
+    ck_assert(all[0]->r->node && all[1]->r->node && !all[2]->r->node && all[3]->r->node && all[4]->r->node);
+    fake_node_step(&f, w, all[4], 0, 1, -1);
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 1000);
+    fixture_advance(&f, 1000);
+    for (int i = 0; i < 4; i++)
+        ck_ended(all[i], FINISH_REASON_ERROR, STATUS_DEADLINE);
+    fixture_advance(&f, 1000);
+    ck_assert(all[4]->ends == 0 && s->cancels == 2 && w->cancels == 1);
+}
+END_TEST
+
+START_TEST(without_worker_groups_there_is_a_time_of_grace)
+{
+    struct client *early = fixture_send(&f, 10, 4);
+    ck_ended(early, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    struct fake_node *w = worker("w");
+    struct client *a = fixture_send(&f, 10, 4);
+    fixture_detach(&f, w);
+    ck_ended(fixture_send(&f, 10, 4), FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    fixture_advance(&f, 5 * SECOND - 1);
+    ck_assert_int_eq(a->ends, 0);
+    fixture_advance(&f, 1);
+    ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    // It comes back in time.
+    w = worker("w");
+    struct client *b = fixture_send(&f, 10, 4);
+    fixture_detach(&f, w);
+    fixture_advance(&f, 4 * SECOND);
+    w = worker("w");
+    fixture_advance(&f, 4 * SECOND);
+    ck_assert(fake_node_has(w, b));
+    // Those who had not been handed out, and were overdue, have it too.
+    fixture_send(&f, 512, 4);
+    struct client *waiting = fixture_send(&f, 512, 4);
+    fixture_advance(&f, SECOND);
+    ck_assert(waiting->r->overdue);
+    core_draining(f.c, w->node, f.now_us);
+    fixture_advance(&f, 5 * SECOND - 1);
+    ck_assert_int_eq(waiting->ends, 0);
+    fixture_advance(&f, 1);
+    ck_ended(waiting, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+}
+END_TEST
+
+START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
+{
+    struct fake_node *w = worker("w");
+    struct client *fits = fixture_send(&f, 4000, 96), *longer = fixture_send(&f, 4000, 97);
+    ck_assert_int_eq(fits->ends, 0);
+    ck_ended(longer, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    ck_assert(strstr(longer->message, "4000") && strstr(longer->message, "97") && strstr(longer->message, "4096"));
+    ck_ended(fixture_send(&f, 10, 0), FINISH_REASON_ERROR, STATUS_INVALID);
+    ck_ended(fixture_send(&f, 0, 1), FINISH_REASON_ERROR, STATUS_INVALID);
+    struct client *twins[2];
+    for (int i = 0; i < 2; i++) {
+        twins[i] = fixture_request(&f, 10, 4);
+        twins[i]->r->id = mem_string("twin");
+        fixture_submit(&f, twins[i]);
+    }
+    ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_INVALID);
+    ck_assert(strstr(twins[1]->message, "twin") && !twins[0]->ends);
+    ck_assert(core_abort(f.c, "twin", f.now_us));
+    struct client *again = fixture_request(&f, 10, 4); // free again
+    again->r->id = mem_string("twin");
+    fixture_submit(&f, again);
+    ck_assert_int_eq(again->ends, 0);
+    core_drain(f.c);
+    struct client *closed = fixture_send(&f, 10, 4);
+    ck_ended(closed, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_assert(strstr(closed->message, "shutting down") && w->node);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.refused == 5 && status.totals.requests == 8 && status.draining && !status.ready);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(kept_tokens_must_fit_the_kv_cache)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 100; // 1600 entries, over a context of 4096
+    struct fake_node *w = fixture_attach(&f, &hello), *s = speculator("s");
+    struct client *whole = fixture_send(&f, 1600, 1), *pruned = speculate(3000, 100), *kept = speculate(3000, 100);
+    ck_ended(whole, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    fake_node_score(&f, s, pruned, 0, 1499);
+    ck_assert(fake_node_has(w, pruned));
+    fake_node_score(&f, s, kept, 0, 1500);
+    ck_ended(kept, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+}
+END_TEST
+
+START_TEST(the_queue_is_bounded)
+{
+    f.options.max_queue_requests = 3;
+    f.options.max_queue_tokens = 2000;
+    fixture_stop(&f);
+    struct core_options options = f.options;
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.max_seqs = 1;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *runs = fixture_send(&f, 1900, 4); // on a group: not in the queue
+    ck_assert(fake_node_has(w, runs));
+    fixture_send(&f, 1000, 4);
+    struct client *tokens = fixture_send(&f, 1001, 4), *never = fixture_send(&f, 2001, 4);
+    ck_ended(tokens, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
+    ck_assert(strstr(tokens->message, "2000") && strstr(tokens->message, "1001"));
+    ck_ended(never, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    fixture_send(&f, 10, 4);
+    fixture_send(&f, 10, 4);
+    struct client *fourth = fixture_send(&f, 10, 4);
+    ck_ended(fourth, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
+    ck_assert(strstr(fourth->message, "3 are allowed"));
+    fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // one moves up
+    ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.waiting == 3 && status.running == 1);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(late_results_are_ignored)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct client *a = speculate(100, 4);
+    struct token_range kept = {0, 9};
+    struct score_result scored = {.request = a->number, .kept = &kept, .n_kept = 1};
+    int32_t token = 1;
+    struct sequence_result step = {.request = a->number, .tokens = &token, .n_tokens = 1, .finished = true};
+    core_step(f.c, w->node, &step, 1, f.now_us); // it is not there
+    core_step(f.c, s->node, &step, 1, f.now_us); // and does not do that
+    core_scored(f.c, w->node, &scored, f.now_us);
+    ck_assert(a->r->state == REQUEST_SCORING && !a->n_tokens);
+    fixture_advance(&f, 2 * SECOND); // timed out, goes on
+    ck_assert_int_eq(a->r->state, REQUEST_PREFILL);
+    core_scored(f.c, s->node, &scored, f.now_us);
+    ck_assert_int_eq(a->r->usage.kept_tokens, 100);
+    fake_node_step(&f, w, a, 0, 1, FINISH_REASON_STOP);
+    core_step(f.c, w->node, &step, 1, f.now_us);
+    core_scored(f.c, s->node, &scored, f.now_us);
+    scored.request = step.request = 99999999;
+    core_step(f.c, w->node, &step, 1, f.now_us);
+    core_scored(f.c, s->node, &scored, f.now_us);
+    ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert_int_eq(a->n_tokens, 1);
+}
+END_TEST
+
+START_TEST(what_a_worker_group_says_is_checked)
+{
+    struct fake_node *w = worker("w");
+    for (int bad = 0; bad < 3; bad++) {
+        struct client *a = fixture_send(&f, 10, 4);
+        int32_t tokens[] = {1, bad == 0 ? VOCAB : bad == 1 ? -1 : 2, 3, 4, 5};
+        struct sequence_result step = {.request = a->number, .tokens = tokens, .n_tokens = bad == 2 ? 5 : 2};
+        core_step(f.c, w->node, &step, 1, f.now_us);
+        ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
+        ck_assert(a->n_tokens == 0 && !fake_node_has(w, a) && w->cancels == bad + 1);
+    }
+    struct client *failed = fixture_send(&f, 10, 4), *forgotten = fixture_send(&f, 10, 2);
+    fake_node_step(&f, w, failed, 0, 0, FINISH_REASON_ERROR);
+    ck_ended(failed, FINISH_REASON_ERROR, STATUS_INTERNAL);
+    ck_assert(strstr(failed->message, "out of paper"));
+    fake_node_step(&f, w, forgotten, 0, 2, -1); // all its tokens, but not finished
+    ck_ended(forgotten, FINISH_REASON_LENGTH, STATUS_OK);
+    ck_assert_int_eq(w->cancels, 4);
+    struct client *cached = fixture_send(&f, 10, 2), *at_once = fixture_send(&f, 10, 2);
+    int32_t token = 1;
+    struct sequence_result step = {.request = cached->number, .tokens = &token, .n_tokens = 1, .cached_tokens = 99};
+    core_step(f.c, w->node, &step, 1, f.now_us);
+    ck_assert_int_eq(cached->r->usage.cached_tokens, 10);
+    fixture_advance(&f, 0); // at_once is handed out
+    at_once->r->arrived_us -= 9;
+    fake_node_step(&f, w, at_once, 0, 0, FINISH_REASON_STOP); // the first token ended it
+    ck_ended(at_once, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert(at_once->n_tokens == 0 && at_once->timing.ttft_us == 9);
+}
+END_TEST
+
+START_TEST(a_stop_string_ends_the_text_where_the_sink_says)
+{
+    struct fake_node *w = worker("w");
+    struct client *a = fixture_send(&f, 10, 20), *b = fixture_send(&f, 10, 20);
+    a->stop_after = b->stop_after = 3;
+    fake_node_step(&f, w, a, 0, 2, -1);
+    fake_node_step(&f, w, a, 2, 4, -1);
+    ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
+    ck_counts_up(a, 3);
+    ck_assert(a->usage.completion_tokens == 3 && w->cancels == 1);
+    fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node is done with it: no cancel
+    ck_ended(b, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert(b->usage.completion_tokens == 3 && w->cancels == 1);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.completion_tokens == 6);
+    core_status_fini(&status);
+}
+END_TEST
+
+static void refused(struct node_hello hello, const char *word)
+{
+    struct core_node *node = NULL;
+    ck_assert_int_eq(core_attach(f.c, &hello, &f, f.now_us, &node), STATUS_INVALID);
+    ck_assert_ptr_null(node);
+    ck_assert_msg(strstr(status_message(), word), "\"%s\" does not name %s", status_message(), word);
+}
+
+START_TEST(nodes_that_do_not_belong_are_refused)
+{
+    worker("w");
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "new");
+    hello.tokenizer_fingerprint = 78;
+    refused(hello, "tokenizer");
+    hello = fixture_hello(NODE_WORKER, "new");
+    hello.vocab_size = 999;
+    refused(hello, "vocabulary");
+    hello = fixture_hello(NODE_WORKER, "new");
+    hello.model_fingerprint = 6;
+    refused(hello, "same model");
+    int *const counts[] = {&hello.ranks,    &hello.context_tokens, &hello.token_budget,
+                           &hello.max_seqs, &hello.block_tokens,   &hello.kv_blocks};
+    const char *const names[] = {"ranks", "context_tokens", "token_budget", "max_seqs", "block_tokens", "kv_blocks"};
+    for (int i = 0; i < 6; i++) {
+        hello = fixture_hello(NODE_WORKER, "new");
+        *counts[i] = i % 2 ? 0 : -5;
+        refused(hello, names[i]);
+    }
+    refused(fixture_hello(NODE_WORKER, ""), "node_id");
+    refused(fixture_hello(NODE_WORKER, "a\nb"), "node_id");
+    // Another model may take the place of the only one, and speculators have their own.
+    hello = fixture_hello(NODE_WORKER, "w");
+    hello.model_fingerprint = 6;
+    fixture_attach(&f, &hello);
+    hello = fixture_hello(NODE_SPECULATOR, "s");
+    hello.model_fingerprint = 9;
+    hello.kv_blocks = hello.block_tokens = 0;
+    fixture_attach(&f, &hello);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.n_nodes == 2 && status.model_fingerprint == 6);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(silent_and_replaced_nodes_are_lost)
+{
+    struct fake_node *w = worker("w");
+    struct client *a = fixture_send(&f, 10, 4);
+    struct fake_node *w2 = worker("w"); // the same id
+    ck_assert(w->lost && fake_node_has(w2, a) && a->r->usage.replays == 1 && f.ready && f.ready_changes == 1);
+    fixture_advance(&f, 2999 * (int64_t)SECOND);
+    ck_assert(!w2->lost && fake_node_has(w2, a));
+    core_heartbeat(f.c, w2->node, 7, 1, 0, f.now_us);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.nodes[0].kv_blocks_free == 7 && status.nodes[0].running == 1);
+    core_status_fini(&status);
+    fixture_advance(&f, 2999 * (int64_t)SECOND);
+    ck_assert(!w2->lost);
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + SECOND);
+    fixture_advance(&f, SECOND);
+    ck_assert(w2->lost && !f.ready && a->r->state == REQUEST_READY);
+    fixture_advance(&f, 5 * SECOND);
+    ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+}
+END_TEST
+
+START_TEST(readiness_follows_worker_groups_and_draining)
+{
+    speculator("s");
+    ck_assert(!f.ready);
+    struct fake_node *w = worker("w"), *x = worker("x");
+    ck_assert(f.ready && f.ready_changes == 1);
+    struct client *a = fixture_send(&f, 10, 4);
+    struct fake_node *has = fake_node_has(w, a) ? w : x;
+    core_draining(f.c, w->node, f.now_us);
+    ck_assert(f.ready);
+    core_draining(f.c, x->node, f.now_us);
+    ck_assert(!f.ready && f.ready_changes == 2);
+    struct core_status status = fixture_status(&f);
+    ck_assert_str_eq(status.nodes[1].state, "draining");
+    core_status_fini(&status);
+    fake_node_step(&f, has, a, 0, 4, FINISH_REASON_LENGTH); // what runs may end
+    ck_ended(a, FINISH_REASON_LENGTH, STATUS_OK);
+    worker("y");
+    ck_assert(f.ready);
+    struct client *b = fixture_send(&f, 10, 4);
+    core_drain(f.c);
+    ck_assert(!f.ready && !core_idle(f.c) && b->ends == 0);
+    core_cancel(f.c, b->number, f.now_us);
+    ck_assert(core_idle(f.c));
+}
+END_TEST
+
+START_TEST(destroying_ends_what_is_left)
+{
+    worker("w");
+    speculator("s");
+    for (int i = 0; i < 10; i++) {
+        fixture_send(&f, 300, 4);
+        speculate(300, 4);
+    }
+    ck_assert_int_eq(f.ended, 0); // fixture_stop looks at the rest
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core");
+    TCase *tcase = tcase_create("core");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, exactly_the_legal_steps_are_allowed);
+    tcase_add_test(tcase, a_request_lives_without_a_speculator);
+    tcase_add_test(tcase, a_request_lives_with_a_speculator_and_its_times_are_split);
+    tcase_add_test(tcase, who_is_speculated);
+    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_everything);
+    tcase_add_test(tcase, a_lost_speculator_holds_nobody_up);
+    tcase_add_test(tcase, a_draining_speculator_finishes_what_it_has_and_gets_no_more);
+    tcase_add_test(tcase, score_calls_are_answered_or_told_why_not);
+    tcase_add_test(tcase, a_lost_worker_group_is_a_pause_without_repeat_or_gap);
+    tcase_add_test(tcase, a_replayed_request_goes_before_all_others_and_waits_for_a_group);
+    tcase_add_test(tcase, a_request_that_loses_every_group_is_given_up);
+    tcase_add_test(tcase, cancel_works_in_every_state);
+    tcase_add_test(tcase, a_first_token_that_comes_too_late_is_not_waited_for);
+    tcase_add_test(tcase, without_worker_groups_there_is_a_time_of_grace);
+    tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
+    tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
+    tcase_add_test(tcase, the_queue_is_bounded);
+    tcase_add_test(tcase, late_results_are_ignored);
+    tcase_add_test(tcase, what_a_worker_group_says_is_checked);
+    tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);
+    tcase_add_test(tcase, nodes_that_do_not_belong_are_refused);
+    tcase_add_test(tcase, silent_and_replaced_nodes_are_lost);
+    tcase_add_test(tcase, readiness_follows_worker_groups_and_draining);
+    tcase_add_test(tcase, destroying_ends_what_is_left);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core_bins: what goes into the next bin, to whom, and when it waits.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/pack.h"
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+static void setup(void)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+}
+
+static void teardown(void)
+{
+    fixture_stop(&f);
+}
+
+static struct fake_node *worker(const char *id, int token_budget)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, id);
+    hello.token_budget = token_budget;
+    return fixture_attach(&f, &hello);
+}
+
+// Submits without a tick: what comes together is packed together.
+static struct client *put(int n_tokens, int priority)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    client->r->priority = priority;
+    fixture_submit(&f, client);
+    return client;
+}
+
+static void finish(struct fake_node *node, struct client *client)
+{
+    fake_node_step(&f, node, client, 0, 1, FINISH_REASON_STOP);
+}
+
+START_TEST(an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *first = fixture_send(&f, 1, 4);
+    ck_assert(fake_node_has(w, first) && w->bins == 1);
+    struct client *a = fixture_send(&f, 200, 4), *b = fixture_send(&f, 55, 4);
+    ck_assert(!a->r->node && !b->r->node && w->bins == 1); // under half of 512
+    struct client *c = fixture_send(&f, 1, 4);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
+    ck_assert(w->bins == 2 && w->last_bin_items == 3);
+    fixture_send(&f, 512, 4);
+    ck_assert_int_eq(w->bins, 2); // bins_ahead
+    fake_node_step(&f, w, first, 0, 1, -1);
+    ck_assert_int_eq(w->bins, 3); // the first token frees a bin, though the request runs on
+    ck_assert(fake_node_has(w, first));
+}
+END_TEST
+
+START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
+{
+    f.options.bins_ahead = 1;
+    fixture_stop(&f);
+    struct core_options options = f.options;
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+    struct fake_node *w = worker("w", 512);
+    struct client *a = put(100, 0), *b = put(100, 0), *c = put(100, 0);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(w->last_bin_items, 3);
+    struct client *next = fixture_send(&f, 512, 4);
+    fake_node_step(&f, w, a, 0, 1, -1);
+    finish(w, b);
+    ck_assert(!next->r->node);
+    core_cancel(f.c, c->number, f.now_us);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, next));
+}
+END_TEST
+
+START_TEST(the_fullest_bin_of_the_whole_queue_is_taken)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *running[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
+    int32_t length[60], bin_of[60];
+    struct client *queue[60];
+    uint32_t random = 12345;
+    for (int i = 0; i < 60; i++) {
+        random = random * 1664525u + 1013904223u;
+        length[i] = 20 + (int32_t)((random >> 16) % 400);
+        queue[i] = put(length[i], 0);
+    }
+    for (int left = 60; left;) {
+        int n_bins = pack_items(length, left, 512, PACK_BEST_FIT, bin_of), most = 0;
+        for (int b = 0; b < n_bins; b++) {
+            int rows = 0;
+            for (int i = 0; i < left; i++)
+                rows += bin_of[i] == b ? length[i] : 0;
+            if (rows > most) most = rows;
+        }
+        if (most < 256) break; // the last crumbs wait for an idle node
+        int bins = w->bins;
+        fake_node_step(&f, w, running[0], 0, 1, FINISH_REASON_STOP);
+        ck_assert_int_eq(w->bins, bins + 1);
+        ck_assert_int_eq(w->last_bin_rows, most);
+        // The next bin to free: everything of the one before last but one request, which is kept for the next round.
+        running[0] = running[1];
+        int handed = 0, kept = 0;
+        struct client *last = NULL;
+        for (int i = 0; i < left; i++) {
+            if (fake_node_has(w, queue[i])) {
+                if (last) finish(w, last);
+                last = queue[i];
+                handed++;
+            } else {
+                length[kept] = length[i];
+                queue[kept++] = queue[i];
+            }
+        }
+        ck_assert_int_eq(handed, w->last_bin_items);
+        running[1] = last;
+        left = kept;
+    }
+}
+END_TEST
+
+START_TEST(a_prompt_over_the_capacity_has_a_bin_of_its_own)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *small = put(10, 0), *huge = put(2000, 0);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->node);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.prefill_bins.capacity_tokens == 2000);
+    core_status_fini(&status);
+    // Overdue, it is still alone.
+    struct client *again = put(600, 0), *mate = put(20, 0);
+    fixture_advance(&f, SECOND);
+    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->node);
+    finish(w, huge);
+    ck_assert(fake_node_has(w, again) && w->last_bin_items == 1);
+}
+END_TEST
+
+START_TEST(priority_goes_before_fill)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *a = fixture_send(&f, 512, 4);
+    fixture_send(&f, 512, 4);
+    put(512, 0);
+    struct client *important = put(300, 5), *companion = put(212, 0), *lesser = put(400, 4);
+    finish(w, a);
+    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->node);
+    ck_assert_int_eq(w->last_bin_rows, 512);
+}
+END_TEST
+
+START_TEST(overdue_requests_go_first_oldest_first_then_priority_then_length)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *a = fixture_send(&f, 512, 4), *b = fixture_send(&f, 512, 4);
+    struct client *oldest = put(100, -3);
+    fixture_advance(&f, 10);
+    struct client *second = put(450, 9); // does not fit beside the oldest
+    fixture_advance(&f, 10);
+    struct client *third = put(101, 0);
+    fixture_advance(&f, SECOND - 1);
+    struct client *prior = put(50, 1), *longer = put(200, 0), *filler = put(60, 0), *shorter = put(10, 0);
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 1);
+    fixture_advance(&f, 1);
+    finish(w, a);
+    ck_assert(w->last_bin_items == 5 && w->last_bin_rows == 100 + 101 + 50 + 200 + 60);
+    uint64_t *in = &w->requests[w->n_requests - 5];
+    ck_assert(in[0] == oldest->number && in[1] == third->number && in[2] == prior->number);
+    ck_assert(in[3] == longer->number && in[4] == filler->number);
+    finish(w, b);
+    ck_assert(fake_node_has(w, second) && fake_node_has(w, shorter)); // and now the next
+}
+END_TEST
+
+START_TEST(becoming_overdue_ends_the_wait_for_a_fuller_bin)
+{
+    struct fake_node *w = worker("w", 512);
+    fixture_send(&f, 10, 4);
+    struct client *alone = fixture_send(&f, 10, 4);
+    ck_assert(!alone->r->node);
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + SECOND);
+    fixture_advance(&f, SECOND - 1);
+    ck_assert(!alone->r->node);
+    fixture_advance(&f, 1);
+    ck_assert(fake_node_has(w, alone));
+}
+END_TEST
+
+// Perfect bins arrive for ever: only its age gets the awkward one in, and then at once.
+START_TEST(no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *on[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
+    struct client *awkward = fixture_send(&f, 300, 4), *stream[2] = {put(512, 3), put(200, 3)};
+    int bins = 0;
+    while (!awkward->r->node) {
+        bool overdue = awkward->r->overdue;
+        fixture_advance(&f, 30000);
+        overdue |= awkward->r->overdue;
+        struct client *perfect = put(512, 3); // more important, and fuller
+        int before = w->bins;
+        finish(w, on[0]);
+        ck_assert_int_eq(w->bins, before + 1);
+        ck_assert_msg(!overdue || awkward->r->node, "overdue, yet not in the next bin");
+        on[0] = on[1];
+        on[1] = stream[0];
+        if (!awkward->r->node) ck_assert(fake_node_has(w, on[1]));
+        stream[0] = perfect;
+        bins++;
+    }
+    ck_assert_int_gt(bins, 30); // it did have to wait until then
+    ck_assert_int_ge(f.now_us - awkward->r->arrived_us, SECOND);
+    ck_assert(w->last_bin_rows == 500 && stream[1]->r->node); // the rest of its bin is not wasted
+}
+END_TEST
+
+START_TEST(a_group_is_not_given_more_than_its_kv_blocks_and_sequences)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 20;
+    hello.max_seqs = 5;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *all[4];
+    for (int i = 0; i < 4; i++)
+        all[i] = put(96, 0); // six blocks and one for a token or four: seven each
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(w->n_requests, 2);
+    fake_node_step(&f, w, all[0], 0, 1, -1);
+    fake_node_step(&f, w, all[1], 0, 1, -1);
+    ck_assert_int_eq(w->n_requests, 2); // idle by its bins, but full
+    fake_node_step(&f, w, all[0], 1, 1, FINISH_REASON_STOP);
+    ck_assert(w->n_requests == 2 && fake_node_has(w, all[2]));
+    core_cancel(f.c, all[1]->number, f.now_us);
+    core_cancel(f.c, all[2]->number, f.now_us);
+    core_cancel(f.c, all[3]->number, f.now_us);
+    for (int i = 0; i < 9; i++)
+        put(10, 0);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(w->n_requests, 5);
+}
+END_TEST
+
+START_TEST(what_grows_on_a_group_counts)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 20;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *growing = fixture_request(&f, 16, 120); // expected: 1 + 2 of at most 9 blocks
+    growing->r->prefill.mode = PREFILL_OFF;
+    fixture_submit(&f, growing);
+    fixture_advance(&f, 0);
+    fake_node_step(&f, w, growing, 0, 100, -1); // now 8 + 1
+    struct client *big = put(190, 0);           // 12 + 1
+    fixture_advance(&f, 0);
+    ck_assert(!big->r->node);
+    fake_node_step(&f, w, growing, 100, 1, FINISH_REASON_STOP);
+    ck_assert(fake_node_has(w, big));
+}
+END_TEST
+
+START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 40;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *small[4];
+    for (int i = 0; i < 4; i++) {
+        small[i] = put(140, 0); // ten blocks
+        fixture_advance(&f, 0);
+        fake_node_step(&f, w, small[i], 0, 1, -1);
+    }
+    ck_assert_int_eq(w->n_requests, 4);
+    struct client *large = fixture_send(&f, 470, 4); // 31 of the 40
+    struct client *next = fixture_send(&f, 140, 4);
+    fake_node_step(&f, w, small[0], 1, 1, FINISH_REASON_STOP);
+    ck_assert(fake_node_has(w, next)); // not overdue yet: nobody waits for it
+    fake_node_step(&f, w, next, 0, 1, -1);
+    fixture_advance(&f, SECOND);
+    struct client *late = fixture_send(&f, 140, 4);
+    fake_node_step(&f, w, small[1], 1, 1, FINISH_REASON_STOP);
+    fake_node_step(&f, w, small[2], 1, 1, FINISH_REASON_STOP);
+    ck_assert(!late->r->node && !large->r->node);
+    // Other groups are not kept empty for it.
+    hello = fixture_hello(NODE_WORKER, "x");
+    hello.kv_blocks = 35;
+    struct fake_node *x = fixture_attach(&f, &hello);
+    ck_assert(fake_node_has(x, large)); // here it fits at once
+    ck_assert(fake_node_has(w, late));
+}
+END_TEST
+
+START_TEST(only_one_group_is_kept_for_a_starved_request)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 40;
+    struct fake_node *nodes[2];
+    nodes[0] = fixture_attach(&f, &hello);
+    strcpy(hello.node_id, "x");
+    nodes[1] = fixture_attach(&f, &hello);
+    struct client *on[2];
+    for (int i = 0; i < 2; i++) {
+        on[i] = fixture_send(&f, 300, 4);
+        fake_node_step(&f, on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1], on[i], 0, 1, -1);
+    }
+    ck_assert(on[0]->r->node != on[1]->r->node);
+    struct client *large = fixture_send(&f, 470, 4);
+    fixture_advance(&f, SECOND);
+    struct client *small[6];
+    for (int i = 0; i < 6; i++) {
+        small[i] = fixture_send(&f, 20, 4);
+        if (i == 0) ck_assert(small[0]->r->node); // by the group that is not kept
+        if (small[i]->r->node) ck_assert(small[i]->r->node == small[0]->r->node);
+    }
+    for (int i = 0; i < 2; i++) { // the kept one comes free
+        struct fake_node *node = on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1];
+        if (on[i]->r->node == small[0]->r->node) continue;
+        fake_node_step(&f, node, on[i], 1, 1, FINISH_REASON_STOP);
+        ck_assert(fake_node_has(node, large));
+    }
+}
+END_TEST
+
+START_TEST(the_group_kept_for_a_starved_request_stays_the_same)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.kv_blocks = 40;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *on_w[2] = {fixture_send(&f, 230, 4), NULL};
+    fake_node_step(&f, w, on_w[0], 0, 1, -1);
+    on_w[1] = fixture_send(&f, 230, 4); // 32 of 40
+    fake_node_step(&f, w, on_w[1], 0, 1, -1);
+    strcpy(hello.node_id, "x");
+    struct fake_node *x = fixture_attach(&f, &hello);
+    struct client *on_x = fixture_send(&f, 400, 4); // 26 of 40
+    fake_node_step(&f, x, on_x, 0, 1, -1);
+    struct client *large = fixture_send(&f, 470, 4);
+    fixture_advance(&f, SECOND); // x, the emptiest, is kept for it
+    fake_node_step(&f, w, on_w[0], 1, 1, FINISH_REASON_STOP);
+    struct client *small = fixture_send(&f, 10, 4); // w is the emptiest now
+    ck_assert(!large->r->node && fake_node_has(w, small));
+    fake_node_step(&f, x, on_x, 1, 1, FINISH_REASON_STOP);
+    ck_assert(fake_node_has(x, large));
+}
+END_TEST
+
+START_TEST(the_node_with_the_least_to_do_is_next)
+{
+    struct fake_node *a = worker("a", 512), *b = worker("b", 512), *c = worker("c", 512);
+    struct client *requests[6];
+    for (int i = 0; i < 6; i++)
+        requests[i] = put(512 - 50 * i, 0);
+    fixture_advance(&f, 0);
+    // 512 462 412 to each of the three, then the rest to who had least: 412, 462, 512.
+    ck_assert(a->bins == 2 && b->bins == 2 && c->bins == 2);
+    ck_assert_ptr_eq(requests[2]->r->node, requests[3]->r->node);
+    ck_assert_ptr_eq(requests[1]->r->node, requests[4]->r->node);
+    ck_assert_ptr_eq(requests[0]->r->node, requests[5]->r->node);
+}
+END_TEST
+
+START_TEST(a_request_waits_for_a_node_that_can_hold_it)
+{
+    struct fake_node *w = worker("w", 512);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "long");
+    hello.context_tokens = 8192;
+    struct fake_node *big = fixture_attach(&f, &hello);
+    struct client *a = put(6000, 0), *b = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->node && fake_node_has(w, small));
+    struct client *thin = fixture_send(&f, 10, 4); // a long queue, but not for w
+    ck_assert(!thin->r->node && w->bins == 1);
+    fixture_detach(&f, big); // nobody can hold them any more: a time of grace, then told so
+    fixture_advance(&f, 5 * SECOND - 1);
+    ck_assert_int_eq(c->ends, 0);
+    fixture_advance(&f, 1);
+    ck_assert(a->status == STATUS_UNAVAILABLE && c->status == STATUS_UNAVAILABLE && small->ends == 0);
+}
+END_TEST
+
+START_TEST(whole_prompts_are_packed_for_speculators)
+{
+    worker("w", 512);
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
+    struct fake_node *s = fixture_attach(&f, &hello);
+    struct client *all[4];
+    int lengths[] = {300, 212, 256, 255};
+    for (int i = 0; i < 4; i++) {
+        all[i] = fixture_request(&f, lengths[i], 4);
+        fixture_submit(&f, all[i]);
+    }
+    fixture_advance(&f, 0);
+    ck_assert(s->bins == 2 && s->n_requests == 4);
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.score_bins.bins == 2 && status.score_bins.tokens == 1023 && status.score_bins.items == 4);
+    ck_assert(status.score_bins.capacity_tokens == 1024 && status.prefill_bins.bins == 0);
+    core_status_fini(&status);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core_bins");
+    TCase *tcase = tcase_create("core_bins");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
+    tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
+    tcase_add_test(tcase, the_fullest_bin_of_the_whole_queue_is_taken);
+    tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
+    tcase_add_test(tcase, priority_goes_before_fill);
+    tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
+    tcase_add_test(tcase, becoming_overdue_ends_the_wait_for_a_fuller_bin);
+    tcase_add_test(tcase, no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin);
+    tcase_add_test(tcase, a_group_is_not_given_more_than_its_kv_blocks_and_sequences);
+    tcase_add_test(tcase, what_grows_on_a_group_counts);
+    tcase_add_test(tcase, small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for);
+    tcase_add_test(tcase, only_one_group_is_kept_for_a_starved_request);
+    tcase_add_test(tcase, the_group_kept_for_a_starved_request_stays_the_same);
+    tcase_add_test(tcase, the_node_with_the_least_to_do_is_next);
+    tcase_add_test(tcase, a_request_waits_for_a_node_that_can_hold_it);
+    tcase_add_test(tcase, whole_prompts_are_packed_for_speculators);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

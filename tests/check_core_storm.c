@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core under a random storm: clients that come, cancel and repeat ids, nodes that come, go, answer late, wrongly
+// or not at all, time in leaps. All counters are recomputed from scratch again and again, every client's tokens have to
+// count up from zero whatever happened to its groups, and in the end everything must have ended exactly once.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/core_state.h"
+#include "tests/core_fixture.h"
+
+enum { EVENTS = 110000, CLIENTS_MAX = 40000, SLOTS = 6 };
+
+static struct fixture f;
+static struct client *clients[CLIENTS_MAX]; // by number
+static uint64_t first_number, last_number;
+static struct fake_node *slots[SLOTS];
+static int events, expected_max[CLIENTS_MAX];
+static uint64_t seen_states;
+
+static uint64_t random_state;
+static int random_below(int n)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int)((random_state >> 33) % (uint64_t)n);
+}
+
+static bool one_in(int n)
+{
+    return random_below(n) == 0;
+}
+
+// --- the invariants
+
+static void check_node(const struct core_node *node)
+{
+    int64_t bin_tokens = 0, kv_blocks = 0;
+    int in_bins = 0, open = 0, count = 0;
+    struct core_bin *bins[16];
+    int n_bins = 0;
+    for (const struct request *r = node->requests.first; r; r = r->next, count++) {
+        ck_cheap(r->node == node);
+        ck_cheap(r->list == &node->requests);
+        bool worker = node->hello.role == NODE_WORKER;
+        ck_cheap(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
+        kv_blocks += r->kv_blocks;
+        if (!r->bin) continue;
+        bin_tokens += r->bin_tokens;
+        in_bins++;
+        int b = 0;
+        while (b < n_bins && bins[b] != r->bin)
+            b++;
+        if (b < n_bins) continue;
+        ck_cheap(n_bins < 16);
+        bins[n_bins++] = r->bin;
+        open += r->bin->open;
+    }
+    ck_cheap(count == node->requests.count);
+    ck_cheap(n_bins == node->bins);
+    ck_cheap(open == in_bins);
+    ck_cheap(bin_tokens == node->bin_tokens);
+    ck_cheap(kv_blocks == node->kv_blocks);
+    ck_cheap(node->bins <= f.options.bins_ahead);
+    ck_cheap(count <= node->hello.max_seqs);
+}
+
+static void check_pool(const struct core_pool *pool, int *count_p)
+{
+    int64_t tokens = 0;
+    int overdue = 0, count = 0;
+    for (const struct request *r = pool->queue.first; r; r = r->next, count++) {
+        ck_cheap(r->state == (pool->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
+        ck_cheap(!r->node && !r->bin && r->list == &pool->queue);
+        tokens += core_request_rows(r);
+        overdue += r->overdue;
+        // Who is overdue stands before who is not.
+        if (r->overdue && r->prev) ck_cheap(r->prev->overdue);
+    }
+    ck_cheap(tokens == pool->tokens);
+    ck_cheap(overdue == pool->overdue);
+    ck_cheap(count == pool->queue.count);
+    *count_p += count;
+}
+
+static void check_invariants(void)
+{
+    int count = 0, running = 0, nodes[2] = {0};
+    int64_t waiting_tokens = 0;
+    check_pool(&f.c->pools[NODE_SPECULATOR], &count);
+    check_pool(&f.c->pools[NODE_WORKER], &count);
+    for (const struct core_node *node = f.c->nodes; node; node = node->next) {
+        check_node(node);
+        count += node->requests.count;
+        if (node->hello.role == NODE_WORKER) running += node->requests.count;
+        if (!node->draining) nodes[node->hello.role]++;
+    }
+    for (size_t b = 0; b < f.c->table.buckets; b++) {
+        for (const struct request *r = f.c->table.by_number[b]; r; r = r->number_next) {
+            if (!r->node || r->node->hello.role != NODE_WORKER) waiting_tokens += r->n_tokens;
+            if (r->timer_index >= 0) ck_cheap(f.c->timers.heap[r->timer_index] == r);
+            seen_states |= UINT64_C(1) << r->state;
+        }
+    }
+    ck_cheap(count == f.c->table.count); // every request is in a queue or on a node
+    ck_cheap(count == f.submitted - f.ended);
+    ck_cheap(running == f.c->running);
+    ck_cheap(waiting_tokens == f.c->waiting_tokens);
+    ck_cheap(nodes[NODE_SPECULATOR] == f.c->pools[NODE_SPECULATOR].nodes);
+    ck_cheap(nodes[NODE_WORKER] == f.c->pools[NODE_WORKER].nodes);
+    ck_cheap(f.ready == (nodes[NODE_WORKER] > 0));
+    const struct core_totals *t = &f.c->totals;
+    ck_cheap(t->requests == (uint64_t)f.submitted);
+    ck_cheap(t->done + t->failed + t->cancelled + t->refused == (uint64_t)f.ended);
+}
+
+// --- the events
+
+static struct client *some_client(void)
+{
+    if (last_number < first_number) return NULL;
+    // Mostly one of the latest, which may still be running.
+    uint64_t span = last_number - first_number + 1;
+    if (span > 40 && !one_in(5)) span = 40;
+    return clients[last_number - (uint64_t)random_below((int)span) - first_number];
+}
+
+static void submit(void)
+{
+    if (last_number + 1 - first_number >= CLIENTS_MAX) return;
+    int n_tokens = one_in(20) ? 1 + random_below(3000) : 1 + random_below(300), max_tokens = 1 + random_below(12);
+    struct client *client = fixture_request(&f, n_tokens, max_tokens);
+    struct request *r = client->r;
+    if (!first_number) first_number = r->number;
+    last_number = r->number;
+    clients[r->number - first_number] = client;
+    expected_max[r->number - first_number] = max_tokens;
+    r->prefill.mode = (enum prefill_mode)random_below(3);
+    if (one_in(10)) r->prefill.keep_rate = 1;
+    if (one_in(4)) r->priority = random_below(5) - 2;
+    if (one_in(10)) r->ttft_deadline_us = f.now_us + random_below(3 * SECOND);
+    if (one_in(3)) r->id = mem_format("id-%d", random_below(500));
+    if (one_in(8)) client->stop_after = 1 + random_below(8);
+    if (one_in(10)) {
+        r->score_only = true;
+        r->want_importance = one_in(2);
+    }
+    fixture_submit(&f, client);
+}
+
+static void attach(int slot)
+{
+    struct node_hello hello = fixture_hello(slot < SLOTS / 2 ? NODE_WORKER : NODE_SPECULATOR, slots[slot]->id);
+    hello.context_tokens = one_in(3) ? 8192 : 2000;
+    hello.token_budget = 128 << random_below(4);
+    hello.kv_blocks = 40 << random_below(4);
+    hello.max_seqs = 4 + random_below(40);
+    // A slot that is attached is taken over: its old link must be told first, by node_lost.
+    struct fake_node *old = slots[slot];
+    struct fake_node *node = old->node ? mem_alloc(sizeof *node) : old;
+    memcpy(node->id, old->id, sizeof node->id);
+    node->lost = false;
+    node->n_requests = 0;
+    ck_cheap(core_attach(f.c, &hello, node, f.now_us, &node->node) == STATUS_OK);
+    if (node == old) return;
+    ck_cheap(old->lost && !old->node);
+    slots[slot] = node;
+    free(old);
+}
+
+static void change_node(void)
+{
+    int slot = random_below(SLOTS);
+    struct fake_node *node = slots[slot];
+    if (!node->node || one_in(4)) {
+        attach(slot);
+    } else if (one_in(3)) {
+        core_draining(f.c, node->node, f.now_us);
+    } else if (one_in(2)) {
+        struct core_node *gone = node->node;
+        node->node = NULL;
+        node->n_requests = 0;
+        core_detach(f.c, gone, "its stream ended", f.now_us);
+    }
+}
+
+static void step_worker(struct fake_node *node)
+{
+    int n = 1 + random_below(6);
+    for (int i = 0; i < n && node->n_requests; i++) {
+        uint64_t number = node->requests[random_below(node->n_requests)];
+        struct client *client = clients[number - first_number];
+        ck_cheap(client->r && client->r->node == node->node);
+        int left = expected_max[number - first_number] - client->n_tokens,
+            n_tokens = 1 + random_below(left < 3 ? left : 3);
+        int32_t tokens[4];
+        for (int t = 0; t < n_tokens; t++)
+            tokens[t] = client->n_tokens + t; // what a resumed request has to continue with
+        struct sequence_result result = {.request = number, .tokens = tokens, .n_tokens = n_tokens};
+        result.finished = n_tokens == left || one_in(10);
+        result.reason = n_tokens == left ? FINISH_REASON_LENGTH : FINISH_REASON_STOP;
+        if (one_in(200)) {
+            result.finished = true;
+            result.reason = FINISH_REASON_ERROR;
+            result.error = "broken";
+        }
+        if (one_in(300)) tokens[0] = VOCAB + random_below(100);
+        if (one_in(300)) result.n_tokens = 0; // nothing new, or an end without
+        if (result.finished) fake_node_forget(node, number);
+        core_step(f.c, node->node, &result, 1, f.now_us);
+    }
+}
+
+static void step_speculator(struct fake_node *node)
+{
+    uint64_t number = node->requests[random_below(node->n_requests)];
+    struct client *client = clients[number - first_number];
+    ck_cheap(client->r && client->r->node == node->node);
+    int n = client->r->n_tokens;
+    float *importance = mem_alloc_array((size_t)n, sizeof *importance);
+    int first = random_below(n);
+    struct token_range kept[2] = {{first, first + random_below(n - first)}, {n - 1, n - 1}};
+    struct score_result result = {.request = number,
+                                  .kept = kept,
+                                  .n_kept = kept[0].last < n - 1 ? 2 : 1,
+                                  .importance = importance,
+                                  .n_importance = n};
+    if (one_in(20)) result.error = "broken";
+    if (one_in(20)) kept[0].last += n;
+    if (one_in(50)) result.n_importance--;
+    fake_node_forget(node, number);
+    core_scored(f.c, node->node, &result, f.now_us);
+    free(importance);
+}
+
+// Results of requests that are not on that node: of the past, of another one, of nobody.
+static void late_result(struct fake_node *node)
+{
+    struct client *client = some_client();
+    uint64_t number = client && !one_in(5) ? client->number : (uint64_t)random_below(1 << 30) + (UINT64_C(1) << 40);
+    if (client && number == client->number && client->r && client->r->node == node->node) return;
+    int32_t token = 999;
+    struct sequence_result step = {.request = number, .tokens = &token, .n_tokens = 1, .finished = one_in(2)};
+    struct token_range kept = {0, 0};
+    struct score_result scored = {.request = number, .kept = &kept, .n_kept = 1};
+    if (one_in(2)) {
+        core_step(f.c, node->node, &step, 1, f.now_us);
+    } else {
+        core_scored(f.c, node->node, &scored, f.now_us);
+    }
+}
+
+static void one_event(void)
+{
+    struct fake_node *node = slots[random_below(SLOTS)];
+    int kind = random_below(100);
+    if (kind < 14) {
+        submit();
+    } else if (kind < 50) {
+        if (node->node && node->n_requests) {
+            (node->node->hello.role == NODE_WORKER ? step_worker : step_speculator)(node);
+        }
+    } else if (kind < 66) {
+        if (node->node) late_result(node);
+    } else if (kind < 70) {
+        struct client *client = some_client();
+        bool runs = client && client->ends == 0;
+        if (client) ck_cheap(core_cancel(f.c, client->number, f.now_us) == runs);
+    } else if (kind < 71) {
+        char *id = mem_format("id-%d", random_below(500));
+        core_abort(f.c, id, f.now_us);
+        free(id);
+    } else if (kind < 85) {
+        f.now_us += one_in(300) ? 3 * SECOND : random_below(20000);
+    } else if (kind < 96) {
+        if (node->node) core_heartbeat(f.c, node->node, random_below(100), node->n_requests, 0, f.now_us);
+    } else if (one_in(10)) {
+        change_node();
+    }
+    events++;
+}
+
+START_TEST(a_storm_of_events_leaves_nothing_behind)
+{
+    fixture_init(&f);
+    f.options.max_wait_us = SECOND / 5;
+    f.options.heartbeat_us = 2 * SECOND;
+    f.options.max_queue_requests = 60;
+    f.options.max_queue_tokens = 20000;
+    fixture_start(&f);
+    random_state = 42 + (uint64_t)_i;
+    for (int slot = 0; slot < SLOTS; slot++) {
+        slots[slot] = mem_alloc(sizeof **slots);
+        slots[slot]->id[0] = (char)('a' + slot);
+        attach(slot);
+    }
+    while (events < EVENTS) {
+        one_event();
+        if (one_in(3)) fixture_advance(&f, 0);
+        if (events % 32 == 0) check_invariants();
+    }
+    // Then the weather clears: no new requests, nodes for all, answers until all is done.
+    for (int slot = 0; slot < SLOTS; slot++)
+        attach(slot);
+    for (int round = 0; round < 100000 && !core_idle(f.c); round++) {
+        fixture_advance(&f, 1000);
+        for (int slot = 0; slot < SLOTS; slot++) {
+            struct fake_node *node = slots[slot];
+            if (!node->node) attach(slot);
+            core_heartbeat(f.c, node->node, 0, 0, 0, f.now_us);
+            if (node->n_requests) (node->node->hello.role == NODE_WORKER ? step_worker : step_speculator)(node);
+        }
+    }
+    check_invariants();
+    ck_assert(core_idle(f.c) && f.ended == f.submitted);
+    ck_assert(f.c->timers.count == 0 && f.c->running == 0 && f.c->waiting_tokens == 0 && !f.c->starved);
+    uint64_t completion = 0, replays = 0, kept = 0;
+    for (uint64_t number = first_number; number <= last_number; number++) {
+        const struct client *client = clients[number - first_number];
+        for (int i = 0; i < client->n_tokens; i++)
+            ck_cheap(client->tokens[i] == i); // no repeat, no gap
+        completion += (uint64_t)client->usage.completion_tokens;
+        replays += (uint64_t)client->usage.replays;
+        kept += (uint64_t)client->usage.kept_tokens;
+    }
+    const struct core_totals *t = &f.c->totals;
+    ck_assert_uint_eq(completion, t->completion_tokens);
+    ck_assert_uint_eq(replays, t->replays);
+    ck_assert_uint_ge(kept, t->kept_tokens); // scored-only requests keep too
+    for (const struct core_node *node = f.c->nodes; node; node = node->next)
+        ck_assert(node->bins == 0 && node->bin_tokens == 0 && node->kv_blocks == 0 && node->requests.count == 0);
+    printf("storm %d: %d events, %d requests: done %d failed %d cancelled %d refused %d, replays %d, degraded %d, bins "
+           "%d\n",
+           _i, events, f.submitted, (int)t->done, (int)t->failed, (int)t->cancelled, (int)t->refused, (int)t->replays,
+           (int)t->degraded, (int)(f.c->pools[0].totals.bins + f.c->pools[1].totals.bins));
+    fflush(stdout);
+    // The storm has been everywhere.
+    ck_assert(t->done > 1000 && t->failed > 50 && t->cancelled > 100 && t->refused > 50 && t->replays > 50);
+    for (enum skip_reason reason = SKIP_NONE; reason < SKIP_COUNT; reason++)
+        ck_assert_msg(t->skipped[reason] > 0, "no request was skipped for %s", skip_reason_name(reason));
+    fixture_stop(&f);
+    for (int slot = 0; slot < SLOTS; slot++)
+        free(slots[slot]);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core_storm");
+    TCase *tcase = tcase_create("core_storm");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, a_storm_of_events_leaves_nothing_behind, 0, 3);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

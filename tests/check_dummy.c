@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// model/dummy.h: a model opens from its config.json alone, its values are the same every time and however they are
+// split over ranks, and they are of the scale that trained weights have.
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/convert.h"
+#include "model/dummy.h"
+#include "tests/forward.h"
+
+enum { VOCAB = 515, N_TOKENS = 9 };
+
+static struct forward f;
+
+static char *shape_path(const char *name)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    return mem_format("%s/tests/data/shapes/%s", source ? source : ".", name);
+}
+
+static struct model_options options_for(const char *path, const char *backend, const char *dtype)
+{
+    return (struct model_options){.dir = path,
+                                  .dummy = true,
+                                  .backend = backend,
+                                  .dtype = dtype,
+                                  .threads = 1,
+                                  .max_rows = 32,
+                                  .max_seqs = 2,
+                                  .max_context = 64,
+                                  .n_kv_blocks = 8};
+}
+
+// Logits of the last of a few tokens.
+static float *logits_of(const char *name, const char *backend, const char *dtype, int size)
+{
+    static const int32_t token[N_TOKENS] = {3, 1, 4, 1, 5, 9, 2, 6, 514};
+    char *path = shape_path(name);
+    struct model_options options = options_for(path, backend, dtype);
+    struct ranks ranks;
+    ranks_open(&ranks, &options, size);
+    forward_start(&f, 1);
+    forward_add(&f, 0, 0, token, NULL, N_TOKENS, LOGITS_LAST);
+    float *copy = mem_copy(ranks_forward(&ranks, &f.batch).logits, VOCAB * sizeof *copy);
+    ranks_close(&ranks);
+    free(path);
+    return copy;
+}
+
+START_TEST(a_shape_alone_runs_and_always_alike)
+{
+    static const char *const shapes[] = {"tiny.json", "tiny-qwen3.json"}, *const backends[] = {"reference", "cpu"};
+    const char *shape = shapes[_i / 2], *backend = backends[_i % 2];
+    float *one = logits_of(shape, backend, "f32", 1), *again = logits_of(shape, backend, "f32", 1);
+    float *split = logits_of(shape, backend, "f32", 2), *bf16 = logits_of(shape, backend, "auto", 1);
+    ck_assert_mem_eq(one, again, VOCAB * sizeof *one);
+    double squares = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        ck_assert_double_eq_tol((double)one[i], (double)split[i], 1e-5); // rows and columns of the same matrices
+        ck_assert_double_eq_tol((double)one[i], (double)bf16[i], 0.02);
+        squares += (double)one[i] * (double)one[i];
+    }
+    // The head sums 64 products of numbers of size 1 and 0.02: 0.16.
+    double size = sqrt(squares / VOCAB);
+    ck_assert_msg(size > 0.1 && size < 0.25, "logits of size %g", size);
+    free(one);
+    free(again);
+    free(split);
+    free(bf16);
+}
+END_TEST
+
+START_TEST(values_are_of_the_scale_of_trained_weights)
+{
+    char *path = shape_path("tiny.json");
+    struct model_config config;
+    ck_assert_int_eq(model_config_read(path, &config), STATUS_OK);
+    struct dummy *d = dummy_create(&config);
+    static float row[64], other[64];
+    double sum = 0, squares = 0;
+    struct matrix_view up = dummy_view(d, "model.layers.0.mlp.up_proj.weight", 96, 64);
+    for (int r = 0; r < 96; r++) {
+        matrix_view_read(&up, r, 0, 64, row);
+        for (int c = 0; c < 64; c++) {
+            sum += (double)row[c];
+            squares += (double)row[c] * (double)row[c];
+        }
+    }
+    ck_assert_double_eq_tol(sum / (96 * 64), 0, 1e-3);
+    ck_assert_double_eq_tol(sqrt(squares / (96 * 64)), 0.02, 1e-3);
+
+    struct matrix_view next = dummy_view(d, "model.layers.1.mlp.up_proj.weight", 96, 64);
+    matrix_view_read(&up, 0, 0, 64, row);
+    matrix_view_read(&next, 0, 0, 64, other);
+    ck_assert_mem_ne(row, other, sizeof row);
+    struct matrix_view norm = dummy_view(d, "model.norm.weight", 0, 64);
+    matrix_view_read(&norm, 0, 0, 64, row);
+    for (int c = 0; c < 64; c++)
+        ck_assert(row[c] == 1);
+    dummy_free(d);
+    free(path);
+}
+END_TEST
+
+START_TEST(a_real_open_of_a_shape_says_what_is_missing)
+{
+    char *path = shape_path("tiny.json");
+    struct model_options options = options_for(path, "cpu", "auto");
+    options.dummy = false;
+    struct ranks ranks;
+    ck_assert_int_ne(ranks_try_open(&ranks, &options, 1), STATUS_OK);
+    ck_assert_msg(strstr(status_message(), "tiny.json") != NULL, "%s", status_message());
+    options = options_for(path, "cpu", "auto");
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 4), STATUS_UNSUPPORTED); // 2 KV heads
+    ck_assert_msg(strstr(status_message(), "tiny.json: 2 KV heads") != NULL, "%s", status_message());
+    free(path);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("dummy");
+    TCase *tcase = tcase_create("dummy");
+    tcase_add_loop_test(tcase, a_shape_alone_runs_and_always_alike, 0, 4);
+    tcase_add_test(tcase, values_are_of_the_scale_of_trained_weights);
+    tcase_add_test(tcase, a_real_open_of_a_shape_says_what_is_missing);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

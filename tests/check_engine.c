@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step protocol with ranks as threads of one process: agreement on failures, release, death of the leader, the
+// watchdog; and the pool of KV blocks. check_engine_mpi does it again between processes.
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/doorbell.h"
+#include "engine/engine.h"
+#include "engine/kv_pool.h"
+#include "engine/watchdog.h"
+#include "tests/forward.h"
+#include "tests/tiny_model.h"
+
+enum { RANKS = 3 };
+
+// ---- ranks as threads ----
+
+struct rank {
+    pthread_t thread;
+    struct comm *comm;
+    const char *dir;
+    struct engine *engine;
+    enum status status;
+    char message[256];
+};
+
+static void keep_message(struct rank *r)
+{
+    snprintf(r->message, sizeof r->message, "%s", status_message());
+}
+
+static void start_ranks(struct rank *ranks, int size, void *(*first)(void *), void *(*others)(void *))
+{
+    struct comm *comms[RANKS];
+    ck_assert_int_eq(comm_open_threads(size, comms), STATUS_OK);
+    for (int r = 0; r < size; r++) {
+        ranks[r].comm = comms[r];
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, r ? others : first, &ranks[r]), 0);
+    }
+}
+
+static void join_ranks(struct rank *ranks, int size)
+{
+    for (int r = 0; r < size; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        ranks[r].comm->ops->close(ranks[r].comm);
+    }
+}
+
+static struct model_options options_for(const char *dir)
+{
+    return (struct model_options){
+        .dir = dir, .backend = "cpu", .dtype = "f32", .threads = 1, .max_rows = 64, .max_seqs = 32, .n_kv_blocks = 64};
+}
+
+static void *open_rank(void *arg)
+{
+    struct rank *r = arg;
+    struct model_options options = options_for(r->dir);
+    r->status = engine_open(&options, r->comm, &r->engine);
+    keep_message(r);
+    return NULL;
+}
+
+static void *follow_rank(void *arg)
+{
+    struct rank *r = arg;
+    open_rank(r);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = engine_follow(r->engine);
+    keep_message(r);
+    engine_close(r->engine);
+    return NULL;
+}
+
+// ---- the engine ----
+
+static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
+enum { PROMPT = sizeof prompt / sizeof *prompt };
+
+static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
+{
+    size_t vocab = (size_t)model_get_config(engine_model(engine))->vocab_size;
+    for (int step = 0; step < 3; step++) {
+        forward_start(f, 2);
+        if (step == 0) forward_add(f, 0, 0, prompt, NULL, PROMPT, LOGITS_ALL);
+        if (step > 0) forward_add(f, 0, PROMPT + step - 1, prompt + step, NULL, 1, LOGITS_LAST);
+        if (step > 0) forward_add(f, 1, 4 * (step - 1), prompt, NULL, 4, LOGITS_LAST);
+        struct forward_result mine;
+        ck_assert_int_eq(engine_forward(engine, &f->batch, &mine), STATUS_OK);
+        struct forward_result theirs = ranks_forward(alone, &f->batch);
+        ck_assert_mem_eq(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float));
+    }
+}
+
+static void *lead_rank(void *arg)
+{
+    struct rank *r = arg;
+    open_rank(r);
+    ck_assert_int_eq(r->status, STATUS_OK);
+    struct ranks alone;
+    struct model_options options = options_for(r->dir);
+    ranks_open(&alone, &options, r->comm->size);
+    struct forward *f = calloc(1, sizeof *f);
+    steps(r->engine, &alone, f);
+    free(f);
+    ranks_close(&alone);
+    engine_close(r->engine);
+    return NULL;
+}
+
+START_TEST(a_group_steps_like_its_model_and_lets_go)
+{
+    struct tiny_model spec = tiny_model_spec("llama3");
+    char *dir = tiny_model_temp(&spec);
+    struct rank ranks[RANKS] = {{.dir = dir}, {.dir = dir}};
+    start_ranks(ranks, 2, lead_rank, follow_rank);
+    join_ranks(ranks, 2);
+    ck_assert_msg(ranks[1].status == STATUS_OK, "%s", ranks[1].message);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(one_rank_needs_no_followers)
+{
+    struct tiny_model spec = tiny_model_spec("qwen2");
+    char *dir = tiny_model_temp(&spec);
+    struct rank rank = {.dir = dir};
+    ck_assert_int_eq(comm_open_self(&rank.comm), STATUS_OK);
+    lead_rank(&rank);
+    rank.comm->ops->close(rank.comm);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(one_failing_rank_fails_all_and_alone_says_why)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.n_heads = spec.n_kv_heads = 6;
+    spec.intermediate = 96;
+    spec.hidden = 96;
+    char *dir = tiny_model_temp(&spec);
+    struct rank ranks[RANKS] = {{.dir = dir}, {.dir = "/nowhere/model"}, {.dir = dir}};
+    start_ranks(ranks, RANKS, open_rank, open_rank);
+    join_ranks(ranks, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_msg(ranks[r].status == ranks[1].status && ranks[r].status != STATUS_OK, "rank %d: %d", r,
+                      ranks[r].status);
+    ck_assert_str_eq(ranks[0].message, "");
+    ck_assert_ptr_nonnull(strstr(ranks[1].message, "/nowhere/model"));
+    ck_assert_str_eq(ranks[2].message, "");
+
+    for (int r = 0; r < RANKS; r++) // a mistake they all share is told once
+        ranks[r].dir = "/nowhere/model";
+    start_ranks(ranks, RANKS, open_rank, open_rank);
+    join_ranks(ranks, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_int_eq(ranks[r].message[0] != 0, r == 0);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// ---- the doorbell ----
+
+static void *ring_and_die(void *arg)
+{
+    struct rank *r = arg;
+    struct doorbell *bell;
+    r->status = doorbell_open(r->comm, &bell);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = doorbell_agree(bell, STATUS_OK);
+    for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
+        r->status = doorbell_ring(bell, (struct ring){i, 2 * i});
+    doorbell_close(bell); // as when the process ends
+    return NULL;
+}
+
+static void *count_rings(void *arg)
+{
+    struct rank *r = arg;
+    struct doorbell *bell;
+    r->status = doorbell_open(r->comm, &bell);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = doorbell_agree(bell, STATUS_OK);
+    struct ring ring = {0};
+    uint32_t n = 0;
+    while (r->status == STATUS_OK && (r->status = doorbell_wait(bell, &ring)) == STATUS_OK) {
+        if (ring.kind != n || ring.size_bytes != 2 * n) break;
+        n++;
+    }
+    keep_message(r);
+    if (n != 1000) r->status = STATUS_DATA;
+    doorbell_close(bell);
+    return NULL;
+}
+
+START_TEST(every_ring_is_heard_and_so_is_the_end)
+{
+    struct rank ranks[RANKS] = {0};
+    start_ranks(ranks, RANKS, ring_and_die, count_rings);
+    join_ranks(ranks, RANKS);
+    ck_assert_int_eq(ranks[0].status, STATUS_OK);
+    for (int r = 1; r < RANKS; r++) {
+        ck_assert_int_eq(ranks[r].status, STATUS_UNAVAILABLE);
+        ck_assert_ptr_nonnull(strstr(ranks[r].message, "leader is gone"));
+    }
+}
+END_TEST
+
+// ---- the watchdog ----
+
+START_TEST(a_stuck_step_ends_the_process)
+{
+    struct watchdog *dog = watchdog_start(0);
+    for (int i = 0; i < 3; i++) { // without a limit, and between steps, it keeps still
+        watchdog_enter(dog, 1);
+        watchdog_leave(dog);
+    }
+    watchdog_set_limit(dog, 20);
+    watchdog_enter(dog, 7);
+    for (;;)
+        pause();
+}
+END_TEST
+
+START_TEST(a_watchdog_lets_quick_steps_pass)
+{
+    struct watchdog *dog = watchdog_start(60000);
+    for (int i = 0; i < 1000; i++) {
+        watchdog_enter(dog, i);
+        watchdog_leave(dog);
+    }
+    watchdog_stop(dog);
+}
+END_TEST
+
+// ---- the pool ----
+
+START_TEST(blocks_are_held_once_and_come_back)
+{
+    enum { BLOCKS = 50, HOLDERS = 8 };
+    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    int32_t held[HOLDERS][BLOCKS];
+    int n[HOLDERS] = {0}, owner[BLOCKS];
+    memset(owner, -1, sizeof owner);
+    uint32_t random = 12345;
+    for (int step = 0; step < 20000; step++) {
+        random = random * 1664525 + 1013904223;
+        int h = (int)(random >> 8) % HOLDERS, count = (int)(random >> 16) % 12;
+        int before = kv_pool_free_blocks(pool);
+        if (n[h]) {
+            for (int i = 0; i < n[h]; i++)
+                owner[held[h][i]] = -1;
+            kv_pool_give(pool, held[h], n[h]);
+            ck_assert_int_eq(kv_pool_free_blocks(pool), before + n[h]);
+            n[h] = 0;
+        } else if (kv_pool_take(pool, count, held[h])) {
+            n[h] = count;
+            ck_assert_int_eq(kv_pool_free_blocks(pool), before - count);
+            for (int i = 0; i < count; i++) {
+                ck_assert(held[h][i] >= 0 && held[h][i] < BLOCKS && owner[held[h][i]] < 0);
+                owner[held[h][i]] = h;
+            }
+        } else {
+            ck_assert_int_lt(before, count);
+            ck_assert_int_eq(kv_pool_free_blocks(pool), before);
+        }
+    }
+    for (int h = 0; h < HOLDERS; h++)
+        kv_pool_give(pool, held[h], n[h]);
+    ck_assert_int_eq(kv_pool_free_blocks(pool), kv_pool_size(pool));
+    kv_pool_destroy(pool);
+    ck_assert(kv_blocks_for(0) == 0 && kv_blocks_for(1) == 1 && kv_blocks_for(16) == 1 && kv_blocks_for(17) == 2);
+}
+END_TEST
+
+int main(void)
+{
+    log_setup("test", LOG_ERROR);
+    Suite *suite = suite_create("engine");
+    TCase *tcase = tcase_create("engine");
+    tcase_set_timeout(tcase, 30);
+    tcase_add_test(tcase, a_group_steps_like_its_model_and_lets_go);
+    tcase_add_test(tcase, one_rank_needs_no_followers);
+    tcase_add_test(tcase, one_failing_rank_fails_all_and_alone_says_why);
+    tcase_add_test(tcase, every_ring_is_heard_and_so_is_the_end);
+    tcase_add_exit_test(tcase, a_stuck_step_ends_the_process, 1);
+    tcase_add_test(tcase, a_watchdog_lets_quick_steps_pass);
+    tcase_add_test(tcase, blocks_are_held_once_and_come_back);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

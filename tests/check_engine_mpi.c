@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor-parallel group between processes, under mpirun with any number of ranks: collectives over MPI and over
+// shared memory, and the engine on either against the same model run by threads of one process. All ranks walk through
+// the same tests in step, so a rank that fails ends the job instead of leaving the others to wait.
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "engine/comm_mpi.h"
+#include "engine/comm_shm.h"
+#include "engine/engine.h"
+#include "kernels/convert.h"
+#include "tests/forward.h"
+#include "tests/tiny_model.h"
+
+enum { SHM, MPI, MPI_WIRE_BF16, COMMS };
+static struct comm *comms[COMMS]; // the group's own (this is one host), and those that it would use across hosts
+static struct comm *comm;         // the one under test
+
+#define MUST(condition)                                                                                                \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: rank %d of %d: %s (%s)\n", __FILE__, __LINE__, comm->rank, comm->size, #condition, \
+                    status_message());                                                                                 \
+            group_abort(comm, 1);                                                                                      \
+        }                                                                                                              \
+    } while (0)
+
+// ---- collectives ----
+
+// Values of all bits set and like size: for some of them every order of the ranks gives another float sum.
+static float value(int rank, size_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 0x9e3779b9u + 1;
+    x = (x ^ (x >> 15)) * 0x85ebca6bu;
+    x ^= x >> 13;
+    return (float)x * 0x1p-31f - 1;
+}
+
+// What a rank's value counts for in a sum of the comm under test.
+static float addend(int rank, size_t i)
+{
+    float v = value(rank, i);
+    return comm == comms[MPI_WIRE_BF16] ? bf16_to_f32(bf16_from_f32(v)) : v;
+}
+
+static const size_t counts[] = {
+    0,    1,    2,    3,     4,     5,     7,     16,     1000,   4095,
+    4096, 4097, 4099, 10001, 65535, 65536, 65537, 131072, 131073, 300007}; // around whole pieces of shared memory
+enum { N_COUNTS = sizeof counts / sizeof *counts, COUNT_MAX = 300007 };
+
+START_TEST(sums_are_in_rank_order_whatever_the_count)
+{
+    comm = comms[_i];
+    float *data = malloc(COUNT_MAX * sizeof *data);
+    for (int c = 0; c < N_COUNTS; c++) {
+        for (size_t i = 0; i < counts[c]; i++)
+            data[i] = value(comm->rank, i);
+        MUST(comm->ops->all_reduce_sum(comm, data, counts[c]) == STATUS_OK);
+        for (size_t i = 0; i < counts[c]; i++) {
+            float sum = addend(0, i);
+            for (int r = 1; r < comm->size; r++)
+                sum += addend(r, i);
+            MUST(memcmp(&data[i], &sum, sizeof sum) == 0);
+        }
+    }
+    free(data);
+}
+END_TEST
+
+START_TEST(maxima_gather_and_broadcast)
+{
+    comm = comms[_i];
+    for (int c = 0; c < N_COUNTS; c++) {
+        size_t n = counts[c];
+        float *data = malloc((n + 1) * sizeof *data), *all = malloc((n * (size_t)comm->size + 1) * sizeof *all);
+        for (size_t i = 0; i < n; i++)
+            data[i] = all[i] = value(comm->rank, i);
+        MUST(comm->ops->gather(comm, data, n, comm->rank ? NULL : all) == STATUS_OK);
+        for (size_t i = 0; comm->rank == 0 && i < n * (size_t)comm->size; i++)
+            MUST(all[i] == value((int)(i / n), i % n));
+        MUST(comm->ops->gather(comm, comm->rank ? data : all, n, comm->rank ? NULL : all) == STATUS_OK); // in place
+        for (size_t i = 0; comm->rank == 0 && i < n * (size_t)comm->size; i++)
+            MUST(all[i] == value((int)(i / n), i % n));
+
+        MUST(comm->ops->all_reduce_max(comm, data, n) == STATUS_OK);
+        for (size_t i = 0; i < n; i++) {
+            float max = value(0, i);
+            for (int r = 1; r < comm->size; r++)
+                max = value(r, i) > max ? value(r, i) : max;
+            MUST(data[i] == max);
+        }
+        for (size_t i = 0; i < n; i++)
+            data[i] = comm->rank ? 0 : value(3, i);
+        MUST(comm->ops->broadcast(comm, data, n * sizeof *data) == STATUS_OK);
+        for (size_t i = 0; i < n; i++)
+            MUST(data[i] == value(3, i));
+        free(data);
+        free(all);
+    }
+}
+END_TEST
+
+static void nap(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+// All ranks draw the same collectives, and each its own delays.
+START_TEST(ranks_that_come_at_any_time_never_mix_steps)
+{
+    comm = comms[_i];
+    enum { ROUNDS = 200, MOST = 70000 };
+    float *data = malloc(MOST * sizeof *data), *all = malloc((size_t)comm->size * MOST * sizeof *all);
+    unsigned shared = 7, own = 100 + (unsigned)comm->rank;
+    for (int round = 0; round < ROUNDS; round++) {
+        int kind = rand_r(&shared) % 4;
+        size_t n = (size_t)(rand_r(&shared) % (round % 16 ? 300 : MOST)), from = (size_t)round;
+        for (size_t i = 0; i < n; i++)
+            data[i] = value(kind == 3 && comm->rank ? 9 : comm->rank, from + i);
+        if (rand_r(&own) % 4 == 0) nap(rand_r(&own) % 200);
+        if (kind == 0) MUST(comm->ops->all_reduce_sum(comm, data, n) == STATUS_OK);
+        if (kind == 1) MUST(comm->ops->all_reduce_max(comm, data, n) == STATUS_OK);
+        if (kind == 2) MUST(comm->ops->gather(comm, data, n, comm->rank ? NULL : all) == STATUS_OK);
+        if (kind == 3) MUST(comm->ops->broadcast(comm, data, n * sizeof *data) == STATUS_OK);
+        for (size_t i = 0; i < n; i++) {
+            float sum = addend(0, from + i), max = value(0, from + i);
+            for (int r = 1; r < comm->size; r++) {
+                float v = value(r, from + i);
+                sum += addend(r, from + i);
+                max = v > max ? v : max;
+            }
+            if (kind < 2 || kind == 3) MUST(data[i] == (kind == 0 ? sum : kind == 1 ? max : value(0, from + i)));
+            for (int r = 0; kind == 2 && comm->rank == 0 && r < comm->size; r++)
+                MUST(all[(size_t)r * n + i] == value(r, from + i));
+        }
+    }
+    free(data);
+    free(all);
+}
+END_TEST
+
+START_TEST(one_host_shares_memory)
+{
+    comm = comms[SHM];
+    MUST(comm_mpi_on_one_host(comms[MPI]));
+    MUST(comms[SHM]->ops != comms[MPI]->ops);
+    group_set_wire_bf16(comm); // leaves them alone, as all sums below show
+}
+END_TEST
+
+START_TEST(who_waits_for_a_late_rank_burns_no_core)
+{
+    enum { TIMES = 5, LATE_US = 50000 };
+    comm = comms[SHM];
+    struct rusage before, after;
+    float x[100] = {0};
+    MUST(comm->ops->all_reduce_sum(comm, x, 100) == STATUS_OK);
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < TIMES; i++) {
+        if (comm->rank == i % comm->size) nap(LATE_US);
+        MUST(comm->ops->all_reduce_sum(comm, x, 100) == STATUS_OK);
+    }
+    getrusage(RUSAGE_THREAD, &after);
+    long used_us =
+        (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000L +
+        after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    MUST(used_us < TIMES * LATE_US / 10); // of CPU, however long it took
+}
+END_TEST
+
+START_TEST(ranks_that_disagree_on_the_size_are_told)
+{
+    comm = comms[SHM];
+    struct comm *short_lived; // a failed call leaves a comm unusable
+    MUST(comm_open_shm(comms[MPI], &short_lived) == STATUS_OK);
+    float data[3] = {0};
+    MUST(short_lived->ops->all_reduce_sum(short_lived, data, comm->rank == 1 ? 2 : 3) == STATUS_INTERNAL);
+    MUST(strncmp(status_message(), "collective: rank ", 17) == 0);
+    short_lived->ops->close(short_lived);
+}
+END_TEST
+
+START_TEST(a_rank_without_the_segment_fails_the_opening)
+{
+    comm = comms[SHM];
+    struct comm *other = NULL;
+    int bad = _i ? comm->size - 1 : 0;
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (comm->rank == bad) setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = files.rlim_max}); // no file to be had
+    enum status status = comm_open_shm(comms[MPI], &other);
+    setrlimit(RLIMIT_NOFILE, &files);
+    MUST(status == STATUS_UNAVAILABLE && other == NULL);
+    MUST((status_message()[0] != 0) == (comm->rank == bad));
+    MUST(comm_open_shm(comms[MPI], &other) == STATUS_OK); // and nobody is a message behind
+    other->ops->close(other);
+}
+END_TEST
+
+// ---- the engine ----
+
+static struct model_options options_for(const char *dir)
+{
+    return (struct model_options){.dir = dir,
+                                  .backend = "cpu",
+                                  .dtype = "f32",
+                                  .threads = 1,
+                                  .max_rows = 128,
+                                  .max_seqs = 32,
+                                  .n_kv_blocks = 128};
+}
+
+// A tiny model that rank 0 wrote; every rank gets the name.
+static char *shared_model(const char *family)
+{
+    char name[256] = "";
+    if (comm->rank == 0) {
+        struct tiny_model spec = tiny_model_spec(family);
+        char *dir = tiny_model_temp(&spec);
+        snprintf(name, sizeof name, "%s", dir);
+        free(dir);
+    }
+    MUST(comm->ops->broadcast(comm, name, sizeof name) == STATUS_OK);
+    return strdup(name);
+}
+
+static void remove_model(char *dir)
+{
+    if (comm->rank == 0) {
+        tiny_model_remove(dir);
+    } else {
+        free(dir);
+    }
+}
+
+// Pass `step` of a life of four sequences: packed prompts with gaps in the positions, a chunk, then decodes.
+static void make_batch(struct forward *f, int step)
+{
+    static int32_t token[64], position[64];
+    for (int i = 0; i < 64; i++) {
+        token[i] = (i * 37 + step * 11) % 256;
+        position[i] = i + i / 5 * 3;
+    }
+    forward_start(f, 4);
+    if (step == 0) {
+        forward_add(f, 0, 0, token, NULL, 40, LOGITS_LAST);
+        forward_add(f, 1, 0, token, position, 23, LOGITS_ALL);
+        forward_add(f, 2, 0, token, position, 1, LOGITS_LAST);
+        forward_add(f, 3, 0, token, NULL, 33, LOGITS_NONE);
+    } else {
+        int32_t next[4] = {200 + step, 200 + step, 200 + step, 50 + step};
+        forward_add(f, 0, 39 + step, token + 1, next, 1, LOGITS_LAST);
+        forward_add(f, 1, 22 + step, token + 2, next + 1, 1, LOGITS_LAST);
+        forward_add(f, 2, step, token + 3, next + 2, 1, LOGITS_LAST);
+        forward_add(f, 3, 32 + step, token + 4, next + 3, 1, LOGITS_LAST);
+    }
+}
+
+enum { STEPS = 40 };
+
+static void lead(struct engine *engine, const char *dir)
+{
+    size_t vocab = (size_t)model_get_config(engine_model(engine))->vocab_size;
+    struct model_options options = options_for(dir);
+    struct ranks threads;
+    ranks_open(&threads, &options, comm->size);
+    struct forward *f = calloc(1, sizeof *f);
+    for (int step = 0; step < STEPS; step++) {
+        make_batch(f, step);
+        struct forward_result mine;
+        MUST(engine_forward(engine, &f->batch, &mine) == STATUS_OK);
+        struct forward_result theirs = ranks_forward(&threads, &f->batch);
+        MUST(memcmp(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float)) == 0);
+        // Now and then the group idles for longer than a follower looks at its doorbell before it sleeps.
+        if (step % 10 == 9) nap(5000);
+    }
+    free(f);
+    ranks_close(&threads);
+}
+
+START_TEST(the_group_computes_what_threads_compute)
+{
+    static const char *const families[] = {"llama3", "qwen3"};
+    comm = comms[_i / 2];
+    char *dir = shared_model(families[_i % 2]);
+    struct model_options options = options_for(dir);
+    struct engine *engine;
+    MUST(engine_open(&options, comm, &engine) == STATUS_OK);
+    MUST(engine_rank(engine) == comm->rank);
+    engine_set_step_limit(engine, 300000);
+    if (comm->rank == 0) {
+        lead(engine, dir);
+    } else {
+        MUST(engine_follow(engine) == STATUS_OK);
+    }
+    engine_close(engine);
+    // The comm outlives the engine, and nobody is a message behind.
+    float one = 1;
+    MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
+    remove_model(dir);
+}
+END_TEST
+
+START_TEST(a_rank_that_cannot_open_its_model_fails_the_group)
+{
+    comm = comms[SHM];
+    char *dir = shared_model("llama");
+    int bad = comm->size - 1;
+    struct model_options options = options_for(comm->rank == bad ? "/nowhere/model" : dir);
+    struct engine *engine;
+    enum status status = engine_open(&options, comm, &engine);
+    MUST(status != STATUS_OK);
+    MUST((status_message()[0] != 0) == (comm->rank == bad));
+    float worst = (float)status;
+    MUST(comm->ops->all_reduce_max(comm, &worst, 1) == STATUS_OK && worst == (float)status);
+    remove_model(dir);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    log_setup("test", LOG_ERROR);
+    if (group_open(&argc, &argv, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
+        comm_open_mpi(&comms[MPI_WIRE_BF16]) != STATUS_OK) {
+        fprintf(stderr, "%s\n", status_message());
+        return 1;
+    }
+    comm_mpi_set_wire_bf16(comms[MPI_WIRE_BF16]);
+    comm = comms[SHM];
+    Suite *suite = suite_create("engine_mpi");
+    TCase *tcase = tcase_create("engine_mpi");
+    tcase_add_test(tcase, one_host_shares_memory);
+    tcase_add_loop_test(tcase, sums_are_in_rank_order_whatever_the_count, 0, COMMS);
+    tcase_add_loop_test(tcase, maxima_gather_and_broadcast, 0, COMMS);
+    tcase_add_loop_test(tcase, ranks_that_come_at_any_time_never_mix_steps, 0, COMMS);
+    tcase_add_test(tcase, who_waits_for_a_late_rank_burns_no_core);
+    tcase_add_test(tcase, ranks_that_disagree_on_the_size_are_told);
+    tcase_add_loop_test(tcase, a_rank_without_the_segment_fails_the_opening, 0, 2);
+    tcase_add_loop_test(tcase, the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
+    tcase_add_test(tcase, a_rank_that_cannot_open_its_model_fails_the_group);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK); // MPI does not survive a fork
+    srunner_run_all(runner, comm->rank == 0 ? CK_NORMAL : CK_SILENT);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    for (int c = MPI; c < COMMS; c++)
+        comms[c]->ops->close(comms[c]);
+    group_close(comms[SHM]);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// On the CPU backend a row's result never depends on its company: packed, chunked and alone are the same bits.
+//
+// A tiny Llama (random weights) is run over a pool of sequences. Each is first run alone on one thread: whole, in one
+// batch. Then thousands of ragged batches mix random chunks of random sequences in random order, decode rows among
+// them, with gaps in the positions and blocks that hold other sequences' old entries, and every logit and every probe
+// must come out the same, on one thread and on two. Once, all blocks are filled with NaN first: what a row must not
+// see cannot reach it.
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/cpu/isa.h"
+#include "tests/kernel_fixture.h"
+
+enum {
+    LAYERS = 2,
+    HEADS = 6,
+    KV_HEADS = 2,
+    HEAD_SIZE = 16,
+    HIDDEN = 70,
+    INNER = 90,
+    VOCABULARY = 75,
+    POISON = VOCABULARY - 1, // a token whose embedding is NaN
+    QKV = (HEADS + 2 * KV_HEADS) * HEAD_SIZE,
+    MAX_LENGTH = 150,
+    POOL = 16,
+    LIVE = 6,
+    MAX_ROWS = 260,
+    SEQUENCE_BLOCKS = (MAX_LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+    BLOCKS = LIVE * SEQUENCE_BLOCKS,
+};
+
+struct layer {
+    struct weight *norm, *qkv, *qkv_bias, *q_gain, *k_gain, *o, *norm2, *gate_up, *down;
+};
+
+struct model {
+    struct backend *b;
+    struct layer layers[LAYERS];
+    struct weight *table, *norm, *head;
+    struct tensor *x, *normed, *qkv, *mixed, *inner, *logits;
+};
+
+struct sequence {
+    int length;
+    int32_t token[MAX_LENGTH], position[MAX_LENGTH];
+    float logits[MAX_LENGTH][VOCABULARY]; // alone
+    int probe_keys;
+    float probe[MAX_LENGTH]; // of the last row, alone
+};
+
+enum { DTYPES = 4 };
+static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
+static struct sequence pool[POOL];
+
+static struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
+{
+    float *data = random_floats((size_t)rows * (size_t)columns, scale);
+    struct weight *w = make_weight(b, data, rows, columns);
+    free(data);
+    return w;
+}
+
+static struct weight *random_vector(struct backend *b, int n, float scale)
+{
+    float *data = random_floats((size_t)n, scale);
+    struct weight *w = make_vector(b, data, n);
+    free(data);
+    return w;
+}
+
+static void model_open(struct model *m, enum dtype dtype, int threads)
+{
+    float inv_freq[HEAD_SIZE / 2];
+    for (int i = 0; i < HEAD_SIZE / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / HEAD_SIZE);
+    struct backend_shape shape = {.n_layers = LAYERS,
+                                  .n_heads = HEADS,
+                                  .n_kv_heads = KV_HEADS,
+                                  .head_size = HEAD_SIZE,
+                                  .inv_freq = inv_freq,
+                                  .max_rows = MAX_ROWS,
+                                  .max_seqs = LIVE,
+                                  .max_context = MAX_LENGTH,
+                                  .n_kv_blocks = BLOCKS};
+    OK(backend_open_cpu(&shape, dtype, threads, &m->b));
+    struct backend *b = m->b;
+    random_state = 0x853c49e6748fea9bu; // the same weights every time
+    for (int l = 0; l < LAYERS; l++) {
+        float *gate = random_floats(INNER * HIDDEN, 0.4f), *up = random_floats(INNER * HIDDEN, 0.4f);
+        struct matrix_view gate_view = float_view(gate, INNER, HIDDEN), up_view = float_view(up, INNER, HIDDEN);
+        struct layer *layer = &m->layers[l];
+        *layer = (struct layer){
+            .norm = random_vector(b, HIDDEN, 1),
+            .qkv = random_weight(b, QKV, HIDDEN, 0.5f),
+            .qkv_bias = random_vector(b, QKV, 1),
+            .q_gain = random_vector(b, HEAD_SIZE, 3),
+            .k_gain = random_vector(b, HEAD_SIZE, 3),
+            .o = random_weight(b, HIDDEN, HEADS * HEAD_SIZE, 0.5f),
+            .norm2 = random_vector(b, HIDDEN, 1),
+            .down = random_weight(b, HIDDEN, INNER, 0.5f),
+        };
+        OK(b->ops->weight_gate_up(b, &gate_view, &up_view, &layer->gate_up));
+        free(gate);
+        free(up);
+    }
+    float *table = random_floats(VOCABULARY * HIDDEN, 1);
+    for (int i = 0; i < HIDDEN; i++)
+        table[POISON * HIDDEN + i] = NAN;
+    struct matrix_view view = float_view(table, VOCABULARY, HIDDEN);
+    OK(b->ops->weight_embedding(b, &view, 0, NULL, &m->table));
+    free(table);
+    m->norm = random_vector(b, HIDDEN, 1);
+    m->head = random_weight(b, VOCABULARY, HIDDEN, 0.5f);
+    m->x = make_tensor(b, TENSOR_F32, MAX_ROWS, HIDDEN);
+    m->normed = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, HIDDEN);
+    m->qkv = make_tensor(b, TENSOR_F32, MAX_ROWS, QKV);
+    m->mixed = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, HEADS * HEAD_SIZE);
+    m->inner = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, INNER);
+    m->logits = make_tensor(b, TENSOR_F32, MAX_ROWS, VOCABULARY);
+}
+
+static void model_forward(struct model *m, const struct ragged_batch *batch, float *logits, float *probes)
+{
+    struct backend *b = m->b;
+    int rows = batch->n_rows;
+    OK(b->ops->begin(b, batch));
+    OK(b->ops->embed(b, m->x, m->table));
+    for (int l = 0; l < LAYERS; l++) {
+        const struct layer *layer = &m->layers[l];
+        OK(b->ops->rmsnorm(b, m->normed, m->x, layer->norm, 1e-5f, NULL, rows));
+        OK(b->ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+        OK(b->ops->rope_append(b, l, m->qkv, layer->q_gain, layer->k_gain, 1e-5f));
+        OK(b->ops->attention(b, l, m->mixed, m->qkv));
+        OK(b->ops->linear(b, m->x, m->mixed, layer->o, NULL, LINEAR_ADD, rows));
+        OK(b->ops->rmsnorm(b, m->normed, m->x, layer->norm2, 1e-5f, NULL, rows));
+        OK(b->ops->linear(b, m->inner, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
+        OK(b->ops->linear(b, m->x, m->inner, layer->down, NULL, LINEAR_ADD, rows));
+    }
+    OK(b->ops->rmsnorm(b, m->normed, m->x, m->norm, 1e-5f, NULL, rows));
+    OK(b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, rows));
+    OK(b->ops->read(b, m->logits, rows, logits));
+    if (batch->n_probes) OK(b->ops->probe_read(b, probes));
+}
+
+static void run_alone(struct model *m, struct sequence *q)
+{
+    int32_t blocks[SEQUENCE_BLOCKS];
+    for (int i = 0; i < SEQUENCE_BLOCKS; i++)
+        blocks[i] = i;
+    const int32_t start[2] = {0, q->length}, none[1] = {0}, last[1] = {q->length - 1}, keys[1] = {q->probe_keys};
+    struct ragged_batch batch = {.n_rows = q->length,
+                                 .token = q->token,
+                                 .position = q->position,
+                                 .n_seqs = 1,
+                                 .row_start = start,
+                                 .kv_len = none,
+                                 .block_table = blocks,
+                                 .max_blocks = SEQUENCE_BLOCKS,
+                                 .n_probes = 1,
+                                 .probe_row = last,
+                                 .probe_keys = keys,
+                                 .probe_window = 13};
+    model_forward(m, &batch, &q->logits[0][0], q->probe);
+    for (int i = 0; i < q->length * VOCABULARY; i++)
+        ck_assert(isfinite((&q->logits[0][0])[i]));
+}
+
+static void make_pool(struct model *alone)
+{
+    random_state = 0xda3e39cb94b95bdbu;
+    for (int i = 0; i < POOL; i++) {
+        struct sequence *q = &pool[i];
+        q->length = i < POOL / 2 ? 1 + random_below(40) : MAX_LENGTH - random_below(90);
+        for (int t = 0, position = random_below(50); t < q->length; t++) {
+            q->token[t] = random_below(POISON);
+            q->position[t] = position;
+            position += random_below(4) ? 1 : 1 + random_below(40); // restored positions have gaps
+        }
+        q->probe_keys = 1 + random_below(q->length);
+        run_alone(alone, q);
+    }
+}
+
+// Fills every block with NaN.
+static void poison_cache(struct model *m)
+{
+    int32_t token[MAX_LENGTH], position[MAX_LENGTH], blocks[SEQUENCE_BLOCKS], start[2] = {0, MAX_LENGTH}, none[1] = {0};
+    float *logits = mem_alloc_array(MAX_LENGTH * VOCABULARY, sizeof *logits);
+    for (int t = 0; t < MAX_LENGTH; t++)
+        token[t] = POISON, position[t] = t;
+    for (int s = 0; s < LIVE; s++) {
+        for (int i = 0; i < SEQUENCE_BLOCKS; i++)
+            blocks[i] = s * SEQUENCE_BLOCKS + i;
+        struct ragged_batch batch = {.n_rows = MAX_LENGTH,
+                                     .token = token,
+                                     .position = position,
+                                     .n_seqs = 1,
+                                     .row_start = start,
+                                     .kv_len = none,
+                                     .block_table = blocks,
+                                     .max_blocks = SEQUENCE_BLOCKS};
+        model_forward(m, &batch, logits, NULL);
+        ck_assert(isnan(logits[0]));
+    }
+    free(logits);
+}
+
+// ---- random batches -------------------------------------------------------------------------------------------------
+
+struct live {
+    const struct sequence *sequence;
+    int done; // entries cached
+    int32_t blocks[SEQUENCE_BLOCKS];
+};
+
+struct mixer {
+    struct live live[LIVE];
+    int32_t free_blocks[BLOCKS];
+    int n_free;
+};
+
+static void live_start(struct mixer *mixer, struct live *live)
+{
+    live->sequence = &pool[random_below(POOL)];
+    live->done = 0;
+    for (int i = 0; i < SEQUENCE_BLOCKS; i++) {
+        int pick = random_below(mixer->n_free);
+        live->blocks[i] = mixer->free_blocks[pick];
+        mixer->free_blocks[pick] = mixer->free_blocks[--mixer->n_free];
+    }
+}
+
+static void live_end(struct mixer *mixer, struct live *live)
+{
+    for (int i = 0; i < SEQUENCE_BLOCKS; i++)
+        mixer->free_blocks[mixer->n_free++] = live->blocks[i];
+    live->sequence = NULL;
+}
+
+static int random_chunk(int left)
+{
+    int rows = random_below(3) ? 1 : random_below(4) ? 1 + random_below(20) : left;
+    return rows < left ? rows : left;
+}
+
+// One batch of random chunks of some of the live sequences, in random order, compared with the runs alone.
+static void mix_batch(struct mixer *mixer, struct model *m)
+{
+    int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], probe_row[LIVE], keys[LIVE];
+    int32_t table[LIVE][SEQUENCE_BLOCKS];
+    static float logits[MAX_ROWS * VOCABULARY], probes[LIVE * MAX_LENGTH];
+    struct live *chosen[LIVE];
+    int rows = 0, n = 0, n_probes = 0, first = random_below(LIVE);
+    for (int i = 0; i < LIVE; i++) {
+        struct live *live = &mixer->live[(first + i) % LIVE];
+        if (n && random_below(4) == 0) continue;
+        if (!live->sequence) live_start(mixer, live);
+        const struct sequence *q = live->sequence;
+        int chunk = random_chunk(q->length - live->done);
+        if (rows + chunk > MAX_ROWS - LIVE) chunk = 1;
+        for (int r = 0; r < chunk; r++, rows++)
+            token[rows] = q->token[live->done + r], position[rows] = q->position[live->done + r];
+        if (live->done + chunk == q->length) probe_row[n_probes] = rows - 1, keys[n_probes++] = q->probe_keys;
+        memcpy(table[n], live->blocks, sizeof table[n]);
+        kv_len[n] = live->done;
+        chosen[n++] = live;
+        start[n] = rows;
+    }
+    struct ragged_batch batch = {.n_rows = rows,
+                                 .token = token,
+                                 .position = position,
+                                 .n_seqs = n,
+                                 .row_start = start,
+                                 .kv_len = kv_len,
+                                 .block_table = &table[0][0],
+                                 .max_blocks = SEQUENCE_BLOCKS,
+                                 .n_probes = n_probes,
+                                 .probe_row = probe_row,
+                                 .probe_keys = keys,
+                                 .probe_window = 13};
+    model_forward(m, &batch, logits, probes);
+    const float *probe = probes;
+    for (int s = 0; s < n; s++) {
+        const struct sequence *q = chosen[s]->sequence;
+        int chunk = start[s + 1] - start[s];
+        for (int r = 0; r < chunk; r++)
+            ck_assert_msg(
+                !memcmp(logits + (start[s] + r) * VOCABULARY, q->logits[chosen[s]->done + r], sizeof q->logits[0]),
+                "row %d of a sequence of %d: other bits in a batch of %d rows of %d sequences", chosen[s]->done + r,
+                q->length, rows, n);
+        chosen[s]->done += chunk;
+        if (chosen[s]->done < q->length) continue;
+        ck_assert_msg(!memcmp(probe, q->probe, (size_t)q->probe_keys * sizeof *probe), "other probes");
+        probe += q->probe_keys;
+        live_end(mixer, chosen[s]);
+    }
+}
+
+// Variant: instruction set, dtype, threads - 1.
+START_TEST(packed_chunked_and_alone_are_the_same_bits)
+{
+    enum cpu_isa_level level = (enum cpu_isa_level)(_i / 2 / DTYPES);
+    enum dtype dtype = dtypes[_i / 2 % DTYPES];
+    if (!cpu_isa_at(level)) {
+        printf("skipped: this machine lacks instruction set %d\n", level);
+        return;
+    }
+    const struct cpu_isa *best = cpu_isa_best();
+    if (QUICK && cpu_isa_at(level) != best) return;
+    cpu_isa_limit(level);
+    struct model alone, mixed;
+    model_open(&alone, dtype, 1);
+    model_open(&mixed, dtype, 1 + _i % 2);
+    make_pool(&alone);
+    alone.b->ops->close(alone.b);
+    poison_cache(&mixed);
+
+    static struct mixer mixer;
+    mixer = (struct mixer){.n_free = BLOCKS};
+    for (int i = 0; i < BLOCKS; i++)
+        mixer.free_blocks[i] = i;
+    random_state = 0x2545f4914f6cdd1du + (uint64_t)_i;
+    int batches = cpu_isa_at(level) == best ? QUICK ? 25 : 300 : 60;
+    for (int i = 0; i < batches; i++)
+        mix_batch(&mixer, &mixed);
+    mixed.b->ops->close(mixed.b);
+}
+END_TEST
+
+// Products alone, over two blocks of rows and several of K.
+START_TEST(products_are_the_same_bits_for_any_number_of_rows)
+{
+    enum { ROWS = 200, K = 1100, N = 70 };
+    if (!cpu_isa_at((enum cpu_isa_level)(_i / DTYPES))) return;
+    cpu_isa_limit((enum cpu_isa_level)(_i / DTYPES));
+    struct backend_shape shape = {.n_layers = 1,
+                                  .n_heads = 1,
+                                  .n_kv_heads = 1,
+                                  .head_size = 2,
+                                  .inv_freq = (float[]){1},
+                                  .max_rows = 1,
+                                  .max_seqs = 1,
+                                  .max_context = 1,
+                                  .n_kv_blocks = 1};
+    struct backend *b;
+    OK(backend_open_cpu(&shape, dtypes[_i % DTYPES], 2, &b));
+    struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *normed = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
+    struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
+    struct weight *w = random_weight(b, N, K, 1), *gain = random_vector(b, K, 1);
+    float *values = random_floats(ROWS * K, 1), all[ROWS * N], some[20 * N];
+    memcpy(b->ops->tensor_data(b, x), values, ROWS * K * sizeof *values);
+    free(values);
+    OK(b->ops->rmsnorm(b, normed, x, gain, 1e-5f, NULL, ROWS));
+    OK(b->ops->linear(b, out, normed, w, NULL, LINEAR_STORE, ROWS));
+    OK(b->ops->read(b, out, ROWS, all));
+    for (int first = 0, rows; first < ROWS; first += rows) {
+        rows = 1 + random_below(20);
+        if (rows > ROWS - first) rows = ROWS - first;
+        int32_t index[20];
+        for (int r = 0; r < rows; r++)
+            index[r] = first + r;
+        OK(b->ops->rmsnorm(b, normed, x, gain, 1e-5f, index, rows));
+        OK(b->ops->linear(b, out, normed, w, NULL, LINEAR_STORE, rows));
+        OK(b->ops->read(b, out, rows, some));
+        ck_assert_msg(!memcmp(some, all + first * N, (size_t)(rows * N) * sizeof *some), "%d rows from %d", rows,
+                      first);
+    }
+    b->ops->close(b);
+}
+END_TEST
+
+// Attention alone, over contexts of several segments: prefilled at once, and in chunks among which are single rows
+// (these are spread over threads by segments) at and around every boundary.
+START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
+{
+    enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
+    if (!cpu_isa_at((enum cpu_isa_level)(_i / 2)) ||
+        (QUICK && cpu_isa_at((enum cpu_isa_level)(_i / 2)) != cpu_isa_best()))
+        return;
+    cpu_isa_limit((enum cpu_isa_level)(_i / 2));
+    float inv_freq[D / 2];
+    for (int i = 0; i < D / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / D);
+    enum { N_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
+    struct backend_shape shape = {.n_layers = 1,
+                                  .n_heads = GROUP,
+                                  .n_kv_heads = 1,
+                                  .head_size = D,
+                                  .inv_freq = inv_freq,
+                                  .max_rows = LENGTH,
+                                  .max_seqs = 1,
+                                  .max_context = LENGTH,
+                                  .n_kv_blocks = N_BLOCKS};
+    struct backend *b;
+    OK(backend_open_cpu(&shape, _i % 2 ? DTYPE_BF16 : DTYPE_F32, 2, &b));
+    struct tensor *qkv = make_tensor(b, TENSOR_F32, LENGTH, COLUMNS);
+    struct tensor *out = make_tensor(b, TENSOR_ACTIVATION, LENGTH, GROUP * D);
+    int32_t *position = mem_alloc_array(LENGTH, sizeof *position), blocks[N_BLOCKS];
+    float *values = random_floats(LENGTH * COLUMNS, 2), *whole = NULL;
+    for (int i = 0; i < LENGTH; i++)
+        position[i] = i;
+    for (int i = 0; i < N_BLOCKS; i++)
+        blocks[i] = N_BLOCKS - 1 - i;
+    for (int done = 0, rows = LENGTH; done < LENGTH; done += rows) {
+        if (whole) {
+            int edge = (done + 3) % (SEGMENT_ENTRIES / 2);
+            rows = edge < 6 || random_below(2) ? 1 : 1 + random_below(random_below(3) ? 30 : 400);
+            if (edge >= 6 && rows > SEGMENT_ENTRIES / 2 - edge) rows = SEGMENT_ENTRIES / 2 - edge;
+            if (rows > LENGTH - done) rows = LENGTH - done;
+        }
+        const int32_t start[2] = {0, rows}, kv_len[1] = {done};
+        struct ragged_batch batch = {.n_rows = rows,
+                                     .position = position + done,
+                                     .n_seqs = 1,
+                                     .row_start = start,
+                                     .kv_len = kv_len,
+                                     .block_table = blocks,
+                                     .max_blocks = N_BLOCKS};
+        memcpy(b->ops->tensor_data(b, qkv), values + done * COLUMNS, (size_t)(rows * COLUMNS) * sizeof *values);
+        OK(b->ops->begin(b, &batch));
+        OK(b->ops->rope_append(b, 0, qkv, NULL, NULL, 0));
+        OK(b->ops->attention(b, 0, out, qkv));
+        int n;
+        float *result = read_activation(b, out, rows, GROUP * D, &n);
+        if (whole) {
+            ck_assert_msg(!memcmp(result, whole + done * n, (size_t)(rows * n) * sizeof *result),
+                          "%d rows from %d: other bits", rows, done);
+            free(result);
+        } else {
+            whole = result;
+            rows = 0; // once more, in chunks
+        }
+    }
+    free(whole);
+    free(values);
+    free(position);
+    b->ops->close(b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exactness");
+    TCase *tcase = tcase_create("exactness");
+    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * DTYPES * CPU_ISA_COUNT);
+    tcase_add_loop_test(tcase, products_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * CPU_ISA_COUNT);
+    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 2 * CPU_ISA_COUNT);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trained checkpoints against vectors computed in float64 one sequence at a time: logits at every position, greedy
+// text, packed prompts, kept tokens at restored positions, attention over the prompt. Every model on every backend, on
+// one rank and on several.
+//
+// Bounds. f32: 1e-3 on logits of up to 21 (float32 itself is off by 7e-5), and every greedy token. bf16: see
+// BF16_BOUND.
+//
+// The data is not part of the repository: without it (FOREPACK_DATA) the tests pass and say that they were skipped.
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "tests/forward.h"
+
+// In a bf16 model weights, activations, K and V carry 8 bits of mantissa: each rounding is off by up to 2^-9 = 0.2 %.
+// Such errors are independent, so a logit, which is a sum over them scaled by its size (up to 18.5 here), is off by
+// some 0.2 % * 18.5 * sqrt(roundings on the way, about 10 for two layers) = 0.12 as one standard deviation at the
+// largest logits. The worst of 700,000 logits measured is off by 0.154; the bound leaves a third more.
+#define BF16_BOUND       0.2
+#define BF16_PROBE_BOUND 0.03 // a weight is e^score: 2^-9 of a score of 8 moves it by 1.6 % of itself; measured 0.008
+
+// In int8 a weight is off by up to half a step of its row's largest / 127, an activation likewise: some 1 % of a
+// typical value, several times bf16's, and how much that matters depends on the model: stories280K has activations far
+// larger than their neighbours. So each case has its bounds, a third above what is measured (the line that it prints).
+struct golden_case {
+    const char *model, *golden;
+    const char *dtype;
+    int size;                        // ranks
+    bool oracle;                     // on the reference backend, too, even where that is slow (see `thorough`)
+    double logit_bound, probe_bound; // int8
+};
+
+static const struct golden_case cases[] = {
+    {"stories260K", "stories260K", "auto", 1, true, 0, 0},
+    {"stories260K", "stories260K", "auto", 2, true, 0, 0},
+    {"stories260K", "stories260K", "auto", 4, true, 0, 0},
+    {"stories280K", "stories280K", "auto", 1, true, 0, 0},
+    {"stories280K", "stories280K", "auto", 2, true, 0, 0},
+    {"stories280K", "stories280K", "auto", 4, false, 0, 0},
+    {"tinystories656K", "tinystories656K", "auto", 1, true, 0, 0},
+    {"tinystories656K", "tinystories656K", "auto", 2, false, 0, 0},
+    {"tinystories656K", "tinystories656K", "auto", 4, true, 0, 0},
+    {"tinystories656K-bf16", "tinystories656K", "f32", 1, false, 0, 0},
+    {"tinystories656K-bf16", "tinystories656K", "auto", 1, true, 0, 0},
+    {"tinystories656K-bf16", "tinystories656K", "auto", 2, false, 0, 0},
+    {"tinystories656K-bf16", "tinystories656K", "auto", 4, false, 0, 0},
+    {"stories260K", "stories260K", "int8", 1, true, 0.93, 0.1},
+    {"stories260K", "stories260K", "int8-g128", 2, false, 0.75, 0.08},
+    {"tinystories656K", "tinystories656K", "int8", 1, false, 0.75, 0.08},
+    {"tinystories656K", "tinystories656K", "int8-g128", 1, true, 0.75, 0.03},
+    {"stories280K", "stories280K", "int8", 2, true, 3.4, 0.8},
+    {"stories280K", "stories280K", "int8-g128", 1, false, 1.75, 0.66},
+    {"stories260K-grown", "stories260K", "auto", 1, false, 0, 0},
+    {"stories260K-grown", "stories260K", "auto", 2, false, 0, 0},
+    {"stories260K-grown", "stories260K", "auto", 5, true, 0, 0}, // 20 heads, 10 KV heads
+};
+enum { N_CASES = sizeof cases / sizeof cases[0] };
+
+static const char *backend_name; // "reference" or "cpu", from the command line
+
+// The reference is slow under sanitizers, so it runs a part of the cases there and all of them in optimised builds.
+#ifdef NDEBUG
+static const bool thorough = true;
+#else
+static const bool thorough = false;
+#endif
+static struct forward f;
+
+// ---- files ----
+
+static char *data_path(const char *kind, const char *name, const char *file)
+{
+    const char *data = getenv("FOREPACK_DATA");
+    return mem_format("%s/%s/%s%s%s", data ? data : "../shared/data", kind, name, file ? "/" : "", file ? file : "");
+}
+
+struct array {
+    int n_dims;
+    size_t shape[4];
+    float *data;
+};
+
+// NumPy's format 1.0: magic, version, header length, a Python dictionary, data. Little-endian f32 in C order only.
+static struct array read_npy(const struct golden_case *c, const char *file)
+{
+    char *path = data_path("golden", c->golden, file);
+    unsigned char head[10];
+    char text[256];
+    FILE *npy = fopen(path, "rb");
+    ck_assert_msg(npy != NULL, "%s", path);
+    ck_assert_uint_eq(fread(head, 1, sizeof head, npy), sizeof head);
+    ck_assert_mem_eq(head, "\x93NUMPY\x01", 7);
+    size_t length = head[8] | (size_t)head[9] << 8, count = 1;
+    ck_assert_uint_lt(length, sizeof text);
+    ck_assert_uint_eq(fread(text, 1, length, npy), length);
+    text[length] = 0;
+    ck_assert_ptr_nonnull(strstr(text, "'<f4'"));
+    ck_assert_ptr_nonnull(strstr(text, "'fortran_order': False"));
+    struct array a = {0};
+    char *p = strstr(text, "'shape': (");
+    ck_assert_ptr_nonnull(p);
+    for (p += strlen("'shape': ("); *p != ')'; p += strspn(p, ", ")) {
+        ck_assert_int_lt(a.n_dims, 4);
+        a.shape[a.n_dims] = strtoul(p, &p, 10);
+        count *= a.shape[a.n_dims++];
+    }
+    a.data = mem_alloc_array(count, sizeof *a.data);
+    ck_assert_uint_eq(fread(a.data, sizeof *a.data, count, npy), count);
+    fclose(npy);
+    free(path);
+    return a;
+}
+
+struct ids {
+    int n;
+    int32_t id[1024];
+};
+
+static struct ids read_ids(const json_t *object, const char *key)
+{
+    struct ids ids = {.n = (int)json_array_size(json_object_get(object, key))};
+    ck_assert_msg(ids.n > 0 && ids.n <= 1024, "%s", key);
+    for (int i = 0; i < ids.n; i++)
+        ids.id[i] = (int32_t)json_integer_value(json_array_get(json_object_get(object, key), (size_t)i));
+    return ids;
+}
+
+// ---- comparing ----
+
+struct run {
+    const struct golden_case *c;
+    struct ranks ranks;
+    json_t *json;
+    int vocab;
+    bool rounded; // bf16 or int8
+    double bound, probe_bound, worst, worst_probe;
+    size_t n_probes; // compared from both sides
+};
+
+static void compare(struct run *run, const float *actual, const float *expected, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++) {
+        double error = fabs((double)actual[i] - (double)expected[i]);
+        ck_assert_msg(error <= run->bound, "%s %s on %d ranks: %s: logit %zu is %g, expected %g", run->c->model,
+                      backend_name, run->c->size, what, i, (double)actual[i], (double)expected[i]);
+        run->worst = fmax(run->worst, error);
+    }
+}
+
+// The golden token is the best one. In bf16, where both it and the best may be off by the bound, it is at least no
+// further behind; the text then goes on with the golden token.
+static void check_choice(struct run *run, const float *logits, int32_t golden, const char *what, int step)
+{
+    int32_t best = forward_argmax(logits, run->vocab);
+    if (run->rounded)
+        ck_assert_msg(logits[best] - logits[golden] <= 2 * run->bound, "%s: step %d", what, step);
+    else
+        ck_assert_msg(best == golden, "%s %s on %d ranks: %s: step %d chose %d, expected %d", run->c->model,
+                      backend_name, run->c->size, what, step, best, golden);
+}
+
+// Decodes the golden tokens one by one after `kept` cached entries, the first at position `position`.
+static void check_decode(struct run *run, const float *logits, int kept, int position, const struct ids *golden,
+                         const char *what)
+{
+    for (int step = 0; step < golden->n; step++) {
+        check_choice(run, logits, golden->id[step], what, step);
+        if (step == golden->n - 1) break;
+        int32_t at = position + step;
+        forward_start(&f, 8);
+        forward_add(&f, 0, kept + step, &golden->id[step], &at, 1, LOGITS_LAST);
+        logits = ranks_forward(&run->ranks, &f.batch).logits;
+    }
+}
+
+// ---- what is checked ----
+
+static void check_prefill(struct run *run)
+{
+    struct array golden = read_npy(run->c, "prefill_logits.npy");
+    struct ids prompt = read_ids(json_object_get(run->json, "prefill"), "prompt_ids");
+    ck_assert_uint_eq(golden.shape[0], (size_t)prompt.n);
+    ck_assert_uint_eq(golden.shape[1], (size_t)run->vocab);
+    forward_start(&f, 8);
+    forward_add(&f, 3, 0, prompt.id, NULL, prompt.n, LOGITS_ALL);
+    compare(run, ranks_forward(&run->ranks, &f.batch).logits, golden.data, (size_t)prompt.n * golden.shape[1],
+            "prefill");
+    free(golden.data);
+}
+
+static void check_greedy(struct run *run)
+{
+    struct array golden = read_npy(run->c, "greedy_first_logits.npy");
+    const json_t *list = json_object_get(run->json, "greedy");
+    ck_assert_uint_eq(golden.shape[0], json_array_size(list));
+    for (size_t i = 0; i < golden.shape[0]; i++) {
+        struct ids prompt = read_ids(json_array_get(list, i), "prompt_ids");
+        struct ids generated = read_ids(json_array_get(list, i), "generated_ids");
+        if (!thorough && prompt.n > 100 && run->c->size > 1 && strcmp(backend_name, "reference") == 0)
+            continue; // its long prompts are run on one rank
+        forward_start(&f, 8);
+        forward_add(&f, 0, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
+        const float *logits = ranks_forward(&run->ranks, &f.batch).logits;
+        compare(run, logits, golden.data + i * golden.shape[1], golden.shape[1], "greedy");
+        check_decode(run, logits, prompt.n, prompt.n, &generated, "greedy");
+    }
+    free(golden.data);
+}
+
+static void check_packed(struct run *run)
+{
+    struct array golden = read_npy(run->c, "packed_last_logits.npy");
+    const json_t *list = json_object_get(run->json, "packed");
+    ck_assert_uint_eq(golden.shape[0], json_array_size(list));
+    forward_start(&f, (int)golden.shape[0]);
+    for (size_t i = 0; i < golden.shape[0]; i++) {
+        struct ids prompt = read_ids(json_array_get(list, i), "prompt_ids");
+        forward_add(&f, (int)i, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
+    }
+    compare(run, ranks_forward(&run->ranks, &f.batch).logits, golden.data, golden.shape[0] * golden.shape[1], "packed");
+    free(golden.data);
+}
+
+static void check_sparse(struct run *run)
+{
+    struct array golden = read_npy(run->c, "sparse_last_logits.npy");
+    const json_t *sparse = json_object_get(run->json, "sparse"), *list = json_object_get(sparse, "cases");
+    struct ids prompt = read_ids(sparse, "prompt_ids");
+    ck_assert_uint_eq(golden.shape[0], json_array_size(list));
+    for (size_t i = 0; i < golden.shape[0]; i++) {
+        struct ids kept = read_ids(json_array_get(list, i), "kept");
+        struct ids generated = read_ids(json_array_get(list, i), "generated_ids");
+        const char *name = json_string_value(json_object_get(json_array_get(list, i), "name"));
+        int32_t token[1024];
+        for (int k = 0; k < kept.n; k++)
+            token[k] = prompt.id[kept.id[k]];
+        forward_start(&f, 8);
+        forward_add(&f, 0, 0, token, kept.id, kept.n, LOGITS_LAST);
+        const float *logits = ranks_forward(&run->ranks, &f.batch).logits;
+        compare(run, logits, golden.data + i * golden.shape[1], golden.shape[1], name);
+        check_decode(run, logits, kept.n, prompt.n, &generated, name);
+    }
+    free(golden.data);
+}
+
+// The maximum over layers and heads of the attention over the prompt, rows renormalised over it: the golden rows of
+// look-ahead tokens also spent weight on the tokens after the prompt. Returns whether that is all of it: rows that
+// spent next to nothing on the prompt have underflowed, and stories260K-grown has more heads than its vectors.
+static bool golden_probe(const struct run *run, const struct array *golden, size_t step, float *maximum)
+{
+    size_t heads = golden->shape[1] * golden->shape[2], n = golden->shape[3];
+    const struct model_config *config = model_get_config(run->ranks.model[0]);
+    bool complete = heads == (size_t)config->n_layers * (size_t)config->n_heads;
+    memset(maximum, 0, n * sizeof *maximum);
+    for (size_t h = 0; h < heads; h++) {
+        const float *row = golden->data + (step * heads + h) * n;
+        double sum = 0;
+        for (size_t j = 0; j < n; j++)
+            sum += (double)row[j];
+        if (sum < 1e-25) {
+            complete = false;
+            continue;
+        }
+        for (size_t j = 0; j < n; j++)
+            maximum[j] = fmaxf(maximum[j], (float)((double)row[j] / sum));
+    }
+    return complete;
+}
+
+static void compare_probe(struct run *run, const struct array *golden, size_t step, const float *actual)
+{
+    float expected[1024];
+    bool complete = golden_probe(run, golden, step, expected);
+    for (size_t j = 0; j < golden->shape[3]; j++) {
+        double over = (double)actual[j] - (double)expected[j], bound = run->probe_bound;
+        ck_assert_msg(over >= -bound && (!complete || over <= bound), "%s: step %zu key %zu: %g, expected %g",
+                      run->c->model, step, j, (double)actual[j], (double)expected[j]);
+        run->n_probes += complete;
+        run->worst_probe = fmax(run->worst_probe, complete ? fabs(over) : -over);
+    }
+}
+
+static void check_attention(struct run *run)
+{
+    struct array golden = read_npy(run->c, "attention.npy");
+    const json_t *attention = json_object_get(run->json, "attention");
+    struct ids prompt = read_ids(attention, "prompt_ids"), ahead = read_ids(attention, "lookahead_ids");
+    size_t steps = golden.shape[0], n = golden.shape[3];
+    ck_assert_uint_eq(steps, 1 + (size_t)ahead.n);
+    ck_assert_uint_eq(n, (size_t)prompt.n);
+
+    forward_start(&f, 8); // as a speculator does: prefill, then token by token
+    forward_add(&f, 1, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
+    for (size_t step = 0; step < steps; step++) {
+        forward_probe(&f, prompt.n, 1);
+        struct forward_result result = ranks_forward(&run->ranks, &f.batch);
+        compare_probe(run, &golden, step, result.probes);
+        if (step + 1 == steps) break;
+        check_choice(run, result.logits, ahead.id[step], "look-ahead", (int)step);
+        forward_start(&f, 8);
+        forward_add(&f, 1, prompt.n + (int)step, &ahead.id[step], NULL, 1, LOGITS_LAST);
+    }
+
+    forward_start(&f, 8); // the same rows in one pass
+    memcpy(prompt.id + n, ahead.id, (size_t)ahead.n * sizeof ahead.id[0]);
+    forward_add(&f, 2, 0, prompt.id, NULL, prompt.n + ahead.n, LOGITS_NONE);
+    for (size_t step = 0; step < steps; step++) {
+        forward_probe(&f, prompt.n, 1);
+        f.probe_row[step] = prompt.n - 1 + (int)step;
+    }
+    struct forward_result result = ranks_forward(&run->ranks, &f.batch);
+    ck_assert_ptr_null(result.logits);
+    for (size_t step = 0; step < steps; step++)
+        compare_probe(run, &golden, step, result.probes + step * n);
+    free(golden.data);
+}
+
+START_TEST(model_computes_the_golden_vectors)
+{
+    const struct golden_case *c = &cases[_i];
+    if (!thorough && !c->oracle && strcmp(backend_name, "reference") == 0) return;
+    char *dir = data_path("models", c->model, NULL), *json = data_path("golden", c->golden, "cases.json");
+    if (access(json, R_OK) != 0) {
+        printf("skipped: %s is not there\n", json);
+        free(dir);
+        free(json);
+        return;
+    }
+    struct run run = {.c = c, .json = json_load_file(json, 0, NULL)};
+    ck_assert_ptr_nonnull(run.json);
+    struct model_options options = {.dir = dir,
+                                    .backend = backend_name,
+                                    .dtype = c->dtype,
+                                    .threads = 1,
+                                    .max_rows = FORWARD_MAX_ROWS,
+                                    .max_seqs = 8,
+                                    .max_logit_rows = 160,
+                                    .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS};
+    ranks_open(&run.ranks, &options, c->size);
+    run.vocab = model_get_config(run.ranks.model[0])->vocab_size;
+    enum dtype dtype = model_dtype(run.ranks.model[0]);
+    run.rounded = dtype != DTYPE_F32;
+    run.bound = dtype == DTYPE_F32 ? 1e-3 : dtype == DTYPE_BF16 ? BF16_BOUND : c->logit_bound;
+    run.probe_bound = dtype == DTYPE_F32 ? 1e-4 : dtype == DTYPE_BF16 ? BF16_PROBE_BOUND : c->probe_bound;
+
+    check_prefill(&run);
+    check_packed(&run);
+    check_attention(&run);
+    check_sparse(&run);
+    check_greedy(&run);
+    printf("%s %s %s ranks=%d worst_logit_error=%.2e worst_probe_error=%.2e of %zu\n", c->model, backend_name,
+           dtype_name(model_dtype(run.ranks.model[0])), c->size, run.worst, run.worst_probe, run.n_probes);
+
+    ranks_close(&run.ranks);
+    json_decref(run.json);
+    free(dir);
+    free(json);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    backend_name = argc > 1 ? argv[1] : "reference";
+    Suite *suite = suite_create("golden");
+    TCase *tests = tcase_create("golden");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, model_computes_the_golden_vectors, 0, N_CASES);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

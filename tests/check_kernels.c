@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of the CPU backend against the reference, on odd shapes, for each instruction set the machine has
+// and every dtype. Bounds: sums over K of values below 1 may differ by K roundings of f32; where a result is stored as
+// bf16 the two may also round to different neighbours (2^-7 of the value). The int8 types differ in how they multiply;
+// there both sides quantise the same numbers to the same bytes, so products are as close as in f32.
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/cpu/isa.h"
+#include "tests/kernel_fixture.h"
+
+static const float ROUNDING = 0x1p-22f, BF16_STEP = 0x1p-7f, GUARD = -12345.5f;
+
+enum { DTYPES = 4 };
+static enum dtype dtype;
+static struct backend *both[2]; // reference, cpu
+
+// Every test runs for each (instruction set, dtype); false when the machine lacks the set.
+static bool setup(int variant)
+{
+    static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
+    enum cpu_isa_level level = (enum cpu_isa_level)(variant / DTYPES);
+    dtype = dtypes[variant % DTYPES];
+    if (QUICK && cpu_isa_at(level) != cpu_isa_best()) return false;
+    cpu_isa_limit(level);
+    random_state = 0x9e3779b97f4a7c15u + (uint64_t)variant;
+    if (cpu_isa_at(level)) return true;
+    if (dtype == DTYPE_BF16) printf("skipped: this machine lacks instruction set %d\n", level);
+    return false;
+}
+
+static void open_both(const struct backend_shape *shape)
+{
+    OK(backend_open("reference", shape, dtype, 0, &both[0]));
+    OK(backend_open("cpu", shape, dtype, 2, &both[1]));
+}
+
+static void close_both(void)
+{
+    for (int i = 0; i < 2; i++)
+        both[i]->ops->close(both[i]);
+}
+
+static const struct backend_shape small = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 2,
+                                           .inv_freq = (float[]){1},
+                                           .max_rows = 8,
+                                           .max_seqs = 8,
+                                           .max_context = 8,
+                                           .n_kv_blocks = 1};
+
+// |got - want| <= absolute + relative * |want|; NaN only where NaN is wanted.
+static void compare(const float *got, const float *want, int rows, int columns, float absolute, float relative)
+{
+    for (int i = 0; i < rows * columns; i++) {
+        if (isnan(want[i]) && isnan(got[i])) continue;
+        ck_assert_msg(fabsf(got[i] - want[i]) <= absolute + relative * fabsf(want[i]),
+                      "row %d of %d, column %d of %d: %.9g, reference %.9g", i / columns, rows, i % columns, columns,
+                      got[i], want[i]);
+    }
+}
+
+static bool is_int8(void)
+{
+    return dtype == DTYPE_INT8 || dtype == DTYPE_INT8_G128;
+}
+
+static void compare_activation(struct tensor *const x[2], int rows, int columns, float absolute, float relative)
+{
+    int n;
+    float *want = read_activation(both[0], x[0], rows, columns, &n);
+    float *got = read_activation(both[1], x[1], rows, columns, &n);
+    // Reading is a product: in int8 its bytes, in steps of the row's largest / 127, may be neighbours as well.
+    float largest = 0;
+    for (int i = 0; is_int8() && i < rows * n; i++)
+        largest = fmaxf(largest, fabsf(want[i]));
+    absolute += largest / 100;
+    compare(got, want, rows, n, absolute, relative + (dtype == DTYPE_F32 ? 0 : BF16_STEP));
+    free(want);
+    free(got);
+}
+
+// Row r, column c = +-gain[c], the same exact values in both backends: the rms of a row of +-1 is 1.
+static void random_activation(struct tensor *x[2], int rows, int columns)
+{
+    float *signs = random_floats((size_t)rows * (size_t)columns, 1), *gain = random_floats((size_t)columns, 1);
+    for (int i = 0; i < rows * columns; i++)
+        signs[i] = signs[i] < 0 ? -1 : 1;
+    for (int i = 0; i < 2; i++) {
+        struct backend *b = both[i];
+        struct tensor *raw = make_tensor(b, TENSOR_F32, rows, columns);
+        memcpy(b->ops->tensor_data(b, raw), signs, (size_t)(rows * columns) * sizeof *signs);
+        x[i] = make_tensor(b, TENSOR_ACTIVATION, rows, columns);
+        OK(b->ops->rmsnorm(b, x[i], raw, make_vector(b, gain, columns), 0, NULL, rows));
+    }
+    free(signs);
+    free(gain);
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+static void check_linear(int rows, int n, int k, bool with_bias)
+{
+    open_both(&small);
+    struct tensor *x[2], *stored[2];
+    random_activation(x, rows, k);
+    float *w = random_floats((size_t)n * (size_t)k, 1), *bias = random_floats((size_t)n, 1);
+    float *base = random_floats((size_t)rows * (size_t)n, 1), *y[2];
+    for (int mode = LINEAR_STORE; mode <= LINEAR_ADD; mode++) {
+        for (int i = 0; i < 2; i++) {
+            struct backend *b = both[i];
+            struct tensor *out = make_tensor(b, TENSOR_F32, rows + 1, n);
+            float *data = b->ops->tensor_data(b, out);
+            memcpy(data, base, (size_t)(rows * n) * sizeof *data);
+            for (int c = 0; c < n; c++)
+                data[rows * n + c] = GUARD;
+            struct weight *bw = make_weight(b, w, n, k), *bv = with_bias ? make_vector(b, bias, n) : NULL;
+            OK(b->ops->linear(b, out, x[i], bw, bv, (enum linear_mode)mode, rows));
+            y[i] = mem_alloc_array((size_t)(rows + 1) * (size_t)n, sizeof(float));
+            OK(b->ops->read(b, out, rows + 1, y[i]));
+            for (int c = 0; c < n; c++)
+                ck_assert(y[i][rows * n + c] == GUARD);
+            stored[i] = make_tensor(b, TENSOR_ACTIVATION, rows, n);
+            OK(b->ops->linear(b, stored[i], x[i], bw, bv, LINEAR_STORE, rows));
+        }
+        compare(y[1], y[0], rows, n, ROUNDING * (float)(k + 16), 0);
+        free(y[0]);
+        free(y[1]);
+    }
+    compare_activation(stored, rows, n, ROUNDING * (float)(k + 16), 0);
+    free(w);
+    free(bias);
+    free(base);
+    close_both();
+}
+
+START_TEST(linear_matches_reference)
+{
+    if (!setup(_i)) return;
+    static const int rows[] = {1, 2, 3, 5, 6, 7, 13, 31}, ns[] = {1, 15, 63, 64, 65, 130},
+                     ks[] = {1, 2, 3, 6, 17, 62, 66, 130};
+    for (int i = 0; i < 40; i++)
+        check_linear(rows[i % 8], ns[random_below(6)], ks[random_below(8)], i % 3 == 0);
+    check_linear(2, 70, 2 * 512 + 6, true);   // two blocks of K in f32
+    check_linear(7, 64, 4 * 512 + 10, false); // three blocks of K in bf16
+    check_linear(193, 65, 30, true);          // two blocks of rows
+    check_linear(200, 8, 34, false);
+    check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group a short one
+}
+END_TEST
+
+START_TEST(swiglu_matches_reference)
+{
+    if (!setup(_i)) return;
+    static const int halves[] = {1, 15, 16, 31, 32, 33, 50, 97};
+    for (int i = 0; i < 16; i++) {
+        int n = halves[i % 8], k = 2 + random_below(70), rows = 1 + random_below(14);
+        open_both(&small);
+        struct tensor *x[2], *out[2];
+        random_activation(x, rows, k);
+        float *gate = random_floats((size_t)n * (size_t)k, 2), *up = random_floats((size_t)n * (size_t)k, 1);
+        for (int j = 0; j < 2; j++) {
+            struct matrix_view gate_view = float_view(gate, n, k), up_view = float_view(up, n, k);
+            struct weight *w;
+            OK(both[j]->ops->weight_gate_up(both[j], &gate_view, &up_view, &w));
+            out[j] = make_tensor(both[j], TENSOR_ACTIVATION, rows, n);
+            OK(both[j]->ops->linear(both[j], out[j], x[j], w, NULL, LINEAR_SWIGLU, rows));
+        }
+        // silu(g) * u: the errors of both products, each times the other factor (below 2 sqrt(k) here)
+        compare_activation(out, rows, n, ROUNDING * (float)(k + 16) * 4 * sqrtf((float)k), 0);
+        free(gate);
+        free(up);
+        close_both();
+    }
+}
+END_TEST
+
+// Parts of different dtypes at odd addresses, with gaps between rows, give the same weight as one plain matrix would.
+START_TEST(weights_pack_from_unaligned_views)
+{
+    if (!setup(_i)) return;
+    open_both(&small);
+    enum { K = 35, ROWS = 40 };
+    struct tensor *x[2];
+    random_activation(x, 3, K);
+    unsigned char *raw = mem_alloc(3 * ROWS * (4 * K + 3) + 8);
+    struct matrix_view parts[3];
+    size_t at = 1;
+    for (int p = 0; p < 3; p++) {
+        int64_t stride = (int64_t)dtype_size_bytes((enum dtype)p) * K + 3;
+        parts[p] = (struct matrix_view){raw + at, (enum dtype)p, ROWS - p, K, stride};
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < K; c++) {
+                float value = random_float(1);
+                uint32_t bits;
+                memcpy(&bits, &value, 4);
+                uint16_t half = (uint16_t)(p == DTYPE_BF16 ? bits >> 16 : random_bits() & 0xbbff); // f16 below 1
+                memcpy(raw + at + r * stride + c * (int64_t)dtype_size_bytes((enum dtype)p),
+                       p == DTYPE_F32 ? (void *)&bits : &half, dtype_size_bytes((enum dtype)p));
+            }
+        at += (size_t)stride * ROWS;
+    }
+    float y[2][3 * 3 * ROWS];
+    int n = 3 * ROWS - 3;
+    for (int i = 0; i < 2; i++) {
+        struct weight *w;
+        OK(both[i]->ops->weight_create(both[i], parts, 3, &w));
+        struct tensor *out = make_tensor(both[i], TENSOR_F32, 3, n);
+        OK(both[i]->ops->linear(both[i], out, x[i], w, NULL, LINEAR_STORE, 3));
+        OK(both[i]->ops->read(both[i], out, 3, y[i]));
+    }
+    compare(y[1], y[0], 3, n, ROUNDING * (K + 16), 0);
+    free(raw);
+    close_both();
+}
+END_TEST
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+START_TEST(rmsnorm_matches_reference)
+{
+    if (!setup(_i)) return;
+    static const int sizes[] = {1, 3, 16, 65, 257};
+    for (int i = 0; i < 5; i++) {
+        int n = sizes[i];
+        open_both(&small);
+        const int32_t index[3] = {4, 0, 3};
+        float *values = random_floats((size_t)(5 * n), 8), *gain = random_floats((size_t)n, 2);
+        struct tensor *out[2];
+        for (int j = 0; j < 2; j++) {
+            struct backend *b = both[j];
+            struct tensor *x = make_tensor(b, TENSOR_F32, 5, n);
+            memcpy(b->ops->tensor_data(b, x), values, (size_t)(5 * n) * sizeof *values);
+            out[j] = make_tensor(b, TENSOR_ACTIVATION, 5, n);
+            OK(b->ops->rmsnorm(b, out[j], x, make_vector(b, gain, n), 1e-5f, index, 3));
+        }
+        compare_activation(out, 3, n, 1e-6f, 1e-6f);
+        free(values);
+        free(gain);
+        close_both();
+    }
+}
+END_TEST
+
+START_TEST(embeddings_are_exact_tied_or_not)
+{
+    if (!setup(_i)) return;
+    enum { ROWS = 70, K = 37 };
+    open_both(&small);
+    float *table = random_floats(ROWS * K, 1), y[4][8 * K];
+    struct matrix_view view = float_view(table, ROWS, K);
+    const int32_t token[8] = {99, 100, 101, 163, 164, 169, 170, 0}, start[2] = {0, 8};
+    struct ragged_batch batch = {.n_rows = 8,
+                                 .token = token,
+                                 .position = token,
+                                 .n_seqs = 1,
+                                 .row_start = start,
+                                 .kv_len = (int32_t[]){0},
+                                 .block_table = (int32_t[]){0},
+                                 .max_blocks = 1};
+    for (int i = 0; i < 4; i++) {
+        struct backend *b = both[i / 2];
+        struct weight *w, *head = i % 2 ? make_weight(b, table, ROWS, K) : NULL;
+        OK(b->ops->weight_embedding(b, &view, 100, head, &w));
+        struct tensor *out = make_tensor(b, TENSOR_F32, 8, K);
+        OK(b->ops->begin(b, &batch));
+        OK(b->ops->embed(b, out, w));
+        OK(b->ops->read(b, out, 8, y[i]));
+        ck_assert_mem_eq(y[i], y[0], sizeof y[0]);
+    }
+    ck_assert(y[0][0] == 0 && y[0][K] != 0 && y[0][6 * K] == 0);
+    free(table);
+    close_both();
+}
+END_TEST
+
+// A NaN or infinity in one row shows in that row and nowhere else.
+START_TEST(nan_stays_in_its_row)
+{
+    if (!setup(_i)) return;
+    open_both(&small);
+    enum { ROWS = 9, K = 40, N = 70 };
+    float *values = random_floats(ROWS * K, 1), *w = random_floats(N * K, 1), ones[K], y[2][ROWS * N];
+    for (int i = 0; i < K; i++)
+        ones[i] = 1;
+    for (int bad = 0; bad < 2; bad++) {
+        struct backend *b = both[1];
+        struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *norm = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
+        if (bad) values[4 * K + 7] = NAN, values[2 * K] = INFINITY;
+        memcpy(b->ops->tensor_data(b, x), values, ROWS * K * sizeof *values);
+        OK(b->ops->rmsnorm(b, norm, x, make_vector(b, ones, K), 1e-5f, NULL, ROWS));
+        struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
+        OK(b->ops->linear(b, out, norm, make_weight(b, w, N, K), NULL, LINEAR_STORE, ROWS));
+        OK(b->ops->read(b, out, ROWS, y[bad]));
+    }
+    for (int i = 0; i < ROWS * N; i++)
+        if (i / N == 4 || i / N == 2)
+            ck_assert(isnan(y[1][i]));
+        else
+            ck_assert(y[1][i] == y[0][i]);
+    free(values);
+    free(w);
+    close_both();
+}
+END_TEST
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+enum { SEQUENCES = 3, CONTEXT = 150 };
+
+// Three sequences grow in random steps over shuffled blocks; qkv is random, so RoPE, the cache, attention and probes
+// are compared after every step. `window` 1 is no smoothing.
+static void check_attention(int d, int group, int n_kv_heads, int window, bool with_gains)
+{
+    int n_heads = group * n_kv_heads, columns = (n_heads + 2 * n_kv_heads) * d, max_blocks = 10;
+    float inv_freq[64];
+    for (int i = 0; i < d / 2; i++)
+        inv_freq[i] = powf(10000, -2 * (float)i / (float)d);
+    struct backend_shape shape = {.n_layers = 2,
+                                  .n_heads = n_heads,
+                                  .n_kv_heads = n_kv_heads,
+                                  .head_size = d,
+                                  .inv_freq = inv_freq,
+                                  .max_rows = SEQUENCES * CONTEXT,
+                                  .max_seqs = SEQUENCES,
+                                  .max_context = CONTEXT,
+                                  .n_kv_blocks = SEQUENCES * max_blocks};
+    open_both(&shape);
+    struct tensor *qkv[2], *out[2];
+    struct weight *gains[2][2] = {{NULL}};
+    float *gain = random_floats((size_t)d, 2);
+    for (int i = 0; i < 2; i++) {
+        qkv[i] = make_tensor(both[i], TENSOR_F32, shape.max_rows, columns);
+        out[i] = make_tensor(both[i], TENSOR_ACTIVATION, shape.max_rows, n_heads * d);
+        for (int j = 0; with_gains && j < 2; j++)
+            gains[i][j] = make_vector(both[i], gain, d);
+    }
+    int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], probe_row[SEQUENCES];
+    int32_t probe_keys[SEQUENCES], position[SEQUENCES * CONTEXT];
+    for (int i = 0; i < SEQUENCES * max_blocks; i++) {
+        int other = random_below(i + 1);
+        table[i] = table[other];
+        table[other] = i;
+    }
+    for (int step = 0; step < (n_heads * d > 300 ? 3 : 5); step++) {
+        int rows = 0;
+        for (int s = 0; s < SEQUENCES; s++) {
+            int n = step % 2 ? 1 : 1 + random_below(36);
+            if (kv_len[s] + n > CONTEXT) n = CONTEXT - kv_len[s];
+            row_start[s] = rows;
+            for (int i = 0; i < n; i++)
+                position[rows++] = 3 * (kv_len[s] + i) + s;
+            probe_row[s] = rows - 1;
+            probe_keys[s] = 1 + random_below(kv_len[s] + n);
+        }
+        row_start[SEQUENCES] = rows;
+        struct ragged_batch batch = {.n_rows = rows,
+                                     .position = position,
+                                     .n_seqs = SEQUENCES,
+                                     .row_start = row_start,
+                                     .kv_len = kv_len,
+                                     .block_table = table,
+                                     .max_blocks = max_blocks,
+                                     .n_probes = step % 3,
+                                     .probe_row = probe_row,
+                                     .probe_keys = probe_keys,
+                                     .probe_window = window};
+        float *values = random_floats((size_t)(rows * columns), 2), *rotated[2], *probes[2];
+        int64_t probe_size = ragged_probe_size(&batch);
+        for (int i = 0; i < 2; i++) {
+            struct backend *b = both[i];
+            OK(b->ops->begin(b, &batch));
+            for (int layer = 0; layer < 2; layer++) {
+                memcpy(b->ops->tensor_data(b, qkv[i]), values, (size_t)(rows * columns) * sizeof *values);
+                OK(b->ops->rope_append(b, layer, qkv[i], gains[i][0], gains[i][1], 1e-6f));
+                OK(b->ops->attention(b, layer, out[i], qkv[i]));
+            }
+            rotated[i] = mem_alloc_array((size_t)(rows * columns), sizeof(float));
+            OK(b->ops->read(b, qkv[i], rows, rotated[i]));
+            probes[i] = mem_alloc_array((size_t)probe_size, sizeof(float));
+            ck_assert((b->ops->probe_data(b) != NULL) == (probe_size > 0));
+            if (probe_size) OK(b->ops->probe_read(b, probes[i]));
+        }
+        for (int r = 0; r < rows; r++) // q only: what k and v columns hold afterwards is each backend's own affair
+            compare(rotated[1] + r * columns, rotated[0] + r * columns, 1, n_heads * d, 1e-5f, 1e-6f);
+        // In bf16 a key or value may round to the other neighbour in one of the two.
+        compare_activation(out, rows, n_heads * d, dtype == DTYPE_BF16 ? 4e-3f : 1e-5f, 0);
+        compare(probes[1], probes[0], 1, (int)probe_size, 1e-6f, dtype == DTYPE_BF16 ? 2e-2f : 1e-4f);
+        for (int i = 0; i < 2; i++) {
+            free(rotated[i]);
+            free(probes[i]);
+        }
+        free(values);
+        for (int s = 0; s < SEQUENCES; s++)
+            kv_len[s] += row_start[s + 1] - row_start[s];
+    }
+    free(gain);
+    close_both();
+}
+
+START_TEST(attention_matches_reference)
+{
+    if (!setup(_i)) return;
+    if (is_int8()) return; // nothing of it is int8
+    check_attention(8, 1, 2, 13, false);
+    check_attention(16, 2, 2, 1, true);
+    check_attention(64, 4, 1, 13, false);
+    check_attention(96, 1, 1, 5, true);
+    check_attention(128, 8, 1, 401, false);
+    check_attention(2, 3, 2, 3, true);
+    check_attention(10, 8, 1, 13, false);
+    check_attention(24, 3, 2, 7, false);
+    check_attention(40, 5, 1, 13, true);
+    check_attention(80, 7, 1, 13, false);
+    check_attention(112, 6, 1, 3, false);
+    check_attention(6, 36, 1, 13, false); // more heads in a group than a tile holds
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("kernels");
+    TCase *tcase = tcase_create("kernels");
+    int variants = DTYPES * CPU_ISA_COUNT;
+    tcase_add_loop_test(tcase, linear_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, swiglu_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, weights_pack_from_unaligned_views, 0, variants);
+    tcase_add_loop_test(tcase, rmsnorm_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, embeddings_are_exact_tied_or_not, 0, variants);
+    tcase_add_loop_test(tcase, nan_stays_in_its_row, 0, variants);
+    tcase_add_loop_test(tcase, attention_matches_reference, 0, variants);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,833 @@
+// SPDX-License-Identifier: Apache-2.0
+// net/: calls of every kind between our server and our client, and every way they can end.
+#include <check.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "net/core.h"
+#include "net/symbols.h"
+#include "proto/grpc_health/v1/health.pb-c.h"
+#include "proto/grpc_reflection/v1/reflection.pb-c.h"
+
+// --- the server under test
+
+static atomic_int opened, half_closed, closed, cancelled, flooded;
+static atomic_llong deadline_left_us;
+static atomic_bool agent_seen;
+static int context; // its address is the server's context
+
+static void count_open(struct rpc_call *call)
+{
+    ck_assert_ptr_eq(rpc_call_context(call), &context);
+    const char *agent = rpc_call_metadata(call, "user-agent");
+    atomic_store(&agent_seen, agent && strstr(agent, "grpc-c/") && !rpc_call_metadata(call, "user-agen"));
+    int64_t deadline = rpc_call_deadline_us(call);
+    atomic_store(&deadline_left_us, deadline == INT64_MAX ? -1 : deadline - clock_now_us());
+    atomic_fetch_add(&opened, 1);
+}
+
+static void count_half_close(struct rpc_call *call)
+{
+    atomic_fetch_add(&half_closed, 1);
+}
+
+static void count_close(struct rpc_call *call, bool gone)
+{
+    atomic_fetch_add(gone ? &cancelled : &closed, 1);
+}
+
+static void echo(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    rpc_call_send(call, bytes, size);
+}
+
+static void finish(struct rpc_call *call)
+{
+    count_half_close(call);
+    rpc_call_finish(call, STATUS_OK, NULL);
+}
+
+// Sends the numbers below the one it is asked for, then fails, so that nothing may be lost before the end either.
+static void numbers(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    uint32_t n;
+    ck_assert_uint_eq(size, sizeof n);
+    memcpy(&n, bytes, sizeof n);
+    for (uint32_t i = 0; i < n; i++)
+        rpc_call_send(call, (const uint8_t *)&i, sizeof i);
+    rpc_call_finish(call, STATUS_OK, NULL);
+    rpc_call_finish(call, STATUS_INTERNAL, "only the first end counts");
+    rpc_call_send(call, bytes, size); // dropped
+}
+
+static void sum_open(struct rpc_call *call)
+{
+    count_open(call);
+    rpc_call_set_user(call, mem_alloc(sizeof(uint32_t)));
+}
+
+// Counts the messages of a call, which must hold 0, 1, 2...
+static void sum_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    uint32_t *count = rpc_call_user(call);
+    if (size == sizeof *count && memcmp(bytes, count, size) == 0) ++*count;
+}
+
+static void sum_half_close(struct rpc_call *call)
+{
+    rpc_call_send(call, rpc_call_user(call), sizeof(uint32_t));
+    rpc_call_finish(call, STATUS_OK, NULL);
+}
+
+static void sum_close(struct rpc_call *call, bool gone)
+{
+    free(rpc_call_user(call));
+    count_close(call, gone);
+}
+
+static void *answer_from_thread(void *argument)
+{
+    struct rpc_call *call = argument;
+    for (uint32_t i = 0; i < 1000; i++)
+        rpc_call_send(call, (const uint8_t *)&i, sizeof i);
+    rpc_call_add_trailer(call, "retry-after-ms", "250");
+    rpc_call_add_trailer(call, "Bad Key", "left out");
+    rpc_call_finish(call, STATUS_EXHAUSTED, "the queue is full");
+    rpc_call_unref(call);
+    return NULL;
+}
+
+static void hand_over(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    pthread_t thread;
+    rpc_call_ref(call);
+    ck_assert_int_eq(pthread_create(&thread, NULL, answer_from_thread, call), 0);
+    pthread_detach(thread);
+}
+
+// Sends until a megabyte waits for a client that does not read.
+static void flood(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    uint8_t *block = mem_alloc(65536);
+    for (int i = 0; i < 10000 && !atomic_load(&flooded); i++) {
+        if (rpc_call_send(call, block, 65536) > 1000000) atomic_store(&flooded, 1);
+    }
+    free(block);
+}
+
+static void fail_as_asked(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    char *text = mem_copy(bytes, size);
+    text = mem_resize(text, size + 1, 1);
+    text[size] = 0;
+    rpc_call_finish(call, STATUS_OUT_OF_RANGE, text);
+    free(text);
+}
+
+static void refuse(struct rpc_call *call)
+{
+    count_open(call);
+    rpc_call_finish(call, STATUS_UNAUTHENTICATED, "no token");
+}
+
+static void send_large(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    size_t large = NET_MESSAGE_BYTES + 1;
+    uint8_t *block = mem_alloc(large);
+    rpc_call_send(call, block, large);
+    rpc_call_finish(call, STATUS_OK, NULL);
+    free(block);
+}
+
+static const struct rpc_method methods[] = {
+    {"/test.A/Echo", count_open, echo, finish, count_close},
+    {"/test.A/Numbers", count_open, numbers, count_half_close, count_close},
+    {"/test.A/Sum", sum_open, sum_message, sum_half_close, sum_close},
+    {"/test.A/Thread", count_open, hand_over, count_half_close, count_close},
+    {"/test.A/Hang", count_open, NULL, count_half_close, count_close},
+    {"/test.B/Flood", count_open, flood, count_half_close, count_close},
+    {"/test.B/Fail", count_open, fail_as_asked, count_half_close, count_close},
+    {"/test.B/Refuse", refuse, echo, count_half_close, count_close},
+    {"/test.B/Large", count_open, send_large, NULL, count_close},
+    {0},
+};
+
+static struct rpc_server *server;
+static struct rpc_channel *channel;
+static char target[64];
+
+static enum status open_server(int port, size_t max_message_bytes)
+{
+    char address[64];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    return rpc_server_open(
+        &(struct rpc_server_options){
+            .address = address, .methods = methods, .context = &context, .max_message_bytes = max_message_bytes},
+        &server);
+}
+
+static void open_channel(int port)
+{
+    snprintf(target, sizeof target, "127.0.0.1:%d", port);
+    ck_assert_int_eq(rpc_channel_open(target, &channel), STATUS_OK);
+}
+
+static void setup(void)
+{
+    rpc_init();
+    ck_assert_msg(open_server(0, 0) == STATUS_OK, "%s", status_message());
+    open_channel(rpc_server_port(server));
+}
+
+static void teardown(void)
+{
+    rpc_channel_close(channel);
+    rpc_server_close(server, 0);
+    ck_assert_int_eq(rpc_live_objects(), 0);
+    rpc_shutdown();
+}
+
+// --- helpers
+
+static void wait_for(atomic_int *value, int wanted)
+{
+    for (int i = 0; i < 20000 && atomic_load(value) < wanted; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    ck_assert_int_eq(atomic_load(value), wanted);
+}
+
+static struct rpc_stream *open_stream(const char *method, int64_t timeout_ms)
+{
+    struct rpc_stream *stream;
+    ck_assert_int_eq(rpc_stream_open(channel, method, timeout_ms, false, &stream), STATUS_OK);
+    return stream;
+}
+
+static void send_number(struct rpc_stream *stream, uint32_t number)
+{
+    rpc_stream_send(stream, (const uint8_t *)&number, sizeof number);
+}
+
+static void expect_bytes(struct rpc_stream *stream, const void *wanted, size_t size)
+{
+    struct rpc_bytes bytes;
+    enum status status = rpc_stream_read(stream, &bytes);
+    ck_assert_msg(status == STATUS_OK, "%s: %s", status_name(status), status_message());
+    ck_assert_msg(bytes.data != NULL, "the stream ended");
+    ck_assert_mem_eq(bytes.data, wanted, size);
+    ck_assert_uint_eq(bytes.size, size);
+    rpc_bytes_free(&bytes);
+}
+
+static void expect_end(struct rpc_stream *stream, enum status wanted, const char *text)
+{
+    for (int i = 0; i < 2; i++) { // the end stays the end
+        struct rpc_bytes bytes = {0};
+        enum status status = rpc_stream_read(stream, &bytes);
+        ck_assert_msg(status == wanted && !bytes.data, "%s: %s", status_name(status), status_message());
+        if (text) ck_assert_msg(strstr(status_message(), text), "%s", status_message());
+    }
+}
+
+static enum status unary(const char *method, const char *text, struct rpc_bytes *answer_p)
+{
+    return rpc_unary(channel, method, (const uint8_t *)text, strlen(text), 0, answer_p);
+}
+
+// --- the kinds of call
+
+START_TEST(unary_answers)
+{
+    struct rpc_bytes answer;
+    ck_assert_int_eq(unary("/test.A/Echo", "hello", &answer), STATUS_OK);
+    ck_assert_str_eq((char *)answer.data, "hello");
+    ck_assert_uint_eq(answer.size, 5);
+    rpc_bytes_free(&answer);
+    ck_assert_int_eq(unary("/test.A/Echo", "", &answer), STATUS_OK); // empty is not absent
+    ck_assert(answer.data && answer.size == 0);
+    rpc_bytes_free(&answer);
+    ck_assert(atomic_load(&agent_seen));
+    ck_assert_int_eq(atomic_load(&deadline_left_us), -1);
+    wait_for(&closed, 2);
+    ck_assert_int_eq(atomic_load(&cancelled), 0);
+}
+END_TEST
+
+START_TEST(server_stream_keeps_order)
+{
+    const uint32_t n = 20000;
+    struct rpc_stream *stream = open_stream("/test.A/Numbers", 0);
+    send_number(stream, n);
+    rpc_stream_half_close(stream);
+    for (uint32_t i = 0; i < n; i++)
+        expect_bytes(stream, &i, sizeof i);
+    expect_end(stream, STATUS_OK, NULL);
+    ck_assert_ptr_null(rpc_stream_trailer(stream, "retry-after-ms"));
+    rpc_stream_close(stream);
+    wait_for(&closed, 1);
+}
+END_TEST
+
+START_TEST(client_stream_keeps_order)
+{
+    const uint32_t n = 20000;
+    struct rpc_stream *stream = open_stream("/test.A/Sum", 0);
+    for (uint32_t i = 0; i < n; i++)
+        send_number(stream, i);
+    rpc_stream_half_close(stream);
+    send_number(stream, n); // too late, dropped
+    expect_bytes(stream, &n, sizeof n);
+    expect_end(stream, STATUS_OK, NULL);
+    ck_assert_uint_eq(rpc_stream_queued(stream), 0);
+    rpc_stream_close(stream);
+    wait_for(&closed, 1);
+}
+END_TEST
+
+static void *send_many(void *stream)
+{
+    for (uint32_t i = 0; i < 5000; i++)
+        send_number(stream, i);
+    rpc_stream_half_close(stream);
+    return NULL;
+}
+
+START_TEST(both_directions_at_once)
+{
+    struct rpc_stream *streams[4];
+    pthread_t threads[4];
+    for (int s = 0; s < 4; s++) {
+        streams[s] = open_stream("/test.A/Echo", 0);
+        pthread_create(&threads[s], NULL, send_many, streams[s]);
+    }
+    for (uint32_t i = 0; i < 5000; i++) {
+        for (int s = 0; s < 4; s++)
+            expect_bytes(streams[s], &i, sizeof i);
+    }
+    for (int s = 0; s < 4; s++) {
+        expect_end(streams[s], STATUS_OK, NULL);
+        pthread_join(threads[s], NULL);
+        rpc_stream_close(streams[s]);
+    }
+    wait_for(&closed, 4);
+}
+END_TEST
+
+START_TEST(another_thread_answers_and_the_end_follows_what_is_queued)
+{
+    struct rpc_stream *stream = open_stream("/test.A/Thread", 0);
+    send_number(stream, 0);
+    for (uint32_t i = 0; i < 1000; i++)
+        expect_bytes(stream, &i, sizeof i);
+    expect_end(stream, STATUS_EXHAUSTED, "the queue is full");
+    ck_assert_str_eq(rpc_stream_trailer(stream, "retry-after-ms"), "250");
+    ck_assert_ptr_null(rpc_stream_trailer(stream, "Bad Key"));
+    rpc_stream_close(stream);
+    wait_for(&closed, 1); // a status that is not OK is our own end, not the client's
+    ck_assert_int_eq(atomic_load(&cancelled), 0);
+}
+END_TEST
+
+// --- the ways it can end
+
+START_TEST(cancel_wakes_the_reader_and_is_seen)
+{
+    struct rpc_stream *stream = open_stream("/test.A/Hang", 0);
+    wait_for(&opened, 1);
+    rpc_stream_cancel(stream);
+    expect_end(stream, STATUS_CANCELLED, NULL);
+    wait_for(&cancelled, 1);
+    rpc_stream_cancel(stream); // harmless
+    rpc_stream_close(stream);
+
+    stream = open_stream("/test.A/Hang", 0);
+    wait_for(&opened, 2);
+    rpc_stream_close(stream); // a close cancels as well
+    wait_for(&cancelled, 2);
+    ck_assert_int_eq(atomic_load(&half_closed), 0);
+    ck_assert_int_eq(atomic_load(&closed), 0);
+}
+END_TEST
+
+static void *cancel_it(void *stream)
+{
+    wait_for(&opened, 1);
+    rpc_stream_cancel(stream);
+    return NULL;
+}
+
+START_TEST(cancel_from_another_thread)
+{
+    struct rpc_stream *stream = open_stream("/test.A/Hang", 0);
+    pthread_t thread;
+    pthread_create(&thread, NULL, cancel_it, stream);
+    expect_end(stream, STATUS_CANCELLED, NULL);
+    pthread_join(thread, NULL);
+    rpc_stream_close(stream);
+}
+END_TEST
+
+START_TEST(deadline_ends_the_call_on_both_sides)
+{
+    struct rpc_stream *stream = open_stream("/test.A/Hang", 300);
+    expect_end(stream, STATUS_DEADLINE, "did not answer within 300 ms");
+    rpc_stream_close(stream);
+    wait_for(&cancelled, 1);
+    long long left = atomic_load(&deadline_left_us);
+    ck_assert_msg(left > -300000 && left <= 310000, "%lld", left);
+}
+END_TEST
+
+START_TEST(refused_and_unknown_calls)
+{
+    struct rpc_bytes answer;
+    ck_assert_int_eq(unary("/test.B/Refuse", "x", &answer), STATUS_UNAUTHENTICATED);
+    ck_assert_str_eq(status_message(), "no token");
+    ck_assert_int_eq(unary("/test.B/Nothing", "x", &answer), STATUS_UNSUPPORTED);
+    ck_assert_str_eq(status_message(), "this server has no method /test.B/Nothing");
+    // The server ends while the client is still sending.
+    struct rpc_stream *stream = open_stream("/test.B/Refuse", 0);
+    for (uint32_t i = 0; i < 1000; i++)
+        send_number(stream, i);
+    expect_end(stream, STATUS_UNAUTHENTICATED, "no token");
+    rpc_stream_close(stream);
+    wait_for(&closed, 2);
+    ck_assert_int_eq(atomic_load(&cancelled), 0);
+}
+END_TEST
+
+START_TEST(status_text_is_short_utf8)
+{
+    struct rpc_bytes answer;
+    ck_assert_int_eq(unary("/test.B/Fail", "caf\xC3\xA9 50% \xFF!", &answer), STATUS_OUT_OF_RANGE);
+    ck_assert_str_eq(status_message(), "caf\xC3\xA9 50% ?!");
+    char long_text[5000];
+    for (size_t i = 0; i < sizeof long_text - 1; i += 2)
+        memcpy(long_text + i, "\xC3\xA9", 2);
+    memmove(long_text + 1, long_text, sizeof long_text - 2);
+    long_text[0] = 'x';
+    long_text[sizeof long_text - 1] = 0;
+    ck_assert_int_eq(unary("/test.B/Fail", long_text, &answer), STATUS_OUT_OF_RANGE);
+    ck_assert_uint_eq(strlen(status_message()), 1023);
+    ck_assert(utf8_valid(status_message(), strlen(status_message()), NULL));
+}
+END_TEST
+
+START_TEST(codes_map_both_ways)
+{
+    for (int i = 0; i < STATUS_COUNT; i++)
+        ck_assert_int_eq(rpc_status(rpc_code((enum status)i)), i);
+    ck_assert_int_eq(rpc_code(STATUS_INVALID), 3);
+    ck_assert_int_eq(rpc_code(STATUS_EXHAUSTED), 8);
+    for (int code = 0; code <= 17; code++)
+        ck_assert_int_eq(rpc_status(code) == STATUS_OK, code == 0);
+}
+END_TEST
+
+START_TEST(large_messages_pass_and_too_large_ones_do_not)
+{
+    size_t size = 20 * 1000 * 1000;
+    uint8_t *bytes = mem_alloc(size);
+    for (size_t i = 0; i < size; i++)
+        bytes[i] = (uint8_t)(i * 7 >> 3);
+    struct rpc_bytes answer;
+    ck_assert_int_eq(rpc_unary(channel, "/test.A/Echo", bytes, size, 0, &answer), STATUS_OK);
+    ck_assert(answer.size == size && memcmp(answer.data, bytes, size) == 0);
+    rpc_bytes_free(&answer);
+    ck_assert_int_eq(unary("/test.B/Large", "x", &answer), STATUS_EXHAUSTED); // the client's limit
+    ck_assert(strstr(status_message(), "larger than max"));
+
+    rpc_channel_close(channel);
+    rpc_server_close(server, 0);
+    ck_assert_int_eq(open_server(0, 1000), STATUS_OK);
+    open_channel(rpc_server_port(server));
+    atomic_store(&half_closed, 0);
+    atomic_store(&cancelled, 0);
+    ck_assert_int_eq(rpc_unary(channel, "/test.A/Echo", bytes, 1000, 0, &answer), STATUS_OK);
+    rpc_bytes_free(&answer);
+    ck_assert_int_eq(rpc_unary(channel, "/test.A/Hang", bytes, 1001, 0, &answer), STATUS_EXHAUSTED);
+    wait_for(&cancelled, 1);
+    ck_assert_int_eq(atomic_load(&half_closed), 1); // the first call's only
+    free(bytes);
+}
+END_TEST
+
+START_TEST(producer_sees_that_nobody_reads)
+{
+    struct rpc_stream *stream = open_stream("/test.B/Flood", 0);
+    send_number(stream, 0);
+    wait_for(&flooded, 1);
+    rpc_stream_close(stream);
+    wait_for(&cancelled, 1);
+}
+END_TEST
+
+START_TEST(killed_client_is_seen)
+{
+    int ports[2];
+    ck_assert_int_eq(pipe(ports), 0);
+    pid_t child = fork(); // before gRPC starts in either
+    if (child == 0) {
+        int port;
+        if (read(ports[0], &port, sizeof port) != sizeof port) _exit(1);
+        rpc_init();
+        open_channel(port);
+        open_stream("/test.A/Hang", 0);
+        for (;;)
+            pause();
+    }
+    setup();
+    int port = rpc_server_port(server);
+    ck_assert_int_eq(write(ports[1], &port, sizeof port), sizeof port);
+    wait_for(&opened, 1);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    wait_for(&cancelled, 1);
+    close(ports[0]);
+    close(ports[1]);
+    teardown();
+}
+END_TEST
+
+// --- servers that come and go
+
+START_TEST(taken_port_is_refused)
+{
+    int port = rpc_server_port(server);
+    struct rpc_server *first = server;
+    ck_assert_int_eq(open_server(port, 0), STATUS_INVALID);
+    ck_assert_ptr_eq(server, first);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "port %d is in use", port);
+    ck_assert_msg(strstr(status_message(), wanted), "%s", status_message());
+}
+END_TEST
+
+START_TEST(bad_addresses_are_refused)
+{
+    static const char *const bad[][2] = {
+        {"", "no address"},
+        {"localhost", "must be HOST:PORT"},
+        {"127.0.0.1:x", "must be HOST:PORT"},
+        {"127.0.0.1:70000", "must be HOST:PORT"},
+        {"192.0.2.1:5000", "cannot listen on 192.0.2.1:5000"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct rpc_server *none;
+        struct rpc_server_options options = {.address = bad[i][0], .methods = methods};
+        ck_assert_int_eq(rpc_server_open(&options, &none), STATUS_INVALID);
+        ck_assert_msg(strstr(status_message(), bad[i][1]), "%s", status_message());
+    }
+    static const char *const targets[] = {"", "localhost", ":50051", "localhost:", "localhost:0", "a:b"};
+    for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++) {
+        struct rpc_channel *none;
+        ck_assert_int_eq(rpc_channel_open(targets[i], &none), STATUS_INVALID);
+        ck_assert(strstr(status_message(), "must be HOST:PORT"));
+    }
+}
+END_TEST
+
+START_TEST(absent_server_is_named)
+{
+    int port = rpc_server_port(server);
+    rpc_server_close(server, 0);
+    server = NULL;
+    struct rpc_bytes answer;
+    char wanted[80];
+    snprintf(wanted, sizeof wanted, "cannot reach 127.0.0.1:%d: is the server running there?", port);
+    ck_assert_int_eq(unary("/test.A/Echo", "x", &answer), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), wanted), "%s", status_message());
+}
+END_TEST
+
+START_TEST(waiting_call_survives_a_restart)
+{
+    struct rpc_bytes answer;
+    int port = rpc_server_port(server);
+    ck_assert_int_eq(unary("/test.A/Echo", "x", &answer), STATUS_OK);
+    rpc_bytes_free(&answer);
+    struct rpc_stream *lost = open_stream("/test.A/Hang", 0);
+    wait_for(&opened, 2);
+    rpc_server_close(server, 0);
+    expect_end(lost, STATUS_UNAVAILABLE, NULL);
+    rpc_stream_close(lost);
+    wait_for(&cancelled, 1);
+
+    struct rpc_stream *waiting;
+    rpc_stream_open(channel, "/test.A/Echo", 60000, true, &waiting);
+    send_number(waiting, 7);
+    rpc_stream_half_close(waiting);
+    ck_assert_msg(open_server(port, 0) == STATUS_OK, "%s", status_message());
+    expect_bytes(waiting, &(uint32_t){7}, sizeof(uint32_t));
+    expect_end(waiting, STATUS_OK, NULL);
+    rpc_stream_close(waiting);
+}
+END_TEST
+
+static void *close_server(void *argument)
+{
+    rpc_server_close(server, 60000);
+    return NULL;
+}
+
+START_TEST(closing_server_lets_calls_end)
+{
+    struct rpc_stream *stream = open_stream("/test.A/Echo", 0);
+    send_number(stream, 1);
+    expect_bytes(stream, &(uint32_t){1}, sizeof(uint32_t));
+    struct rpc_stream *watch = open_stream("/grpc.health.v1.Health/Watch", 0);
+    rpc_stream_send(watch, NULL, 0);
+    expect_bytes(watch, "\x08\x02", 2);
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_server, NULL);
+    expect_end(watch, STATUS_UNAVAILABLE, "the server is closing"); // watchers do not hold it up
+    rpc_stream_close(watch);
+    send_number(stream, 2);
+    expect_bytes(stream, &(uint32_t){2}, sizeof(uint32_t));
+    rpc_stream_half_close(stream);
+    expect_end(stream, STATUS_OK, NULL);
+    rpc_stream_close(stream);
+    pthread_join(thread, NULL);
+    server = NULL;
+    ck_assert_int_eq(atomic_load(&closed), 1);
+    ck_assert_int_eq(atomic_load(&cancelled), 0);
+}
+END_TEST
+
+static struct rpc_call *kept;
+
+static void keep(struct rpc_call *call)
+{
+    rpc_call_ref(call);
+    kept = call;
+    count_open(call);
+}
+
+START_TEST(kept_calls_do_not_hold_up_the_end)
+{
+    static const struct rpc_method own[] = {{"/test.C/Keep", keep, NULL, NULL, count_close}, {0}};
+    rpc_server_close(server, 0);
+    rpc_channel_close(channel);
+    struct rpc_server_options options = {.address = "127.0.0.1:0", .methods = own, .context = &context, .threads = 1};
+    ck_assert_int_eq(rpc_server_open(&options, &server), STATUS_OK);
+    open_channel(rpc_server_port(server));
+    struct rpc_stream *stream = open_stream("/test.C/Keep", 0);
+    wait_for(&opened, 1);
+    rpc_server_close(server, 10);
+    server = NULL;
+    ck_assert_int_eq(atomic_load(&cancelled), 1); // its last event has run
+    ck_assert_uint_eq(rpc_call_send(kept, (const uint8_t *)"x", 1), 0);
+    rpc_call_finish(kept, STATUS_OK, "too late");
+    ck_assert_str_eq(rpc_call_path(kept), "/test.C/Keep");
+    ck_assert(strstr(rpc_call_peer(kept), "127.0.0.1"));
+    rpc_call_unref(kept);
+    expect_end(stream, STATUS_UNAVAILABLE, NULL);
+    rpc_stream_close(stream);
+}
+END_TEST
+
+// --- health and reflection
+
+static enum status check_health(const char *service, int *state_p)
+{
+    Grpc__Health__V1__HealthCheckRequest request = GRPC__HEALTH__V1__HEALTH_CHECK_REQUEST__INIT;
+    request.service = (char *)service;
+    uint8_t bytes[256];
+    size_t size = grpc__health__v1__health_check_request__pack(&request, bytes);
+    struct rpc_bytes answer;
+    enum status status = rpc_unary(channel, "/grpc.health.v1.Health/Check", bytes, size, 0, &answer);
+    if (status) return status;
+    Grpc__Health__V1__HealthCheckResponse *response =
+        grpc__health__v1__health_check_response__unpack(NULL, answer.size, answer.data);
+    *state_p = (int)response->status;
+    grpc__health__v1__health_check_response__free_unpacked(response, NULL);
+    rpc_bytes_free(&answer);
+    return STATUS_OK;
+}
+
+START_TEST(health_is_per_service)
+{
+    int state;
+    ck_assert_int_eq(check_health("", &state), STATUS_OK);
+    ck_assert_int_eq(state, 2); // NOT_SERVING until told
+    ck_assert_int_eq(check_health("test.A", &state), STATUS_OK);
+    ck_assert_int_eq(state, 2);
+    rpc_server_set_serving(server, "test.A", true);
+    ck_assert_int_eq(check_health("test.A", &state), STATUS_OK);
+    ck_assert_int_eq(state, 1);
+    ck_assert_int_eq(check_health("test.B", &state), STATUS_OK);
+    ck_assert_int_eq(state, 2);
+    ck_assert_int_eq(check_health("test.X", &state), STATUS_NOT_FOUND);
+    struct rpc_bytes answer;
+    ck_assert_int_eq(unary("/grpc.health.v1.Health/Check", "\xFF\xFF", &answer), STATUS_INVALID);
+    struct rpc_stream *stream = open_stream("/grpc.health.v1.Health/Watch", 0);
+    rpc_stream_half_close(stream);
+    expect_end(stream, STATUS_INVALID, "is needed");
+    rpc_stream_close(stream);
+}
+END_TEST
+
+START_TEST(watchers_are_told_each_change)
+{
+    struct rpc_stream *known = open_stream("/grpc.health.v1.Health/Watch", 0);
+    rpc_stream_send(known, (const uint8_t *)"\x0A\x06test.A", 8);
+    rpc_stream_half_close(known);
+    expect_bytes(known, "\x08\x02", 2);
+    struct rpc_stream *unknown = open_stream("/grpc.health.v1.Health/Watch", 0);
+    rpc_stream_send(unknown, (const uint8_t *)"\x0A\x05later", 7);
+    expect_bytes(unknown, "\x08\x03", 2); // SERVICE_UNKNOWN, and the call stays
+    rpc_server_set_serving(server, "test.A", true);
+    expect_bytes(known, "\x08\x01", 2);
+    rpc_server_set_serving(server, "test.A", true); // no change, no message
+    rpc_server_set_serving(server, "later", true);
+    expect_bytes(unknown, "\x08\x01", 2);
+    rpc_server_set_serving(server, "test.A", false);
+    expect_bytes(known, "\x08\x02", 2);
+    rpc_stream_close(known);
+    rpc_stream_close(unknown);
+}
+END_TEST
+
+typedef Grpc__Reflection__V1__ServerReflectionRequest reflect_request;
+typedef Grpc__Reflection__V1__ServerReflectionResponse reflect_response;
+
+static reflect_response *reflect(struct rpc_stream *stream, int which, const char *text)
+{
+    reflect_request request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+    request.message_request_case = which;
+    request.list_services = (char *)text; // all texts share the union's place
+    uint8_t bytes[256];
+    rpc_stream_send(stream, bytes, grpc__reflection__v1__server_reflection_request__pack(&request, bytes));
+    struct rpc_bytes answer;
+    ck_assert_int_eq(rpc_stream_read(stream, &answer), STATUS_OK);
+    reflect_response *response =
+        grpc__reflection__v1__server_reflection_response__unpack(NULL, answer.size, answer.data);
+    ck_assert_ptr_nonnull(response);
+    ck_assert_int_eq((int)response->original_request->message_request_case, which);
+    ck_assert_str_eq(response->original_request->list_services, text);
+    rpc_bytes_free(&answer);
+    return response;
+}
+
+static void reflect_free(reflect_response *response)
+{
+    grpc__reflection__v1__server_reflection_response__free_unpacked(response, NULL);
+}
+
+START_TEST(reflection_answers_both_versions)
+{
+    static const char *const paths[] = {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                                        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
+    static const char *const services[] = {"test.A", "test.B", "grpc.health.v1.Health",
+                                           "grpc.reflection.v1.ServerReflection",
+                                           "grpc.reflection.v1alpha.ServerReflection"};
+    for (int i = 0; i < 2; i++) {
+        struct rpc_stream *stream = open_stream(paths[i], 0);
+        reflect_response *response = reflect(stream, 7, "*");
+        ck_assert_int_eq(response->message_response_case, 6);
+        ck_assert_uint_eq(response->list_services_response->n_service, 5);
+        for (int j = 0; j < 5; j++)
+            ck_assert_str_eq(response->list_services_response->service[j]->name, services[j]);
+        reflect_free(response);
+
+        response = reflect(stream, 4, "forepack.v1.Inference.Generate");
+        ck_assert_int_eq(response->message_response_case, 4);
+        ck_assert_uint_eq(response->file_descriptor_response->n_file_descriptor_proto, 1);
+        ProtobufCBinaryData file = response->file_descriptor_response->file_descriptor_proto[0];
+        ck_assert(file.len > 27 && memcmp(file.data + 2, "forepack/v1/inference.proto", 27) == 0);
+        reflect_free(response);
+
+        response = reflect(stream, 3, "forepack/cluster/v1/cluster.proto");
+        ck_assert_int_eq(response->message_response_case, 4);
+        reflect_free(response);
+        response = reflect(stream, 4, "forepack.v1.Nothing");
+        ck_assert_int_eq(response->message_response_case, 7);
+        ck_assert_int_eq(response->error_response->error_code, 5);
+        reflect_free(response);
+        rpc_stream_half_close(stream);
+        expect_end(stream, STATUS_OK, NULL);
+        rpc_stream_close(stream);
+    }
+    struct rpc_stream *stream = open_stream(paths[0], 0);
+    rpc_stream_send(stream, (const uint8_t *)"\xFF", 1);
+    expect_end(stream, STATUS_INVALID, "no ServerReflectionRequest");
+    rpc_stream_close(stream);
+}
+END_TEST
+
+START_TEST(symbols_of_every_kind_are_found)
+{
+    static const char *const names[] = {
+        "forepack.v1.Inference",
+        "forepack.v1.Inference.Generate",
+        "forepack.v1.GenerateRequest",
+        "forepack.v1.PrefillMode",
+        "forepack.v1.PREFILL_MODE_ON",
+        "forepack.v1.GenerateRequest.text",
+        "forepack.v1.GenerateResponse.kind",
+    };
+    struct net_symbols *symbols = net_symbols_create();
+    const struct net_file *file = net_symbols_file(symbols, "forepack/v1/inference.proto");
+    ck_assert_ptr_nonnull(file);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        ck_assert_msg(net_symbols_find(symbols, names[i]) == file, "%s", names[i]);
+    ck_assert_ptr_nonnull(net_symbols_find(symbols, "grpc.health.v1.HealthCheckResponse.ServingStatus")); // nested
+    ck_assert_ptr_nonnull(net_symbols_find(symbols, "grpc.health.v1.HealthCheckResponse.NOT_SERVING"));
+    ck_assert_ptr_null(net_symbols_find(symbols, "forepack.v1"));
+    ck_assert_ptr_null(net_symbols_find(symbols, ""));
+    ck_assert_ptr_null(net_symbols_file(symbols, "inference.proto"));
+    ck_assert(net_symbols_is_message(symbols, "forepack.v1.Chunk"));
+    ck_assert(!net_symbols_is_message(symbols, "forepack.v1.Inference"));
+    net_symbols_free(symbols);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("net");
+    TCase *pure = tcase_create("pure");
+    tcase_add_test(pure, codes_map_both_ways);
+    tcase_add_test(pure, symbols_of_every_kind_are_found);
+    tcase_add_test(pure, killed_client_is_seen); // forks before it starts gRPC
+    tcase_set_timeout(pure, 30);
+    suite_add_tcase(suite, pure);
+    TCase *calls = tcase_create("calls");
+    tcase_add_checked_fixture(calls, setup, teardown);
+    tcase_set_timeout(calls, 30);
+    tcase_add_test(calls, unary_answers);
+    tcase_add_test(calls, server_stream_keeps_order);
+    tcase_add_test(calls, client_stream_keeps_order);
+    tcase_add_test(calls, both_directions_at_once);
+    tcase_add_test(calls, another_thread_answers_and_the_end_follows_what_is_queued);
+    tcase_add_test(calls, cancel_wakes_the_reader_and_is_seen);
+    tcase_add_test(calls, cancel_from_another_thread);
+    tcase_add_test(calls, deadline_ends_the_call_on_both_sides);
+    tcase_add_test(calls, refused_and_unknown_calls);
+    tcase_add_test(calls, status_text_is_short_utf8);
+    tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
+    tcase_add_test(calls, producer_sees_that_nobody_reads);
+    tcase_add_test(calls, taken_port_is_refused);
+    tcase_add_test(calls, bad_addresses_are_refused);
+    tcase_add_test(calls, absent_server_is_named);
+    tcase_add_test(calls, waiting_call_survives_a_restart);
+    tcase_add_test(calls, closing_server_lets_calls_end);
+    tcase_add_test(calls, kept_calls_do_not_hold_up_the_end);
+    tcase_add_test(calls, health_is_per_service);
+    tcase_add_test(calls, watchers_are_told_each_change);
+    tcase_add_test(calls, reflection_answers_both_versions);
+    suite_add_tcase(suite, calls);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

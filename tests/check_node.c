@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/node: a node's link against a router made of net/rpc.h alone: hello, work and results, a router that comes
+// back, one that refuses, talks nonsense or goes while work runs, drain by signal, a node that dies.
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/node.h"
+#include "tests/test_router.h"
+
+typedef Forepack__Cluster__V1__NodeMessage node_message;
+
+enum { BOUND_MS = 30000 };
+
+// --- the node
+
+static struct node *open_node(int port, const char *id)
+{
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    hello.node_id = (char *)id;
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
+    hello.vocab_size = 512;
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    struct node *node;
+    enum status status = node_start(address, &hello, &node);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    return node;
+}
+
+// The next event, which must be of this kind.
+static struct node_event expect(struct node *node, enum node_event_kind kind)
+{
+    struct node_event event;
+    node_next(node, BOUND_MS, &event);
+    ck_assert_int_eq(event.kind, kind);
+    return event;
+}
+
+static void expect_work(struct node *node, uint64_t bin_id)
+{
+    struct node_event event = expect(node, NODE_MESSAGE);
+    ck_assert_int_eq(event.message->kind_case, FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN);
+    ck_assert_uint_eq(event.message->score_bin->bin_id, bin_id);
+    node_event_free(&event);
+}
+
+static void send_result(struct node *node, uint64_t request)
+{
+    Forepack__Cluster__V1__ScoreResult result = FOREPACK__CLUSTER__V1__SCORE_RESULT__INIT, *results[] = {&result};
+    Forepack__Cluster__V1__ScoreResults scored = FOREPACK__CLUSTER__V1__SCORE_RESULTS__INIT;
+    result.request = request;
+    scored.results = results;
+    scored.n_results = 1;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED;
+    message.scored = &scored;
+    node_send(node, &message);
+}
+
+static void setup(void)
+{
+    node_block_signals();
+    rpc_init();
+}
+
+static void teardown(void)
+{
+    rpc_shutdown();
+}
+
+START_TEST(hello_work_results_and_heartbeats)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    struct node *node = open_node(router.port, "");
+    struct node_event event;
+    node_next(node, 0, &event); // looks only
+    ck_assert(event.kind == NODE_NOTHING || event.kind == NODE_ATTACHED);
+    if (event.kind == NODE_NOTHING) expect(node, NODE_ATTACHED);
+    ck_assert_int_eq(test_router_count(&router, &router.hellos), 1);
+    const Forepack__Cluster__V1__Hello *hello = router.hello->hello;
+    ck_assert_uint_eq(hello->vocab_size, 512);
+    char id[128];
+    snprintf(id, sizeof id, "-%d", (int)getpid());
+    ck_assert_msg(strncmp(hello->node_id, "speculator-", 11) == 0 && strstr(hello->node_id, id), "%s", hello->node_id);
+    for (uint64_t i = 0; i < 100; i++)
+        test_router_send_bin(&router, i, NULL, 0);
+    for (uint64_t i = 0; i < 100; i++) {
+        expect_work(node, i);
+        send_result(node, 1000 + i);
+    }
+    test_router_await(&router, &router.results, 100);
+    for (uint64_t i = 0; i < 100; i++)
+        ck_assert_ptr_nonnull(test_router_result(&router, 1000 + i));
+    node_set_load(node, 7, 3, 1);
+    test_router_await_more(&router, &router.heartbeats, 3);
+    ck_assert_uint_eq(router.load_running, 3);
+    send_result(node, 5); // what is queued arrives before the node leaves
+    node_stop(node);
+    test_router_await(&router, &router.half_closes, 1);
+    ck_assert_int_eq(test_router_count(&router, &router.results), 101);
+    test_router_close(&router);
+}
+END_TEST
+
+START_TEST(a_restarted_router_finds_its_node_back)
+{
+    struct test_router router, again;
+    test_router_open(&router, 0);
+    struct node *node = open_node(router.port, "a");
+    expect(node, NODE_ATTACHED);
+    test_router_send_bin(&router, 1, NULL, 0);
+    expect_work(node, 1);
+    test_router_send_bin(&router, 2, NULL, 0); // not taken yet when the router goes: never seen by the working thread
+    test_router_await_more(&router, &router.heartbeats, 2);
+    test_router_close(&router);
+    test_router_open(&again, router.port);
+    test_router_await(&again, &again.heartbeats,
+                      2); // so the node is attached, but its working thread does not know yet
+    send_result(node, 1); // of the old stream: must not reach the new router
+    expect(node, NODE_DETACHED);
+    send_result(node, 1); // nor may this
+    expect(node, NODE_ATTACHED);
+    send_result(node, 2);
+    test_router_await(&again, &again.results, 1);
+    ck_assert_ptr_nonnull(test_router_result(&again, 2));
+    ck_assert_str_eq(again.hello->hello->node_id, "a");
+    test_router_send_bin(&again, 3, NULL, 0);
+    expect_work(node, 3);
+    node_stop(node);
+    ck_assert_int_eq(test_router_count(&again, &again.results), 1);
+    test_router_close(&again);
+}
+END_TEST
+
+START_TEST(a_node_may_start_before_its_router)
+{
+    struct test_router router;
+    test_router_open(&router, 0); // for a free port
+    test_router_close(&router);
+    struct node *node = open_node(router.port, "early");
+    struct node_event event;
+    node_next(node, 300, &event);
+    ck_assert_int_eq(event.kind, NODE_NOTHING);
+    test_router_open(&router, router.port);
+    expect(node, NODE_ATTACHED);
+    node_stop(node);
+    test_router_close(&router);
+    node = open_node(router.port, "late"); // none there: stopping does not hang
+    node_stop(node);
+}
+END_TEST
+
+START_TEST(a_refusal_ends_the_dialling)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    router.refuse = "tokenizer differs";
+    struct node *node = open_node(router.port, "b");
+    struct node_event event = expect(node, NODE_REFUSED);
+    ck_assert_str_eq(event.reason, "tokenizer differs");
+    node_event_free(&event);
+    node_next(node, 700, &event); // more than the first backoff
+    ck_assert_int_eq(event.kind, NODE_NOTHING);
+    ck_assert_int_eq(test_router_count(&router, &router.hellos), 1);
+    node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
+START_TEST(nonsense_ends_the_stream_and_the_node_dials_again)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    router.nonsense = true;
+    struct node *node = open_node(router.port, "c");
+    expect(node, NODE_ATTACHED); // the second time
+    ck_assert_int_eq(test_router_count(&router, &router.hellos), 2);
+    test_router_send_bytes(&router, "\xff", 1);
+    expect(node, NODE_DETACHED);
+    expect(node, NODE_ATTACHED);
+    ck_assert_int_eq(test_router_count(&router, &router.hellos), 3);
+    node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
+// --- signals, in a process of their own: reports to the test by its exit code
+
+static void wait_child(pid_t child, int expected_code)
+{
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status), "signal %d", WTERMSIG(status));
+    ck_assert_int_eq(WEXITSTATUS(status), expected_code);
+}
+
+// A node that works on one bin until it may finish, as a program would. gRPC starts here, after the fork.
+static void node_process(int port, int may_finish)
+{
+    node_block_signals();
+    struct node *node = open_node(port, "child");
+    expect(node, NODE_ATTACHED);
+    expect_work(node, 1);
+    send_result(node, 0); // says that it is at work
+    expect(node, NODE_DRAIN);
+    char byte;
+    if (read(may_finish, &byte, 1) != 1) _exit(3);
+    send_result(node, 1);
+    node_stop(node);
+    _exit(0);
+}
+
+// The router runs in the test's process, which must not have started gRPC when it forks: the port comes by a pipe.
+static pid_t fork_node(struct test_router *router, int finish[2])
+{
+    int ports[2];
+    ck_assert(pipe(ports) == 0 && pipe(finish) == 0);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (!child) {
+        int port;
+        if (read(ports[0], &port, sizeof port) != sizeof port) _exit(3);
+        node_process(port, finish[0]);
+    }
+    rpc_init();
+    test_router_open(router, 0);
+    ck_assert_int_eq(write(ports[1], &router->port, sizeof router->port), sizeof router->port);
+    test_router_await(router, &router->hellos, 1);
+    test_router_send_bin(router, 1, NULL, 0);
+    test_router_await(router, &router->results, 1);
+    return child;
+}
+
+static void router_leave(struct test_router *router)
+{
+    test_router_close(router);
+    rpc_shutdown();
+}
+
+START_TEST(a_signal_drains)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+    struct test_router router;
+    int finish[2];
+    pid_t child = fork_node(&router, finish);
+    kill(child, signals[_i]);
+    test_router_await(&router, &router.drainings, 1);
+    ck_assert_int_eq(test_router_count(&router, &router.results), 1);
+    test_router_await_more(&router, &router.heartbeats, 2); // it lives on
+    ck_assert_int_eq(write(finish[1], "f", 1), 1);
+    wait_child(child, 0);
+    test_router_await(&router, &router.results, 2); // its work came to an end
+    router_leave(&router);
+}
+END_TEST
+
+START_TEST(a_second_signal_quits)
+{
+    struct test_router router;
+    int finish[2];
+    pid_t child = fork_node(&router, finish);
+    kill(child, SIGTERM);
+    test_router_await(&router, &router.drainings, 1);
+    kill(child, SIGTERM);
+    wait_child(child, 1);
+    test_router_await(&router, &router.closes, 1);
+    ck_assert_int_eq(test_router_count(&router, &router.results), 1);
+    router_leave(&router);
+}
+END_TEST
+
+START_TEST(a_killed_node_is_seen)
+{
+    struct test_router router;
+    int finish[2];
+    pid_t child = fork_node(&router, finish);
+    kill(child, SIGKILL);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    test_router_await(&router, &router.closes, 1);
+    router_leave(&router);
+}
+END_TEST
+
+START_TEST(bad_addresses_are_refused)
+{
+    struct node *node;
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    ck_assert_int_ne(node_start("nowhere", &hello, &node), STATUS_OK);
+    ck_assert_ptr_nonnull(strstr(status_message(), "nowhere"));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node");
+    TCase *link = tcase_create("link"), *signals = tcase_create("signals");
+    tcase_add_checked_fixture(link, setup, teardown);
+    tcase_add_test(link, hello_work_results_and_heartbeats);
+    tcase_add_test(link, a_restarted_router_finds_its_node_back);
+    tcase_add_test(link, a_node_may_start_before_its_router);
+    tcase_add_test(link, a_refusal_ends_the_dialling);
+    tcase_add_test(link, nonsense_ends_the_stream_and_the_node_dials_again);
+    tcase_add_test(link, bad_addresses_are_refused);
+    tcase_add_loop_test(signals, a_signal_drains, 0, 3);
+    tcase_add_test(signals, a_second_signal_quits);
+    tcase_add_test(signals, a_killed_node_is_seen);
+    tcase_set_timeout(link, 60);
+    tcase_set_timeout(signals, 60);
+    suite_add_tcase(suite, link);
+    suite_add_tcase(suite, signals);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

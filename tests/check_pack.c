@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/pack: the fast packing against the rule written out literally, on random and on real lengths.
+#include <check.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "router/pack.h"
+
+enum { ITEMS_MAX = 2000 };
+
+static uint64_t random_state = 1;
+static uint32_t random_next(void)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(random_state >> 33);
+}
+
+// The rule as the paper's reference says it, O(n^2): take the longest item that is left (equals: the earlier), look at
+// every bin.
+static int pack_literally(const int32_t *length, int n, int32_t capacity, enum pack_rule rule, int32_t *bin_of)
+{
+    static int32_t room[ITEMS_MAX];
+    static bool taken[ITEMS_MAX];
+    memset(taken, 0, sizeof taken);
+    int n_bins = 0;
+    for (int round = 0; round < n; round++) {
+        int item = -1, bin = -1;
+        for (int i = 0; i < n; i++) {
+            if (!taken[i] && (item < 0 || length[i] > length[item])) item = i;
+        }
+        taken[item] = true;
+        for (int b = 0; b < n_bins; b++) {
+            if (room[b] < length[item]) continue;
+            if (bin < 0 || (rule == PACK_BEST_FIT && room[b] < room[bin])) bin = b;
+        }
+        if (bin < 0) room[bin = n_bins++] = capacity;
+        room[bin] -= length[item];
+        bin_of[item] = bin;
+    }
+    return n_bins;
+}
+
+static void check_same(const int32_t *length, int n, int32_t capacity)
+{
+    static int32_t fast[ITEMS_MAX], slow[ITEMS_MAX];
+    for (int rule = PACK_BEST_FIT; rule <= PACK_FIRST_FIT; rule++) {
+        int n_fast = pack_items(length, n, capacity, rule, fast),
+            n_slow = pack_literally(length, n, capacity, rule, slow);
+        ck_assert_msg(n_fast == n_slow, "rule %d, %d items: %d bins, not %d", rule, n, n_fast, n_slow);
+        for (int i = 0; i < n; i++) {
+            if (fast[i] == slow[i]) continue; // Check notes every assertion, which costs more than packing
+            ck_abort_msg("rule %d: item %d of %d (length %d) in bin %d, not %d", rule, i, n, length[i], fast[i],
+                         slow[i]);
+        }
+    }
+}
+
+START_TEST(the_rules_by_hand)
+{
+    // Sorted: 6 5 4 3 2. Best fit: 6|5, 4 joins 6 (room 4) exactly, 3 and 2 fill 5.
+    int32_t length[] = {2, 3, 4, 5, 6}, bin_of[5];
+    ck_assert_int_eq(pack_items(length, 5, 10, PACK_BEST_FIT, bin_of), 2);
+    ck_assert(bin_of[4] == 0 && bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 1);
+    // 14 (room 6), 10 (room 10), 8 beside 10 (room 2): the 2 goes to the fuller bin, or to the first.
+    int32_t other[] = {2, 8, 14, 10};
+    ck_assert_int_eq(pack_items(other, 4, 20, PACK_BEST_FIT, bin_of), 2);
+    ck_assert(bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 1);
+    ck_assert_int_eq(pack_items(other, 4, 20, PACK_FIRST_FIT, bin_of), 2);
+    ck_assert(bin_of[2] == 0 && bin_of[3] == 1 && bin_of[1] == 1 && bin_of[0] == 0);
+    // Ties go to the earlier bin, equal lengths keep their order.
+    int32_t ties[] = {6, 6, 6, 1};
+    ck_assert_int_eq(pack_items(ties, 4, 10, PACK_BEST_FIT, bin_of), 3);
+    ck_assert(bin_of[0] == 0 && bin_of[1] == 1 && bin_of[2] == 2 && bin_of[3] == 0);
+}
+END_TEST
+
+START_TEST(nothing_one_and_full_bins)
+{
+    int32_t one[] = {7}, bin_of[3];
+    ck_assert_int_eq(pack_items(NULL, 0, 10, PACK_BEST_FIT, NULL), 0);
+    ck_assert_int_eq(pack_items(one, 1, 7, PACK_BEST_FIT, bin_of), 1);
+    ck_assert_int_eq(bin_of[0], 0);
+    int32_t full[] = {7, 7, 7};
+    ck_assert_int_eq(pack_items(full, 3, 7, PACK_FIRST_FIT, bin_of), 3);
+    ck_assert_int_eq(pack_items(full, 3, 7, PACK_BEST_FIT, bin_of), 3);
+    int32_t ones[] = {1, 1, 1};
+    ck_assert_int_eq(pack_items(ones, 3, 1, PACK_BEST_FIT, bin_of), 3);
+    ck_assert_int_eq(pack_items(ones, 3, 1 << 24, PACK_BEST_FIT, bin_of), 1);
+}
+END_TEST
+
+START_TEST(random_sets_pack_as_the_rule_says)
+{
+    int32_t length[200];
+    for (int round = 0; round < 5000; round++) {
+        int n = 1 + (int)(random_next() % 200);
+        // Small capacities make many ties, large ones use every level of the bitmap.
+        int32_t capacity = 1 + (int32_t)(random_next() % (round % 3 == 0 ? 12u : round % 3 == 1 ? 900u : 300000u));
+        int32_t most = 1 + (int32_t)(random_next() % (uint32_t)capacity);
+        for (int i = 0; i < n; i++)
+            length[i] = 1 + (int32_t)(random_next() % (uint32_t)most);
+        check_same(length, n, capacity);
+    }
+}
+END_TEST
+
+START_TEST(real_lengths_pack_as_the_rule_says)
+{
+    static const char *const sets[] = {"alpaca", "hh", "mmlu", "samsum", "wiki256", "wiki512"};
+    const char *data = getenv("FOREPACK_DATA");
+    int32_t length[ITEMS_MAX];
+    for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s/lengths/%s.txt", data ? data : "../shared/data", sets[s]);
+        FILE *file = fopen(path, "r");
+        if (!file) {
+            printf("skipped: %s is not there\n", path);
+            continue;
+        }
+        int n = 0;
+        int32_t most = 0;
+        int64_t sum = 0;
+        while (n < ITEMS_MAX && fscanf(file, "%d", &length[n]) == 1) {
+            if (length[n] > most) most = length[n];
+            sum += length[n++];
+        }
+        fclose(file);
+        ck_assert_int_ge(n, 100);
+        check_same(length, n, most);
+        check_same(length, n, 4096);
+        int32_t bin_of[ITEMS_MAX];
+        int n_bins = pack_items(length, n, most, PACK_BEST_FIT, bin_of);
+        ck_assert_int_le(n_bins, (int)((sum + most - 1) / most) * 11 / 9 + 1); // BFD is within 11/9 of the best
+        printf("%s: %d prompts, capacity %d: %d bins, lower bound %d\n", sets[s], n, most, n_bins,
+               (int)((sum + most - 1) / most));
+    }
+}
+END_TEST
+
+// The time is printed, not judged: it depends on the machine and the build.
+START_TEST(a_hundred_thousand_items_are_no_matter)
+{
+    enum { N = 100000 };
+    static int32_t length[N], bin_of[N];
+    static int64_t fill[N];
+    for (int32_t capacity = 512; capacity <= 131072; capacity *= 16) {
+        for (int rule = PACK_BEST_FIT; rule <= PACK_FIRST_FIT; rule++) {
+            for (int i = 0; i < N; i++)
+                length[i] = 1 + (int32_t)(random_next() % (uint32_t)(capacity < 2048 ? capacity : capacity / 2));
+            int64_t start_us = clock_now_us();
+            int n_bins = pack_items(length, N, capacity, rule, bin_of);
+            printf("pack rule=%d capacity=%d items=%d bins=%d ms=%.1f\n", rule, capacity, N, n_bins,
+                   (double)(clock_now_us() - start_us) / 1e3);
+            memset(fill, 0, sizeof fill);
+            for (int i = 0; i < N; i++) {
+                if (bin_of[i] < 0 || bin_of[i] >= n_bins) ck_abort_msg("item %d in bin %d of %d", i, bin_of[i], n_bins);
+                fill[bin_of[i]] += length[i];
+            }
+            for (int b = 0; b < n_bins; b++)
+                if (fill[b] < 1 || fill[b] > capacity) ck_abort_msg("bin %d has %d tokens", b, (int)fill[b]);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pack");
+    TCase *tcase = tcase_create("pack");
+    tcase_add_test(tcase, the_rules_by_hand);
+    tcase_add_test(tcase, nothing_one_and_full_bins);
+    tcase_add_test(tcase, random_sets_pack_as_the_rule_says);
+    tcase_add_test(tcase, real_lengths_pack_as_the_rule_says);
+    tcase_add_test(tcase, a_hundred_thousand_items_are_no_matter);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

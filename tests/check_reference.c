@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reference backend against values worked out by hand or by the C library, and the checks all backends share.
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/check.h"
+#include "kernels/convert.h"
+
+static const float inv_freq[2] = {1, 0.01f};
+static const struct backend_shape shape = {
+    .n_layers = 2,
+    .n_heads = 2,
+    .n_kv_heads = 1,
+    .head_size = 4,
+    .inv_freq = inv_freq,
+    .max_rows = 8,
+    .max_seqs = 2,
+    .max_context = 40,
+    .n_kv_blocks = 6,
+};
+
+static struct backend *open_f32(void)
+{
+    struct backend *b;
+    ck_assert_int_eq(backend_open("reference", &shape, DTYPE_F32, 0, &b), STATUS_OK);
+    return b;
+}
+
+static struct matrix_view view(const float *data, int rows, int columns)
+{
+    return (struct matrix_view){data, DTYPE_F32, rows, columns, columns * (int64_t)sizeof *data};
+}
+
+static void put(struct backend *b, struct tensor *t, const float *values, int count)
+{
+    memcpy(b->ops->tensor_data(b, t), values, (size_t)count * sizeof *values);
+}
+
+START_TEST(f16_converts_every_value)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        int sign = h >> 15, exponent = h >> 10 & 31, mantissa = h & 1023;
+        float got = f16_to_f32((uint16_t)h);
+        if (exponent == 31) {
+            ck_assert(mantissa ? isnan(got) : got == (sign ? -INFINITY : INFINITY));
+            continue;
+        }
+        float want = exponent ? ldexpf((float)(1024 + mantissa), exponent - 25) : ldexpf((float)mantissa, -24);
+        ck_assert_uint_eq(f32_bits(got), f32_bits(sign ? -want : want));
+    }
+}
+END_TEST
+
+START_TEST(bf16_rounds_to_nearest_even)
+{
+    for (uint32_t h = 0; h < 65536; h++)
+        if (!isnan(bf16_to_f32((uint16_t)h))) ck_assert_uint_eq(bf16_from_f32(bf16_to_f32((uint16_t)h)), h);
+    ck_assert_uint_eq(bf16_from_f32(f32_from_bits(0x3f808000)), 0x3f80); // tie: down to even
+    ck_assert_uint_eq(bf16_from_f32(f32_from_bits(0x3f818000)), 0x3f82); // tie: up to even
+    ck_assert_uint_eq(bf16_from_f32(f32_from_bits(0x3f808001)), 0x3f81);
+    ck_assert_uint_eq(bf16_from_f32(f32_from_bits(0x7f7fffff)), 0x7f80); // overflow is infinity
+    ck_assert(isnan(bf16_to_f32(bf16_from_f32(f32_from_bits(0x7fffffff)))));
+    ck_assert(isnan(bf16_to_f32(bf16_from_f32(f32_from_bits(0xff800001)))));
+}
+END_TEST
+
+START_TEST(views_of_any_dtype_need_no_alignment)
+{
+    unsigned char raw[32] = {0};
+    uint16_t f16[3] = {0x3c00, 0xc000, 0x3555}, bf16[3] = {0x3f80, 0xc000, 0x3eab};
+    float f32[3] = {1, -2, 0.3333f}, out[2];
+    const void *from[] = {f32, f16, bf16};
+    for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        size_t size = dtype_size_bytes((enum dtype)dtype);
+        memcpy(raw + 5, from[dtype], 3 * size);
+        struct matrix_view v = {raw + 1, (enum dtype)dtype, 2, 3, 4};
+        matrix_view_read(&v, 1, 1, 2, out);
+        ck_assert_float_eq(out[0], -2);
+        ck_assert_float_eq_tol(out[1], 0.3333f, 1e-3f);
+    }
+    ck_assert_str_eq(dtype_name(DTYPE_BF16), "bf16");
+}
+END_TEST
+
+START_TEST(linear_modes_end_as_they_say)
+{
+    struct backend *b = open_f32();
+    struct tensor *x, *norm, *out, *half;
+    b->ops->tensor_create(b, TENSOR_F32, 2, 3, &x);
+    b->ops->tensor_create(b, TENSOR_ACTIVATION, 2, 3, &norm);
+    b->ops->tensor_create(b, TENSOR_F32, 2, 2, &out);
+    b->ops->tensor_create(b, TENSOR_F32, 2, 1, &half);
+    const float xs[6] = {1, 2, 2, 0, 3, 4}, ones[3] = {1, 2, 1}, ws[6] = {1, 0, 1, 0, 1, -1}, biases[2] = {10, 20};
+    struct weight *gain, *w, *gate_up, *bias;
+    b->ops->weight_vector(b, (struct matrix_view[]){view(ones, 1, 2), view(ones + 2, 1, 1)}, 2, &gain);
+    b->ops->weight_vector(b, &(struct matrix_view){biases, DTYPE_F32, 1, 2, 8}, 1, &bias);
+    b->ops->weight_create(b, (struct matrix_view[]){view(ws, 1, 3), view(ws + 3, 1, 3)}, 2, &w);
+    struct matrix_view gate = view(ws, 1, 3), up = view(ws + 3, 1, 3);
+    b->ops->weight_gate_up(b, &gate, &up, &gate_up);
+    put(b, x, xs, 6);
+
+    // Row 1 first: rms of (0, 3, 4) is 5 / sqrt(3); rms of (1, 2, 2) is sqrt(3).
+    const int32_t rows[2] = {1, 0};
+    ck_assert_int_eq(b->ops->rmsnorm(b, norm, x, gain, 0, rows, 2), STATUS_OK);
+    float y[4], r = sqrtf(3);
+    b->ops->linear(b, out, norm, w, bias, LINEAR_STORE, 2);
+    b->ops->read(b, out, 2, y);
+    ck_assert_float_eq_tol(y[0], 10 + 4 * r / 5, 1e-5f);
+    ck_assert_float_eq_tol(y[1], 20 + (6 - 4) * r / 5, 1e-5f);
+    ck_assert_float_eq_tol(y[2], 10 + 3 / r, 1e-5f);
+    ck_assert_float_eq_tol(y[3], 20 + 2 / r, 1e-5f);
+    b->ops->linear(b, out, norm, w, NULL, LINEAR_ADD, 2);
+    b->ops->read(b, out, 1, y);
+    ck_assert_float_eq_tol(y[0], 10 + 8 * r / 5, 1e-5f);
+    b->ops->linear(b, half, norm, gate_up, NULL, LINEAR_SWIGLU, 2);
+    b->ops->read(b, half, 1, y);
+    float g = 4 * r / 5;
+    ck_assert_float_eq_tol(y[0], g / (1 + expf(-g)) * 2 * r / 5, 1e-5f);
+    b->ops->close(b);
+}
+END_TEST
+
+START_TEST(embed_leaves_zeros_for_other_ranks)
+{
+    struct backend *b = open_f32();
+    struct tensor *out;
+    struct weight *head, *table;
+    const float ws[6] = {1, 2, 3, 4, 5, 6};
+    struct matrix_view v = view(ws, 3, 2);
+    b->ops->tensor_create(b, TENSOR_F32, 8, 2, &out);
+    b->ops->weight_create(b, &v, 1, &head);
+    const int32_t token[4] = {9, 10, 12, 13}, zeros[4] = {0, 1, 2, 3}, start[2] = {0, 4}, len[1] = {0}, blocks[1] = {0};
+    struct ragged_batch batch = {.n_rows = 4,
+                                 .token = token,
+                                 .position = zeros,
+                                 .n_seqs = 1,
+                                 .row_start = start,
+                                 .kv_len = len,
+                                 .block_table = blocks,
+                                 .max_blocks = 1};
+    for (int tied = 0; tied < 2; tied++) {
+        ck_assert_int_eq(b->ops->weight_embedding(b, &v, 10, tied ? head : NULL, &table), STATUS_OK);
+        b->ops->begin(b, &batch);
+        b->ops->embed(b, out, table);
+        float y[8];
+        b->ops->read(b, out, 4, y);
+        ck_assert_mem_eq(y, ((float[]){0, 0, 1, 2, 5, 6, 0, 0}), sizeof y);
+    }
+    b->ops->close(b);
+}
+END_TEST
+
+// Two chunks of one sequence through blocks 4 and 2; all keys equal, so attention is the mean of the values so far,
+// and the smoothed probe is the window's share of 1/n.
+START_TEST(attention_and_probes_over_equal_keys)
+{
+    struct backend *b = open_f32();
+    struct tensor *qkv, *out;
+    b->ops->tensor_create(b, TENSOR_F32, 8, 16, &qkv);
+    b->ops->tensor_create(b, TENSOR_ACTIVATION, 8, 8, &out);
+    struct weight *identity;
+    float eye[64] = {0};
+    for (int i = 0; i < 8; i++)
+        eye[9 * i] = 1;
+    struct matrix_view v = view(eye, 8, 8);
+    struct tensor *plain;
+    b->ops->weight_create(b, &v, 1, &identity);
+    b->ops->tensor_create(b, TENSOR_F32, 8, 8, &plain);
+
+    const int32_t blocks[2] = {4, 2}, token[8] = {0}, zero[8] = {0};
+    for (int done = 0; done < 24; done += 8) {
+        struct ragged_batch batch = {.n_rows = 8,
+                                     .token = token,
+                                     .position = zero,
+                                     .n_seqs = 1,
+                                     .row_start = (int32_t[]){0, 8},
+                                     .kv_len = (int32_t[]){done},
+                                     .block_table = blocks,
+                                     .max_blocks = 2,
+                                     .n_probes = done == 16,
+                                     .probe_row = (int32_t[]){7},
+                                     .probe_keys = (int32_t[]){20},
+                                     .probe_window = 5};
+        ck_assert_int_eq(b->ops->begin(b, &batch), STATUS_OK);
+        float *x = b->ops->tensor_data(b, qkv);
+        for (int t = 0; t < 8; t++)
+            for (int c = 0; c < 16; c++)
+                x[16 * t + c] = c < 12 ? 1 : (float)(done + t);
+        ck_assert_int_eq(b->ops->rope_append(b, 1, qkv, NULL, NULL, 0), STATUS_OK);
+        ck_assert_int_eq(b->ops->attention(b, 1, out, qkv), STATUS_OK);
+        b->ops->linear(b, plain, out, identity, NULL, LINEAR_STORE, 8);
+        float y[64];
+        b->ops->read(b, plain, 8, y);
+        for (int t = 0; t < 8; t++)
+            for (int c = 0; c < 8; c++)
+                ck_assert_float_eq_tol(y[8 * t + c], (float)(done + t) / 2, 1e-5f);
+    }
+    float probe[20];
+    b->ops->probe_read(b, probe);
+    for (int j = 0; j < 20; j++) {
+        int inside = (j < 2 ? j : 2) + 1 + (19 - j < 2 ? 19 - j : 2);
+        ck_assert_float_eq_tol(probe[j], (float)inside / 100, 1e-6f);
+    }
+    ck_assert(b->ops->probe_data(b) != NULL);
+    b->ops->close(b);
+}
+END_TEST
+
+START_TEST(rope_rotates_pairs_half_a_head_apart)
+{
+    struct backend *b = open_f32();
+    struct tensor *qkv;
+    b->ops->tensor_create(b, TENSOR_F32, 1, 16, &qkv);
+    struct ragged_batch batch = {.n_rows = 1,
+                                 .token = (int32_t[]){0},
+                                 .position = (int32_t[]){100000},
+                                 .n_seqs = 1,
+                                 .row_start = (int32_t[]){0, 1},
+                                 .kv_len = (int32_t[]){0},
+                                 .block_table = (int32_t[]){0},
+                                 .max_blocks = 1};
+    b->ops->begin(b, &batch);
+    float *x = b->ops->tensor_data(b, qkv);
+    for (int c = 0; c < 16; c++)
+        x[c] = (float)(c % 4 + 1);
+    const float gains[4] = {2, 2, 2, 2};
+    struct weight *gain;
+    struct matrix_view v = view(gains, 1, 4);
+    b->ops->weight_vector(b, &v, 1, &gain);
+    b->ops->rope_append(b, 0, qkv, gain, NULL, 0);
+    double scale = 2 / sqrt(30.0 / 4), slow = 100000 * (double)0.01f;
+    const double want[4] = {cos(1e5) - 3 * sin(1e5), 2 * cos(slow) - 4 * sin(slow), 3 * cos(1e5) + sin(1e5),
+                            4 * cos(slow) + 2 * sin(slow)};
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq_tol(x[i], scale * want[i], 1e-5);
+    b->ops->close(b);
+}
+END_TEST
+
+START_TEST(bad_shapes_and_batches_are_named)
+{
+    struct backend *b;
+    struct backend_shape bad = shape;
+    ck_assert_int_eq(backend_open("abacus", &shape, DTYPE_F32, 0, &b), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "backend 'abacus': must be one of cpu|reference");
+    ck_assert_int_eq(backend_open("reference", &shape, DTYPE_F16, 0, &b), STATUS_UNSUPPORTED);
+    bad.n_kv_heads = 3;
+    ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
+    bad = shape, bad.head_size = 5;
+    ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "head size 5: must be even and at least 2");
+    bad = shape, bad.n_kv_blocks = 0;
+    ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
+
+    int32_t start[3] = {0, 1, 2}, len[2] = {39, 0}, blocks[6] = {0, 1, 2, 3, 4, 5}, probe_row[1] = {1}, keys[1] = {1};
+    struct ragged_batch batch = {.n_rows = 2,
+                                 .n_seqs = 2,
+                                 .row_start = start,
+                                 .kv_len = len,
+                                 .block_table = blocks,
+                                 .max_blocks = 3,
+                                 .n_probes = 1,
+                                 .probe_row = probe_row,
+                                 .probe_keys = keys,
+                                 .probe_window = 13};
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_OK);
+    len[0] = 40;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+    len[0] = 39, blocks[2] = 6;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+    ck_assert_str_eq(status_message(), "ragged batch: sequence 0 uses block 6 of 6");
+    blocks[2] = 2, start[1] = 2;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+    start[1] = 1, keys[0] = 2;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+    ck_assert_str_eq(status_message(), "ragged batch: probe row 1 cannot see 2 keys");
+    keys[0] = 1, batch.probe_window = 4;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+    batch.probe_window = 1, batch.n_rows = 9;
+    ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("reference");
+    TCase *tcase = tcase_create("reference");
+    tcase_add_test(tcase, f16_converts_every_value);
+    tcase_add_test(tcase, bf16_rounds_to_nearest_even);
+    tcase_add_test(tcase, views_of_any_dtype_need_no_alignment);
+    tcase_add_test(tcase, linear_modes_end_as_they_say);
+    tcase_add_test(tcase, embed_leaves_zeros_for_other_ranks);
+    tcase_add_test(tcase, attention_and_probes_over_equal_keys);
+    tcase_add_test(tcase, rope_rotates_pairs_half_a_head_apart);
+    tcase_add_test(tcase, bad_shapes_and_batches_are_named);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

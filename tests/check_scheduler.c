@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scheduler's promise: a request's tokens are its own. Every request is run alone first; then all of them packed,
+// in chunks, with a KV cache too small for them, replayed from any prefix and between cancelled neighbours must give
+// the same tokens, ends and log-probabilities, bit for bit, and every block must come back.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "tests/forward.h"
+#include "tests/tiny_model.h"
+#include "worker/scheduler.h"
+
+enum { REQUESTS = 36, PROMPT_MAX = 90, OUTPUT_MAX = 64, CONTEXT = 192, POOL = 256, BUDGET_MAX = 256 };
+
+static uint64_t state;
+
+static uint64_t random_bits(void)
+{
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t x = state;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static int below(int n)
+{
+    return (int)(random_bits() % (uint64_t)n);
+}
+
+// ---- requests and what came of them ----
+
+struct request {
+    struct sequence_request ask; // its arrays are the ones below
+    int32_t tokens[PROMPT_MAX + OUTPUT_MAX];
+    int32_t whole[CONTEXT];
+    struct token_range kept[PROMPT_MAX];
+};
+
+struct outcome {
+    int32_t tokens[OUTPUT_MAX];
+    float logprobs[OUTPUT_MAX];
+    int n;
+    enum sequence_finish finish;
+};
+
+struct world {
+    char *dir;
+    struct comm *comm;
+    struct engine *engine;
+    struct scheduler *scheduler;
+    int pool;
+    struct request requests[REQUESTS];
+    struct outcome alone[REQUESTS];
+    struct outcome now[REQUESTS];
+    bool cancelled[REQUESTS];
+    long steps, rows;
+};
+
+static void take_report(void *arg, const struct step_report *report)
+{
+    struct world *w = arg;
+    w->steps++;
+    w->rows += report->rows;
+    for (int i = 0; i < report->n_outputs; i++) {
+        const struct sequence_output *out = &report->outputs[i];
+        ck_assert(out->id < REQUESTS && !w->cancelled[out->id]);
+        struct outcome *o = &w->now[out->id];
+        ck_assert_int_eq(o->finish, SEQUENCE_GOES_ON);
+        if (out->has_token) {
+            ck_assert_int_lt(o->n, OUTPUT_MAX);
+            o->tokens[o->n] = out->token.token;
+            o->logprobs[o->n++] = out->token.logprob;
+        }
+        o->finish = out->finish;
+    }
+}
+
+// Kept ranges with gaps (or everything, in one of the two spellings), tokens at random.
+static void random_request(struct request *r, int index, int vocab)
+{
+    struct sequence_request *a = &r->ask;
+    *a = (struct sequence_request){.id = (uint64_t)index, .tokens = r->tokens, .kept = r->kept};
+    int last = -1;
+    bool all = below(3) == 0;
+    a->n_kept_ranges = all ? below(2) : 1 + below(5);
+    a->n_tokens = all ? 1 + below(PROMPT_MAX) : 0;
+    if (all) r->kept[0] = (struct token_range){0, last = a->n_tokens - 1};
+    for (int i = 0; !all && i < a->n_kept_ranges; i++) {
+        r->kept[i].first = last + 1 + below(6);
+        r->kept[i].last = last = r->kept[i].first + below(17);
+        a->n_tokens += r->kept[i].last - r->kept[i].first + 1;
+    }
+    a->prompt_tokens = last + 1 + (all ? 0 : below(8));
+    if (a->prompt_tokens < a->n_tokens) a->prompt_tokens = a->n_tokens;
+    for (int i = 0; i < a->n_tokens; i++)
+        r->tokens[i] = below(vocab);
+    for (int i = 0; i < a->prompt_tokens; i++)
+        r->whole[i] = below(vocab);
+
+    struct sampling *p = &a->sampling;
+    sampling_defaults(p);
+    p->max_tokens = 1 + below(OUTPUT_MAX);
+    p->seed = random_bits();
+    p->logprobs = below(3) - 1;
+    if (index % 4 == 0) return; // greedy and nothing else
+    p->min_tokens = below(p->max_tokens);
+    if (index % 2) p->temperature = 0.5 + below(10) * 0.1;
+    if (below(3) == 0) p->top_k = 1 + below(40);
+    if (below(3) == 0) p->top_p = 0.5 + below(5) * 0.1;
+    if (below(3) == 0) p->repetition_penalty = 1.3;
+    if (below(3) == 0) p->frequency_penalty = 0.7;
+    if (below(3) == 0) p->presence_penalty = -0.4;
+    p->n_stop_ids = below(12); // some texts end early
+    for (int i = 0; i < p->n_stop_ids; i++)
+        p->stop_ids[i] = below(vocab);
+    if (below(2)) {
+        a->penalty_ids = r->whole;
+        a->n_penalty_ids = a->prompt_tokens;
+    }
+}
+
+// ---- runs ----
+
+static void open_scheduler(struct world *w, int token_budget, int max_seqs, int pool)
+{
+    struct scheduler_limits limits = {token_budget, max_seqs, CONTEXT, pool};
+    enum status status = scheduler_create(w->engine, &limits, take_report, w, &w->scheduler);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    w->pool = pool;
+    memset(w->now, 0, sizeof w->now);
+    memset(w->cancelled, 0, sizeof w->cancelled);
+}
+
+static void add(struct world *w, const struct sequence_request *ask)
+{
+    enum status status = scheduler_add(w->scheduler, ask);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+}
+
+static void step(struct world *w)
+{
+    enum status status = scheduler_step(w->scheduler);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+}
+
+static void run_dry(struct world *w)
+{
+    for (long limit = w->steps + 100000; scheduler_busy(w->scheduler); step(w))
+        ck_assert_int_lt(w->steps, limit);
+    struct scheduler_load load = scheduler_get_load(w->scheduler);
+    ck_assert_int_eq(load.kv_blocks_free, w->pool);
+    ck_assert(load.running == 0 && load.waiting == 0);
+}
+
+static void check_same(const struct world *w, int i, int from, const char *how)
+{
+    const struct outcome *a = &w->alone[i], *b = &w->now[i];
+    ck_assert_msg(a->n - from == b->n && a->finish == b->finish,
+                  "%s: request %d gave %d tokens, finish %d; alone %d, %d", how, i, b->n, b->finish, a->n - from,
+                  a->finish);
+    for (int t = 0; t < b->n; t++) {
+        ck_assert_msg(a->tokens[from + t] == b->tokens[t] &&
+                          memcmp(&a->logprobs[from + t], &b->logprobs[t], sizeof(float)) == 0,
+                      "%s: request %d, token %d: %d (%a), alone %d (%a)", how, i, from + t, b->tokens[t],
+                      (double)b->logprobs[t], a->tokens[from + t], (double)a->logprobs[from + t]);
+    }
+}
+
+static struct world *open_world(const char *family, uint64_t seed)
+{
+    log_setup("test", LOG_ERROR);
+    struct world *w = calloc(1, sizeof *w);
+    struct tiny_model spec = tiny_model_spec(family);
+    spec.hidden = 32;
+    spec.intermediate = 48;
+    spec.n_heads = 2;
+    spec.n_kv_heads = 1;
+    spec.seed = seed;
+    w->dir = tiny_model_temp(&spec);
+    ck_assert_int_eq(comm_open_self(&w->comm), STATUS_OK);
+    struct model_options options = {.dir = w->dir,
+                                    .backend = "cpu",
+                                    .dtype = "f32",
+                                    .threads = 1,
+                                    .max_rows = BUDGET_MAX,
+                                    .max_seqs = REQUESTS,
+                                    .n_kv_blocks = POOL};
+    enum status status = engine_open(&options, w->comm, &w->engine);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    state = seed;
+    for (int i = 0; i < REQUESTS; i++)
+        random_request(&w->requests[i], i, spec.vocab_size);
+    return w;
+}
+
+// Everyone by himself, in an empty scheduler, the whole prompt in one pass.
+static void run_alone(struct world *w)
+{
+    open_scheduler(w, BUDGET_MAX, 1, POOL);
+    for (int i = 0; i < REQUESTS; i++) {
+        add(w, &w->requests[i].ask);
+        run_dry(w);
+    }
+    scheduler_destroy(w->scheduler);
+    memcpy(w->alone, w->now, sizeof w->alone);
+}
+
+static void close_world(struct world *w)
+{
+    engine_close(w->engine);
+    w->comm->ops->close(w->comm);
+    tiny_model_remove(w->dir);
+    free(w);
+}
+
+// ---- tests ----
+
+static const struct {
+    const char *family;
+    uint64_t seed;
+} worlds[] = {{"llama3", 1}, {"qwen3", 2}};
+
+START_TEST(alone_is_what_a_plain_loop_gives)
+{
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    run_alone(w);
+    struct model_options options = {.dir = w->dir,
+                                    .backend = "cpu",
+                                    .dtype = "f32",
+                                    .threads = 1,
+                                    .max_rows = 256,
+                                    .max_seqs = 4,
+                                    .n_kv_blocks = 64};
+    struct ranks ranks;
+    ranks_open(&ranks, &options, 1);
+    int vocab = model_get_config(ranks.model[0])->vocab_size, checked = 0;
+    struct forward *f = calloc(1, sizeof *f);
+    for (int i = 0; i < REQUESTS; i++) {
+        const struct sequence_request *a = &w->requests[i].ask;
+        const struct sampling *p = &a->sampling;
+        if (p->temperature > 0 || p->repetition_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0 ||
+            p->n_stop_ids) {
+            continue;
+        }
+        int32_t token[CONTEXT], position[CONTEXT];
+        int n = 0;
+        struct token_range all = {0, a->prompt_tokens - 1};
+        for (int k = 0; k < (a->n_kept_ranges ? a->n_kept_ranges : 1); k++) {
+            struct token_range range = a->n_kept_ranges ? a->kept[k] : all;
+            for (int at = range.first; at <= range.last; at++)
+                position[n++] = at;
+        }
+        memcpy(token, a->tokens, (size_t)n * sizeof *token);
+        for (int t = 0; t < w->alone[i].n; t++) { // the whole text anew for every token
+            forward_start(f, 1);
+            forward_add(f, 0, 0, token, position, n, LOGITS_LAST);
+            int32_t best = forward_argmax(ranks_forward(&ranks, &f->batch).logits, vocab);
+            ck_assert_int_eq(w->alone[i].tokens[t], best);
+            token[n] = best;
+            position[n++] = a->prompt_tokens + t;
+            checked++;
+        }
+        if (w->alone[i].finish == SEQUENCE_LENGTH) ck_assert_int_eq(w->alone[i].n, p->max_tokens);
+    }
+    ck_assert_int_gt(checked, 100);
+    free(f);
+    ranks_close(&ranks);
+    close_world(w);
+}
+END_TEST
+
+START_TEST(company_and_chunks_change_nothing)
+{
+    static const struct {
+        int budget, max_seqs;
+    } ways[] = {{BUDGET_MAX, REQUESTS}, {64, 16}, {17, 7}, {5, 5}, {3, 1}};
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    run_alone(w);
+    int stops = 0, lengths = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        stops += w->alone[i].finish == SEQUENCE_STOP;
+        lengths += w->alone[i].finish == SEQUENCE_LENGTH;
+    }
+    ck_assert(stops > 2 && lengths > 2 && stops + lengths == REQUESTS);
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        open_scheduler(w, ways[way].budget, ways[way].max_seqs, POOL);
+        for (int i = 0; i < REQUESTS; i++)
+            add(w, &w->requests[i].ask);
+        run_dry(w);
+        char how[32];
+        snprintf(how, sizeof how, "budget %d", ways[way].budget);
+        for (int i = 0; i < REQUESTS; i++)
+            check_same(w, i, 0, how);
+        scheduler_destroy(w->scheduler);
+    }
+    close_world(w);
+}
+END_TEST
+
+START_TEST(preemption_changes_nothing)
+{
+    static const int pools[] = {10, 13, 20}; // the largest request needs 10 blocks
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    run_alone(w);
+    uint64_t preemptions = 0;
+    for (size_t p = 0; p < sizeof pools / sizeof *pools; p++) {
+        for (int budget = 16; budget <= 64; budget += 48) {
+            open_scheduler(w, budget, 16, pools[p]);
+            for (int i = 0; i < REQUESTS; i++)
+                add(w, &w->requests[i].ask);
+            run_dry(w);
+            for (int i = 0; i < REQUESTS; i++)
+                check_same(w, i, 0, "small pool");
+            preemptions += scheduler_get_load(w->scheduler).preemptions;
+            scheduler_destroy(w->scheduler);
+        }
+    }
+    ck_assert_int_gt(preemptions, 20);
+    close_world(w);
+}
+END_TEST
+
+START_TEST(replay_from_any_prefix_goes_on_alike)
+{
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    run_alone(w);
+    for (int from = 1; from < OUTPUT_MAX; from += 1 + from / 2) {
+        open_scheduler(w, 48, 16, 40);
+        bool in[REQUESTS] = {false};
+        for (int i = 0; i < REQUESTS; i++) {
+            struct request *r = &w->requests[i];
+            struct sequence_request again = r->ask;
+            // Whoever ended after exactly `from` tokens by length has nothing left; by a stop token he has yet to stop.
+            in[i] = from < again.sampling.max_tokens && from <= w->alone[i].n;
+            if (!in[i]) continue;
+            memcpy(r->tokens + again.n_tokens, w->alone[i].tokens, (size_t)from * sizeof *r->tokens);
+            again.n_tokens += from;
+            again.n_generated = from;
+            add(w, &again);
+        }
+        run_dry(w);
+        for (int i = 0; i < REQUESTS; i++)
+            if (in[i]) check_same(w, i, from, "replay");
+        scheduler_destroy(w->scheduler);
+    }
+    close_world(w);
+}
+END_TEST
+
+START_TEST(cancel_in_every_state_harms_nobody)
+{
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    run_alone(w);
+    int waiting = 0, prefilling = 0, decoding = 0;
+    for (int round = 0; round < 4; round++) {
+        open_scheduler(w, 24, 8, round % 2 ? 14 : 60);
+        int next = 0, cancelled = 0;
+        while (next < REQUESTS || scheduler_busy(w->scheduler)) {
+            if (next < REQUESTS && below(3) == 0) add(w, &w->requests[next++].ask);
+            if (next && below(6) == 0) {
+                int i = below(next);
+                bool here = w->now[i].finish == SEQUENCE_GOES_ON && !w->cancelled[i];
+                struct scheduler_load before = scheduler_get_load(w->scheduler);
+                ck_assert_int_eq(scheduler_cancel(w->scheduler, (uint64_t)i), here);
+                struct scheduler_load after = scheduler_get_load(w->scheduler);
+                ck_assert_int_eq(before.running + before.waiting - here, after.running + after.waiting);
+                if (here) {
+                    w->cancelled[i] = true;
+                    cancelled++;
+                    waiting += after.waiting < before.waiting;
+                    prefilling += after.running < before.running && w->now[i].n == 0;
+                    decoding += after.running < before.running && w->now[i].n > 0;
+                    ck_assert(after.running == before.running || after.kv_blocks_free > before.kv_blocks_free);
+                }
+            }
+            step(w);
+        }
+        run_dry(w);
+        ck_assert_int_lt(cancelled, REQUESTS);
+        for (int i = 0; i < REQUESTS; i++)
+            if (!w->cancelled[i]) check_same(w, i, 0, "cancelled neighbours");
+        scheduler_destroy(w->scheduler);
+    }
+    ck_assert(waiting > 0 && prefilling > 0 && decoding > 0);
+
+    open_scheduler(w, 24, 8, 60); // clear, and destroy with work left
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < REQUESTS; i++)
+            add(w, &w->requests[i].ask);
+        for (int i = 0; i < 5; i++)
+            step(w);
+        if (round == 0) scheduler_clear(w->scheduler);
+        if (round == 0) ck_assert_int_eq(scheduler_get_load(w->scheduler).kv_blocks_free, 60);
+        memset(w->now, 0, sizeof w->now);
+    }
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+START_TEST(decodes_go_first_and_prompts_in_order)
+{
+    struct world *w = open_world("llama", 5);
+    open_scheduler(w, 20, 4, POOL);
+    struct sequence_request ask[3];
+    for (int i = 0; i < 3; i++) {
+        static int32_t tokens[60];
+        ask[i] = (struct sequence_request){.id = (uint64_t)i, .tokens = tokens, .n_tokens = 60, .prompt_tokens = 60};
+        sampling_defaults(&ask[i].sampling);
+        ask[i].sampling.ignore_eos = true;
+        ask[i].sampling.max_tokens = 20;
+    }
+    ask[0].n_tokens = ask[0].prompt_tokens = 10;
+    for (int i = 0; i < 3; i++)
+        add(w, &ask[i]);
+    step(w); // 10 rows of 0 and 10 of 1
+    ck_assert(w->rows == 20 && w->now[0].n == 1 && w->now[1].n == 0);
+    step(w); // 1 + 19
+    step(w); // 1 + 19
+    ck_assert(w->rows == 60 && w->now[0].n == 3 && w->now[1].n == 0);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1); // nothing is begun that has no room
+    step(w);                                                       // 1 + the last 12 of 1 + 7 of 2
+    ck_assert(w->rows == 80 && w->now[0].n == 4 && w->now[1].n == 1 && w->now[2].n == 0);
+    run_dry(w);
+    ck_assert(w->now[0].n == 20 && w->now[1].n == 20 && w->now[2].n == 20);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+// ---- what is refused ----
+
+static void refuse(struct world *w, const struct sequence_request *ask, enum status expected, const char *sentence)
+{
+    ck_assert_int_eq(scheduler_add(w->scheduler, ask), expected);
+    ck_assert_msg(strstr(status_message(), sentence) != NULL, "'%s' should say '%s'", status_message(), sentence);
+}
+
+START_TEST(bad_sequences_are_refused_with_a_sentence)
+{
+    struct world *w = open_world("llama", 9);
+    open_scheduler(w, 64, 4, 6);
+    static const int32_t tokens[200];
+    int32_t wrong[4] = {1, 2, 272, 3};
+    struct token_range kept[2] = {{0, 1}, {5, 6}};
+    struct sequence_request good = {
+        .id = 1, .tokens = tokens, .n_tokens = 4, .kept = kept, .n_kept_ranges = 2, .prompt_tokens = 8};
+    sampling_defaults(&good.sampling);
+    good.sampling.max_tokens = 4;
+    struct sequence_request bad = good;
+
+    bad.tokens = wrong;
+    refuse(w, &bad, STATUS_INVALID, "token 272 is outside the vocabulary of 272");
+    wrong[2] = -1;
+    refuse(w, &bad, STATUS_INVALID, "token 4294967295 is outside");
+    bad = good;
+    bad.penalty_ids = wrong;
+    bad.n_penalty_ids = 4;
+    refuse(w, &bad, STATUS_INVALID, "penalty_ids");
+    bad = good;
+    bad.n_tokens = 0;
+    refuse(w, &bad, STATUS_INVALID, "at least one prompt token");
+    bad = good;
+    bad.n_generated = 4;
+    refuse(w, &bad, STATUS_INVALID, "at least one prompt token");
+    bad = good;
+    bad.n_tokens = 5;
+    refuse(w, &bad, STATUS_INVALID, "5 prompt tokens came for 4 kept ones");
+    bad = good;
+    bad.prompt_tokens = 3;
+    refuse(w, &bad, STATUS_INVALID, "4 prompt tokens kept out of 3");
+    bad.prompt_tokens = 6;
+    refuse(w, &bad, STATUS_INVALID, "kept range 5..6");
+    bad = good;
+    kept[1] = (struct token_range){1, 2};
+    refuse(w, &bad, STATUS_INVALID, "kept range 1..2: ranges must ascend");
+    kept[1] = (struct token_range){6, 5};
+    refuse(w, &bad, STATUS_INVALID, "kept range 6..5");
+    kept[1] = (struct token_range){5, 6};
+    kept[0] = (struct token_range){-1, 0};
+    refuse(w, &bad, STATUS_INVALID, "kept range 4294967295..0");
+    kept[0] = (struct token_range){0, 1};
+    bad.sampling.temperature = NAN;
+    refuse(w, &bad, STATUS_INVALID, "temperature");
+    bad = good;
+    bad.sampling.max_tokens = 0;
+    refuse(w, &bad, STATUS_INVALID, "max_tokens 0");
+    bad = good;
+    bad.n_tokens = 4;
+    bad.n_generated = 2;
+    bad.n_kept_ranges = 1;
+    bad.sampling.max_tokens = 2;
+    refuse(w, &bad, STATUS_INVALID, "nothing is left to generate");
+    bad = good;
+    bad.sampling.max_tokens = CONTEXT;
+    refuse(w, &bad, STATUS_OUT_OF_RANGE, "exceed the context of 192");
+    bad = good;
+    bad.n_kept_ranges = 0;
+    bad.n_tokens = bad.prompt_tokens = 94;
+    refuse(w, &bad, STATUS_OUT_OF_RANGE, "97 tokens to hold, the whole KV cache has room for 96");
+    bad.n_tokens = bad.prompt_tokens = 93;
+    add(w, &bad); // just fits
+    refuse(w, &bad, STATUS_INVALID, "sequence 1 is here already");
+    good.id = 2;
+    add(w, &good);
+    run_dry(w);
+    ck_assert(w->now[1].n > 0 && w->now[2].n > 0);
+    scheduler_destroy(w->scheduler);
+
+    struct scheduler_limits limits = {8, 9, CONTEXT, 6};
+    ck_assert_int_eq(scheduler_create(w->engine, &limits, take_report, w, &w->scheduler), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), "max-seqs 9: must be from 1 to token-budget (8)"));
+    close_world(w);
+}
+END_TEST
+
+int main(void)
+{
+    enum { WORLDS = sizeof worlds / sizeof *worlds };
+    Suite *suite = suite_create("scheduler");
+    TCase *tcase = tcase_create("scheduler");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, alone_is_what_a_plain_loop_gives, 0, WORLDS);
+    tcase_add_loop_test(tcase, company_and_chunks_change_nothing, 0, WORLDS);
+    tcase_add_loop_test(tcase, preemption_changes_nothing, 0, WORLDS);
+    tcase_add_loop_test(tcase, replay_from_any_prefix_goes_on_alike, 0, WORLDS);
+    tcase_add_loop_test(tcase, cancel_in_every_state_harms_nobody, 0, WORLDS);
+    tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
+    tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// speculator/select: kept ranges against the slow implementation of slow_select.h, and cases worked by hand.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "speculator/select.h"
+#include "tests/slow_select.h"
+
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33) % n;
+}
+
+static void check_against_slow(const double *exact, const float *importance, int n, const struct select_policy *policy,
+                               int rate)
+{
+    bool *expected = calloc((size_t)n, sizeof *expected), *kept = calloc((size_t)n, sizeof *kept);
+    slow_select(exact, n, policy, rate, expected);
+    struct token_range *ranges;
+    int n_ranges = select_kept(importance, n, policy, &ranges);
+    ck_assert_int_ge(n_ranges, 1);
+    for (int i = 0; i < n_ranges; i++) {
+        ck_assert_int_le(ranges[i].first, ranges[i].last);
+        ck_assert_int_ge(ranges[i].first, i ? ranges[i - 1].last + 2 : 0); // ascending and apart
+        ck_assert_int_lt(ranges[i].last, n);
+        for (int j = ranges[i].first; j <= ranges[i].last; j++)
+            kept[j] = true;
+    }
+    for (int j = 0; j < n; j++)
+        ck_assert_msg(kept[j] == expected[j], "token %d of %d, chunk %d, rate %d/1000: kept %d, expected %d", j, n,
+                      policy->chunk_tokens, rate, kept[j], expected[j]);
+    free(ranges);
+    free(kept);
+    free(expected);
+}
+
+START_TEST(selection_equals_the_slow_one)
+{
+    random_state = 17;
+    static float importance[400];
+    static double exact[400];
+    for (int round = 0; round < 6000; round++) {
+        int n = 1 + (int)random_below(round % 10 ? 120 : 400);
+        int levels = random_below(2) ? 4 : 1 << 20; // few levels: many ties
+        for (int j = 0; j < n; j++)
+            exact[j] = importance[j] = (float)random_below((uint32_t)levels) / 4096;
+        int rate = 1 + (int)random_below(1000);
+        if (random_below(8) == 0) rate = 1000;
+        if (random_below(3) == 0) rate = 100 * (1 + (int)random_below(10)); // round rates: whole products
+        static const int sizes[] = {0, 1, 2, 7, 32, 1000};
+        struct token_range pinned[3];
+        struct select_policy policy = {.keep_rate = rate / 1000.0,
+                                       .chunk_tokens = sizes[random_below(6)],
+                                       .paper_exact = random_below(3) == 0,
+                                       .keep_first = random_below(2),
+                                       .tail_tokens = random_below(2) ? (int)random_below((uint32_t)n + 1) : 0,
+                                       .pinned = pinned,
+                                       .n_pinned = (int)random_below(4)};
+        for (int i = 0; i < policy.n_pinned; i++) {
+            pinned[i].first = (int32_t)random_below((uint32_t)n);
+            pinned[i].last = pinned[i].first + (int32_t)random_below((uint32_t)(n - pinned[i].first));
+        }
+        check_against_slow(exact, importance, n, &policy, rate);
+    }
+}
+END_TEST
+
+START_TEST(budget_rounds_up_but_not_for_a_rounding_error)
+{
+    for (int n = 1; n <= 3000; n++) {
+        for (int rate = 10; rate <= 1000; rate += 10)
+            ck_assert_int_eq(select_budget(n, rate / 1000.0), slow_budget(n, rate));
+    }
+    ck_assert_int_eq(select_budget(100, 0.07), 7); // 7.000000000000001 in doubles
+    ck_assert_int_eq(select_budget(3, 0.1), 1);
+    ck_assert_int_eq(select_budget(5, 1e-12), 1);
+    ck_assert_int_eq(select_budget(1 << 20, 1), 1 << 20);
+}
+END_TEST
+
+static const char *ranges_text(const float *importance, int n, const struct select_policy *policy)
+{
+    static char text[256];
+    struct token_range *ranges;
+    int n_ranges = select_kept(importance, n, policy, &ranges), at = 0;
+    text[0] = 0;
+    for (int i = 0; i < n_ranges; i++)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d-%d", i ? " " : "", ranges[i].first, ranges[i].last);
+    free(ranges);
+    return text;
+}
+
+START_TEST(hand_worked_cases)
+{
+    // Chunks of 2: means 1, 5, 1, 9, 2 (the last has one token).
+    static const float importance[] = {1, 1, 9, 1, 2, 0, 9, 9, 2};
+    struct select_policy policy = {.keep_rate = 0.4, .chunk_tokens = 2, .paper_exact = true};
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "2-3 6-7");
+    policy.paper_exact = false; // the last chunk takes one of the two places
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-8");
+    policy.keep_first = true; // and BOS the other
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
+    policy.keep_rate = 0.2; // forced ones are kept even when the budget is one
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
+    policy.tail_tokens = 4; // beyond the budget
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 5-8");
+    struct token_range pinned[] = {{4, 4}, {2, 2}}; // pins touch other ranges and are joined to them
+    policy.pinned = pinned;
+    policy.n_pinned = 2;
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-2 4-8");
+    policy.paper_exact = true; // counts for everything above
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-7");
+    policy.keep_rate = 1;
+    ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-8");
+    struct select_policy tokens = {.keep_rate = 0.3, .paper_exact = true}; // 3 of 9; the earliest of equals
+    ck_assert_str_eq(ranges_text(importance, 9, &tokens), "2-2 6-7");
+    static const float equal[6] = {0};
+    ck_assert_str_eq(ranges_text(equal, 6, &tokens), "0-1");
+    ck_assert_str_eq(ranges_text(equal, 1, &policy), "0-0");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("select");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, selection_equals_the_slow_one);
+    tcase_add_test(all, budget_rounds_up_but_not_for_a_rounding_error);
+    tcase_add_test(all, hand_worked_cases);
+    tcase_set_timeout(all, 60);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+// model/: tokenizer.json. Ids are compared with those of Hugging Face's library (tests/data/tokenizers/make.py, and the
+// vectors of the shared data); the rest is what must hold for any tokenizer and any file.
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "model/normalizer.h"
+#include "text_data.h"
+
+static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)
+{
+    enum status status = tokenizer_encode(t, text, n, flags, ids_p, n_p);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+}
+
+// Text to ids must give `want` (a JSON array).
+static void check_ids(struct tokenizer *t, const char *text, size_t n, unsigned flags, const json_t *want,
+                      const char *what)
+{
+    int32_t *ids;
+    int n_ids;
+    encode_into(t, text, n, flags, &ids, &n_ids);
+    ck_assert_msg((size_t)n_ids == json_array_size(want), "%s: \"%s\": %d ids, not %zu", what, text, n_ids,
+                  json_array_size(want));
+    for (int i = 0; i < n_ids; i++) {
+        int32_t id = (int32_t)json_integer_value(json_array_get(want, (size_t)i));
+        ck_assert_msg(ids[i] == id, "%s: \"%s\": id %d is %d, not %d", what, text, i, ids[i], id);
+    }
+    free(ids);
+}
+
+static void check_text(struct tokenizer *t, const json_t *ids, unsigned flags, const char *want, size_t n,
+                       const char *what)
+{
+    int count = (int)json_array_size(ids);
+    int32_t *list = mem_alloc_array((size_t)count, sizeof *list);
+    char *text;
+    size_t size;
+    for (int i = 0; i < count; i++)
+        list[i] = (int32_t)json_integer_value(json_array_get(ids, (size_t)i));
+    ck_assert_int_eq(tokenizer_decode(t, list, count, flags, &text, &size), STATUS_OK);
+    ck_assert_msg(size == n && !memcmp(text, want, n), "%s: decoded to \"%s\", not \"%s\"", what, text, want);
+    free(text);
+    free(list);
+}
+
+// ---- Against Hugging Face.
+
+START_TEST(fixtures_and_their_variants_agree)
+{
+    char *path = fixture_path("vectors.jsonl");
+    json_t *rows = json_lines_read(path), *row, *one;
+    size_t i, k;
+    ck_assert_uint_gt(json_array_size(rows), 20);
+    json_array_foreach(rows, i, row)
+    {
+        char *change = json_dumps(json_object_get(row, "change"), JSON_ENSURE_ASCII);
+        struct tokenizer *t = open_variant(json_string_value(json_object_get(row, "base")), change, NULL);
+        json_array_foreach(json_object_get(row, "cases"), k, one)
+        {
+            const json_t *text = json_object_get(one, "text"), *ids = json_object_get(one, "ids");
+            const json_t *plain = json_object_get(one, "plain_ids"), *decoded = json_object_get(one, "decoded");
+            const char *s = json_string_value(text);
+            size_t n = json_string_length(text);
+            check_ids(t, s, n, TOKENIZER_PARSE_SPECIAL, ids, change);
+            check_ids(t, s, n, 0, plain ? plain : ids, change);
+            if (json_is_null(decoded)) continue;
+            if (!decoded) decoded = text;
+            check_text(t, ids, TOKENIZER_SKIP_SPECIAL, json_string_value(decoded), json_string_length(decoded), change);
+        }
+        tokenizer_free(t);
+        free(change);
+    }
+    json_decref(rows);
+    free(path);
+}
+END_TEST
+
+static const char *const shared_tokenizers[] = {"gpt2", "llama2", "llama3", "qwen2.5"};
+
+START_TEST(shared_vectors_agree)
+{
+    const char *name = shared_tokenizers[_i];
+    char *relative = mem_format("tokenizers/%s", name), *dir = shared_path(relative);
+    free(relative);
+    if (!dir) return;
+    struct tokenizer *t = open_dir(dir);
+    for (int file = 0; file < 2; file++) {
+        char *path = mem_format("%s/%s", dir, file ? "vectors_prompts.jsonl" : "vectors.jsonl");
+        json_t *rows = json_lines_read(path), *row;
+        size_t i;
+        json_array_foreach(rows, i, row)
+        {
+            const char *text = json_string_value(json_object_get(row, "text")), *id = name;
+            size_t n = json_string_length(json_object_get(row, "text"));
+            check_ids(t, text, n, 0, json_object_get(row, "ids"), id);
+            utf8proc_uint8_t *nfc = utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's tokens stand for this
+            const char *want = _i == 3 ? (const char *)nfc : text;
+            check_text(t, json_object_get(row, "ids"), 0, want, strlen(want), id);
+            free(nfc);
+        }
+        json_decref(rows);
+        free(path);
+    }
+    tokenizer_free(t);
+    free(dir);
+}
+END_TEST
+
+static void check_golden_case(struct tokenizer *t, const json_t *one)
+{
+    const json_t *prompt = json_object_get(one, "prompt"), *text = json_object_get(one, "text");
+    const json_t *ids = json_object_get(one, "prompt_ids");
+    check_ids(t, json_string_value(prompt), json_string_length(prompt), TOKENIZER_ADD_SPECIAL, ids, "golden");
+    ck_assert_int_eq(json_integer_value(json_array_get(ids, 0)), tokenizer_bos(t));
+    if (!text) return;
+    json_t *all = json_copy((json_t *)ids);
+    json_array_extend(all, json_object_get(one, "generated_ids"));
+    check_text(t, all, TOKENIZER_SKIP_SPECIAL, json_string_value(text), json_string_length(text), "golden");
+    json_decref(all);
+}
+
+START_TEST(golden_prompts_agree)
+{
+    static const char *const models[] = {"stories260K", "stories280K", "tinystories656K"};
+    char *relative = mem_format("golden/%s/cases.json", models[_i]), *path = shared_path(relative);
+    char *model = mem_format("models/%s", models[_i]), *dir = shared_path(model);
+    free(relative);
+    free(model);
+    if (path && dir) {
+        struct tokenizer *t = open_dir(dir);
+        json_t *root = json_read(path), *one;
+        size_t i;
+        json_array_foreach(json_object_get(root, "greedy"), i, one) check_golden_case(t, one);
+        json_array_foreach(json_object_get(root, "packed"), i, one) check_golden_case(t, one);
+        check_golden_case(t, json_object_get(root, "prefill"));
+        check_golden_case(t, json_object_get(root, "attention"));
+        json_decref(root);
+        tokenizer_free(t);
+    }
+    free(path);
+    free(dir);
+}
+END_TEST
+
+START_TEST(nfc_agrees_with_utf8proc_on_every_character)
+{
+    struct normalizer nfc = {.steps = {{.kind = NORMALIZER_NFC}}, .n_steps = 1};
+    struct span_buffer buffers[2] = {{.tracked = true}, {.tracked = true}};
+    char *text = mem_alloc((size_t)12 * 0x110000);
+    size_t n = 0;
+    for (int32_t c = 1; c < 0x110000; c++) { // after ASCII, then before marks out of order, every third after another
+        if (c >= 0xD800 && c < 0xE000) continue;
+        text[n++] = 'x';
+        n += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)text + n);
+        if (c % 3) continue;
+        memcpy(text + n, "\u0301\u0327", 4);
+        n += 4;
+    }
+    struct span in = {.text = text, .n = n, .at_start = true}, out;
+    utf8proc_uint8_t *want = utf8proc_NFC((const utf8proc_uint8_t *)text);
+    ck_assert_int_eq(normalizer_run(&nfc, NULL, in, buffers, &out), STATUS_OK);
+    ck_assert_uint_eq(out.n, strlen((char *)want));
+    ck_assert_int_eq(memcmp(out.text, want, out.n), 0);
+    bool sound = true; // one assertion, since Check notes each in a pipe
+    for (size_t i = 1; i < out.n; i++)
+        sound = sound && out.origin[i] >= out.origin[i - 1] && (out.text[i] != 'x' || text[out.origin[i]] == 'x');
+    ck_assert(sound);
+    free(want);
+    free(text);
+    span_buffer_free(&buffers[0]);
+    span_buffer_free(&buffers[1]);
+}
+END_TEST
+
+struct symbol {
+    const char *text;
+    int n;
+};
+
+// BPE as its definition has it: join the neighbours whose merge comes first, the leftmost such pair, until none is
+// left.
+static int slow_merge(const json_t *merges, struct symbol *symbols, int n)
+{
+    for (;;) {
+        size_t best = json_array_size(merges);
+        int at = -1;
+        for (int i = 0; i + 1 < n; i++) {
+            char pair[136];
+            snprintf(pair, sizeof pair, "%.*s %.*s", symbols[i].n, symbols[i].text, symbols[i + 1].n,
+                     symbols[i + 1].text);
+            for (size_t rank = 0; rank < best; rank++)
+                if (!strcmp(json_string_value(json_array_get(merges, rank)), pair)) {
+                    best = rank;
+                    at = i;
+                }
+        }
+        if (at < 0) return n;
+        symbols[at].n += symbols[at + 1].n;
+        n--;
+        memmove(symbols + at + 1, symbols + at + 2, (size_t)(n - at - 1) * sizeof *symbols);
+    }
+}
+
+START_TEST(merging_agrees_with_the_definition)
+{
+    struct tokenizer *t = open_variant("pieces", "{\"normalizer\": null}", NULL);
+    json_t *root = fixture_changed("pieces", NULL);
+    const json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
+    static const char letters[] = "eeeetttaooinnsrrhlcdufpgmy";
+    uint64_t state = 8;
+    for (int round = 0; round < 1000; round++) {
+        char word[48] = "";
+        struct symbol symbols[48];
+        int n = 2 + (int)(random_next(&state) % 40), n_ids;
+        int32_t *ids;
+        for (int i = 0; i < n; i++) {
+            word[i] = letters[random_next(&state) % (sizeof letters - 1)];
+            symbols[i] = (struct symbol){word + i, 1};
+        }
+        encode_into(t, word, (size_t)n, 0, &ids, &n_ids);
+        n = slow_merge(merges, symbols, n);
+        ck_assert_msg(n == n_ids, "%s: %d ids, not %d", word, n_ids, n);
+        for (int i = 0; i < n; i++) {
+            const char *token = tokenizer_token(t, ids[i]);
+            ck_assert_msg(!strncmp(token, symbols[i].text, (size_t)symbols[i].n) && !token[symbols[i].n],
+                          "%s: id %d is \"%s\"", word, i, token);
+        }
+        free(ids);
+    }
+    json_decref(root);
+    tokenizer_free(t);
+}
+END_TEST
+
+// ---- What holds for any text.
+
+// Random text of hard characters.
+static size_t random_text(uint64_t *state, char *text, size_t room)
+{
+    static const char *const parts[] = {
+        " ",        "  ", "\n",     "\r\n",   "a",   "the", "License", "é",          "e\u0301", "漢",
+        "😀",        "12", "'s",     "\t",     "\"",  "<s>", "</",      "<0x0A>",     "\u00a0",  "가",
+        "か\u3099", ".",  "\u200b", "\u180e", "(c)", "_",   "Ġ",       "<|im_end|>", "-"};
+    size_t n = 0;
+    for (uint64_t left = random_next(state) % 30; left; left--) {
+        const char *part = parts[random_next(state) % (sizeof parts / sizeof *parts)];
+        if (n + strlen(part) > room) break;
+        memcpy(text + n, part, strlen(part));
+        n += strlen(part);
+    }
+    return n;
+}
+
+START_TEST(decoding_gives_the_text_back)
+{
+    static const char *const bases[] = {"bytes", "pieces"};
+    struct tokenizer *t = open_variant(bases[_i], _i ? NULL : "{\"normalizer\": null}", NULL);
+    uint64_t state = 1;
+    for (int round = 0; round < 3000; round++) {
+        char text[400];
+        size_t n = random_text(&state, text, sizeof text), size;
+        int32_t *ids;
+        int n_ids;
+        char *back;
+        encode_into(t, text, n, 0, &ids, &n_ids);
+        ck_assert_int_eq(tokenizer_decode(t, ids, n_ids, 0, &back, &size), STATUS_OK);
+        ck_assert_msg(size == n && !memcmp(back, text, n), "\"%.*s\" came back as \"%s\"", (int)n, text, back);
+        ck_assert_uint_le(n, (size_t)n_ids * tokenizer_longest_piece_bytes(t));
+        free(back);
+        free(ids);
+    }
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(token_starts_ascend_and_cover_the_text)
+{
+    static const char *const bases[] = {"bytes", "pieces"};
+    struct tokenizer *t = open_variant(bases[_i], NULL, NULL);
+    uint64_t state = 2;
+    for (int round = 0; round < 1000; round++) {
+        char text[400];
+        size_t n = random_text(&state, text, sizeof text), *starts;
+        int32_t *ids, *plain;
+        int n_ids, n_plain;
+        enum status status = tokenizer_encode_guarded(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, NULL,
+                                                      0, &ids, &starts, &n_ids);
+        ck_assert_int_eq(status, STATUS_OK);
+        encode_into(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, &plain, &n_plain);
+        ck_assert_int_eq(n_ids, n_plain);
+        ck_assert_int_eq(memcmp(ids, plain, (size_t)n_ids * sizeof *ids), 0);
+        for (int i = 0; i < n_ids; i++) {
+            ck_assert_uint_le(starts[i], n);
+            if (i) ck_assert_uint_ge(starts[i], starts[i - 1]);
+        }
+        if (n_ids) ck_assert_uint_eq(starts[0], 0);
+        free(ids);
+        free(plain);
+        free(starts);
+    }
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(long_runs_of_one_character_pass)
+{
+    static const char *const units[] = {" ", "a", "\n", "é", "the ", "\u0301\u0327", "<|im_", "' ", "0"};
+    static const char *const bases[] = {"bytes", "pieces"};
+    for (int base = 0; base < 2; base++) {
+        struct tokenizer *t = open_variant(bases[base], NULL, NULL);
+        const char *unit = units[_i];
+        size_t n = 300000 / strlen(unit) * strlen(unit), size;
+        char *text = mem_alloc(n), *back;
+        int32_t *ids;
+        int n_ids;
+        for (size_t i = 0; i < n; i++)
+            text[i] = unit[i % strlen(unit)];
+        encode_into(t, text, n, TOKENIZER_PARSE_SPECIAL, &ids, &n_ids);
+        ck_assert_int_eq(tokenizer_decode(t, ids, n_ids, 0, &back, &size), STATUS_OK);
+        if (base == 1 || strcmp(unit, "\u0301\u0327") != 0) { // NFC puts these marks in order
+            ck_assert_uint_eq(size, n);
+            ck_assert_int_eq(memcmp(text, back, n), 0);
+        }
+        free(back);
+        free(ids);
+        free(text);
+        tokenizer_free(t);
+    }
+}
+END_TEST
+
+START_TEST(text_that_is_not_utf8_is_refused_with_its_place)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    int32_t *ids = NULL;
+    int n = -1;
+    ck_assert_int_eq(tokenizer_encode(t, "abc\xFF", 4, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), "byte 3"));
+    ck_assert_int_eq(tokenizer_encode(t, "\xE2\x82", 2, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(t, "\xED\xA0\x80", 3, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(t, "", TOKENIZER_TEXT_LIMIT_BYTES + 1, 0, &ids, &n), STATUS_INVALID);
+    ck_assert(ids == NULL && n == -1);
+    encode_into(t, "", 0, 0, &ids, &n);
+    ck_assert(ids != NULL && n == 0);
+    free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(ids_outside_the_vocabulary_are_refused)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    int32_t last = tokenizer_vocab_size(t) - 1, wrong[] = {last + 1, -1, INT32_MAX, INT32_MIN};
+    char *text, expected[64];
+    size_t size;
+    const char *bytes;
+    ck_assert_int_eq(tokenizer_decode(t, &last, 1, 0, &text, NULL), STATUS_OK);
+    ck_assert_str_eq(text, "</s>");
+    free(text);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(tokenizer_decode(t, &wrong[i], 1, 0, &text, &size), STATUS_INVALID);
+        snprintf(expected, sizeof expected, "token id %d: must be 0 to %d", wrong[i], last);
+        ck_assert_str_eq(status_message(), expected);
+        tokenizer_piece(t, wrong[i], &bytes, &size);
+        ck_assert_uint_eq(size, 0);
+        ck_assert(!tokenizer_is_special(t, wrong[i]) && !tokenizer_token(t, wrong[i]));
+    }
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(ill_formed_bytes_become_replacement_characters)
+{
+    struct tokenizer *t = open_variant("pieces", NULL, NULL);
+    static const struct {
+        int n;
+        unsigned char bytes[6];
+        const char *text;
+    } cases[] = {{1, {0xFF}, "\uFFFD"},
+                 {3, {0xE6, 0xBC, 'a'}, "\uFFFDa"},
+                 {4, {0xF0, 0x9F, 0x98, 0x80}, "😀"},
+                 {3, {0xF0, 0x9F, 0x98}, "\uFFFD"},
+                 {5, {0xE2, 0x82, 0xAC, 0x80, 'b'}, "€\uFFFDb"},
+                 {3, {0xED, 0xA0, 0x80}, "\uFFFD\uFFFD\uFFFD"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t ids[6];
+        char *text;
+        for (int k = 0; k < cases[i].n; k++)
+            ids[k] = 3 + cases[i].bytes[k]; // <0x00> is 3
+        ck_assert_int_eq(tokenizer_decode(t, ids, cases[i].n, 0, &text, NULL), STATUS_OK);
+        ck_assert_str_eq(text, cases[i].text);
+        free(text);
+    }
+    tokenizer_free(t);
+}
+END_TEST
+
+static const char hard_text[] = "  Hello <|im_start|> the License,\n 漢字 e\u0301 12345 <0x0A> 😀";
+
+static void *encode_often(void *user)
+{
+    struct tokenizer *t = user;
+    uint64_t sum = 0;
+    for (int round = 0; round < 200; round++) {
+        int32_t *ids;
+        int n;
+        if (tokenizer_encode(t, hard_text, sizeof hard_text - 1, TOKENIZER_PARSE_SPECIAL, &ids, &n)) return NULL;
+        for (int i = 0; i < n; i++)
+            sum = sum * 31 + (uint64_t)ids[i];
+        free(ids);
+    }
+    return (void *)(uintptr_t)(sum | 1);
+}
+
+START_TEST(threads_may_share_a_tokenizer)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    void *alone = encode_often(t), *result[4];
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, encode_often, t);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], &result[i]);
+        ck_assert_ptr_eq(result[i], alone);
+    }
+    ck_assert_ptr_nonnull(alone);
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(guarded_ranges_hold_no_special_tokens)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    const char *text = "<|im_start|>a<|im_end|><tool><|im_end|>";
+    struct text_range guarded[] = {{12, 29}}; // a<|im_end|><tool>
+    struct text_range part[] = {{0, 1}, {38, 39}};
+    size_t *starts;
+    int32_t *ids;
+    int n, special = 0, tools = 0;
+    ck_assert_int_eq(
+        tokenizer_encode_guarded(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, guarded, 1, &ids, &starts, &n),
+        STATUS_OK);
+    for (int i = 0; i < n; i++) {
+        special += tokenizer_is_special(t, ids[i]);
+        tools += !strcmp(tokenizer_token(t, ids[i]), "<tool>");
+    }
+    ck_assert_int_eq(special, 2);
+    ck_assert_int_eq(tools, 1); // an added token that is not special
+    ck_assert_str_eq(tokenizer_token(t, ids[0]), "<|im_start|>");
+    ck_assert_str_eq(tokenizer_token(t, ids[n - 1]), "<|im_end|>");
+    ck_assert_uint_eq(starts[n - 1], 29);
+    free(ids);
+    free(starts);
+    // A token that only touches a guarded byte is none either.
+    ck_assert_int_eq(tokenizer_encode_guarded(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, &ids, NULL, &n),
+                     STATUS_OK);
+    special = 0;
+    for (int i = 0; i < n; i++)
+        special += tokenizer_is_special(t, ids[i]);
+    ck_assert_int_eq(special, 1);
+    free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tokenizer");
+    TCase *same = tcase_create("as Hugging Face"), *any = tcase_create("any text");
+    tcase_set_timeout(same, 60);
+    tcase_set_timeout(any, 60);
+    tcase_add_test(same, fixtures_and_their_variants_agree);
+    tcase_add_loop_test(same, shared_vectors_agree, 0, 4);
+    tcase_add_loop_test(same, golden_prompts_agree, 0, 3);
+    tcase_add_test(same, nfc_agrees_with_utf8proc_on_every_character);
+    tcase_add_test(any, merging_agrees_with_the_definition);
+    tcase_add_loop_test(any, decoding_gives_the_text_back, 0, 2);
+    tcase_add_loop_test(any, token_starts_ascend_and_cover_the_text, 0, 2);
+    tcase_add_loop_test(any, long_runs_of_one_character_pass, 0, 9);
+    tcase_add_test(any, text_that_is_not_utf8_is_refused_with_its_place);
+    tcase_add_test(any, ids_outside_the_vocabulary_are_refused);
+    tcase_add_test(any, ill_formed_bytes_become_replacement_characters);
+    tcase_add_test(any, threads_may_share_a_tokenizer);
+    tcase_add_test(any, guarded_ranges_hold_no_special_tokens);
+    suite_add_tcase(suite, same);
+    suite_add_tcase(suite, any);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// model/: the files of a tokenizer. What tokenizer_config.json says, what follows from the files (bound, fingerprint),
+// and that broken or unknown ones are refused with a reason and none can crash the program.
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "text_data.h"
+
+static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)
+{
+    enum status status = tokenizer_encode(t, text, n, flags, ids_p, n_p);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+}
+
+static const char hard_text[] = "  Hello <|im_start|> the License,\n 漢字 e\u0301 12345 <0x0A> 😀";
+
+// ---- tokenizer_config.json and what is told about a tokenizer.
+
+START_TEST(config_names_bos_eos_and_template)
+{
+    struct tokenizer *t = open_variant(
+        "pieces", NULL, "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": \"x\"}");
+    ck_assert_int_eq(tokenizer_bos(t), 1);
+    ck_assert_int_eq(tokenizer_eos(t), 2);
+    ck_assert_str_eq(tokenizer_chat_template(t), "x");
+    ck_assert_int_eq(tokenizer_vocab_size(t), 560);
+    ck_assert(tokenizer_is_special(t, 0) && !tokenizer_is_special(t, 3));
+    ck_assert_str_eq(tokenizer_token(t, 13), "<0x0A>");
+    tokenizer_free(t);
+    t = open_variant("pieces", NULL,
+                     "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": [{\"name\": \"rag\", "
+                     "\"template\": \"r\"}, {\"name\": \"default\", \"template\": \"d\"}]}");
+    ck_assert_str_eq(tokenizer_chat_template(t), "d");
+    ck_assert_int_eq(tokenizer_bos(t), 1); // what the template puts in front
+    ck_assert_int_eq(tokenizer_eos(t), -1);
+    tokenizer_free(t);
+    t = open_variant("bytes", NULL, NULL);
+    ck_assert(tokenizer_bos(t) == -1 && tokenizer_eos(t) == -1 && tokenizer_chat_template(t) == NULL);
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(template_file_is_found)
+{
+    char *path = fixture_path("bytes/tokenizer.json"), *text = file_read(path, NULL);
+    char *dir = scratch_create(text, "{}");
+    scratch_write(dir, "chat_template.jinja", "{{ from_file }}");
+    struct tokenizer *t = open_dir(dir);
+    ck_assert_str_eq(tokenizer_chat_template(t), "{{ from_file }}");
+    tokenizer_free(t);
+    scratch_remove(dir);
+    free(text);
+    free(path);
+}
+END_TEST
+
+START_TEST(special_tokens_around_a_text_follow_the_config)
+{
+    static const struct {
+        const char *base, *config;
+        const char *around; // the ids of "a" with * for the text
+    } cases[] = {
+        {"pieces", NULL, "1 *"},
+        {"pieces", "{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":\"<s>\",\"add_bos_token\":true}", "1 *"},
+        {"pieces", "{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":\"<s>\",\"add_bos_token\":false}", "*"},
+        {"pieces", "{\"tokenizer_class\":\"Other\",\"bos_token\":\"<s>\",\"add_bos_token\":false}", "1 *"},
+        {"pieces", "{\"tokenizer_class\":\"LlamaTokenizerFast\",\"eos_token\":\"</s>\",\"add_eos_token\":true}",
+         "1 * 2"},
+        {"bytes", NULL, "*"},
+        {"bytes", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"add_bos_token\":true,\"add_eos_token\":true}",
+         "504 * 505"},
+        {"bytes", "{\"bos_token\":\"<s>\",\"add_bos_token\":false}", "*"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = open_variant(cases[i].base, NULL, cases[i].config);
+        int32_t *bare, *ids;
+        int n_bare, n;
+        char got[64] = "";
+        encode_into(t, "a", 1, 0, &bare, &n_bare);
+        encode_into(t, "a", 1, TOKENIZER_ADD_SPECIAL, &ids, &n);
+        for (int k = 0; k < n; k++) {
+            bool text = n_bare == 1 && ids[k] == bare[0];
+            size_t used = strlen(got);
+            snprintf(got + used, sizeof got - used, k ? " %s" : "%s", text ? "*" : "");
+            used = strlen(got);
+            if (!text) snprintf(got + used, sizeof got - used, "%d", ids[k]);
+        }
+        ck_assert_str_eq(got, cases[i].around);
+        free(bare);
+        free(ids);
+        tokenizer_free(t);
+    }
+}
+END_TEST
+
+START_TEST(longest_piece_is_a_bound_or_none)
+{
+    static const struct {
+        const char *base, *change;
+        bool bounded;
+    } cases[] = {
+        {"bytes", NULL, true},
+        {"pieces", NULL, true},
+        {"pieces", "{\"model.byte_fallback\": false}", false},
+        {"pieces", "{\"model.byte_fallback\": false, \"model.fuse_unk\": false}", true},
+        {"pieces", "{\"model.byte_fallback\": false, \"model.unk_token\": null}", false},
+        {"pieces", "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\" \"}}", false},
+        {"bytes",
+         "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"String\":\" "
+         "\"},\"behavior\":\"Removed\",\"invert\":false},{\"type\":\"ByteLevel\"}]}}",
+         false},
+        {"bytes", "{\"added_tokens\":[{\"id\":500,\"content\":\"<x>\",\"lstrip\":true}]}", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = open_variant(cases[i].base, cases[i].change, NULL);
+        ck_assert_msg((tokenizer_longest_piece_bytes(t) != SIZE_MAX) == cases[i].bounded, "case %zu", i);
+        tokenizer_free(t);
+    }
+}
+END_TEST
+
+static uint64_t fingerprint_of(const char *text)
+{
+    char *dir = scratch_create(text, NULL);
+    struct tokenizer *t = open_dir(dir);
+    uint64_t fingerprint = tokenizer_fingerprint(t);
+    tokenizer_free(t);
+    scratch_remove(dir);
+    return fingerprint;
+}
+
+START_TEST(fingerprint_ignores_layout)
+{
+    json_t *root = fixture_changed("bytes", NULL), *merge;
+    char *compact = json_dumps(root, JSON_COMPACT), *sorted = json_dumps(root, JSON_INDENT(3) | JSON_SORT_KEYS);
+    json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
+    size_t i;
+    json_array_foreach(merges, i, merge) // pairs to strings
+        json_array_set_new(merges, i,
+                           json_sprintf("%s %s", json_string_value(json_array_get(merge, 0)),
+                                        json_string_value(json_array_get(merge, 1))));
+    char *strings = json_dumps(root, 0);
+    uint64_t fingerprint = fingerprint_of(compact);
+    ck_assert(fingerprint != 0);
+    ck_assert_uint_eq(fingerprint, fingerprint_of(sorted));
+    ck_assert_uint_eq(fingerprint, fingerprint_of(strings));
+    free(compact);
+    free(sorted);
+    free(strings);
+    json_decref(root);
+}
+END_TEST
+
+START_TEST(fingerprint_tells_tokenizers_apart)
+{
+    static const char *const changes[] = {
+        "{}",
+        "{\"normalizer\": null}",
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}}",
+        "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true}}",
+        "{\"added_tokens\": []}",
+        "{\"added_tokens\": [{\"id\": 500, \"content\": \"<|endoftext|>\", \"special\": true}]}",
+        "{\"added_tokens\": [{\"id\": 500, \"content\": \"<|endoftext|>\", \"special\": true, \"lstrip\": true}]}",
+        "{\"added_tokens\": [{\"id\": 501, \"content\": \"<|endoftext|>\", \"special\": true}]}",
+        "{\"model.ignore_merges\": true}",
+        "{\"model.merges\": []}",
+        "{\"model.merges\": [[\"Ġ\", \"Ġ\"], [\"ĠĠ\", \"ĠĠ\"]]}",
+        "{\"model.merges\": [[\"ĠĠ\", \"ĠĠ\"], [\"Ġ\", \"Ġ\"]]}",
+    };
+    enum { N = sizeof changes / sizeof *changes };
+    uint64_t seen[N];
+    for (int i = 0; i < N; i++) {
+        struct tokenizer *t = open_variant("bytes", changes[i], NULL);
+        seen[i] = tokenizer_fingerprint(t);
+        for (int k = 0; k < i; k++)
+            ck_assert_msg(seen[k] != seen[i], "%s and %s", changes[k], changes[i]);
+        tokenizer_free(t);
+    }
+}
+END_TEST
+
+// ---- Broken and unknown files.
+
+START_TEST(broken_files_are_refused_with_a_reason)
+{
+    static const struct {
+        const char *change;
+        enum status status;
+        const char *reason;
+    } cases[] = {
+        {"{\"model\": 3}", STATUS_DATA, "tokenizer.model is an integer"},
+        {"{\"model.type\": \"Unigram\"}", STATUS_UNSUPPORTED, "model type \"Unigram\""},
+        {"{\"model.dropout\": 0.1}", STATUS_UNSUPPORTED, "dropout"},
+        {"{\"model.end_of_word_suffix\": \"</w>\"}", STATUS_UNSUPPORTED, "end_of_word_suffix"},
+        {"{\"model.vocab\": null}", STATUS_DATA, "model.vocab is missing"},
+        {"{\"model.vocab\": {}, \"added_tokens\": []}", STATUS_DATA, "model.vocab is empty"},
+        {"{\"model.vocab\": {\"a\": -1}}", STATUS_DATA, "the id of \"a\""},
+        {"{\"model.vocab\": {\"a\": 99999999999}}", STATUS_DATA, "the id of \"a\""},
+        {"{\"model.vocab\": {\"a\": 1.5}}", STATUS_DATA, "the id of \"a\""},
+        {"{\"model.vocab\": {\"a\": 0, \"b\": 0}}", STATUS_DATA, "have the same id 0"},
+        {"{\"model.merges\": [\"Ġ\"]}", STATUS_DATA, "model.merges[0]"},
+        {"{\"model.merges\": [\"a b c\"]}", STATUS_DATA, "model.merges[0]"},
+        {"{\"model.merges\": [[\"a\", \"\"]]}", STATUS_DATA, "model.merges[0]"},
+        {"{\"model.merges\": [[\"a\", \"☃\"]]}", STATUS_DATA, "\"☃\" is not in model.vocab"},
+        {"{\"model.merges\": [[\"!\", \"!\"]]}", STATUS_DATA, "\"!!\" is not in model.vocab"},
+        {"{\"model.merges\": [[\"Ġ\", \"Ġ\"], [\"Ġ\", \"Ġ\"]]}", STATUS_DATA, "model.merges[1] repeats"},
+        {"{\"model.unk_token\": \"nobody\"}", STATUS_DATA, "model.unk_token \"nobody\""},
+        {"{\"model.byte_fallback\": 1}", STATUS_DATA, "model.byte_fallback is an integer: must be true or false"},
+        {"{\"added_tokens\": [{\"id\": 3, \"content\": \"x\"}]}", STATUS_DATA, "added_tokens: \"x\" has id 3, but"},
+        {"{\"added_tokens\": [{\"id\": 3, \"content\": \"<q>\"}]}", STATUS_DATA, "has the id 3 of"},
+        {"{\"added_tokens\": [{\"id\": 600, \"content\": \"\"}]}", STATUS_DATA, "added_tokens[0]: has no content"},
+        {"{\"added_tokens\": [{\"content\": \"<q>\"}]}", STATUS_DATA, "the id of \"<q>\""},
+        {"{\"added_tokens\": [{\"id\": 600, \"content\": \"<q>\"}, {\"id\": 601, \"content\": \"<q>\"}]}", STATUS_DATA,
+         "same content"},
+        {"{\"normalizer\": {\"type\": \"BertNormalizer\"}}", STATUS_UNSUPPORTED, "normalizer type \"BertNormalizer\""},
+        {"{\"normalizer\": \"NFC\"}", STATUS_DATA, "normalizer is a string"},
+        {"{\"pre_tokenizer\": {\"type\": \"Whitespace\"}}", STATUS_UNSUPPORTED, "pre_tokenizer type \"Whitespace\""},
+        {"{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Bert\"}]}}", STATUS_UNSUPPORTED,
+         "pre_tokenizer.pretokenizers[0] type \"Bert\""},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"(\"}}}",
+         STATUS_DATA, "regular expression"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"\\\\h\"}}}",
+         STATUS_UNSUPPORTED, "\\h is not supported"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": "
+         "\"[a&&b]\"}}}",
+         STATUS_UNSUPPORTED, "&&"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Up\", \"pattern\": {\"String\": \"x\"}}}",
+         STATUS_DATA, "behavior \"Up\""},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"String\": \"\"}}}",
+         STATUS_DATA, "empty pattern"},
+        {"{\"decoder\": null}", STATUS_UNSUPPORTED, "decoder null"},
+        {"{\"decoder\": {\"type\": \"WordPiece\"}}", STATUS_UNSUPPORTED, "decoder type \"WordPiece\""},
+        {"{\"decoder\": {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}}", STATUS_UNSUPPORTED,
+         "Strip"},
+        {"{\"post_processor\": {\"type\": \"BertProcessing\"}}", STATUS_UNSUPPORTED, "post_processor type"},
+        {"{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<q>\"}}], "
+         "\"special_tokens\": {}}}",
+         STATUS_DATA, "\"<q>\" is missing"},
+        {"{\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": []}}", STATUS_DATA, "has no Sequence"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *change = json_loads(cases[i].change, 0, NULL), *root = fixture_changed("bytes", change);
+        char *text = json_dumps(root, 0), *dir = scratch_create(text, NULL);
+        struct tokenizer *t = NULL;
+        ck_assert_msg(tokenizer_open(dir, &t) == cases[i].status, "%s: %s", cases[i].change, status_message());
+        ck_assert_msg(strstr(status_message(), cases[i].reason) && strstr(status_message(), "/tokenizer.json: "),
+                      "%s: \"%s\"", cases[i].change, status_message());
+        ck_assert_ptr_null(t);
+        scratch_remove(dir);
+        free(text);
+        json_decref(root);
+        json_decref(change);
+    }
+}
+END_TEST
+
+START_TEST(broken_json_and_missing_files_are_told)
+{
+    static const struct {
+        const char *tokenizer, *config;
+        enum status status;
+        const char *reason;
+    } cases[] = {{NULL, NULL, STATUS_NOT_FOUND, "tokenizer.json"},
+                 {"{\"model\":\n{,}}", NULL, STATUS_DATA, "line 2, column 2"},
+                 {"", NULL, STATUS_DATA, "tokenizer.json"},
+                 {"[]", NULL, STATUS_DATA, "must be an object"},
+                 {"{\"a\":1,\"a\":2}", NULL, STATUS_DATA, "duplicate"},
+                 {"{}", NULL, STATUS_DATA, "model is missing"},
+                 {"*", "{", STATUS_DATA, "tokenizer_config.json"},
+                 {"*", "{\"bos_token\": \"<nobody>\"}", STATUS_DATA, "bos_token \"<nobody>\" is not a token"},
+                 {"*", "{\"bos_token\": 1}", STATUS_DATA, "bos_token is"},
+                 {"*", "{\"add_bos_token\": \"yes\"}", STATUS_DATA, "add_bos_token is a string"},
+                 {"*", "{\"chat_template\": 1}", STATUS_DATA, "chat_template is"}};
+    char *path = fixture_path("bytes/tokenizer.json"), *good = file_read(path, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = cases[i].tokenizer;
+        char *dir = scratch_create(text && *text == '*' ? good : text, cases[i].config);
+        struct tokenizer *t = NULL;
+        ck_assert_int_eq(tokenizer_open(dir, &t), cases[i].status);
+        ck_assert_msg(strstr(status_message(), cases[i].reason), "%zu: \"%s\"", i, status_message());
+        scratch_remove(dir);
+    }
+    free(good);
+    free(path);
+}
+END_TEST
+
+// A tokenizer that a mutated file gave must still be sound.
+static void use(struct tokenizer *t)
+{
+    unsigned flags = TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL;
+    struct text_range guarded = {3, 20};
+    size_t *starts;
+    int32_t *ids;
+    int n;
+    char *text;
+    if (tokenizer_encode_guarded(t, hard_text, sizeof hard_text - 1, flags, &guarded, 1, &ids, &starts, &n)) return;
+    bool sound = true;
+    for (int i = 0; i < n; i++)
+        sound = sound && ids[i] >= 0 && ids[i] < tokenizer_vocab_size(t) && starts[i] < sizeof hard_text;
+    ck_assert(sound);
+    ck_assert_int_eq(tokenizer_decode(t, ids, n, 0, &text, NULL), STATUS_OK);
+    ck_assert(utf8_valid(text, strlen(text), NULL));
+    free(text);
+    free(ids);
+    free(starts);
+}
+
+static int open_mutant(const char *dir, const char *text)
+{
+    struct tokenizer *t = NULL;
+    scratch_write(dir, "tokenizer.json", text);
+    enum status status = tokenizer_open(dir, &t);
+    ck_assert(status == STATUS_OK || status == STATUS_DATA || status == STATUS_UNSUPPORTED);
+    if (status == STATUS_OK) use(t);
+    tokenizer_free(t);
+    return status == STATUS_OK;
+}
+
+START_TEST(mutated_bytes_never_crash)
+{
+    static const char *const names[] = {"bytes/tokenizer.json", "pieces/tokenizer.json"};
+    char *path = fixture_path(names[_i]), *dir = scratch_create(NULL, NULL);
+    size_t n;
+    char *good = file_read(path, &n);
+    uint64_t state = 3;
+    int opened = 0;
+    for (int round = 0; round < 1000; round++) {
+        char *text = mem_string(good);
+        for (uint64_t left = 1 + random_next(&state) % 4; left; left--) {
+            size_t at = random_next(&state) % n;
+            switch (random_next(&state) % 4) {
+            case 0: text[at] = (char)(1 + random_next(&state) % 255); break;
+            case 1: text[at] = "{}[]\",:0-"[random_next(&state) % 9]; break;
+            case 2: memmove(text + at, text + at + 1, n - at); break; // the terminator moves along
+            default: text[at] = (char)('0' + random_next(&state) % 10);
+            }
+        }
+        if (round % 50 == 0) text[random_next(&state) % n] = 0; // truncated
+        opened += open_mutant(dir, text);
+        free(text);
+    }
+    ck_assert_int_gt(opened, 0);
+    scratch_remove(dir);
+    free(good);
+    free(path);
+}
+END_TEST
+
+// Any value of the file, found by walking down from the root at random; its place in parent.
+static void mutate_value(json_t *root, uint64_t *state)
+{
+    static const char *const values[] = {"null",
+                                         "0",
+                                         "-1",
+                                         "9999",
+                                         "2097152",
+                                         "1e9",
+                                         "\"\"",
+                                         "\"▁\"",
+                                         "\" \"",
+                                         "\"a\"",
+                                         "[]",
+                                         "{}",
+                                         "true",
+                                         "false",
+                                         "[\"a\"]",
+                                         "{\"type\":\"Sequence\"}",
+                                         "\"(a|b)*\"",
+                                         "{\"Regex\":\"\\\\s+\"}",
+                                         "\"Metaspace\"",
+                                         "\"ByteLevel\"",
+                                         "\"Fuse\""};
+    json_t *at = root,
+           *value = json_loads(values[random_next(state) % (sizeof values / sizeof *values)], JSON_DECODE_ANY, NULL);
+    for (int depth = 0; depth < 12; depth++) {
+        size_t n = json_is_object(at) ? json_object_size(at) : json_array_size(at);
+        size_t pick = n ? random_next(state) % n : 0;
+        const char *key = NULL;
+        json_t *next;
+        if (!n) break;
+        if (json_is_object(at)) {
+            void *item = json_object_iter(at);
+            while (pick--)
+                item = json_object_iter_next(at, item);
+            key = json_object_iter_key(item);
+        }
+        next = key ? json_object_get(at, key) : json_array_get(at, pick);
+        bool leaf = !json_is_object(next) && !json_is_array(next);
+        if (leaf || random_next(state) % 6 == 0) {
+            if (key && random_next(state) % 4 == 0)
+                json_object_del(at, key);
+            else if (key)
+                json_object_set(at, key, value);
+            else
+                json_array_set(at, pick, value);
+            break;
+        }
+        at = next;
+    }
+    json_decref(value);
+}
+
+START_TEST(mutated_values_never_crash)
+{
+    static const char *const bases[] = {"bytes", "pieces"};
+    char *dir = scratch_create(NULL, NULL);
+    json_t *good = fixture_changed(bases[_i], NULL);
+    uint64_t state = 4;
+    int opened = 0;
+    for (int round = 0; round < 1000; round++) {
+        json_t *root = json_deep_copy(good);
+        for (uint64_t left = 1 + random_next(&state) % 3; left; left--)
+            mutate_value(root, &state);
+        char *text = json_dumps(root, 0);
+        opened += open_mutant(dir, text);
+        free(text);
+        json_decref(root);
+    }
+    ck_assert_int_gt(opened, 0);
+    json_decref(good);
+    scratch_remove(dir);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tokenizer files");
+    TCase *files = tcase_create("files");
+    tcase_set_timeout(files, 60);
+    tcase_add_test(files, config_names_bos_eos_and_template);
+    tcase_add_test(files, template_file_is_found);
+    tcase_add_test(files, special_tokens_around_a_text_follow_the_config);
+    tcase_add_test(files, longest_piece_is_a_bound_or_none);
+    tcase_add_test(files, fingerprint_ignores_layout);
+    tcase_add_test(files, fingerprint_tells_tokenizers_apart);
+    tcase_add_test(files, broken_files_are_refused_with_a_reason);
+    tcase_add_test(files, broken_json_and_missing_files_are_told);
+    tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);
+    tcase_add_loop_test(files, mutated_values_never_crash, 0, 2);
+    suite_add_tcase(suite, files);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/core_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+// --- what the core tells nodes
+
+static void remember_bin(struct fake_node *node, struct request *const *requests, int n, enum request_state state)
+{
+    ck_cheap(node->node && !node->lost);
+    ck_cheap(n >= 1);
+    node->bins++;
+    node->last_bin_items = n;
+    node->last_bin_rows = 0;
+    for (int i = 0; i < n; i++) {
+        const struct request *r = requests[i];
+        ck_cheap(r->state == state);
+        ck_cheap(r->node == node->node);
+        bool score = state == REQUEST_SCORING;
+        node->last_bin_rows += score ? r->n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
+        ck_cheap(node->n_requests < NODE_REQUESTS_MAX);
+        node->requests[node->n_requests++] = r->number;
+    }
+}
+
+static void send_score_bin(void *link, uint64_t bin, struct request *const *requests, int n)
+{
+    remember_bin(link, requests, n, REQUEST_SCORING);
+}
+
+static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
+{
+    remember_bin(link, requests, n, REQUEST_PACKED);
+    for (int i = 0; i < n; i++) {
+        int kept = 0;
+        for (int k = 0; k < requests[i]->n_kept_ranges; k++)
+            kept += requests[i]->kept[k].last - requests[i]->kept[k].first + 1;
+        ck_cheap(kept == requests[i]->usage.kept_tokens);
+    }
+}
+
+static void send_cancel(void *link, const uint64_t *numbers, int n)
+{
+    struct fake_node *node = link;
+    ck_cheap(node->node && !node->lost);
+    for (int i = 0; i < n; i++)
+        fake_node_forget(node, numbers[i]);
+    node->cancels += n;
+}
+
+static void node_lost(void *link, const char *reason)
+{
+    struct fake_node *node = link;
+    ck_cheap(node->node && !node->lost && *reason);
+    node->lost = true;
+    node->node = NULL;
+    node->n_requests = 0;
+}
+
+static void ready_changed(void *user, bool ready)
+{
+    struct fixture *f = user;
+    ck_cheap(f->ready != ready);
+    f->ready = ready;
+    f->ready_changes++;
+}
+
+// --- what it tells clients
+
+static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
+{
+    struct client *client = user;
+    ck_cheap(n >= 1);
+    ck_cheap(client->ends == 0);
+    int used = n;
+    bool stopped = client->stop_after && client->n_tokens + n >= client->stop_after;
+    if (stopped) used = client->stop_after - client->n_tokens;
+    ck_cheap(client->n_tokens + used <= CLIENT_TOKENS_MAX);
+    memcpy(client->tokens + client->n_tokens, tokens, (size_t)used * sizeof *tokens);
+    client->n_tokens += used;
+    *n_used_p = used;
+    return stopped;
+}
+
+static struct fixture *current; // for `ended`; a test has one
+
+static void client_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                        const char *message)
+{
+    struct client *client = user;
+    client->ends++;
+    client->reason = reason;
+    client->status = status;
+    client->usage = r->usage;
+    client->timing = r->timing;
+    client->skip = r->skip;
+    snprintf(client->message, sizeof client->message, "%s", message);
+    client->n_kept = r->n_kept_ranges < 16 ? r->n_kept_ranges : 16;
+    if (client->n_kept) memcpy(client->kept, r->kept, (size_t)client->n_kept * sizeof *r->kept);
+    client->importance = r->importance;
+    if (r->importance) client->importance_0 = r->importance[0];
+    client->r = NULL;
+    current->ended++;
+    ck_cheap(client->ends == 1);
+    ck_cheap(r->usage.completion_tokens == client->n_tokens);
+    bool good = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
+    ck_cheap(good == (status == STATUS_OK) && good == (*message == 0));
+    ck_cheap(r->state == (good ? REQUEST_DONE : reason == FINISH_REASON_ERROR ? REQUEST_FAILED : REQUEST_CANCELLED));
+    const struct request_timing *t = &r->timing;
+    ck_cheap(t->queue_us >= 0 && t->score_us >= 0 && t->pack_wait_us >= 0 && t->prefill_us >= 0);
+    ck_cheap(t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us <= t->total_us);
+}
+
+// --- fixture
+
+void fixture_init(struct fixture *f)
+{
+    log_setup("test", LOG_ERROR);
+    memset(f, 0, sizeof *f);
+    f->now_us = 100 * SECOND;
+    f->options = (struct core_options){
+        .max_queue_requests = 1000,
+        .max_queue_tokens = 1000000,
+        .max_wait_us = SECOND,
+        .score_timeout_us = 2 * SECOND,
+        .worker_grace_us = 5 * SECOND,
+        .heartbeat_us = 1000 * SECOND,
+        .min_tokens = 64,
+        .tail_tokens = 16,
+        .bins_ahead = 2,
+        .tokenizer_fingerprint = 77,
+        .vocab_size = VOCAB,
+    };
+    current = f;
+}
+
+void fixture_start(struct fixture *f)
+{
+    struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, f};
+    f->c = core_create(&f->options, &ops);
+}
+
+void fixture_stop(struct fixture *f)
+{
+    core_destroy(f->c);
+    ck_assert_int_eq(f->ended, f->submitted);
+    for (struct client *client; (client = f->clients);) {
+        f->clients = client->next;
+        if (client->number) ck_assert_int_eq(client->ends, 1);
+        free(client);
+    }
+    for (int i = 0; i < f->n_nodes; i++)
+        free(f->nodes[i]);
+}
+
+void fixture_advance(struct fixture *f, int64_t us)
+{
+    f->now_us += us;
+    core_tick(f->c, f->now_us);
+    ck_cheap(core_next_deadline_us(f->c) > f->now_us); // else the loop would spin
+}
+
+struct node_hello fixture_hello(enum node_role role, const char *id)
+{
+    struct node_hello hello = {
+        .host = "here",
+        .dtype = "f32",
+        .version = "0",
+        .role = role,
+        .ranks = 1,
+        .model_fingerprint = 5,
+        .tokenizer_fingerprint = 77,
+        .vocab_size = VOCAB,
+        .context_tokens = 4096,
+        .token_budget = 512,
+        .block_tokens = 16,
+        .kv_blocks = 1024,
+        .max_seqs = 64,
+    };
+    snprintf(hello.node_id, sizeof hello.node_id, "%s", id);
+    return hello;
+}
+
+struct fake_node *fixture_attach(struct fixture *f, const struct node_hello *hello)
+{
+    struct fake_node *node = mem_alloc(sizeof *node);
+    ck_assert_int_lt(f->n_nodes, 64);
+    f->nodes[f->n_nodes++] = node;
+    snprintf(node->id, sizeof node->id, "%.31s", hello->node_id);
+    enum status status = core_attach(f->c, hello, node, f->now_us, &node->node);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    fixture_advance(f, 0);
+    return node;
+}
+
+void fixture_detach(struct fixture *f, struct fake_node *node)
+{
+    struct core_node *gone = node->node;
+    node->node = NULL;
+    node->n_requests = 0;
+    core_detach(f->c, gone, "its stream ended", f->now_us);
+    fixture_advance(f, 0);
+}
+
+struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens)
+{
+    struct client *client = mem_alloc(sizeof *client);
+    struct request *r = request_create();
+    client->r = r;
+    client->number = r->number;
+    client->next = f->clients;
+    f->clients = client;
+    r->tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->tokens);
+    r->n_tokens = n_tokens;
+    r->sampling.max_tokens = max_tokens;
+    r->arrived_us = f->now_us;
+    r->sink.tokens = client_tokens;
+    r->sink.done = client_done;
+    r->sink.user = client;
+    request_set_state(r, REQUEST_TOKENISED, f->now_us);
+    return client;
+}
+
+void fixture_submit(struct fixture *f, struct client *client)
+{
+    f->submitted++;
+    core_submit(f->c, client->r, f->now_us);
+}
+
+struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
+{
+    struct client *client = fixture_request(f, n_tokens, max_tokens);
+    client->r->prefill.mode = PREFILL_OFF;
+    fixture_submit(f, client);
+    fixture_advance(f, 0);
+    return client;
+}
+
+struct client *fixture_find(const struct fixture *f, uint64_t number)
+{
+    struct client *client = f->clients;
+    while (client && client->number != number)
+        client = client->next;
+    return client;
+}
+
+bool fake_node_has(const struct fake_node *node, const struct client *client)
+{
+    for (int i = 0; i < node->n_requests; i++) {
+        if (node->requests[i] == client->number) return true;
+    }
+    return false;
+}
+
+void fake_node_forget(struct fake_node *node, uint64_t number)
+{
+    for (int i = 0; i < node->n_requests; i++) {
+        if (node->requests[i] != number) continue;
+        memmove(&node->requests[i], &node->requests[i + 1], (size_t)(--node->n_requests - i) * sizeof *node->requests);
+        return;
+    }
+    ck_abort_msg("%s does not have request %llu", node->id, (unsigned long long)number);
+}
+
+void fake_node_step(struct fixture *f, struct fake_node *node, struct client *client, int first, int n, int finish)
+{
+    int32_t tokens[CLIENT_TOKENS_MAX];
+    for (int i = 0; i < n; i++)
+        tokens[i] = first + i;
+    struct sequence_result result = {
+        .request = client->number, .tokens = tokens, .n_tokens = n, .finished = finish >= 0};
+    if (finish >= 0) {
+        result.reason = (enum finish_reason)finish;
+        if (finish == FINISH_REASON_ERROR) result.error = "out of paper";
+        fake_node_forget(node, client->number);
+    }
+    core_step(f->c, node->node, &result, 1, f->now_us);
+    fixture_advance(f, 0);
+}
+
+void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first, int last)
+{
+    struct token_range kept = {first, last};
+    struct score_result result = {.request = client->number, .kept = &kept, .n_kept = 1};
+    fake_node_forget(node, client->number);
+    core_scored(f->c, node->node, &result, f->now_us);
+    fixture_advance(f, 0);
+}
+
+struct core_status fixture_status(const struct fixture *f)
+{
+    struct core_status status;
+    core_get_status(f->c, &status);
+    return status;
+}

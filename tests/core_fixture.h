@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A core with time moved by hand, nodes that only write down what they are told, and clients that remember everything.
+#pragma once
+
+#include <check.h>
+
+#include "router/core.h"
+
+enum { CLIENT_TOKENS_MAX = 128, NODE_REQUESTS_MAX = 8192, SECOND = 1000000, VOCAB = 1000 };
+
+// ck_assert() notes that it was there, passed or not: too slow for what is checked at every step.
+#define ck_cheap(condition)                                                                                            \
+    do {                                                                                                               \
+        if (!(condition)) ck_abort_msg("%s", #condition);                                                              \
+    } while (0)
+
+struct client {
+    uint64_t number;
+    struct request *r; // until done
+    int ends;          // times `done` was called
+    enum finish_reason reason;
+    enum status status;
+    char message[512];
+    int32_t tokens[CLIENT_TOKENS_MAX]; // streamed so far
+    int n_tokens;
+    int stop_after; // a stop string: ends after this many tokens; 0: none
+    struct request_usage usage;
+    struct request_timing timing;
+    enum skip_reason skip;
+    struct token_range kept[16];
+    int n_kept;
+    float importance_0;
+    bool importance; // was given
+    struct client *next;
+};
+
+struct fake_node {
+    struct core_node *node; // NULL when not attached
+    char id[32];
+    bool lost; // node_lost was called
+    // What it was handed and has not answered or been told to cancel, in order.
+    uint64_t requests[NODE_REQUESTS_MAX];
+    int n_requests;
+    int bins, last_bin_items, last_bin_rows; // handed in all; of the last
+    int cancels;
+};
+
+struct fixture {
+    struct core *c;
+    int64_t now_us;
+    struct core_options options;
+    struct fake_node *nodes[64];
+    int n_nodes;
+    struct client *clients; // all, the latest first
+    int submitted, ended;
+    bool ready;
+    int ready_changes;
+};
+
+void fixture_init(struct fixture *f); // fills `options`, which may be changed before fixture_start
+void fixture_start(struct fixture *f);
+void fixture_stop(struct fixture *f);                // destroys the core, checks that every request ended exactly once
+void fixture_advance(struct fixture *f, int64_t us); // then ticks
+
+struct node_hello fixture_hello(enum node_role role, const char *id);
+struct fake_node *fixture_attach(struct fixture *f, const struct node_hello *hello); // must succeed
+void fixture_detach(struct fixture *f, struct fake_node *node);
+
+// A request of its own making, not yet submitted: to be changed first.
+struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens);
+void fixture_submit(struct fixture *f, struct client *client);                // without a tick
+struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens); // prefill off; submits and ticks
+struct client *fixture_find(const struct fixture *f, uint64_t number);
+
+bool fake_node_has(const struct fake_node *node, const struct client *client);
+void fake_node_forget(struct fake_node *node, uint64_t number);
+// Answers one request: tokens counting up from `first`; finish < 0: goes on. Then ticks.
+void fake_node_step(struct fixture *f, struct fake_node *node, struct client *client, int first, int n, int finish);
+void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first,
+                     int last); // and ticks
+
+struct core_status fixture_status(const struct fixture *f); // to be released with core_status_fini

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything a user can get wrong: one sentence that names the thing, the right exit code, and nobody else is harmed.
+. "$(dirname "$0")/lib.sh"
+
+# expect CODE PATTERN COMMAND...
+expect() {
+    local want=$1 pattern=$2 code=0
+    shift 2
+    "$@" >"$work/out" 2>"$work/err" </dev/null || code=$?
+    [ $code = "$want" ] || fail "$*: exit code $code, expected $want: $(head -c 400 "$work/err")"
+    grep -qiE -- "$pattern" "$work/err" || fail "$*: '$(head -c 400 "$work/err")' does not match '$pattern'"
+    [ "$(wc -l <"$work/err")" -le 1 ] || fail "$*: more than one line: $(head -c 800 "$work/err")"
+}
+forepack=$bin/forepack
+
+# Flags and files.
+expect 2 "unknown command 'fly'" "$forepack" fly
+expect 2 "unknown flag --bogus" "$forepack" generate --bogus
+expect 2 "exactly one of" "$forepack" generate
+expect 2 "empty" "$forepack" generate --prompt ""
+expect 2 "no such file" "$forepack" generate --prompt-file "$work/nowhere"
+expect 2 "temperature -1" "$forepack" generate --prompt x --temperature -1
+expect 2 "keep_rate 0" "$forepack" generate --prompt x --keep-rate 0
+expect 2 "keep_rate 1.5" "$forepack" generate --prompt x --keep-rate 1.5
+expect 2 "whole number" "$forepack" generate --prompt x --top-k many
+expect 2 "pool_window 4" "$forepack" generate --prompt x --pool-window 4
+expect 2 "look_ahead 0" "$forepack" generate --prompt x --look-ahead 0
+expect 1 "127.0.0.1:1\b" "$forepack" generate --server 127.0.0.1:1 --prompt x
+expect 2 "no such file|not found|cannot" "$forepack" generate --model "$work/nowhere" --prompt x
+expect 2 "model.*required" "$bin/forepack-router"
+expect 2 "required" "$bin/forepack-worker" --router 127.0.0.1:1
+expect 2 "must be.*from 0 to 65535" "$bin/forepack-router" --model "$main_model" --port 70000
+
+expect 2 "is a directory" "$forepack" generate --prompt x --config "$work"
+
+# What could not be printed is a failure.
+into() { "$forepack" tokenize --model "$main_model" x >"$1"; }
+expect 1 "no space left" into /dev/full
+closed() { "$forepack" tokenize --model "$main_model" x >&-; }
+expect 1 "bad file descriptor" closed
+
+# Broken checkpoints, in the process itself.
+broken() { rm -rf "$work/broken"; cp -r "$main_model" "$work/broken"; }
+run_broken() { expect "$1" "$2" "$forepack" generate --model "$work/broken" --prompt x --max-tokens 1; }
+broken; truncate -s -100 "$work/broken/model.safetensors"; run_broken 1 "model.safetensors"
+broken; truncate -s 4 "$work/broken/model.safetensors"; run_broken 1 "model.safetensors"
+broken; printf '\377\377\377\377\377\377\377\177' | dd of="$work/broken/model.safetensors" conv=notrunc status=none; run_broken 1 "model.safetensors"
+broken; rm "$work/broken/model.safetensors"; run_broken 2 "safetensors"
+broken; jq '.hidden_size *= 2' "$main_model/config.json" >"$work/broken/config.json"; run_broken 1 "expected|shape"
+broken; jq '.num_hidden_layers += 1' "$main_model/config.json" >"$work/broken/config.json"; run_broken 1 "layers"
+broken; echo '{' >"$work/broken/config.json"; run_broken 1 "config.json"
+broken; echo '{"model": 3}' >"$work/broken/tokenizer.json"; run_broken 1 "tokenizer.json"
+broken; head -c 1000 "$main_model/tokenizer.json" >"$work/broken/tokenizer.json"; run_broken 1 "tokenizer.json"
+
+# Against a cluster.
+start_up --workers 1 --speculators 1
+remote() { expect "$1" "$2" "$forepack" generate --server "$server" "${@:3}"; }
+vocab=$(jq .vocab_size "$main_model/config.json")
+context=$(jq .max_position_embeddings "$main_model/config.json")
+remote 2 "model 'gpt-9'.*served" --prompt x --model-name gpt-9
+remote 1 "context" --prompt x --max-tokens 1000000
+printf '\377\376abc' >"$work/latin"
+remote 2 "utf-8" --prompt-file "$work/latin"
+head -c 10000000 /dev/zero | tr '\0' 'x' >"$work/long"
+remote 1 "context holds $context" --prompt-file "$work/long"
+row() { jq -cn "$1" >"$work/in.jsonl"; rm -f "$work/res.jsonl"; code=0; "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res.jsonl" 2>"$work/err" || code=$?; }
+row '{id: "a", token_ids: [1, '"$vocab"']}'
+equal 1 "$code" "exit code of a batch with a bad row"
+grep -q "token_ids: $vocab" "$work/res.jsonl" || fail "the bad token id is not named: $(cat "$work/res.jsonl")"
+row '({id: "bad", token_ids: [1, '"$vocab"']}, {id: "good", prompt: "Hello", max_tokens: 3, ignore_eos: true})'
+equal 3 "$(jq 'select(.id == "good") | .token_ids | length' "$work/res.jsonl")" "the good row beside a bad one"
+row '{id: "a", prompt: "x", temperature: -1}'
+equal 2 "$code" "exit code of a batch whose row is wrong"
+row '{id: "a", prompt: "x", ttft_deadline_ms: 99999999999}'
+equal 2 "$code" "exit code of a batch whose row's deadline is out of range"
+
+# A batch never harms a file that is not its own, and says when its answers could not be written.
+jq -cn 'range(40) | {id: "\(.)", prompt: "Hello", max_tokens: 16, ignore_eos: true}' >"$work/in.jsonl"
+batch() { "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$1" 2>"$work/batch-err" || { code=$?; tail -n 1 "$work/batch-err" >&2; return $code; }; }
+cp "$work/in.jsonl" "$work/saved.jsonl"
+expect 2 "is the input file" batch "$work/in.jsonl"
+cmp -s "$work/in.jsonl" "$work/saved.jsonl" || fail "the input of the batch was changed"
+printf 'my\nnotes\n' >"$work/notes"
+expect 2 "notes:1: is no answer" batch "$work/notes"
+equal $'my\nnotes' "$(cat "$work/notes")" "somebody's file after a batch"
+expect 2 "is a directory" batch "$work"
+expect 1 "no space left" batch /dev/full
+mkfifo "$work/pipe"
+cat "$work/pipe" >"$work/piped.jsonl" &
+batch "$work/pipe"
+wait $!
+[ -p "$work/pipe" ] || fail "the batch replaced a pipe by a file"
+equal 40 "$(wc -l <"$work/piped.jsonl")" "rows through a pipe"
+
+# Two at once may use the same ids.
+start twin "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/twin.jsonl"
+batch "$work/mine.jsonl" || fail "a batch failed beside one of the same ids: $(cat "$work/batch-err")"
+wait "$last_pid" || fail "the other batch failed"
+
+printf 'not json\n' >"$work/in.jsonl"
+expect 2 "in.jsonl:1: not JSON" "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res2.jsonl"
+
+# A second router on the same port.
+expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --log-level error
+
+expect 2 "port $port.*in use" "$forepack" up --port "$port" --main "$main_model" --speculators 0
+status_is '.totals.replays == 0 and (.nodes | length) == 2' || fail "a second cluster on the port disturbed the first"
+
+wait_until 20 "every KV block is free" all_returned
+generate --prompt "still here?" --max-tokens 2 --ignore-eos >/dev/null
+stop_up
+echo "bad input: all passed"

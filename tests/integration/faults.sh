@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Nodes and router come and go; answers stay the same and nobody else needs a restart.
+. "$(dirname "$0")/lib.sh"
+
+port=$(free_port)
+server=127.0.0.1:$port
+start_router() { start router "$bin/forepack-router" --model "$main_model" --port "$port" --heartbeat-ms 200; router_pid=$last_pid; }
+start_worker() { start "worker$1" "$bin/forepack-worker" --model "$main_model" --router "$server" --node-id "worker-$1" --threads 1; worker_pid=$last_pid; }
+start_spec() { start "spec$1" "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id "spec-$1" --threads 1; spec_pid=$last_pid; }
+
+# Nobody there.
+if "$bin/forepack" generate --server "$server" --prompt hi 2>"$work/err"; then fail "generate without a router succeeded"; fi
+grep -q "$server" "$work/err" || fail "the error does not name the router: $(cat "$work/err")"
+
+start_router
+wait_until 30 "the router answers" status_json
+if generate --prompt hi 2>"$work/err"; then fail "generate without a worker group succeeded"; fi
+
+start_worker 0
+first_worker=$worker_pid
+start_spec 0
+wait_until 60 "the cluster is ready" ready
+wait_until 60 "the speculator is there" nodes speculator 1
+
+batch() { "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$1" --ignore-eos --max-tokens 48 2>"$work/batch.log"; }
+tokens() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
+head -n 8 "$prompts" >"$work/rows.jsonl"
+batch "$work/calm.jsonl"
+
+# The router restarts while the nodes are idle: they find it again by themselves.
+kill -TERM "$router_pid"
+wait "$router_pid" || fail "the router did not drain"
+start_router
+wait_until 60 "the nodes are back" ready
+wait_until 60 "the speculator is back" nodes speculator 1
+batch "$work/after-router.jsonl"
+equal "$(tokens "$work/calm.jsonl")" "$(tokens "$work/after-router.jsonl")" "answers after a restart of the router"
+
+# A worker group dies while it generates: the other one takes over, no token twice, none missing.
+start_worker 1
+wait_until 60 "two worker groups" nodes worker 2
+kill -STOP "$first_worker" # it takes work, then answers nothing more
+start victim-batch "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/faulty.jsonl" \
+    --ignore-eos --max-tokens 48
+batch_pid=$last_pid
+wait_until 30 "the batch is running" status_is '.queue.running > 0 or .totals.done > 8'
+kill -KILL "$first_worker"
+wait "$batch_pid" || fail "the batch failed when a worker group died"
+equal "$(tokens "$work/calm.jsonl")" "$(tokens "$work/faulty.jsonl")" "answers when a worker group died"
+equal 8 "$(wc -l <"$work/faulty.jsonl")" "rows when a worker group died"
+
+# The only worker group dies in the middle of its answers and comes back.
+second_worker=$worker_pid
+start replay-batch "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/replayed.jsonl" \
+    --ignore-eos --max-tokens 48
+batch_pid=$last_pid
+wait_until 30 "tokens are flowing" status_is '[.nodes[] | select(.role == "worker") | .tokens_out] | add > 400'
+kill -KILL "$second_worker" 2>/dev/null || true
+start_worker 2
+wait "$batch_pid" || fail "the batch failed when the only worker group died"
+equal "$(tokens "$work/calm.jsonl")" "$(tokens "$work/replayed.jsonl")" "answers when the only worker group died and came back"
+
+# Scores that are given up in the middle of their passes leave no KV blocks behind, even if nothing follows.
+kill -TERM "$spec_pid"
+wait_until 30 "the speculator is gone" nodes speculator 0
+start slow "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id slow --threads 1 --token-budget 1
+spec_pid=$last_pid
+wait_until 60 "the slow speculator is there" nodes speculator 1
+jq -rsj 'map(.prompt) | add | .[0:16000]' "$prompts" >"$work/long"
+victims=()
+for i in 1 2 3 4 5 6 7 8; do
+    start "victim$i" "$bin/forepack" score --server "$server" --prompt-file "$work/long"
+    victims+=("$last_pid")
+done
+wait_until 30 "the prompt is being read" status_is '.nodes[] | select(.role == "speculator") | .kv_blocks_free < .kv_blocks'
+kill -KILL "${victims[@]}"
+wait_until 20 "every KV block is free" all_returned
+
+# No speculator: everything is kept, requests go on.
+kill -KILL "$spec_pid"
+wait_until 30 "the speculator is gone" nodes speculator 0
+head -n 1 "$work/rows.jsonl" | jq -rj .prompt >"$work/prompt"
+equal true "$(generate --prompt-file "$work/prompt" --max-tokens 4 --prefill on |
+    jq '.usage.kept_tokens == .usage.prompt_tokens')" "everything kept without a speculator"
+status_is '.totals.degraded > 0' || fail "the degraded request was not counted"
+
+# A speculator of another tokenizer is refused, with the reason, and ends with code 2.
+cp -r "$spec_model" "$work/other"
+jq '.model.vocab as $v | .model.merges |= .[0:-1]' "$spec_model/tokenizer.json" >"$work/other/tokenizer.json"
+code=0
+timeout 60 "$bin/forepack-speculator" --model "$work/other" --router "$server" >"$work/other.log" 2>&1 || code=$?
+equal 2 "$code" "exit code of a refused speculator"
+grep -qi tokenizer "$work/other.log" || fail "the refusal does not name the tokenizer"
+
+# A client that goes away takes its requests with it.
+timeout -s KILL 1 "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --ignore-eos --max-tokens 3000 \
+    --prefill off >/dev/null 2>&1 || true
+wait_until 20 "every KV block is free" all_returned
+
+# SIGTERM drains a node: exit code 0.
+kill -TERM "$worker_pid"
+code=0
+wait "$worker_pid" || code=$?
+equal 0 "$code" "exit code of a drained worker"
+echo "faults: all passed"

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+# What the integration tests share. Real processes, real sockets on loopback, conditions polled with a bound.
+# Sourced; expects FOREPACK_BIN (programs) and FOREPACK_SOURCE (repository) in the environment.
+set -euo pipefail
+
+bin=${FOREPACK_BIN:?}
+source_dir=${FOREPACK_SOURCE:?}
+main_model=$source_dir/deploy/demo-model/main
+spec_model=$source_dir/deploy/demo-model/speculator
+prompts=$source_dir/deploy/demo-model/prompts.jsonl
+work=$(mktemp -d "${TMPDIR:-/tmp}/forepack test XXXXXX") # a path with a space, on purpose
+started=()
+
+clean_up() {
+    local status=$?
+    for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
+    for pid in "${started[@]}"; do wait "$pid" 2>/dev/null || true; done
+    if [ $status != 0 ]; then
+        for log in "$work"/*.log; do
+            [ -e "$log" ] || continue
+            echo "--- ${log##*/}" >&2
+            tail -n 40 "$log" >&2
+        done
+    fi
+    rm -rf "$work"
+    exit $status
+}
+trap clean_up EXIT
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+pause() { read -rt "$1" <> <(:) || true; }
+
+# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds.
+wait_until() {
+    local end=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || fail "waited too long until $what"
+        pause 0.1
+    done
+}
+
+free_port() {
+    local port
+    while :; do
+        port=$((20000 + RANDOM % 12000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    echo "$port"
+}
+
+# start NAME COMMAND...: in the background, its output in NAME.log; the pid is in $last_pid.
+start() {
+    local name=$1
+    shift
+    "$@" >"$work/$name.log" 2>&1 </dev/null &
+    last_pid=$!
+    started+=("$last_pid")
+}
+
+status_json() { "$bin/forepack" status --server "$server" --json; }
+status_is() { [ "$(status_json | jq "$1")" = true ]; }
+ready() { status_is .ready; }
+
+# nodes ROLE N: that many of a role are attached and ready.
+nodes() { status_is "[.nodes[] | select(.role == \"$1\" and .state == \"ready\")] | length == $2"; }
+
+start_up() { # start_up FLAGS...: a whole cluster by `forepack up`
+    port=$(free_port)
+    server=127.0.0.1:$port
+    start up "$bin/forepack" up --port "$port" --main "$main_model" --spec "$spec_model" "$@"
+    up_pid=$last_pid
+    wait_until 120 "the cluster is ready" grep -q ^ready: "$work/up.log"
+}
+
+stop_up() {
+    kill -TERM "$up_pid"
+    local code=0
+    wait "$up_pid" || code=$?
+    [ $code = 0 ] || fail "forepack up ended with $code"
+}
+
+generate() { "$bin/forepack" generate --server "$server" --json "$@"; }
+
+equal() { [ "$1" = "$2" ] || fail "$3: expected '$1', got '$2'"; }
+
+# No request is left and every KV block came home.
+all_returned() {
+    status_is '.queue.waiting == 0 and .queue.running == 0 and ([.nodes[] | .running == 0 and .kv_blocks_free == .kv_blocks] | all)'
+}

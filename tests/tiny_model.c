@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the small random checkpoints of tiny_model.h.
+#include "tests/tiny_model.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static FILE *create(const char *dir, const char *name)
+{
+    char *path = mem_format("%s/%s", dir, name);
+    FILE *file = fopen(path, "wb");
+    if (!file) {
+        fprintf(stderr, "tiny_model: %s: %s\n", path, strerror(errno));
+        abort();
+    }
+    free(path);
+    return file;
+}
+
+static void finish(FILE *file)
+{
+    if (ferror(file) | fclose(file)) {
+        fprintf(stderr, "tiny_model: write failed: %s\n", strerror(errno));
+        abort();
+    }
+}
+
+static bool is(const struct tiny_model *spec, const char *family)
+{
+    return strcmp(spec->family, family) == 0;
+}
+
+// ---- values ----
+
+static uint64_t mix(uint64_t x) // splitmix64
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+// Nearest value with `bits` bits of mantissa (the leading one among them), no finer than 2^least; ties to even.
+static double round_to(double value, int bits, int least)
+{
+    int exponent;
+    if (value == 0) return 0;
+    frexp(value, &exponent);
+    int step = exponent - bits > least ? exponent - bits : least;
+    return ldexp(nearbyint(ldexp(value, -step)), step);
+}
+
+static float round_dtype(double value, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_BF16: return (float)round_to(value, 8, -133);
+    case DTYPE_F16: return (float)round_to(value, 11, -24);
+    default: return (float)value;
+    }
+}
+
+// Scales are chosen so that attention is far from uniform, the layers outweigh the embedding in the residual stream
+// (or else a tied model would only repeat its input), and the best logit stands clear of the second.
+static double tensor_scale(const struct tiny_tensor *t)
+{
+    if (t->rows == 0) return 0.3;
+    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head")) return 0.7;
+    return 2 * sqrt(3.0 / t->columns);
+}
+
+float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index)
+{
+    uint64_t key = spec->seed;
+    for (const char *c = tensor->name; *c; c++)
+        key = mix(key ^ (uint64_t)(unsigned char)*c);
+    double uniform = (double)(mix(key + index) >> 11) * 0x1p-52 - 1; // [-1, 1)
+    bool gain = strstr(tensor->name, "norm") != NULL;
+    return round_dtype((gain ? 1 : 0) + tensor_scale(tensor) * uniform, spec->dtype);
+}
+
+// ---- tensors ----
+
+struct list {
+    struct tiny_tensor *items;
+    int n, capacity;
+};
+
+__attribute__((format(printf, 4, 5))) static void add(struct list *list, int rows, int columns, const char *format, ...)
+{
+    MEM_GROW(list->items, list->n, list->capacity);
+    struct tiny_tensor *t = &list->items[list->n++];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(t->name, sizeof t->name, format, args);
+    va_end(args);
+    t->rows = rows;
+    t->columns = columns;
+}
+
+struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
+{
+    struct list list = {0};
+    int q = spec->n_heads * spec->head_size, kv = spec->n_kv_heads * spec->head_size, hidden = spec->hidden;
+    if (!spec->tied || !spec->tied_as_head) add(&list, spec->vocab_size, hidden, "model.embed_tokens.weight");
+    for (int l = 0; l < spec->n_layers; l++) {
+        add(&list, 0, hidden, "model.layers.%d.input_layernorm.weight", l);
+        add(&list, q, hidden, "model.layers.%d.self_attn.q_proj.weight", l);
+        add(&list, kv, hidden, "model.layers.%d.self_attn.k_proj.weight", l);
+        add(&list, kv, hidden, "model.layers.%d.self_attn.v_proj.weight", l);
+        add(&list, hidden, q, "model.layers.%d.self_attn.o_proj.weight", l);
+        if (is(spec, "qwen2") || spec->attention_bias) {
+            add(&list, 0, q, "model.layers.%d.self_attn.q_proj.bias", l);
+            add(&list, 0, kv, "model.layers.%d.self_attn.k_proj.bias", l);
+            add(&list, 0, kv, "model.layers.%d.self_attn.v_proj.bias", l);
+        }
+        if (spec->attention_bias) add(&list, 0, hidden, "model.layers.%d.self_attn.o_proj.bias", l);
+        if (is(spec, "qwen3")) {
+            add(&list, 0, spec->head_size, "model.layers.%d.self_attn.q_norm.weight", l);
+            add(&list, 0, spec->head_size, "model.layers.%d.self_attn.k_norm.weight", l);
+        }
+        add(&list, 0, hidden, "model.layers.%d.post_attention_layernorm.weight", l);
+        add(&list, spec->intermediate, hidden, "model.layers.%d.mlp.gate_proj.weight", l);
+        add(&list, spec->intermediate, hidden, "model.layers.%d.mlp.up_proj.weight", l);
+        add(&list, hidden, spec->intermediate, "model.layers.%d.mlp.down_proj.weight", l);
+    }
+    add(&list, 0, hidden, "model.norm.weight");
+    if (!spec->tied || spec->tied_as_head) add(&list, spec->vocab_size, hidden, "lm_head.weight");
+    *n_p = list.n;
+    return list.items;
+}
+
+static size_t element_count(const struct tiny_tensor *t)
+{
+    return (size_t)(t->rows ? t->rows : 1) * (size_t)t->columns;
+}
+
+static void write_element(FILE *file, float value, enum dtype dtype)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (dtype == DTYPE_F32) {
+        fwrite(&bits, sizeof bits, 1, file);
+        return;
+    }
+    uint16_t half = (uint16_t)(bits >> 16); // bf16; the value is already rounded
+    if (dtype == DTYPE_F16) {
+        uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+        if (magnitude >= 0x38800000) // 2^-14, the least normal number
+            half = (uint16_t)(sign | ((magnitude - 0x38000000) >> 13));
+        else
+            half = (uint16_t)(sign | (uint32_t)fabsf(value * 0x1p24f));
+    }
+    fwrite(&half, sizeof half, 1, file);
+}
+
+// Every n_shards-th tensor, starting with `shard`.
+static void write_safetensors(const char *dir, const char *name, const struct tiny_model *spec,
+                              const struct tiny_tensor *tensors, int n, int shard)
+{
+    static const char *const type_name[] = {[DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    char *header;
+    size_t header_bytes, offset = 0;
+    FILE *text = open_memstream(&header, &header_bytes);
+    fprintf(text, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int i = shard; i < n; i += spec->n_shards) {
+        const struct tiny_tensor *t = &tensors[i];
+        size_t bytes = element_count(t) * (spec->dtype == DTYPE_F32 ? 4 : 2);
+        fprintf(text, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, type_name[spec->dtype]);
+        if (t->rows) fprintf(text, "%d,", t->rows);
+        fprintf(text, "%d],\"data_offsets\":[%zu,%zu]}", t->columns, offset, offset + bytes);
+        offset += bytes;
+    }
+    fputc('}', text);
+    while (ftell(text) % 8)
+        fputc(' ', text);
+    finish(text);
+
+    FILE *file = create(dir, name);
+    uint64_t length = header_bytes;
+    fwrite(&length, sizeof length, 1, file);
+    fwrite(header, 1, header_bytes, file);
+    for (int i = shard; i < n; i += spec->n_shards)
+        for (size_t e = 0; e < element_count(&tensors[i]); e++)
+            write_element(file, tiny_model_value(spec, &tensors[i], e), spec->dtype);
+    finish(file);
+    free(header);
+}
+
+static void write_weights(const char *dir, const struct tiny_model *spec)
+{
+    int n;
+    struct tiny_tensor *tensors = tiny_model_tensors(spec, &n);
+    FILE *index = spec->n_shards > 1 ? create(dir, "model.safetensors.index.json") : NULL;
+    for (int shard = 0; shard < spec->n_shards; shard++) {
+        char name[64] = "model.safetensors";
+        if (index) snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard + 1, spec->n_shards);
+        write_safetensors(dir, name, spec, tensors, n, shard);
+    }
+    if (index) {
+        fprintf(index, "{\"metadata\":{\"total_size\":0},\"weight_map\":{");
+        for (int i = 0; i < n; i++)
+            fprintf(index, "%s\"%s\":\"model-%05d-of-%05d.safetensors\"", i ? "," : "", tensors[i].name,
+                    i % spec->n_shards + 1, spec->n_shards);
+        fprintf(index, "}}");
+        finish(index);
+    }
+    free(tensors);
+}
+
+// ---- config.json ----
+
+static void write_config(const char *dir, const struct tiny_model *spec)
+{
+    static const char *const torch_type[] = {
+        [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
+    const char *architecture = "LlamaForCausalLM", *type = "llama";
+    if (is(spec, "mistral")) {
+        architecture = "MistralForCausalLM";
+        type = "mistral";
+    } else if (is(spec, "qwen2")) {
+        architecture = "Qwen2ForCausalLM";
+        type = "qwen2";
+    } else if (is(spec, "qwen3")) {
+        architecture = "Qwen3ForCausalLM";
+        type = "qwen3";
+    } else if (!is(spec, "llama") && !is(spec, "llama3")) {
+        fprintf(stderr, "tiny_model: no family \"%s\"\n", spec->family);
+        abort();
+    }
+    FILE *file = create(dir, "config.json");
+    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", architecture, type);
+    fprintf(file, "  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n", spec->hidden, spec->intermediate);
+    fprintf(file, "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n", spec->n_layers, spec->n_heads);
+    fprintf(file, "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n", spec->n_kv_heads, spec->head_size);
+    fprintf(file, "  \"vocab_size\": %d,\n  \"max_position_embeddings\": %d,\n", spec->vocab_size, spec->max_context);
+    fprintf(file, "  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": %s,\n", is(spec, "llama") ? "10000.0" : "500000.0");
+    if (is(spec, "llama3")) // an original context short enough that all three branches of the scaling occur
+        fprintf(file,
+                "  \"rope_scaling\": {\"factor\": 8.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,\n"
+                "    \"original_max_position_embeddings\": %d, \"rope_type\": \"llama3\"},\n",
+                spec->max_context / 4);
+    if (is(spec, "mistral")) fprintf(file, "  \"sliding_window\": null,\n");
+    if (spec->attention_bias) fprintf(file, "  \"attention_bias\": true,\n");
+    fprintf(file, "  \"hidden_act\": \"silu\",\n  \"tie_word_embeddings\": %s,\n", spec->tied ? "true" : "false");
+    if (spec->vocab_size >= TINY_TOKENIZER_SIZE)
+        fprintf(file, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n", TINY_BOS, TINY_EOS);
+    else
+        fprintf(file, "  \"bos_token_id\": null,\n  \"eos_token_id\": null,\n");
+    fprintf(file, "  \"torch_dtype\": \"%s\"\n}\n", torch_type[spec->dtype]);
+    finish(file);
+    if (spec->vocab_size >= TINY_TOKENIZER_SIZE) {
+        file = create(dir, "generation_config.json");
+        fprintf(file, "{\"bos_token_id\": %d, \"eos_token_id\": [%d, %d]}\n", TINY_BOS, TINY_EOS, TINY_IM_END);
+        finish(file);
+    }
+}
+
+// ---- tokenizer.json ----
+
+// GPT-2's printable stand-in for a byte: itself where it prints, else the next free character from U+0100 on.
+static unsigned byte_character(unsigned byte)
+{
+    unsigned next = 0x100;
+    for (unsigned b = 0; b <= byte; b++) {
+        bool prints = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+        if (b == byte) return prints ? b : next;
+        next += !prints;
+    }
+    return 0;
+}
+
+static const char *const special[] = {"<bos>", "<eos>", "<|im_start|>", "<|im_end|>"};
+enum { N_MERGES = TINY_BOS - 256, N_SPECIAL = sizeof special / sizeof special[0] };
+_Static_assert(TINY_BOS + N_SPECIAL == TINY_TOKENIZER_SIZE, "every special token has an id");
+
+static const char *const merges[N_MERGES][2] = {{"\\u0120", "t"}, {"h", "e"}, {"i", "n"}, {"\\u0120t", "he"},
+                                                {"e", "r"},       {"a", "n"}, {"o", "u"}, {"r", "e"}};
+
+static void write_special(FILE *file, int i, bool as_key)
+{
+    if (as_key)
+        fprintf(file, "\"%d\":{", TINY_BOS + i);
+    else
+        fprintf(file, "{\"id\":%d,", TINY_BOS + i);
+    fprintf(file,
+            "\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+            "\"special\":true}%s",
+            special[i], i + 1 < N_SPECIAL ? "," : "");
+}
+
+static void write_tokenizer(const char *dir)
+{
+    FILE *file = create(dir, "tokenizer.json");
+    fprintf(file, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    for (int i = 0; i < N_SPECIAL; i++)
+        write_special(file, i, false);
+    fprintf(file, "],\n\"normalizer\":null,\n\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                  "\"trim_offsets\":true,\"use_regex\":true},\n");
+    fprintf(file,
+            "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<bos>\","
+            "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[{\"Sequence\":{\"id\":\"A\","
+            "\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],\"special_tokens\":{\"<bos>\":{\"id\":"
+            "\"<bos>\",\"ids\":[%d],\"tokens\":[\"<bos>\"]}}},\n",
+            TINY_BOS);
+    fprintf(file, "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
+                  "\"use_regex\":true},\n");
+    fprintf(file, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
+                  "\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{");
+    for (unsigned byte = 0; byte < 256; byte++)
+        fprintf(file, "%s\"\\u%04x\":%u", byte ? "," : "", byte_character(byte), byte);
+    for (int m = 0; m < N_MERGES; m++)
+        fprintf(file, ",\"%s%s\":%d", merges[m][0], merges[m][1], 256 + m);
+    fprintf(file, "},\"merges\":[");
+    for (int m = 0; m < N_MERGES; m++)
+        fprintf(file, "%s\"%s %s\"", m ? "," : "", merges[m][0], merges[m][1]);
+    fprintf(file, "]}}\n");
+    finish(file);
+
+    file = create(dir, "tokenizer_config.json");
+    fprintf(file, "{\"add_bos_token\":true,\"added_tokens_decoder\":{");
+    for (int i = 0; i < N_SPECIAL; i++)
+        write_special(file, i, true);
+    fprintf(file, "},\n\"bos_token\":\"<bos>\",\"eos_token\":\"<eos>\",\"model_max_length\":512,\n"
+                  "\"chat_template\":\"{%% for message in messages %%}{{'<|im_start|>' + message['role'] + '\\\\n' + "
+                  "message['content'] + '<|im_end|>' + '\\\\n'}}{%% endfor %%}{%% if add_generation_prompt %%}"
+                  "{{ '<|im_start|>assistant\\\\n' }}{%% endif %%}\",\n"
+                  "\"tokenizer_class\":\"PreTrainedTokenizerFast\"}\n");
+    finish(file);
+}
+
+// ---- public ----
+
+struct tiny_model tiny_model_spec(const char *family)
+{
+    return (struct tiny_model){.family = family,
+                               .seed = 1,
+                               .n_layers = 2,
+                               .hidden = 64,
+                               .intermediate = 96,
+                               .n_heads = 8,
+                               .n_kv_heads = 4,
+                               .head_size = 16,
+                               .vocab_size = 272,
+                               .max_context = 512,
+                               .dtype = DTYPE_F32,
+                               .n_shards = 1};
+}
+
+void tiny_model_write(const char *dir, const struct tiny_model *spec)
+{
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "tiny_model: %s: %s\n", dir, strerror(errno));
+        abort();
+    }
+    if (spec->tokenizer && spec->vocab_size < TINY_TOKENIZER_SIZE) {
+        fprintf(stderr, "tiny_model: vocab_size %d: the tokenizer has %d tokens\n", spec->vocab_size,
+                TINY_TOKENIZER_SIZE);
+        abort();
+    }
+    write_config(dir, spec);
+    write_weights(dir, spec);
+    if (spec->tokenizer) write_tokenizer(dir);
+}
+
+char *tiny_model_temp(const struct tiny_model *spec)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *dir = mem_format("%s/forepack-tiny-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) {
+        fprintf(stderr, "tiny_model: %s: %s\n", dir, strerror(errno));
+        abort();
+    }
+    tiny_model_write(dir, spec);
+    return dir;
+}
+
+void tiny_model_remove(char *dir)
+{
+    DIR *folder = opendir(dir);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        char *path = mem_format("%s/%s", dir, entry->d_name);
+        unlink(path); // refuses "." and ".."
+        free(path);
+    }
+    if (folder) closedir(folder);
+    rmdir(dir);
+    free(dir);
+}

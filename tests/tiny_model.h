@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small random checkpoints for tests, in Hugging Face layout: config.json, generation_config.json, safetensors (one
+// file or shards) and, where asked, a byte-level tokenizer with ChatML. Everything follows from the seed, element by
+// element, so that a test can compute with the same weights without reading them back through the code it tests.
+//
+//     struct tiny_model spec = tiny_model_spec("qwen2");
+//     spec.tokenizer = true;
+//     char *dir = tiny_model_temp(&spec); // or tiny_model_write(dir, &spec)
+//     ...
+//     tiny_model_remove(dir);
+//
+// A failing write aborts the test.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct tiny_model {
+    const char *family; // "llama", "llama3" (scaled RoPE), "mistral", "qwen2" (QKV bias), "qwen3" (QK norm)
+    uint64_t seed;
+    int n_layers, hidden, intermediate;
+    int n_heads, n_kv_heads, head_size;
+    int vocab_size, max_context;
+    enum dtype dtype;    // of the matrices; vectors too
+    bool tied;           // one table for embedding and head ...
+    bool tied_as_head;   // ... stored as lm_head.weight, not as model.embed_tokens.weight
+    bool attention_bias; // llama: biases on q, k, v and o
+    int n_shards;        // 1: model.safetensors; more: shards and model.safetensors.index.json
+    bool tokenizer;      // also tokenizer.json and tokenizer_config.json; vocab_size TINY_TOKENIZER_SIZE or more
+};
+
+// The tokenizer: ids 0..255 are the bytes, then a few merges, then the special tokens.
+enum {
+    TINY_BOS = 264,
+    TINY_EOS, // in config.json; generation_config.json also lists TINY_IM_END
+    TINY_IM_START,
+    TINY_IM_END,
+    TINY_TOKENIZER_SIZE
+};
+
+// 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272, context 512, f32, untied.
+struct tiny_model tiny_model_spec(const char *family);
+
+void tiny_model_write(const char *dir, const struct tiny_model *spec); // makes `dir` if it is not there
+char *tiny_model_temp(const struct tiny_model *spec); // writes it to a new folder under $TMPDIR; free with ..._remove
+void tiny_model_remove(char *dir);                    // deletes the folder's files and the folder, frees the name
+
+// One tensor of the checkpoint. A vector has rows == 0.
+struct tiny_tensor {
+    char name[80];
+    int rows, columns;
+};
+
+// Lists the tensors as stored; free() the list.
+struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p);
+
+// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly what the file holds.
+float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index);
