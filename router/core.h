@@ -37,6 +37,13 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void *user;
 };
 
+// Which requests may share a bin; all but the first are there to be compared with it.
+enum bin_policy {
+    BIN_DATASET, // those of the whole queue
+    BIN_BATCH,   // those of an arrival batch: the first `batch_requests` of the queue, closed until all of it went out
+    BIN_NONE,    // none: one request a bin, first come first served
+};
+
 struct core_options {
     int max_queue_requests;      // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;    // their prompt tokens
@@ -47,6 +54,8 @@ struct core_options {
     int min_tokens;              // under auto, shorter prompts are not speculated
     int tail_tokens;             // last tokens kept beyond the budget, at most a quarter of the prompt
     int bins_ahead;              // bins handed to a node before it has answered the first: 2 keeps it busy
+    enum bin_policy policy;
+    int batch_requests;          // of BIN_BATCH
     uint64_t tokenizer_fingerprint;
     int vocab_size;
 };

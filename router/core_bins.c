@@ -8,6 +8,7 @@
 // - Overdue requests go first, the oldest of them before all; so packing delays nobody by more than a bin once its
 //   time has come. They keep the queue's order, which is the order of arrival in it.
 // - A request over the capacity of a bin has one of its own; the node computes it in chunks.
+// - The policies `none` and `batch` (core.h) narrow what is packed to one request, or to one arrival batch.
 #include "router/core_state.h"
 
 #include <limits.h>
@@ -57,14 +58,33 @@ static int blocks_of(const struct request *r, const struct core_node *node)
     return node->hello.role == NODE_WORKER ? core_request_blocks(r, node) : 0;
 }
 
-// The requests of the queue that the node can take now.
-static int collect(const struct core_pool *pool, const struct core_node *node, struct candidate *candidates)
+// The arrival batch of a request that is in none yet: it and those behind it.
+static void open_batch(struct core *c, struct request *first)
+{
+    c->last_batch++;
+    int n = 0;
+    for (struct request *r = first; r && n < c->options.batch_requests; r = r->next) {
+        if (r->batch) continue;
+        r->batch = c->last_batch;
+        n++;
+    }
+}
+
+// The requests of the queue that the node can take now and the policy lets share a bin.
+static int collect(struct core *c, const struct core_pool *pool, const struct core_node *node,
+                   struct candidate *candidates)
 {
     int n = 0, order = 0;
     for (struct request *r = pool->queue.first; r; r = r->next, order++) {
         if (!core_node_can_hold(node, r)) continue;
         struct candidate candidate = {r, core_request_rows(r), blocks_of(r, node), order, 0};
-        if (candidate.blocks <= blocks_left(node)) candidates[n++] = candidate;
+        if (candidate.blocks > blocks_left(node)) continue;
+        if (c->options.policy == BIN_BATCH) {
+            if (n == 0 && !r->batch) open_batch(c, r);
+            if (n > 0 && r->batch != candidates[0].r->batch) continue;
+        }
+        candidates[n++] = candidate;
+        if (c->options.policy == BIN_NONE) break;
     }
     return n;
 }
@@ -177,12 +197,13 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
 static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_node *node, int64_t now_us)
 {
     int capacity = node->hello.token_budget;
-    int64_t enough = node->bins ? (capacity + 1) / 2 : 1;
+    // Waiting makes a bin fuller only where it may be filled with what comes later.
+    int64_t enough = node->bins && c->options.policy == BIN_DATASET ? (capacity + 1) / 2 : 1;
     if (pool->tokens < enough && !pool->overdue) return false;
     struct filling f = {
         .room = capacity, .slots = node->hello.max_seqs - node->requests.count, .blocks = blocks_left(node)};
     struct candidate *candidates = mem_alloc_array((size_t)pool->queue.count, sizeof *candidates);
-    int n = collect(pool, node, candidates);
+    int n = collect(c, pool, node, candidates);
     bool overdue = false;
     for (int i = 0; i < n && !overdue; i++)
         overdue = candidates[i].r->overdue;

@@ -124,6 +124,7 @@ void core_request_leave(struct core *c, struct request *r, int64_t now_us)
     }
     if (c->starved == r) c->starved = NULL;
     r->overdue = false;
+    r->batch = 0;
     request_list_remove(r);
 }
 

@@ -49,7 +49,7 @@ struct core {
     int running;             // requests on worker groups
     int64_t waiting_tokens;  // prompt tokens of all others
     int64_t workers_gone_us; // when a worker group last went away
-    uint64_t last_bin;
+    uint64_t last_bin, last_batch;
     int64_t now_us; // of the last tick
     bool ready, draining;
     // The oldest overdue request that no worker group has KV blocks for, and the group that takes nothing else until

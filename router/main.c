@@ -13,9 +13,9 @@
 #include "router/front.h"
 
 static struct {
-    char *model, *model_name, *host, *log_level;
+    char *model, *model_name, *host, *policy, *log_level;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
-    int64_t min_tokens, tail_tokens, bins_ahead, drain_ms, max_message_mb;
+    int64_t min_tokens, tail_tokens, bins_ahead, batch_requests, drain_ms, max_message_mb;
 } o;
 
 // clang-format off
@@ -41,6 +41,11 @@ static const struct option options[] = {
      .unit = "ms", .help = "a request older than this goes into the next bin first"},
     {.name = "bins-ahead", .type = OPTION_INT, .value = &o.bins_ahead, .default_text = "2", .min = 1, .max = 64,
      .unit = "bins", .help = "handed to a node before it answered the first"},
+    {.name = "policy", .type = OPTION_CHOICE, .value = &o.policy, .default_text = "dataset",
+     .choices = "none|batch|dataset",
+     .help = "what may share a bin: nothing, an arrival batch, the whole queue; the first two are for comparison"},
+    {.name = "batch-requests", .type = OPTION_INT, .value = &o.batch_requests, .default_text = "16", .min = 1,
+     .max = 1000000, .unit = "requests", .help = "arrival batch of --policy batch"},
     {.name = "-Speculative prefill"},
     {.name = "min-tokens", .type = OPTION_INT, .value = &o.min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "shorter prompts are not speculated under --prefill auto"},
@@ -74,6 +79,11 @@ static const char *base_name(const char *path)
     while (start > 0 && path[start - 1] != '/')
         start--;
     return mem_format("%.*s", (int)(length - start), path + start);
+}
+
+static enum bin_policy policy_of(const char *name)
+{
+    return strcmp(name, "none") == 0 ? BIN_NONE : strcmp(name, "batch") == 0 ? BIN_BATCH : BIN_DATASET;
 }
 
 static enum status open_front(struct front *front)
@@ -179,6 +189,8 @@ int main(int argc, char **argv)
         .min_tokens = (int)o.min_tokens,
         .tail_tokens = (int)o.tail_tokens,
         .bins_ahead = (int)o.bins_ahead,
+        .policy = policy_of(o.policy),
+        .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer),
         .vocab_size = front.config.vocab_size,
     };

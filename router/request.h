@@ -109,6 +109,7 @@ struct request {
     int bin_tokens;             // rows it takes in a bin
     int kv_blocks;              // what it is expected to need on its node
     bool overdue;               // waited max_wait in its queue: first in the next bin
+    uint64_t batch;             // of BIN_BATCH, in this queue; 0: not in one yet
     int losses;                 // nodes lost under it since its last token
     int64_t state_since_us, scored_us, packed_us, first_token_us;
     int64_t score_deadline_us;

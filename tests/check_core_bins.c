@@ -60,6 +60,46 @@ START_TEST(an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins)
 }
 END_TEST
 
+static void restart_with_policy(enum bin_policy policy, int batch_requests)
+{
+    fixture_stop(&f);
+    fixture_init(&f);
+    f.options.policy = policy;
+    f.options.batch_requests = batch_requests;
+    fixture_start(&f);
+}
+
+START_TEST(policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival)
+{
+    restart_with_policy(BIN_NONE, 0);
+    struct fake_node *w = worker("w", 512);
+    struct client *a = put(10, 0), *b = put(500, 0), *c = put(20, 0);
+    fixture_advance(&f, 0);
+    ck_assert(w->bins == 2 && w->last_bin_items == 1); // bins_ahead; 20 rows are not half a bin
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    finish(w, a);
+    ck_assert(fake_node_has(w, c) && w->bins == 3);
+}
+END_TEST
+
+START_TEST(policy_batch_packs_arrival_batches_apart)
+{
+    restart_with_policy(BIN_BATCH, 3);
+    struct fake_node *w = worker("w", 512);
+    // Packed as one set these would fill bins of 512; the first batch alone leaves 400 + 100 and 300.
+    struct client *a = put(400, 0), *b = put(300, 0), *c = put(100, 0), *d = put(212, 0), *e = put(112, 0);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, c) && fake_node_has(w, b) && w->bins == 2);
+    ck_assert(w->last_bin_rows == 300 && !d->r->node);
+    finish(w, b); // the next batch is what is there now
+    ck_assert(fake_node_has(w, d) && fake_node_has(w, e) && w->last_bin_items == 2);
+    struct client *g = put(10, 0); // too late for that batch, soon enough for its own
+    finish(w, a);
+    finish(w, c);
+    ck_assert(fake_node_has(w, g) && w->last_bin_items == 1);
+}
+END_TEST
+
 START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 {
     f.options.bins_ahead = 1;
@@ -413,6 +453,8 @@ int main(void)
     TCase *tcase = tcase_create("core_bins");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
+    tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
+    tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
     tcase_add_test(tcase, the_fullest_bin_of_the_whole_queue_is_taken);
     tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);

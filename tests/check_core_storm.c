@@ -287,6 +287,8 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
     f.options.heartbeat_us = 2 * SECOND;
     f.options.max_queue_requests = 60;
     f.options.max_queue_tokens = 20000;
+    f.options.policy = (enum bin_policy)(_i % 3);
+    f.options.batch_requests = 5;
     fixture_start(&f);
     random_state = 42 + (uint64_t)_i;
     for (int slot = 0; slot < SLOTS; slot++) {
