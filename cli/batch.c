@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/progress.h"
 #include "cli/remote.h"
 
 enum { GRPC_EXHAUSTED = 8 };
@@ -58,7 +59,8 @@ struct batch {
     int n_done, n_failed, n_sent, window;
     char run_name[20];
     FILE *output;
-    int64_t started_us, drawn_us;
+    int64_t started_us;
+    struct progress progress;
     long long tokens;
 };
 
@@ -192,18 +194,9 @@ static enum status read_done(struct batch *b)
 
 static void draw(struct batch *b, bool last)
 {
-    int64_t now = clock_now_us();
-    bool terminal = isatty(STDERR_FILENO);
-    if (!last && now - b->drawn_us < (terminal ? 100000 : 5000000)) return;
-    b->drawn_us = now;
-    double seconds = (double)(now - b->started_us) / 1e6;
-    char bar[31];
-    int filled = b->n_rows ? 30 * b->n_done / b->n_rows : 30;
-    for (int i = 0; i < 30; i++)
-        bar[i] = i < filled ? '#' : '.';
-    bar[30] = 0;
-    fprintf(stderr, "%s[%s] %d of %d, %d failed, %.0f tokens/s, %.0f s%s", terminal ? "\r" : "", bar, b->n_done, b->n_rows,
-            b->n_failed, seconds > 0 ? (double)b->tokens / seconds : 0.0, seconds, terminal && !last ? "" : "\n");
+    double seconds = (double)(clock_now_us() - b->started_us) / 1e6;
+    progress_draw(&b->progress, b->n_done, b->n_rows, last, "%d of %d, %d failed, %.0f tokens/s, %.0f s", b->n_done,
+                  b->n_rows, b->n_failed, seconds > 0 ? (double)b->tokens / seconds : 0.0, seconds);
 }
 
 // --- the call
@@ -300,7 +293,7 @@ static enum status ask_all(struct batch *b)
     if (status != STATUS_OK) return status;
     status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
     if (status == STATUS_OK) {
-        b->started_us = b->drawn_us = clock_now_us();
+        b->started_us = clock_now_us();
         status = run(b, stream);
         rpc_stream_close(stream);
         draw(b, true);
