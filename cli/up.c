@@ -24,7 +24,7 @@
 #include "cli/remote.h"
 
 static struct {
-    char *main, *spec, *host, *model_name, *dtype, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *dtype, *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, drain_ms, min_tokens;
 } o;
 
@@ -35,6 +35,12 @@ static const struct option options[] = {
      .help = "directory of the main model; default the demo model of this repository"},
     {.name = "spec", .type = OPTION_STRING, .value = &o.spec,
      .help = "directory of the speculator's model; default the demo speculator beside the demo model, else none"},
+    {.name = "shape", .type = OPTION_STRING, .value = &o.shape,
+     .help = "to measure: a config.json the workers run with random weights; --main then gives the tokenizer alone"},
+    {.name = "spec-shape", .type = OPTION_STRING, .value = &o.spec_shape,
+     .help = "the same for the speculators; its vocabulary must be that of --shape"},
+    {.name = "load", .type = OPTION_CHOICE, .value = &o.load, .default_text = "auto", .choices = "auto|dummy",
+     .help = "dummy: random weights also with --main and --spec, which then need no checkpoint"},
     {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",
      .help = "type of weights and KV cache; auto is the checkpoint's"},
@@ -129,6 +135,7 @@ static void router_arguments(struct arguments *a)
 {
     a->items[a->n++] = mem_format("%s/forepack-router", program_dir);
     add_pair(a, "--model", o.main);
+    if (o.shape) add_pair(a, "--shape", o.shape);
     if (o.model_name) add_pair(a, "--model-name", o.model_name);
     add_pair(a, "--host", o.host);
     add_number(a, "--port", o.port);
@@ -148,6 +155,9 @@ static void node_arguments(const struct child *c, struct arguments *a)
     }
     a->items[a->n++] = mem_format("%s/forepack-%s", program_dir, c->role);
     add_pair(a, "--model", worker ? o.main : o.spec);
+    const char *shape = worker ? o.shape : o.spec_shape;
+    if (shape) add_pair(a, "--shape", shape);
+    if (strcmp(o.load, "auto") != 0) add_pair(a, "--load", o.load);
     add(a, "--router");
     bool any = strcmp(o.host, "0.0.0.0") == 0 || strcmp(o.host, "[::]") == 0;
     a->items[a->n++] = mem_format("%s:%lld", any ? "127.0.0.1" : o.host, (long long)o.port);
@@ -394,7 +404,8 @@ static enum status configure(void)
     bool demo = !o.main;
     if (demo) o.main = demo_model("main");
     if (!o.main) return status_fail(STATUS_INVALID, "--main: give the main model's directory (the demo model is not here)");
-    if (!o.spec && demo && o.speculators) o.spec = demo_model("speculator");
+    if (!o.spec && demo && o.speculators && !o.shape) o.spec = demo_model("speculator");
+    if (!o.spec && o.spec_shape) o.spec = o.main; // for its tokenizer
     if (!o.spec) {
         if (options_given(options, "speculators") && o.speculators) {
             return status_fail(STATUS_INVALID, "--spec: speculators need the directory of a small model");

@@ -13,9 +13,15 @@
 #include "base/mem.h"
 #include "model/tokenizer.h"
 
+static bool made_up(const struct node_options *options)
+{
+    return options->shape || strcmp(options->load, "dummy") == 0;
+}
+
 struct model_options node_model_options(const struct node_options *options)
 {
-    return (struct model_options){.dir = options->model,
+    return (struct model_options){.dir = options->shape ? options->shape : options->model,
+                                  .dummy = made_up(options),
                                   .backend = options->backend,
                                   .dtype = options->dtype,
                                   .threads = group_threads((int)options->threads),
@@ -45,7 +51,8 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     static uint32_t eos[MODEL_MAX_EOS];
     struct tokenizer *tokenizer;
     uint64_t model_print;
-    enum status status = model_fingerprint(options->model, &model_print);
+    enum status status = made_up(options) ? model_dummy_fingerprint(node_model_options(options).dir, &model_print)
+                                          : model_fingerprint(options->model, &model_print);
     if (status == STATUS_OK) status = tokenizer_open(options->model, &tokenizer);
     if (status != STATUS_OK) return status;
     uint64_t tokenizer_print = tokenizer_fingerprint(tokenizer);

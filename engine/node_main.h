@@ -28,6 +28,8 @@
 // Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
 struct node_options {
     char *model;   // checkpoint directory
+    char *shape;   // NULL, or a config.json to run with random weights; `model` then gives the tokenizer alone
+    char *load;    // "auto", "dummy": random weights of the model's shape
     char *router;  // host:port
     char *node_id; // NULL: made of role, host and pid
     char *backend, *dtype;
@@ -41,6 +43,10 @@ struct node_options {
 #define NODE_OPTION_ROWS(o, default_token_budget, default_max_seqs)                                                    \
     {.name = "-Model"},                                                                                                \
     {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "checkpoint directory (required)"},          \
+    {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
+     .help = "to measure: a config.json to run with random weights; --model then gives the tokenizer alone"},          \
+    {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
+     .help = "to measure: dummy makes random weights, --model needs no checkpoint"},                                   \
     {.name = "backend", .type = OPTION_STRING, .value = &(o).backend, .default_text = "cpu",                           \
      .help = "what computes: cpu, reference"},                                                                         \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",  \

@@ -52,3 +52,5 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
 // Digest of config and weights (names, types and shapes whole, data sampled): equal for copies of one checkpoint,
 // sharded or not, different for another.
 enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p);
+// The same for made-up weights, which the shape alone decides; never that of a checkpoint of this shape.
+enum status model_dummy_fingerprint(const char *path, uint64_t *fingerprint_p);

@@ -13,7 +13,7 @@
 #include "router/front.h"
 
 static struct {
-    char *model, *model_name, *host, *policy, *log_level;
+    char *model, *shape, *model_name, *host, *policy, *log_level;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t min_tokens, tail_tokens, bins_ahead, batch_requests, drain_ms, max_message_mb;
 } o;
@@ -23,6 +23,8 @@ static const struct option options[] = {
     {.name = "-Model"},
     {.name = "model", .type = OPTION_STRING, .value = &o.model,
      .help = "directory of the main model: config.json, tokenizer.json (required; weights are not read)"},
+    {.name = "shape", .type = OPTION_STRING, .value = &o.shape,
+     .help = "to measure: a config.json in place of the model's, the same that the nodes have"},
     {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name,
      .help = "name that clients ask for; default the directory's"},
     {.name = "-Network"},
@@ -89,7 +91,7 @@ static enum bin_policy policy_of(const char *name)
 static enum status open_front(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the main model's directory is required");
-    enum status status = model_config_read(o.model, &front->config);
+    enum status status = model_config_read(o.shape ? o.shape : o.model, &front->config);
     if (status == STATUS_OK) status = tokenizer_open(o.model, &front->tokenizer);
     if (status != STATUS_OK) return status;
     if (tokenizer_vocab_size(front->tokenizer) > front->config.vocab_size) {
