@@ -5,11 +5,13 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "bench/memory.h"
 #include "bench/passes.h"
+#include "bench/report.h"
 #include "bench/rounds.h"
 
 // ---- work -----------------------------------------------------------------------------------------------------------
@@ -169,6 +171,70 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
 }
 END_TEST
 
+// ---- report ---------------------------------------------------------------------------------------------------------
+
+// The whole file as a string, to be freed.
+static char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    ck_assert(file != NULL);
+    char *text = mem_alloc(1 << 20);
+    size_t size = fread(text, 1, (1 << 20) - 1, file);
+    text[size] = 0;
+    fclose(file);
+    return text;
+}
+
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++)
+        n++;
+    return n;
+}
+
+START_TEST(a_page_has_its_tables_and_plots_and_needs_nothing_else)
+{
+    char path[] = "/tmp/forepack-report-XXXXXX";
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    struct report *report;
+    ck_assert_int_eq(report_open(path, "A <b> & \"c\"", &report), STATUS_OK);
+    report_heading(report, "Part");
+    report_paragraph(report, "%d < %d", 1, 2);
+    json_t *rows = json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");
+    const char *const columns[] = {"policy=Policy", "ms=Time", "rows"};
+    report_table(report, rows, columns, 3);
+    // A point without a place on a log axis and one that is no number are left out: 3 of 5 are drawn.
+    const double x[] = {1, 10, 100}, y[] = {0, 0.5, 20}, z[] = {NAN, 3, 1e6};
+    const struct report_series series[] = {{"a", x, y, 3}, {"b", x, z, 2}};
+    report_lines(report, &(struct report_chart){"t", "x", "y", true, true, series, 2});
+    report_lines(report, &(struct report_chart){"nothing", "x", "y", false, false, NULL, 0});
+    const char *const groups[] = {"4", "8"}, *const names[] = {"padded", "batch"};
+    const double values[] = {3, 4, 1, NAN};
+    report_bars(report, &(struct report_bars){"bars", "ms", groups, 2, names, 2, values});
+    ck_assert_int_eq(report_close(report), STATUS_OK);
+    char *page = read_file(path);
+    ck_assert_ptr_nonnull(strstr(page, "<h1>A &lt;b&gt; &amp; &quot;c&quot;</h1>"));
+    ck_assert_ptr_nonnull(strstr(page, "<p>1 &lt; 2</p>"));
+    ck_assert_ptr_nonnull(strstr(page, "<td>&lt;none&gt;</td><td>1234</td><td>7</td>")); // 4 digits and more: whole
+    ck_assert_ptr_nonnull(strstr(page, "<td>x</td><td></td><td></td>"));
+    ck_assert_int_eq(count(page, "<svg "), 3);
+    ck_assert_int_eq(count(page, "</svg>"), 3);
+    ck_assert_int_eq(count(page, "<circle "), 3);
+    ck_assert_int_eq(count(page, "</title></rect>"), 3);
+    ck_assert_int_eq(count(page, "nan") + count(page, "inf"), 0);
+    ck_assert_int_eq(count(page, "http") + count(page, "<script"), 0);
+    ck_assert_int_eq(count(page, "</body></html>"), 1);
+    free(page);
+    json_decref(rows);
+    unlink(path);
+    ck_assert_int_eq(report_open("/no/such/place/page.html", "x", &report), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), "/no/such/place/page.html"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("bench");
@@ -178,6 +244,7 @@ int main(void)
     tcase_add_test(tests, prompts_are_packed_and_cut_to_the_budget);
     tcase_add_test(tests, the_middle_round_counts_and_contenders_take_turns);
     tcase_add_test(tests, a_probe_reads_every_type_and_takes_no_memory_here);
+    tcase_add_test(tests, a_page_has_its_tables_and_plots_and_needs_nothing_else);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// See report.h.
+#include "bench/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct report {
+    FILE *out;
+    char *path;
+};
+
+static const char style[] =
+    ":root{color-scheme:light dark;--ink:#1c2430;--dim:#667085;--line:#d5dae2;--paper:#fff;--c0:#2563eb;--c1:#dc2626;"
+    "--c2:#059669;--c3:#d97706;--c4:#7c3aed;--c5:#0891b2;--c6:#be185d;--c7:#4d7c0f}"
+    "@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#344054;--paper:#11151c;--c0:#6ea8fe;"
+    "--c1:#f87171;--c2:#34d399;--c3:#fbbf24;--c4:#a78bfa;--c5:#22d3ee;--c6:#f472b6;--c7:#a3e635}}"
+    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1000px;margin:2em auto;"
+    "padding:0 1em}h1{font-size:1.6em}h2{font-size:1.2em;margin-top:2em}table{border-collapse:collapse;margin:1em 0;"
+    "font-variant-numeric:tabular-nums}th,td{padding:.25em .8em;border-bottom:1px solid var(--line);text-align:right}"
+    "th:first-child,td:first-child{text-align:left}th{color:var(--dim);font-weight:600}.wide{overflow-x:auto}"
+    "svg{display:block;width:100%;height:auto;margin:1em 0}svg text{fill:var(--ink);font:12px system-ui,sans-serif}"
+    "svg .dim{fill:var(--dim)}svg .grid{stroke:var(--line)}";
+
+enum { COLOURS = 8 };
+
+// ---- text -----------------------------------------------------------------------------------------------------------
+
+static void put_text(struct report *r, const char *text)
+{
+    for (; *text; text++) {
+        switch (*text) {
+        case '&': fputs("&amp;", r->out); break;
+        case '<': fputs("&lt;", r->out); break;
+        case '>': fputs("&gt;", r->out); break;
+        case '"': fputs("&quot;", r->out); break;
+        default: fputc(*text, r->out);
+        }
+    }
+}
+
+static void put_element(struct report *r, const char *element, const char *text)
+{
+    fprintf(r->out, "<%s>", element);
+    put_text(r, text);
+    fprintf(r->out, "</%s>\n", element);
+}
+
+static enum status cannot_write(const char *path)
+{
+    return status_fail(STATUS_INVALID, "--report %s: %s", path, strerror(errno));
+}
+
+enum status report_open(const char *path, const char *title, struct report **report_p)
+{
+    FILE *out = fopen(path, "w");
+    if (!out) return cannot_write(path);
+    struct report *r = mem_alloc(sizeof *r);
+    *r = (struct report){.out = out, .path = mem_string(path)};
+    fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n", r->out);
+    fputs("<meta name=\"viewport\" content=\"width=device-width\">\n", r->out);
+    put_element(r, "title", title);
+    fprintf(r->out, "<style>%s</style></head><body>\n", style);
+    put_element(r, "h1", title);
+    *report_p = r;
+    return STATUS_OK;
+}
+
+enum status report_close(struct report *r)
+{
+    if (!r) return STATUS_OK;
+    fputs("</body></html>\n", r->out);
+    bool bad = ferror(r->out);
+    enum status status = fclose(r->out) != 0 || bad ? cannot_write(r->path) : STATUS_OK;
+    free(r->path);
+    free(r);
+    return status;
+}
+
+void report_heading(struct report *r, const char *text)
+{
+    put_element(r, "h2", text);
+}
+
+void report_paragraph(struct report *r, const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    if (vasprintf(&text, format, args) < 0) abort(); // no memory, as in mem_alloc
+    va_end(args);
+    put_element(r, "p", text);
+    free(text);
+}
+
+// ---- tables ---------------------------------------------------------------------------------------------------------
+
+static void put_value(struct report *r, const json_t *value)
+{
+    if (json_is_integer(value)) {
+        fprintf(r->out, "%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        double x = json_real_value(value);
+        fprintf(r->out, fabs(x) >= 1000 && fabs(x) < 1e15 ? "%.0f" : "%.4g", x);
+    } else if (json_is_boolean(value)) {
+        fputs(json_is_true(value) ? "yes" : "no", r->out);
+    } else if (json_is_string(value)) {
+        put_text(r, json_string_value(value));
+    } else if (value && !json_is_null(value)) {
+        char *text = json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(4));
+        put_text(r, text ? text : "");
+        free(text);
+    }
+}
+
+void report_table(struct report *r, const json_t *rows, const char *const *columns, int n_columns)
+{
+    fputs("<div class=\"wide\"><table><tr>", r->out);
+    for (int c = 0; c < n_columns; c++) {
+        const char *heading = strchr(columns[c], '=');
+        put_element(r, "th", heading ? heading + 1 : columns[c]);
+    }
+    fputs("</tr>\n", r->out);
+    size_t i;
+    const json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        fputs("<tr>", r->out);
+        for (int c = 0; c < n_columns; c++) {
+            char *key = strndup(columns[c], strcspn(columns[c], "="));
+            fputs("<td>", r->out);
+            put_value(r, json_object_get(row, key));
+            fputs("</td>", r->out);
+            free(key);
+        }
+        fputs("</tr>\n", r->out);
+    }
+    fputs("</table></div>\n", r->out);
+}
+
+// ---- axes -----------------------------------------------------------------------------------------------------------
+
+enum { WIDTH = 900, HEIGHT = 380, LEFT = 70, RIGHT = 20, TOP = 40, BOTTOM = 60 };
+
+struct axis {
+    double from, to; // of the values; of their logarithms where log
+    bool log;
+    double step; // between ticks of a linear axis
+};
+
+static bool is_shown(bool log, double value)
+{
+    return isfinite(value) && (!log || value > 0);
+}
+
+// An axis that has `least` and `most` on it. Linear ones end at a tick.
+static struct axis axis_of(bool log, double least, double most)
+{
+    struct axis axis = {.log = log};
+    if (!(least <= most)) least = log ? 1 : 0, most = 1; // nothing to show
+    if (log) {
+        axis.from = log10(least);
+        axis.to = log10(most);
+        double margin = axis.to > axis.from ? 0.03 * (axis.to - axis.from) : 0.5;
+        axis.from -= margin;
+        axis.to += margin;
+        return axis;
+    }
+    double span = most > least ? most - least : most != 0 ? fabs(most) : 1, power = pow(10, floor(log10(span / 5)));
+    double steps = span / 5 / power;
+    axis.step = power * (steps <= 1 ? 1 : steps <= 2 ? 2 : steps <= 5 ? 5 : 10);
+    axis.from = floor(least / axis.step + 1e-9) * axis.step;
+    axis.to = ceil(most / axis.step - 1e-9) * axis.step;
+    if (axis.to <= axis.from) axis.to = axis.from + axis.step;
+    return axis;
+}
+
+// From 0 (begin of the axis) to 1.
+static double axis_at(const struct axis *axis, double value)
+{
+    return ((axis->log ? log10(value) : value) - axis->from) / (axis->to - axis->from);
+}
+
+static double x_at(const struct axis *axis, double value)
+{
+    return LEFT + axis_at(axis, value) * (WIDTH - LEFT - RIGHT);
+}
+
+static double y_at(const struct axis *axis, double value)
+{
+    return HEIGHT - BOTTOM - axis_at(axis, value) * (HEIGHT - TOP - BOTTOM);
+}
+
+static void put_tick(struct report *r, const struct axis *axis, bool vertical, double value)
+{
+    double at = axis_at(axis, value);
+    if (at < -1e-9 || at > 1 + 1e-9) return;
+    double x = vertical ? LEFT : x_at(axis, value), y = vertical ? y_at(axis, value) : HEIGHT - BOTTOM;
+    fprintf(r->out, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, y,
+            vertical ? WIDTH - RIGHT : x, vertical ? y : TOP);
+    fprintf(r->out, "<text class=\"dim\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%.6g</text>\n", vertical ? x - 8 : x,
+            vertical ? y + 4 : y + 18, vertical ? "end" : "middle", value);
+}
+
+static void put_axis(struct report *r, const struct axis *axis, bool vertical)
+{
+    if (!axis->log) {
+        int n = (int)lround((axis->to - axis->from) / axis->step);
+        for (int i = 0; i <= n; i++)
+            put_tick(r, axis, vertical, (lround(axis->from / axis->step) + i) * axis->step);
+        return;
+    }
+    static const double within[] = {1, 2, 5};
+    int n = axis->to - axis->from > 4 ? 1 : 3; // many decades: their powers alone
+    for (int decade = (int)floor(axis->from); decade <= (int)ceil(axis->to); decade++)
+        for (int i = 0; i < n; i++)
+            put_tick(r, axis, vertical, within[i] * pow(10, decade));
+}
+
+static void put_frame(struct report *r, const char *title, const char *x_title, const char *y_title)
+{
+    fprintf(r->out, "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", WIDTH, HEIGHT);
+    put_text(r, title);
+    fprintf(r->out, "\">\n<text x=\"%d\" y=\"18\" font-weight=\"600\">", LEFT);
+    put_text(r, title);
+    fprintf(r->out, "</text><text class=\"dim\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", WIDTH - RIGHT, HEIGHT - 26);
+    put_text(r, x_title);
+    fprintf(r->out, "</text><text class=\"dim\" x=\"8\" y=\"%d\">", TOP - 8);
+    put_text(r, y_title);
+    fputs("</text>\n", r->out);
+}
+
+static void put_legend(struct report *r, int i, int n, const char *name)
+{
+    double x = LEFT + (double)i * (WIDTH - LEFT - RIGHT) / n;
+    fprintf(r->out,
+            "<rect x=\"%.1f\" y=\"%d\" width=\"12\" height=\"12\" fill=\"var(--c%d)\"/><text x=\"%.1f\" y=\"%d\">", x,
+            HEIGHT - 18, i % COLOURS, x + 18, HEIGHT - 8);
+    put_text(r, name);
+    fputs("</text>\n", r->out);
+}
+
+// ---- plots ----------------------------------------------------------------------------------------------------------
+
+static void put_series(struct report *r, const struct report_series *s, int i, const struct axis *x,
+                       const struct axis *y)
+{
+    fprintf(r->out, "<polyline fill=\"none\" stroke=\"var(--c%d)\" stroke-width=\"2\" points=\"", i % COLOURS);
+    for (int p = 0; p < s->n; p++)
+        if (is_shown(x->log, s->x[p]) && is_shown(y->log, s->y[p]))
+            fprintf(r->out, "%.1f,%.1f ", x_at(x, s->x[p]), y_at(y, s->y[p]));
+    fputs("\"/>\n", r->out);
+    for (int p = 0; p < s->n; p++) {
+        if (!is_shown(x->log, s->x[p]) || !is_shown(y->log, s->y[p])) continue;
+        fprintf(r->out, "<circle r=\"3.5\" fill=\"var(--c%d)\" cx=\"%.1f\" cy=\"%.1f\"><title>", i % COLOURS,
+                x_at(x, s->x[p]), y_at(y, s->y[p]));
+        put_text(r, s->name);
+        fprintf(r->out, ": %.6g, %.6g</title></circle>\n", s->x[p], s->y[p]);
+    }
+}
+
+void report_lines(struct report *r, const struct report_chart *chart)
+{
+    double least_x = INFINITY, most_x = -INFINITY, least_y = chart->log_y ? INFINITY : 0, most_y = -INFINITY;
+    for (int i = 0; i < chart->n_series; i++)
+        for (int p = 0; p < chart->series[i].n; p++) {
+            double x = chart->series[i].x[p], y = chart->series[i].y[p];
+            if (!is_shown(chart->log_x, x) || !is_shown(chart->log_y, y)) continue;
+            least_x = fmin(least_x, x);
+            most_x = fmax(most_x, x);
+            least_y = fmin(least_y, y);
+            most_y = fmax(most_y, y);
+        }
+    struct axis x = axis_of(chart->log_x, least_x, most_x), y = axis_of(chart->log_y, least_y, most_y);
+    put_frame(r, chart->title, chart->x_title, chart->y_title);
+    put_axis(r, &x, false);
+    put_axis(r, &y, true);
+    for (int i = 0; i < chart->n_series; i++) {
+        put_series(r, &chart->series[i], i, &x, &y);
+        put_legend(r, i, chart->n_series, chart->series[i].name);
+    }
+    fputs("</svg>\n", r->out);
+}
+
+void report_bars(struct report *r, const struct report_bars *bars)
+{
+    double most = -INFINITY;
+    for (int i = 0; i < bars->n_series * bars->n_groups; i++)
+        if (isfinite(bars->values[i])) most = fmax(most, bars->values[i]);
+    struct axis y = axis_of(false, 0, most);
+    put_frame(r, bars->title, "", bars->y_title);
+    put_axis(r, &y, true);
+    double group = (double)(WIDTH - LEFT - RIGHT) / (bars->n_groups ? bars->n_groups : 1);
+    double width = 0.8 * group / (bars->n_series ? bars->n_series : 1);
+    for (int g = 0; g < bars->n_groups; g++) {
+        double left = LEFT + g * group;
+        fprintf(r->out, "<text class=\"dim\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", left + group / 2,
+                HEIGHT - BOTTOM + 18);
+        put_text(r, bars->groups[g]);
+        fputs("</text>\n", r->out);
+        for (int s = 0; s < bars->n_series; s++) {
+            double value = bars->values[s * bars->n_groups + g];
+            if (!isfinite(value)) continue;
+            double top = y_at(&y, value);
+            fprintf(r->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"var(--c%d)\"><title>",
+                    left + 0.1 * group + s * width, top, 0.92 * width, HEIGHT - BOTTOM - top, s % COLOURS);
+            put_text(r, bars->series[s]);
+            fprintf(r->out, ": %.6g</title></rect>\n", value);
+        }
+    }
+    for (int s = 0; s < bars->n_series; s++)
+        put_legend(r, s, bars->n_series, bars->series[s]);
+    fputs("</svg>\n", r->out);
+}
