@@ -15,12 +15,9 @@ struct work_model work_model_of(const struct model_config *c, double weight_byte
 
 struct work work_of(const struct work_model *m, const struct ragged_batch *batch)
 {
-    double pairs = 0, entries = 0; // of a row and an entry it attends to; cached before the pass
-    for (int s = 0; s < batch->n_seqs; s++) {
-        double rows = batch->row_start[s + 1] - batch->row_start[s], cached = batch->kv_len[s];
-        pairs += rows * cached + rows * (rows + 1) / 2;
-        entries += cached;
-    }
+    double pairs = (double)ragged_pairs(batch), entries = 0; // cached before the pass
+    for (int s = 0; s < batch->n_seqs; s++)
+        entries += batch->kv_len[s];
     double weights = m->layer_weights + (batch->n_logit_rows ? m->head_weights : 0);
     double products = m->layer_weights * batch->n_rows + m->head_weights * batch->n_logit_rows;
     return (struct work){.linear_gflop = 2 * products / 1e9,

@@ -13,7 +13,10 @@ static struct {
 } o;
 
 static const struct option options[] = {
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
+    {.name = "server",
+     .type = OPTION_STRING,
+     .value = &o.server,
+     .default_text = SERVER_DEFAULT,
      .help = "host:port of the router"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object"},
     {0},
@@ -28,11 +31,12 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
 
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "node_id", m->node_id, "role", m->role,
-                     "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype", m->dtype,
+    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f}", "node_id", m->node_id, "role",
+                     m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype", m->dtype,
                      "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks,
                      "kv_blocks_free", (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in",
-                     (json_int_t)m->tokens_in, "tokens_out", (json_int_t)m->tokens_out, "attached_s", m->attached_s);
+                     (json_int_t)m->tokens_in, "tokens_out", (json_int_t)m->tokens_out, "attached_s", m->attached_s,
+                     "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us", m->pass_pair_us);
 }
 
 static void print_json(const Forepack__V1__ClusterInfo *m)
@@ -45,16 +49,16 @@ static void print_json(const Forepack__V1__ClusterInfo *m)
     json_t *queue = json_pack("{s:I,s:I,s:I,s:I,s:I}", "waiting", (json_int_t)q->waiting, "waiting_tokens",
                               (json_int_t)q->waiting_tokens, "running", (json_int_t)q->running, "capacity_requests",
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens);
-    json_t *totals = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "requests", (json_int_t)t->requests, "done",
-                               (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled",
-                               (json_int_t)t->cancelled, "refused", (json_int_t)t->refused, "replays",
-                               (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "prompt_tokens",
-                               (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens,
-                               "completion_tokens", (json_int_t)t->completion_tokens);
-    json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
-                               (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "queue",
-                               queue, "score_bins", bins_json(m->score_bins), "prefill_bins",
-                               bins_json(m->prefill_bins), "totals", totals);
+    json_t *totals =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "requests", (json_int_t)t->requests, "done",
+                  (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled,
+                  "refused", (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded",
+                  (json_int_t)t->degraded, "prompt_tokens", (json_int_t)t->prompt_tokens, "kept_tokens",
+                  (json_int_t)t->kept_tokens, "completion_tokens", (json_int_t)t->completion_tokens);
+    json_t *object =
+        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
+                  "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "queue", queue, "score_bins",
+                  bins_json(m->score_bins), "prefill_bins", bins_json(m->prefill_bins), "totals", totals);
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(object);
@@ -69,8 +73,8 @@ static void print_bins(const char *name, const Forepack__V1__PackInfo *m)
 
 static void print_table(const Forepack__V1__ClusterInfo *m)
 {
-    printf("%s%s, version %s, up %.0f s\n\n", m->ready ? "ready" : "not ready", m->draining ? ", draining" : "", m->version,
-           m->uptime_s);
+    printf("%s%s, version %s, up %.0f s\n\n", m->ready ? "ready" : "not ready", m->draining ? ", draining" : "",
+           m->version, m->uptime_s);
     printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s\n", "node", "role", "state", "ranks", "dtype", "running",
            "kv free/all", "tokens in", "tokens out");
     for (size_t i = 0; i < m->n_nodes; i++) {
@@ -95,7 +99,8 @@ static void print_table(const Forepack__V1__ClusterInfo *m)
 
 int command_status(int argc, char **argv)
 {
-    options_main(options, "Usage: forepack status [--server H:P] [--json]\nNodes, pools, queue, bins and totals of a cluster.",
+    options_main(options,
+                 "Usage: forepack status [--server H:P] [--json]\nNodes, pools, queue, bins and totals of a cluster.",
                  argc, argv, NULL);
     rpc_init();
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;

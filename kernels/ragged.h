@@ -15,9 +15,9 @@
 enum { KV_BLOCK_TOKENS = 16 }; // entries of KV in one block
 
 struct ragged_batch {
-    int n_rows;                 // T, at least 1
-    const int32_t *token;       // [T] token ids
-    const int32_t *position;    // [T] position ids for RoPE, increasing within a sequence
+    int n_rows;              // T, at least 1
+    const int32_t *token;    // [T] token ids
+    const int32_t *position; // [T] position ids for RoPE, increasing within a sequence
 
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1
@@ -25,16 +25,27 @@ struct ragged_batch {
     const int32_t *block_table; // [S][max_blocks] block of entry e is block_table[s][e / KV_BLOCK_TOKENS]
     int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
 
-    int n_logit_rows;           // L
-    const int32_t *logit_row;   // [L] rows whose logits are wanted, ascending
+    int n_logit_rows;         // L
+    const int32_t *logit_row; // [L] rows whose logits are wanted, ascending
 
     // Speculator only: rows whose attention over the first `probe_keys` entries of their sequence (the prompt) is
     // wanted, as max over layers and heads of the smoothed softmax (design: token importance; arXiv 2502.02789).
-    int n_probes;               // P
-    const int32_t *probe_row;   // [P] ascending
-    const int32_t *probe_keys;  // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
-    int probe_window;           // odd width of the centred average along the prompt; 1 means none
+    int n_probes;              // P
+    const int32_t *probe_row;  // [P] ascending
+    const int32_t *probe_keys; // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
+    int probe_window;          // odd width of the centred average along the prompt; 1 means none
 };
+
+// Pairs of a row and an entry it attends to, itself included: what the cost of attention is proportional to.
+static inline int64_t ragged_pairs(const struct ragged_batch *batch)
+{
+    int64_t pairs = 0;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int64_t rows = batch->row_start[s + 1] - batch->row_start[s];
+        pairs += rows * batch->kv_len[s] + rows * (rows + 1) / 2;
+    }
+    return pairs;
+}
 
 // Total floats of probe output: the sum of probe_keys.
 static inline int64_t ragged_probe_size(const struct ragged_batch *batch)

@@ -60,7 +60,8 @@ static enum status read_hello(const Forepack__Cluster__V1__Hello *m, struct node
         .model_fingerprint = m->model_fingerprint,
         .tokenizer_fingerprint = m->tokenizer_fingerprint,
     };
-    if (m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER && m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR) {
+    if (m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER &&
+        m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR) {
         return status_fail(STATUS_INVALID, "role %d: must be speculator or worker", (int)m->role);
     }
     if (!copy_name(h->node_id, sizeof h->node_id, m->node_id) || !h->node_id[0] ||
@@ -83,7 +84,8 @@ static enum status read_hello(const Forepack__Cluster__V1__Hello *m, struct node
     };
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         if (counts[i].from < 1 || counts[i].from > INT_MAX / 2) {
-            return status_fail(STATUS_INVALID, "%s %u: must be from 1 to %d", counts[i].name, counts[i].from, INT_MAX / 2);
+            return status_fail(STATUS_INVALID, "%s %u: must be from 1 to %d", counts[i].name, counts[i].from,
+                               INT_MAX / 2);
         }
         *counts[i].to = (int)counts[i].from;
     }
@@ -93,7 +95,8 @@ static enum status read_hello(const Forepack__Cluster__V1__Hello *m, struct node
 static void on_hello(struct core *c, struct attachment *a, const Forepack__Cluster__V1__Hello *m, int64_t now_us)
 {
     struct node_hello hello;
-    enum status status = a->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : read_hello(m, &hello);
+    enum status status =
+        a->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : read_hello(m, &hello);
     if (status == STATUS_OK) status = core_attach(c, &hello, a, now_us, &a->node);
     if (status != STATUS_OK) {
         log_warn("node_refused peer=%s reason=\"%s\"", rpc_call_peer(a->call), status_message());
@@ -121,7 +124,14 @@ static const char *error_text(const char *error)
     return utf8_valid(error, strlen(error), NULL) ? error : "the node failed, and its reason is not UTF-8";
 }
 
-static void on_scored(struct core *c, struct attachment *a, const Forepack__Cluster__V1__ScoreResults *m, int64_t now_us)
+static void on_pass(struct core *c, struct attachment *a, uint32_t rows, uint64_t pairs, uint32_t us, int64_t now_us)
+{
+    struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us};
+    if (us) core_passed(c, a->node, &pass, now_us);
+}
+
+static void on_scored(struct core *c, struct attachment *a, const Forepack__Cluster__V1__ScoreResults *m,
+                      int64_t now_us)
 {
     for (size_t i = 0; i < m->n_results; i++) {
         const Forepack__Cluster__V1__ScoreResult *from = m->results[i];
@@ -139,6 +149,7 @@ static void on_scored(struct core *c, struct attachment *a, const Forepack__Clus
         core_scored(c, a->node, &result, now_us);
         free(kept);
     }
+    on_pass(c, a, m->rows, m->pairs, m->pass_us, now_us);
 }
 
 static void read_logprob(const Forepack__Cluster__V1__TokenLogprob *from, struct token_logprob *to)
@@ -163,7 +174,7 @@ static void read_sequence(const Forepack__Cluster__V1__SequenceResult *from, str
         .finished = from->finish != FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE,
         .reason = from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP     ? FINISH_REASON_STOP
                   : from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH ? FINISH_REASON_LENGTH
-                                                                                : FINISH_REASON_ERROR,
+                                                                                 : FINISH_REASON_ERROR,
         .error = error_text(from->error),
         .cached_tokens = count_of(from->cached_tokens),
     };
@@ -187,6 +198,7 @@ static void on_step(struct core *c, struct attachment *a, const Forepack__Cluste
         used += m->results[i]->n_logprobs;
     }
     core_step(c, a->node, results, (int)m->n_results, now_us);
+    on_pass(c, a, m->rows, m->pairs, m->step_us, now_us);
     free(logprobs);
     free(results);
 }
@@ -258,8 +270,8 @@ static void on_close(struct rpc_call *call, bool cancelled)
     loop_post(a->front->loop, run_close, a);
 }
 
-const struct rpc_method front_attach = {
-    "/forepack.cluster.v1.Cluster/Attach", on_open, on_message, on_half_close, on_close};
+const struct rpc_method front_attach = {"/forepack.cluster.v1.Cluster/Attach", on_open, on_message, on_half_close,
+                                        on_close};
 
 // --- core to node
 

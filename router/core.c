@@ -224,6 +224,9 @@ void core_get_status(const struct core *c, struct core_status *status)
             .running = node->requests.count,
             .tokens_in = node->tokens_in,
             .tokens_out = node->tokens_out,
+            .pass_fixed_us = node->cost.fixed_us,
+            .pass_row_us = node->cost.row_us,
+            .pass_pair_us = node->cost.pair_us,
             .attached_us = node->attached_us,
         };
     }

@@ -33,7 +33,7 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
     void (*node_lost)(void *link, const char *reason); // silence or takeover: end its stream; `link` is not used after
-    void (*ready_changed)(void *user, bool ready);      // a request would be served now, or no longer
+    void (*ready_changed)(void *user, bool ready);     // a request would be served now, or no longer
     void *user;
 };
 
@@ -45,17 +45,17 @@ enum bin_policy {
 };
 
 struct core_options {
-    int max_queue_requests;      // requests that are on no worker group; more: EXHAUSTED
-    int64_t max_queue_tokens;    // their prompt tokens
-    int64_t max_wait_us;         // a request older than this goes into the next bin first
-    int64_t score_timeout_us;    // a speculator's answer later than this: keep everything
-    int64_t worker_grace_us;     // how long requests wait for a first worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;        // a node silent for three of these is lost
-    int min_tokens;              // under auto, shorter prompts are not speculated
-    int tail_tokens;             // last tokens kept beyond the budget, at most a quarter of the prompt
-    int bins_ahead;              // bins handed to a node before it has answered the first: 2 keeps it busy
+    int max_queue_requests;   // requests that are on no worker group; more: EXHAUSTED
+    int64_t max_queue_tokens; // their prompt tokens
+    int64_t max_wait_us;      // a request older than this goes into the next bin first
+    int64_t score_timeout_us; // a speculator's answer later than this: keep everything
+    int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
+    int64_t heartbeat_us;     // a node silent for three of these is lost
+    int min_tokens;           // under auto, shorter prompts are not speculated
+    int tail_tokens;          // last tokens kept beyond the budget, at most a quarter of the prompt
+    int bins_ahead;           // bins handed to a node before it has answered the first: 2 keeps it busy
     enum bin_policy policy;
-    int batch_requests;          // of BIN_BATCH
+    int batch_requests; // of BIN_BATCH
     uint64_t tokenizer_fingerprint;
     int vocab_size;
 };
@@ -73,18 +73,26 @@ bool core_abort(struct core *c, const char *id, int64_t now_us);
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, no room).
 // A second node of the same id takes the first one's place (the first is lost). Node pointers stay valid until
 // core_detach or ops->node_lost for that link.
-enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us, struct core_node **node_p);
+enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
+                        struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
-void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting, int64_t now_us);
+void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
+                    int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
+
+// What one pass cost the node, as it reports it: the time of `rows` rows that attend to `pairs` entries in all.
+struct pass_cost {
+    int64_t rows, pairs, us;
+};
+void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 
 struct score_result {
     uint64_t request;
     const struct token_range *kept; // borrowed, like all below
     int n_kept;
-    const float *importance;        // or NULL
+    const float *importance; // or NULL
     int n_importance;
-    const char *error;              // or NULL
+    const char *error; // or NULL
 };
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us);
 
@@ -94,8 +102,8 @@ struct sequence_result {
     const struct token_logprob *logprobs; // or NULL
     int n_tokens;
     bool finished;
-    enum finish_reason reason;            // when finished
-    const char *error;                    // with FINISH_REASON_ERROR
+    enum finish_reason reason; // when finished
+    const char *error;         // with FINISH_REASON_ERROR
     int cached_tokens;
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
@@ -115,7 +123,8 @@ struct node_status {
     const char *state; // "ready", "draining"
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out;
-    int64_t attached_us; // since
+    double pass_fixed_us, pass_row_us, pass_pair_us; // cost of a pass as learned (cost.h); all 0: not known yet
+    int64_t attached_us;                             // since
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;

@@ -248,6 +248,12 @@ void core_draining(struct core *c, struct core_node *node, int64_t now_us)
     after_closing(c, node->hello.role, now_us);
 }
 
+void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    node->heard_us = now_us;
+    cost_learn(&node->cost, pass->rows, pass->pairs, pass->us, now_us);
+}
+
 // The request of a result, if it is still on that node: results cross with cancels, timeouts and losses all the time.
 static struct request *find_on(const struct core *c, const struct core_node *node, uint64_t number)
 {

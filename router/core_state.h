@@ -7,6 +7,7 @@
 #pragma once
 
 #include "router/core.h"
+#include "router/cost.h"
 #include "router/request_table.h"
 
 struct core_bin { // handed out, and a request in it has neither been scored, given its first token nor ended
@@ -26,6 +27,7 @@ struct core_node {
     int64_t bin_tokens;           // in them, still to be computed
     int64_t kv_blocks;            // expected to be needed by what is on it
     uint64_t tokens_in, tokens_out;
+    struct cost_model cost; // of its passes
     struct core_node *next;
 };
 

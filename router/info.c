@@ -61,7 +61,8 @@ static void on_detokenize(struct rpc_call *call, const uint8_t *bytes, size_t si
                              DETOKENIZE_IDS_MAX);
     }
     for (size_t i = 0; i < m->n_token_ids && status == STATUS_OK; i++) {
-        if (m->token_ids[i] > INT_MAX) status = status_fail(STATUS_INVALID, "token_ids: %u is no token", m->token_ids[i]);
+        if (m->token_ids[i] > INT_MAX)
+            status = status_fail(STATUS_INVALID, "token_ids: %u is no token", m->token_ids[i]);
     }
     if (status == STATUS_OK) {
         status = tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids,
@@ -136,6 +137,9 @@ static void fill_node(const struct node_status *node, int64_t now_us, Forepack__
     m->tokens_in = node->tokens_in;
     m->tokens_out = node->tokens_out;
     m->attached_s = (double)(now_us - node->attached_us) / 1e6;
+    m->pass_fixed_us = node->pass_fixed_us;
+    m->pass_row_us = node->pass_row_us;
+    m->pass_pair_us = node->pass_pair_us;
 }
 
 static void fill_bins(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
@@ -214,4 +218,5 @@ static void on_cluster_info(struct rpc_call *call, const uint8_t *bytes, size_t 
 const struct rpc_method front_tokenize = {"/forepack.v1.Inference/Tokenize", NULL, on_tokenize, NULL, NULL};
 const struct rpc_method front_detokenize = {"/forepack.v1.Inference/Detokenize", NULL, on_detokenize, NULL, NULL};
 const struct rpc_method front_model_info = {"/forepack.v1.Inference/GetModelInfo", NULL, on_model_info, NULL, NULL};
-const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, on_cluster_info, NULL, NULL};
+const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, on_cluster_info, NULL,
+                                              NULL};

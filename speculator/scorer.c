@@ -45,6 +45,7 @@ struct scorer {
     struct prompt **prompts;
     int n, n_running, capacity;
     uint64_t pass;
+    struct scorer_pass last;
 
     // The batch of a pass, sized once; the block table grows to what the widest pass needed.
     int32_t *token, *position;                   // [token_budget]
@@ -329,8 +330,10 @@ static void take_step(struct scorer *s, struct prompt *p, const float *probe, co
 
 enum status scorer_step(struct scorer *s)
 {
+    s->last = (struct scorer_pass){0};
     admit(s);
     if (!s->n_running) return STATUS_OK;
+    int64_t begun_us = clock_now_us();
     s->pass++;
     struct ragged_batch batch = make_batch(s);
     struct forward_result out = {0};
@@ -347,10 +350,16 @@ enum status scorer_step(struct scorer *s)
         if (is_finished(p, 0)) answer(s, p);
     }
     sweep(s, is_finished, 0);
+    s->last = (struct scorer_pass){batch.n_rows, ragged_pairs(&batch), clock_now_us() - begun_us};
     return STATUS_OK;
 }
 
 // --- the whole
+
+struct scorer_pass scorer_last_pass(const struct scorer *s)
+{
+    return s->last;
+}
 
 struct scorer_load scorer_get_load(const struct scorer *s)
 {

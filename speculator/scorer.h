@@ -76,6 +76,14 @@ void scorer_clear(struct scorer *s); // forgets all
 // One pass. On failure the model is unusable, and so is the scorer. Without work it does nothing.
 enum status scorer_step(struct scorer *s);
 
+// What the last pass had in it, and how long it took; all zero when the last step had no work.
+struct scorer_pass {
+    int rows;
+    int64_t pairs; // of a row and an entry it attends to
+    int64_t us;
+};
+struct scorer_pass scorer_last_pass(const struct scorer *s);
+
 struct scorer_load {
     int running, waiting; // prompts that hold KV blocks, and that do not yet
     int kv_blocks_free;

@@ -25,12 +25,16 @@ static enum status forward(void *context, const struct ragged_batch *batch, stru
     return engine_forward(context, batch, result);
 }
 
-static void flush(struct speculator *s)
+// `pass` is what the results came from, when it is over.
+static void flush(struct speculator *s, const struct scorer_pass *pass)
 {
-    if (!s->outbox.n) return;
+    if (!s->outbox.n && !pass->rows) return;
     Forepack__Cluster__V1__ScoreResults scored;
     Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     score_outbox_message(&s->outbox, &scored);
+    scored.rows = (uint32_t)pass->rows;
+    scored.pairs = (uint64_t)pass->pairs;
+    scored.pass_us = pass->us < UINT32_MAX ? (uint32_t)pass->us : UINT32_MAX;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED;
     message.scored = &scored;
     node_send(s->node, &message);
@@ -42,7 +46,7 @@ static void take_result(void *context, const struct score_result *result)
     struct speculator *s = context;
     if (result->error) log_warn("not_scored req=%llx %s", (unsigned long long)result->request, result->error);
     score_outbox_add(&s->outbox, result);
-    if (s->outbox.size_bytes >= SEND_BYTES) flush(s);
+    if (s->outbox.size_bytes >= SEND_BYTES) flush(s, &(struct scorer_pass){0});
 }
 
 static void take_bin(struct speculator *s, const Forepack__Cluster__V1__ScoreBin *bin)
@@ -133,10 +137,11 @@ enum node_end speculator_serve(struct engine *engine, struct node *node, const s
             end = NODE_END_BROKEN;
             break;
         }
-        flush(&s);
+        struct scorer_pass pass = scorer_last_pass(s.scorer);
+        flush(&s, &pass);
         tell_load(&s);
     }
-    flush(&s);
+    flush(&s, &(struct scorer_pass){0});
     scorer_free(s.scorer);
     score_outbox_clear(&s.outbox);
     return end;

@@ -400,7 +400,11 @@ enum status scheduler_step(struct scheduler *s)
     enum status status = engine_forward(s->engine, &s->batch, &result);
     if (status != STATUS_OK) return status;
     int n_outputs = take_results(s, &result);
-    struct step_report report = {s->outputs, n_outputs, s->batch.n_rows, clock_now_us() - begun_us};
+    struct step_report report = {.outputs = s->outputs,
+                                 .n_outputs = n_outputs,
+                                 .rows = s->batch.n_rows,
+                                 .pairs = ragged_pairs(&s->batch),
+                                 .step_us = clock_now_us() - begun_us};
     s->report(s->arg, &report);
     return STATUS_OK;
 }

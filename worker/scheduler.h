@@ -41,6 +41,7 @@ struct step_report {
     const struct sequence_output *outputs;
     int n_outputs; // 0 when the step fed nothing but parts of prompts
     int rows;
+    int64_t pairs; // of a row and an entry it attends to
     int64_t step_us;
 };
 

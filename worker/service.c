@@ -27,7 +27,7 @@ struct service {
     void *arg;
     struct answer *answers;   // [max_seqs]
     result_message **results; // [max_seqs] pointers to them
-    struct token_range *kept;  // of the sequence being read; grows
+    struct token_range *kept; // of the sequence being read; grows
     size_t kept_capacity;
 };
 
@@ -41,6 +41,7 @@ static void send_results(struct service *service, size_t n, const struct step_re
     if (report) {
         step.step_us = report->step_us < UINT32_MAX ? (uint32_t)report->step_us : UINT32_MAX;
         step.rows = (uint32_t)report->rows;
+        step.pairs = (uint64_t)report->pairs;
     }
     Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
@@ -96,7 +97,6 @@ static void fill_answer(struct answer *a, const struct sequence_output *out)
 static void send_report(void *arg, const struct step_report *report)
 {
     struct service *service = arg;
-    if (report->n_outputs == 0) return; // parts of prompts: nothing the router waits for
     for (int i = 0; i < report->n_outputs; i++)
         fill_answer(&service->answers[i], &report->outputs[i]);
     send_results(service, (size_t)report->n_outputs, report);

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/cost: the coefficients of nodes made up here are found again, whatever they report and in what order.
+#include "router/cost.h"
+
+#include <check.h>
+#include <math.h>
+
+static struct cost_model m;
+static int64_t now_us;
+static uint64_t random_state;
+
+static void setup(void)
+{
+    m = (struct cost_model){0};
+    now_us = 1000;
+    random_state = 7;
+}
+
+static double random_from(double low, double high)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return low + (high - low) * (double)(random_state >> 40) / (double)(1 << 24);
+}
+
+struct truth {
+    double fixed_us, row_us, pair_us;
+};
+
+static double true_us(const struct truth *t, double rows, double pairs)
+{
+    return t->fixed_us + t->row_us * rows + t->pair_us * pairs;
+}
+
+static void report(const struct truth *t, int64_t rows, double pairs, double noise)
+{
+    double us = true_us(t, (double)rows, pairs) * (1 + random_from(-noise, noise));
+    cost_learn(&m, rows, (int64_t)pairs, (int64_t)us, ++now_us);
+}
+
+static void ck_near(double value, double expected, double share)
+{
+    ck_assert_msg(fabs(value - expected) <= share * expected, "%g is not within %g %% of %g", value, 100 * share,
+                  expected);
+}
+
+static void ck_predicts(const struct truth *t, double rows, double cached, double share)
+{
+    double pairs = cost_pairs(rows, cached);
+    ck_near(cost_pass_us(&m, 1, rows, pairs), true_us(t, rows, pairs), share);
+}
+
+static const struct truth truths[] = {
+    {2000, 50, 0.002}, {0, 20, 0.01}, {5000, 3, 0}, {100, 1000, 0.5}, {30000, 80, 0.0001},
+};
+
+static void mixed_passes(const struct truth *t, int n, double noise)
+{
+    for (int i = 0; i < n; i++) {
+        double rows = floor(exp(random_from(0, log(4096)))), cached = random_from(0, 8000);
+        report(t, (int64_t)rows, floor(cost_pairs(rows, i % 2 ? cached : 0)), noise);
+    }
+}
+
+START_TEST(a_node_is_known_from_its_passes)
+{
+    const struct truth *t = &truths[_i];
+    mixed_passes(t, 400, 0.1);
+    ck_predicts(t, 2048, 0, 0.05);
+    ck_predicts(t, 300, 4000, 0.05);
+    ck_predicts(t, 1, 2000, 0.05);
+    ck_predicts(t, 4096, 12000, 0.08);
+}
+END_TEST
+
+START_TEST(a_thousand_decodes_do_not_wash_out_a_prefill)
+{
+    const struct truth t = {3000, 60, 0.003};
+    for (int i = 0; i < 12; i++) {
+        report(&t, 2048 - 100 * i, cost_pairs(2048 - 100 * i, i % 3 * 2000), 0.02);
+        report(&t, 8 + i, cost_pairs(1, 500) * (8 + i), 0.02);
+    }
+    for (int i = 0; i < 5000; i++)
+        report(&t, 8, 8 * cost_pairs(1, 700), 0.02);
+    ck_predicts(&t, 2048, 0, 0.05);
+    ck_predicts(&t, 1024, 2000, 0.05);
+}
+END_TEST
+
+START_TEST(a_node_that_changes_is_followed)
+{
+    const struct truth fast = {1000, 20, 0.001}, slow = {2000, 90, 0.004};
+    mixed_passes(&fast, 300, 0.05);
+    mixed_passes(&slow, 600, 0.05);
+    ck_predicts(&slow, 2048, 0, 0.1);
+    mixed_passes(&fast, 600, 0.05);
+    ck_predicts(&fast, 2048, 0, 0.1);
+}
+END_TEST
+
+START_TEST(an_outlier_moves_little_and_lies_move_nothing)
+{
+    const struct truth t = {1000, 20, 0.001};
+    mixed_passes(&t, 300, 0.02);
+    cost_learn(&m, 1024, 1024 * 512, 60000000, now_us);
+    ck_predicts(&t, 2048, 0, 0.1);
+    cost_learn(&m, 1024, 1024 * 512, 1, now_us); // at once: counts as a quarter of what is expected
+    ck_predicts(&t, 2048, 0, 0.35);
+    mixed_passes(&t, 50, 0.02);
+    ck_predicts(&t, 2048, 0, 0.1);
+    struct cost_model before = m;
+    cost_learn(&m, 0, 0, 1000, now_us);
+    cost_learn(&m, 100, 99, 1000, now_us);
+    cost_learn(&m, 100, 200, 0, now_us);
+    cost_learn(&m, -5, 200, 1000, now_us);
+    cost_learn(&m, 100, 200, -1, now_us);
+    ck_assert(before.passes == m.passes && before.row_us == m.row_us);
+    // Whatever may come over the wire leaves finite numbers.
+    cost_learn(&m, INT32_MAX, INT64_MAX, INT64_MAX, now_us);
+    cost_learn(&m, 1, INT64_MAX, 1, now_us);
+    ck_assert(isfinite(m.fixed_us) && isfinite(m.row_us) && isfinite(m.pair_us));
+    ck_assert(m.fixed_us >= 0 && m.row_us >= 0 && m.pair_us >= 0);
+}
+END_TEST
+
+START_TEST(one_kind_of_pass_is_taken_for_its_rows)
+{
+    const struct truth t = {0, 40, 0};
+    for (int i = 0; i < 20; i++)
+        report(&t, 512, cost_pairs(512, 0), 0);
+    ck_near(cost_pass_us(&m, 1, 1024, 2 * cost_pairs(512, 0)), 40 * 1024, 0.1);
+    ck_assert_double_gt(m.row_us, 30);
+}
+END_TEST
+
+START_TEST(what_it_does_not_know_it_says)
+{
+    const struct truth t = {1000, 20, 0.001};
+    ck_assert(!cost_knows(&m, 1, now_us));
+    for (int i = 0; i < 3; i++)
+        report(&t, 8, 4000, 0);
+    ck_assert(!cost_knows(&m, 8, now_us));
+    report(&t, 8, 4000, 0);
+    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us)); // from decodes alone nothing of prefills
+    report(&t, 512, cost_pairs(512, 0), 0);
+    ck_assert(cost_knows(&m, 2048, now_us));
+    ck_assert(cost_knows(&m, 2048, now_us + 599000000) && !cost_knows(&m, 2048, now_us + 601000000));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cost");
+    TCase *tcase = tcase_create("cost");
+    tcase_add_checked_fixture(tcase, setup, NULL);
+    tcase_add_loop_test(tcase, a_node_is_known_from_its_passes, 0, sizeof truths / sizeof *truths);
+    tcase_add_test(tcase, a_thousand_decodes_do_not_wash_out_a_prefill);
+    tcase_add_test(tcase, a_node_that_changes_is_followed);
+    tcase_add_test(tcase, an_outlier_moves_little_and_lies_move_nothing);
+    tcase_add_test(tcase, one_kind_of_pass_is_taken_for_its_rows);
+    tcase_add_test(tcase, what_it_does_not_know_it_says);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
