@@ -21,6 +21,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
+#include "cli/request_rows.h"
 
 enum { GRPC_EXHAUSTED = 8 };
 
@@ -54,7 +55,7 @@ struct row {
 
 struct batch {
     struct row *rows;
-    int n_rows, capacity;
+    int n_rows;
     int *waiting, n_waiting; // rows still to be sent, last one first; [n_rows]
     int n_done, n_failed, n_sent, window;
     char run_name[20];
@@ -91,47 +92,20 @@ static enum status index_rows(struct batch *b)
 
 // --- files
 
-static enum status add_row(struct batch *b, const struct request_spec *defaults, char *line, int number,
-                           const char **warned)
-{
-    json_error_t error;
-    json_t *object = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (!object) return status_fail(STATUS_INVALID, "%s:%d: not JSON: %s", o.input, number, error.text);
-    MEM_GROW(b->rows, b->n_rows, b->capacity);
-    struct row *row = &b->rows[b->n_rows++];
-    *row = (struct row){.line = number};
-    request_spec_copy(defaults, &row->spec);
-    const char *unknown = NULL;
-    enum status status = request_spec_from_json(&row->spec, object, &unknown);
-    row->id = row->spec.id ? row->spec.id : mem_format("line-%d", number);
-    row->spec.id = mem_format("%s-%d", b->run_name, b->n_rows - 1);
-    if (status != STATUS_OK) status_context(status, "%s:%d", o.input, number);
-    if (unknown && !*warned) {
-        fprintf(stderr, "%s: keys that are no request fields are left alone ('%s' in line %d)\n", o.input, unknown, number);
-        *warned = "";
-    }
-    json_decref(object);
-    return status;
-}
-
 static enum status read_rows(struct batch *b, const struct request_spec *defaults)
 {
-    char *data, *saved = NULL;
-    size_t size;
-    enum status status = read_whole_file(o.input, &data, &size);
+    struct request_row *rows;
+    enum status status = request_rows_read(o.input, defaults, &rows, &b->n_rows);
     if (status != STATUS_OK) return status;
-    if (strlen(data) != size) status = status_fail(STATUS_INVALID, "%s: has a NUL byte: not JSON Lines", o.input);
-    const char *warned = NULL;
-    int number = 0;
-    for (char *line = data; status == STATUS_OK && line; line = saved) {
-        saved = strchr(line, '\n');
-        if (saved) *saved++ = 0;
-        number++;
-        if (line[strspn(line, " \t\r")]) status = add_row(b, defaults, line, number, &warned);
+    b->rows = mem_alloc_array((size_t)b->n_rows, sizeof *b->rows);
+    for (int i = 0; i < b->n_rows; i++) {
+        struct row *row = &b->rows[i];
+        *row = (struct row){.spec = rows[i].spec, .line = rows[i].line};
+        row->id = row->spec.id ? row->spec.id : mem_format("line-%d", row->line);
+        row->spec.id = mem_format("%s-%d", b->run_name, i);
     }
-    free(data);
-    if (status == STATUS_OK && !b->n_rows) status = status_fail(STATUS_INVALID, "%s: has no rows", o.input);
-    return status;
+    free(rows); // the specs are ours now
+    return STATUS_OK;
 }
 
 // Where an earlier run stopped: a complete answer is kept, whether its row is still asked for or not; failures and a

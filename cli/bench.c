@@ -17,6 +17,8 @@ static const struct {
 } measurements[] = {
     {"engine", bench_engine, "prefill and decode of one model, on the engine directly"},
     {"kernels", bench_kernels, "the matrix products of one layer alone"},
+    {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
+    {"serve", bench_serve, "what clients of a running cluster see under load"},
 };
 
 enum { N_MEASUREMENTS = sizeof measurements / sizeof measurements[0] };
@@ -25,7 +27,7 @@ static void help(FILE *out)
 {
     fprintf(out, "Usage: forepack bench WHAT [options]\n\nMeasurements:\n");
     for (int i = 0; i < N_MEASUREMENTS; i++)
-        fprintf(out, "  %-12s %s\n", measurements[i].name, measurements[i].help);
+        fprintf(out, "  %-16s %s\n", measurements[i].name, measurements[i].help);
     fprintf(out, "\n'forepack bench WHAT --help' lists the options.\n");
 }
 
@@ -67,6 +69,25 @@ enum status bench_counts_parse(const char *flag, const char *text, int min, int 
         at = end;
     }
     *counts = c;
+    return STATUS_OK;
+}
+
+enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p)
+{
+    int n = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        double number = strtod(at, &end);
+        if (end == at || (*end && *end != ',') || !(number >= min && number <= max))
+            return status_fail(STATUS_INVALID, "--%s '%s': must be numbers from %g to %g, apart by commas", flag, text, min,
+                               max);
+        if (n == BENCH_COUNTS_MAX)
+            return status_fail(STATUS_INVALID, "--%s '%s': must be at most %d numbers", flag, text, BENCH_COUNTS_MAX);
+        value[n++] = number;
+        if (!*end) break;
+        at = end;
+    }
+    *n_p = n;
     return STATUS_OK;
 }
 

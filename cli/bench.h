@@ -8,6 +8,8 @@
 
 int bench_engine(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
+int bench_serve(int argc, char **argv);
+int bench_quality(int argc, char **argv);
 
 enum { BENCH_COUNTS_MAX = 32 };
 
@@ -17,6 +19,9 @@ struct bench_counts {
 
 // "1,8,32": whole numbers from `min` to `max`; `flag` is for the sentence of a failure.
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
+
+// The same of real numbers, into value [BENCH_COUNTS_MAX].
+enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 
 // A JSON number, null for NAN.
 json_t *bench_number(double value);

@@ -46,6 +46,59 @@ else
     echo "skipped: oneDNN was not found when this was built"
 fi
 
+# A cluster under load: open loop, closed loop, search, a trace; what fails is counted by its reason. A tiny shape on
+# the demo's tokenizer: what it answers does not matter here.
+jq '. + {hidden_size: 64, intermediate_size: 96, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
+    head_dim: 16, max_position_embeddings: 512}' "$main_model/config.json" >"$work/shape.json"
+start_up --workers 1 --speculators 1 --shape "$work/shape.json" --spec-shape "$work/shape.json"
+nodes speculator 1 || fail "no speculator"
+serve() {
+    local name=$1
+    shift
+    "$bin/forepack" bench serve --server "$server" "$@" --json >"$work/$name.json" 2>"$work/$name.log" ||
+        fail "bench serve $*: $(cat "$work/$name.log")"
+}
+for i in {1..5}; do
+    printf '{"id":"p%d","prompt":"%s"}\n' "$i" "$(yes "The ferry leaves at noon. " | head -n $((10 * i)) | tr -d '\n')"
+done >"$work/prompts.jsonl"
+serve open --prompts "$work/prompts.jsonl" --qps 20,40 --requests 12 --max-tokens 4 --ignore-eos --prefill on --keep-rate 0.3 \
+    --report "$work/serve.html"
+check_json "$work/open.json" '[.levels[] | .qps, .requests, .completed] == [20, 12, 12, 40, 12, 12] and .highest_qps == 40
+    and all(.levels[]; .failed == 0 and .held and .good_share == 1 and .output_tokens == 48 and .kept_tokens < .prompt_tokens
+        and .ttft_ms_p50 > 0 and .ttft_ms_p50 <= .ttft_ms_p90 and .ttft_ms_p90 <= .ttft_ms_p99 and .itl_ms_p50 >= 0
+        and .e2e_ms_p99 >= .ttft_ms_p99 and .tpot_ms_p50 >= 0 and .requests_per_s > 0)'
+grep -q '<svg' "$work/serve.html" || fail "no plot in the page"
+serve closed --prompt-tokens 40,80 --concurrency 1,3 --requests 6 --max-tokens 5 --prefill off
+check_json "$work/closed.json" '[.levels[] | .concurrency, .completed, .output_tokens, .prompt_tokens] ==
+    [1, 6, 30, 360, 3, 6, 30, 360] and all(.levels[]; .qps == null) and .highest_qps == null'
+printf 'arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n0,300,3,1 2\n40,9000,2,1\n4000,50,2,3\n90000,5,2,4\n' >"$work/trace.csv"
+serve trace --trace "$work/trace.csv" --time-scale 0.01 --duration 0.5 --prefill off
+check_json "$work/trace.json" '.clipped == 1 and ([.levels[] | .load, .completed, .output_tokens, .prompt_tokens] ==
+    ["trace", 3, 7, 300 + 510 + 50])'
+# No answer can come in a millisecond: all are given up, and the cluster is rid of them.
+serve hopeless --prompt-tokens 300 --qps 100 --requests 10 --max-tokens 200 --timeout 0.001 --warm-up 0
+check_json "$work/hopeless.json" '.levels[0] | .completed == 0 and .failures.timeout == 10 and .held == false'
+wait_until 60 "nothing is left of the requests that were given up" all_returned
+serve refused --prompt-tokens 30 --concurrency 2 --requests 4 --warm-up 0 --model-name other
+check_json "$work/refused.json" '.levels[0] | .completed == 0 and .failures.NOT_FOUND == 4'
+serve search --prompt-tokens 30 --qps 0.5 --search --requests 1 --timeout 0.000001 --warm-up 0
+check_json "$work/search.json" '.highest_qps == null and (.levels | length) >= 3 and .levels[0].qps == 0.5 and .levels[1].qps == 0.25'
+stop_up
+
+# What is kept and what it costs: the demo pair knows nearly all answers with everything kept and with what importance
+# keeps of 1,000 tokens, and hardly any with as many tokens at random.
+"$bin/forepack" bench prefill-quality --prompt-tokens 512 --documents 4 --keep-rates 0.5 --look-aheads 8 --chunk-tokens 32,0 \
+    --main "$main_model" --spec "$spec_model" --report "$work/quality.html" --json >"$work/quality.json" 2>"$work/quality.log"
+check_json "$work/quality.json" '[.[] | .method] == ["everything", "importance", "importance", "random", "last", "first+last"]
+    and all(.[]; .task == "needle" and .tokens == 512 and .ttft_ms > 0 and .right >= 0 and .right <= 1)
+    and .[0].kept_share == 1 and .[0].right >= 0.5 and (.[1].kept_share as $share | all(.[3:][]; .kept_share >= $share))
+    and all(.[1:][]; .kept_share > 0.5 and .kept_share < 0.85) and .[1].score_ms > 0 and .[3].score_ms == 0'
+grep -q '<svg' "$work/quality.html" || fail "no plot in the page"
+"$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \
+    --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
+check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 200] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
+    and .speed_up > 0 and .bound > 0 and .bound_flops >= .bound and .share > 0 and .kept_share < 0.7)'
+
 # Wrong usage: one line that names what is wrong, exit code 2.
 refused() {
     local text=$1 code=0
@@ -61,4 +114,13 @@ refused "--prompt-tokens: 600 KV entries of a sequence, but the model's context 
 refused "nothing to run" engine --shape "$shape" --prompt-tokens 0 --decode-tokens 0
 refused "no-such.json" engine --shape "$work/no-such.json"
 refused "unknown measurement 'nonsense': must be one of engine" nonsense
+refused "exactly one of --prompts F, --trace F and --prompt-tokens N" serve --qps 1
+refused "give --qps or --concurrency" serve --prompt-tokens 5
+refused "one of --qps and --concurrency" serve --prompt-tokens 5 --qps 1 --concurrency 1
+refused "--qps '1,0': must be numbers from" serve --prompt-tokens 5 --qps 1,0
+refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
+refused "--prompt-tokens 200: must be 256 or more" prefill-quality --prompt-tokens 200
+refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
+refused "a context of 512 tokens, but 608 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
+refused "has no column output_tokens" serve --trace <(echo arrival_ms,prompt_tokens)
 refused "tiny.json" engine --shape "$shape" --tp 4 --prompt-tokens 16 # 2 KV heads

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/quantiles.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+void samples_add(struct samples *s, double value)
+{
+    MEM_GROW(s->value, s->n, s->capacity);
+    s->value[s->n++] = value;
+}
+
+void samples_free(struct samples *s)
+{
+    free(s->value);
+    *s = (struct samples){0};
+}
+
+static int ascending(const void *left, const void *right)
+{
+    const double *a = left, *b = right;
+    return (*a > *b) - (*a < *b);
+}
+
+static void sort(struct samples *s)
+{
+    if (s->n) qsort(s->value, (size_t)s->n, sizeof *s->value, ascending);
+}
+
+static double percentile(const struct samples *s, double percent)
+{
+    if (!s->n) return NAN;
+    double at = percent / 100 * (s->n - 1);
+    int below = (int)floor(at);
+    if (below >= s->n - 1) return s->value[s->n - 1];
+    return s->value[below] + (at - below) * (s->value[below + 1] - s->value[below]);
+}
+
+double samples_percentile(struct samples *s, double percent)
+{
+    sort(s);
+    return percentile(s, percent);
+}
+
+struct quantiles samples_quantiles(struct samples *s)
+{
+    sort(s);
+    double sum = 0;
+    for (int i = 0; i < s->n; i++)
+        sum += s->value[i];
+    return (struct quantiles){s->n ? sum / s->n : NAN, percentile(s, 50), percentile(s, 90), percentile(s, 99),
+                              percentile(s, 100)};
+}

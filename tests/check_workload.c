@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// bench/: what a load is made of: arrivals, traces, and what is told of its latencies.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "bench/arrivals.h"
+#include "bench/needle.h"
+#include "bench/quantiles.h"
+#include "bench/random.h"
+#include "bench/trace.h"
+
+// ---- quantiles ------------------------------------------------------------------------------------------------------
+
+START_TEST(percentiles_are_interpolated_as_by_hand)
+{
+    struct samples s = {0};
+    struct quantiles none = samples_quantiles(&s);
+    ck_assert(isnan(none.mean) && isnan(none.p50) && isnan(none.max));
+    samples_add(&s, 7);
+    ck_assert_double_eq(samples_percentile(&s, 99), 7);
+    static const double more[] = {1, 9, 3, 5};
+    for (int i = 0; i < 4; i++)
+        samples_add(&s, more[i]);
+    struct quantiles q = samples_quantiles(&s); // 1 3 5 7 9
+    ck_assert_double_eq(q.mean, 5);
+    ck_assert_double_eq(q.p50, 5);
+    ck_assert_double_eq_tol(q.p90, 8.2, 1e-12);  // 3.6 of the way
+    ck_assert_double_eq_tol(q.p99, 8.92, 1e-12); // 3.96
+    ck_assert_double_eq(q.max, 9);
+    ck_assert_double_eq(samples_percentile(&s, 0), 1);
+    ck_assert_double_eq(samples_percentile(&s, 37.5), 4);
+    samples_free(&s);
+}
+END_TEST
+
+// ---- arrivals -------------------------------------------------------------------------------------------------------
+
+enum { N = 20000 };
+
+START_TEST(constant_arrivals_are_evenly_apart)
+{
+    int64_t at[5];
+    arrivals_make(ARRIVALS_CONSTANT, 4, 1, 5, at);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(at[i], 250000 * i);
+}
+END_TEST
+
+START_TEST(poisson_arrivals_have_the_rate_and_the_spread_of_exponential_gaps)
+{
+    int64_t *at = mem_alloc_array(N, sizeof *at), *again = mem_alloc_array(N, sizeof *again);
+    arrivals_make(ARRIVALS_POISSON, 50, 3, N, at);
+    ck_assert_int_eq(at[0], 0);
+    double mean = (double)at[N - 1] / (N - 1), variance = 0;
+    ck_assert_double_eq_tol(mean, 20000, 600); // four standard deviations
+    int over = 0;
+    for (int i = 1; i < N; i++) {
+        double gap = (double)(at[i] - at[i - 1]);
+        ck_assert(gap >= 0);
+        variance += (gap - mean) * (gap - mean) / (N - 1);
+        over += gap > mean;
+    }
+    ck_assert_double_eq_tol(sqrt(variance) / mean, 1, 0.05);
+    ck_assert_double_eq_tol((double)over / N, exp(-1), 0.02);
+    arrivals_make(ARRIVALS_POISSON, 50, 3, N, again);
+    ck_assert(memcmp(at, again, N * sizeof *at) == 0);
+    arrivals_make(ARRIVALS_POISSON, 50, 4, N, again);
+    ck_assert(memcmp(at, again, N * sizeof *at) != 0);
+    free(at);
+    free(again);
+}
+END_TEST
+
+START_TEST(streams_of_random_numbers_are_apart_and_even)
+{
+    struct random_source a = random_stream(1, 0), b = random_stream(1, 1), c = random_stream(2, 0);
+    ck_assert(random_next(&a) != random_next(&b) && random_next(&a) != random_next(&c));
+    int counts[10] = {0};
+    for (int i = 0; i < N; i++)
+        counts[random_below(&a, 10)]++;
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_le(abs(counts[i] - N / 10), 200);
+}
+END_TEST
+
+// ---- traces ---------------------------------------------------------------------------------------------------------
+
+static char path[] = "/tmp/forepack-trace-XXXXXX";
+
+static void write_trace(const char *text)
+{
+    strcpy(path + strlen(path) - 6, "XXXXXX");
+    int fd = mkstemp(path);
+    ck_assert(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+}
+
+START_TEST(a_trace_is_read_by_the_names_of_its_columns)
+{
+    write_trace("arrival_ms,prompt_tokens,output_tokens\r\n0,374,44\r\n4314.579,396,0\r\n\n4314.579,1,7");
+    struct trace t;
+    ck_assert_msg(trace_read(path, &t) == STATUS_OK, "%s", status_message());
+    ck_assert_int_eq(t.n_rows, 3);
+    ck_assert(t.rows[1].arrival_ms == 4314.579 && t.rows[1].prompt_tokens == 396 && t.rows[1].output_tokens == 0);
+    ck_assert_int_eq(t.rows[2].n_blocks, 0);
+    trace_free(&t);
+    unlink(path);
+    write_trace("output_tokens,other,prefix_blocks,prompt_tokens,arrival_ms\n5,x,0 12  7,1300,3\n6,,,9,4\n");
+    ck_assert_msg(trace_read(path, &t) == STATUS_OK, "%s", status_message());
+    ck_assert(t.n_rows == 2 && t.rows[0].n_blocks == 3 && t.blocks[1] == 12 && t.rows[1].n_blocks == 0);
+    ck_assert(t.rows[0].prompt_tokens == 1300 && t.rows[0].output_tokens == 5 && t.rows[0].arrival_ms == 3);
+    trace_free(&t);
+    unlink(path);
+}
+END_TEST
+
+START_TEST(what_is_wrong_in_a_trace_is_named_with_its_line)
+{
+    static const struct {
+        const char *text, *said;
+    } bad[] = {
+        {"", "has no rows"},
+        {"arrival_ms,prompt_tokens,output_tokens\n", "has no rows"},
+        {"arrival_ms,tokens\n0,1\n", ":1: the header has no column prompt_tokens"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,1,1\n1,2\n", ":3: has no output_tokens"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,0,1\n", ":2: prompt_tokens '0': must be"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,12x,1\n", ":2: prompt_tokens '12x': must be"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,99999999999,1\n", ":2: prompt_tokens"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,1,-1\n", ":2: output_tokens '-1': must be"},
+        {"arrival_ms,prompt_tokens,output_tokens\nnan,1,1\n", ":2: arrival_ms 'nan': must be"},
+        {"arrival_ms,prompt_tokens,output_tokens\n,1,1\n", ":2: arrival_ms '': must be"},
+        {"arrival_ms,prompt_tokens,output_tokens\n5,1,1\n4,1,1\n", ":3: arrival_ms 4 is before"},
+        {"arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n5,1,1,1 b\n", ":2: prefix_blocks '1 b': must be"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        write_trace(bad[i].text);
+        struct trace t;
+        ck_assert_int_eq(trace_read(path, &t), STATUS_INVALID);
+        ck_assert_msg(strstr(status_message(), bad[i].said) != NULL, "%zu: %s", i, status_message());
+        unlink(path);
+    }
+    struct trace t;
+    ck_assert_int_eq(trace_read("/no/such/trace.csv", &t), STATUS_NOT_FOUND);
+}
+END_TEST
+
+static int common(const int32_t *a, int n_a, const int32_t *b, int n_b)
+{
+    int n = 0;
+    while (n < n_a && n < n_b && a[n] == b[n])
+        n++;
+    return n;
+}
+
+START_TEST(prompts_of_a_trace_share_what_their_blocks_share)
+{
+    write_trace("arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n0,1200,1,5 6 7\n0,1500,1,5 6 8\n0,1200,1,5 6 7\n"
+                "0,2000,1,5\n0,700,1,\n0,700,1,\n");
+    struct trace t;
+    ck_assert_msg(trace_read(path, &t) == STATUS_OK, "%s", status_message());
+    unlink(path);
+    enum { MOST = 4000, VOCAB = 30000 };
+    static int32_t tokens[6][MOST];
+    int n[6];
+    for (int i = 0; i < 6; i++)
+        trace_prompt(&t, i, 1, 9, VOCAB, MOST, tokens[i], &n[i]);
+    ck_assert(n[0] == 1200 && n[1] == 1500 && n[3] == 2000 && n[4] == 700);
+    ck_assert_int_eq(common(tokens[0], n[0], tokens[1], n[1]), 1024);
+    ck_assert_int_eq(common(tokens[0], n[0], tokens[2], n[2]), 1200);
+    ck_assert_int_eq(common(tokens[0], n[0], tokens[3], n[3]), 512);
+    ck_assert_int_eq(common(tokens[4], n[4], tokens[5], n[5]), 0);
+    ck_assert_int_lt(common(tokens[3] + 512, 512, tokens[3] + 1024, 512), 10); // no block is another one's repetition
+    for (int i = 0; i < n[3]; i++)
+        ck_assert(tokens[3][i] >= 0 && tokens[3][i] < VOCAB);
+    // Scaled down, blocks shrink with their prompts.
+    for (int i = 0; i < 2; i++)
+        trace_prompt(&t, i, 0.1, 9, VOCAB, MOST, tokens[i], &n[i]);
+    ck_assert(n[0] == 120 && n[1] == 150);
+    ck_assert_int_eq(common(tokens[0], n[0], tokens[1], n[1]), 102);
+    trace_prompt(&t, 0, 1e-6, 9, VOCAB, MOST, tokens[0], &n[0]);
+    ck_assert_int_eq(n[0], 1);
+    trace_prompt(&t, 0, 10, 9, VOCAB, MOST, tokens[0], &n[0]);
+    ck_assert_int_eq(n[0], MOST);
+    trace_free(&t);
+}
+END_TEST
+
+// ---- needle ---------------------------------------------------------------------------------------------------------
+
+static int occurrences(const char *text, const char *part)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, part)); at++)
+        n++;
+    return n;
+}
+
+// How many four-digit numbers stand in a text, and whether `value` is among them.
+static int count_values(const char *text, const char *value, bool *found_p)
+{
+    int n = 0;
+    *found_p = false;
+    for (const char *at = text; (at = strpbrk(at, "0123456789")); at += 4, n++) {
+        ck_assert_uint_eq(strspn(at, "0123456789"), 4);
+        *found_p |= strncmp(at, value, 4) == 0;
+    }
+    return n;
+}
+
+// What stands between two marks, the caller's.
+static char *between(const char *text, const char *from, const char *to)
+{
+    const char *start = strstr(text, from);
+    ck_assert_msg(start != NULL, "no '%s' in %s", from, text);
+    start += strlen(from);
+    const char *end = strstr(start, to);
+    ck_assert_msg(end != NULL, "no '%s' in %s", to, text);
+    return mem_format("%.*s", (int)(end - start), start);
+}
+
+START_TEST(a_needle_is_a_question_about_a_fact_in_its_text)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
+    struct tokenizer *tokenizer;
+    ck_assert_msg(tokenizer_open(dir, &tokenizer) == STATUS_OK, "%s", status_message());
+    free(dir);
+    static const int lengths[] = {256, 300, 1000, 4080};
+    for (int i = 0; i < 40; i++) {
+        int length = lengths[i % 4], n;
+        struct needle a, b;
+        int32_t *ids;
+        ck_assert_msg(needle_make(tokenizer, 7, (uint64_t)i, length, &a) == STATUS_OK, "%s", status_message());
+        ck_assert_int_eq(tokenizer_encode(tokenizer, a.prompt, strlen(a.prompt), TOKENIZER_ADD_SPECIAL, &ids, &n),
+                         STATUS_OK);
+        ck_assert_msg(n <= length && n > length - 64, "%d tokens for %d", n, length);
+        free(ids);
+        // A blank and four digits, which stand in the text among those of 6 to 16 facts (fewer in the shortest).
+        char *asked = strstr(a.prompt, "\n\nQuestion: ");
+        ck_assert(asked && occurrences(a.prompt, "Question: ") == 1);
+        ck_assert(strcmp(a.prompt + strlen(a.prompt) - strlen("?\nAnswer:"), "?\nAnswer:") == 0);
+        ck_assert(strlen(a.answer) == 5 && a.answer[0] == ' ');
+        bool found;
+        int facts = count_values(a.prompt, a.answer + 1, &found);
+        ck_assert(found && facts >= (length < 400 ? 3 : 6) && facts <= 16);
+        // The name and the attribute that are asked for belong to one fact, that of the answer.
+        bool which = strstr(asked, "Which "), of = strstr(asked, "What is the ");
+        char *attribute = which ? between(asked, "Which ", " does ")
+                          : of  ? between(asked, "What is the ", " of ")
+                                : between(asked, "'s ", "?");
+        char *name = which ? between(asked, " does ", " have?")
+                     : of  ? between(asked, " of ", "?")
+                           : between(asked, "is ", "'s ");
+        char *forms[] = {mem_format("The %s of %s is%s.", attribute, name, a.answer),
+                         mem_format("%s's %s is%s.", name, attribute, a.answer),
+                         mem_format("%s has the %s%s.", name, attribute, a.answer)};
+        int stated = 0;
+        for (int f = 0; f < 3; f++) {
+            stated += occurrences(a.prompt, forms[f]);
+            free(forms[f]);
+        }
+        ck_assert_int_eq(stated, 1);
+        free(name);
+        free(attribute);
+        // The same again for the same seed, another for another.
+        needle_make(tokenizer, 7, (uint64_t)i, length, &b);
+        ck_assert_str_eq(a.prompt, b.prompt);
+        needle_free(&b);
+        needle_make(tokenizer, 8, (uint64_t)i, length, &b);
+        ck_assert_str_ne(a.prompt, b.prompt);
+        needle_free(&b);
+        needle_free(&a);
+    }
+    struct needle none;
+    ck_assert_int_eq(needle_make(tokenizer, 7, 1, 255, &none), STATUS_INVALID);
+    tokenizer_free(tokenizer);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("workload");
+    TCase *tcase = tcase_create("workload");
+    tcase_add_test(tcase, percentiles_are_interpolated_as_by_hand);
+    tcase_add_test(tcase, constant_arrivals_are_evenly_apart);
+    tcase_add_test(tcase, poisson_arrivals_have_the_rate_and_the_spread_of_exponential_gaps);
+    tcase_add_test(tcase, streams_of_random_numbers_are_apart_and_even);
+    tcase_add_test(tcase, a_trace_is_read_by_the_names_of_its_columns);
+    tcase_add_test(tcase, what_is_wrong_in_a_trace_is_named_with_its_line);
+    tcase_add_test(tcase, prompts_of_a_trace_share_what_their_blocks_share);
+    tcase_add_test(tcase, a_needle_is_a_question_about_a_fact_in_its_text);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
