@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/tiles.h"
+
 #define FOR_CPU(features) __attribute__((target(features)))
 #endif
 
@@ -91,9 +95,52 @@ FOR_CPU("avx512f,avx512vnni") static int avx512_int8(int iterations)
     const __m512i x = _mm512_set1_epi32(seed);
     LOOP(__m512i, 24, _mm512_set1_epi32(i), avx512_dot(sum[i], x));
 }
+
+// Four tiles of sums, as the kernel has them.
+static void tiles_start(void)
+{
+    struct tile_config config = {.palette = 1};
+    for (int t = 0; t < TILE_COUNT; t++) {
+        config.rows[t] = TILE_MOST_ROWS;
+        config.row_bytes[t] = 4 * TILE_WORDS;
+    }
+    tile_configure(&config); // and clears them
+}
+
+static int tiles_end(void)
+{
+    int sums[TILE_MOST_ROWS][TILE_WORDS];
+    tile_store(0, sums, sizeof sums[0]);
+    tile_release();
+    return sums[0][0];
+}
+
+static int amx_bf16(int iterations)
+{
+    tiles_start();
+    for (int turn = 0; turn < iterations; turn++) {
+        tile_dot_bf16(0, 4, 6);
+        tile_dot_bf16(1, 4, 7);
+        tile_dot_bf16(2, 5, 6);
+        tile_dot_bf16(3, 5, 7);
+    }
+    return tiles_end();
+}
+
+static int amx_int8(int iterations)
+{
+    tiles_start();
+    for (int turn = 0; turn < iterations; turn++) {
+        tile_dot_bytes(0, 4, 6);
+        tile_dot_bytes(1, 4, 7);
+        tile_dot_bytes(2, 5, 6);
+        tile_dot_bytes(3, 5, 7);
+    }
+    return tiles_end();
+}
 #endif
 
-enum feature { ANY, AVX2, AVX512, AVX512_BF16, AVX512_VNNI };
+enum feature { ANY, AVX2, AVX512, AVX512_BF16, AVX512_VNNI, AMX };
 
 static bool cpu_has(enum feature feature)
 {
@@ -104,6 +151,7 @@ static bool cpu_has(enum feature feature)
     case AVX512: return __builtin_cpu_supports("avx512f");
     case AVX512_BF16: return __builtin_cpu_supports("avx512bf16");
     case AVX512_VNNI: return __builtin_cpu_supports("avx512vnni");
+    case AMX: return cpu_isa_at(CPU_ISA_AMX) != NULL; // also asks for the tiles
     default: break;
     }
 #endif
@@ -117,8 +165,10 @@ static const struct {
     struct probe_loop loop;
 } loops[] = {
 #if defined(__x86_64__)
+    {PROBE_INT8, AMX, {"tdpbusd", 4 * 16 * 16 * 64 * 2, amx_int8}},
     {PROBE_INT8, AVX512_VNNI, {"vpdpbusd zmm", 24 * 64 * 2, avx512_int8}},
     {PROBE_INT8, AVX2, {"vpmaddubsw ymm", 8 * 32 * 2, avx2_int8}},
+    {PROBE_BF16, AMX, {"tdpbf16ps", 4 * 16 * 16 * 32 * 2, amx_bf16}},
     {PROBE_BF16, AVX512_BF16, {"vdpbf16ps zmm", 24 * 32 * 2, avx512_bf16}},
     {PROBE_F32, AVX512, {"vfmadd231ps zmm", 24 * 16 * 2, avx512_f32}},
     {PROBE_F32, AVX2, {"vfmadd231ps ymm", 12 * 8 * 2, avx2_f32}},

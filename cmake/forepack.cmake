@@ -34,13 +34,14 @@ set(FOREPACK_TEST_ENVIRONMENT
     "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
     "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
 
-# forepack_test(NAME [SOURCES extra...] [RANKS n] [TIMEOUT seconds] LIBS libraries...): tests/NAME.c under Check.
-# With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve).
+# forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [TIMEOUT seconds] LIBS libraries...): tests/NAME.c under
+# Check. With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve). With EACH it is one test
+# for each word, which is its argument; exit code 77 means that this machine cannot run it.
 function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
   endif()
@@ -51,8 +52,16 @@ function(forepack_test name)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} --oversubscribe
              --bind-to none $<TARGET_FILE:${name}>)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+    set(tests ${name})
+  elseif(arg_EACH)
+    foreach(word ${arg_EACH})
+      add_test(NAME ${name}_${word} COMMAND ${name} ${word})
+      set_tests_properties(${name}_${word} PROPERTIES SKIP_RETURN_CODE 77)
+      list(APPEND tests ${name}_${word})
+    endforeach()
   else()
     add_test(NAME ${name} COMMAND ${name})
+    set(tests ${name})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")
+  set_tests_properties(${tests} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")
 endfunction()

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "kernels/cpu/isa.h"
+#include "tests/isa_levels.h"
 #include "tests/kernel_fixture.h"
 
 enum {
@@ -300,15 +300,10 @@ static void mix_batch(struct mixer *mixer, struct model *m)
 // Variant: instruction set, dtype, threads - 1.
 START_TEST(packed_chunked_and_alone_are_the_same_bits)
 {
-    enum cpu_isa_level level = (enum cpu_isa_level)(_i / 2 / DTYPES);
+    const struct cpu_isa *isa = isas[_i / 2 / DTYPES], *best = cpu_isa_best();
     enum dtype dtype = dtypes[_i / 2 % DTYPES];
-    if (!cpu_isa_at(level)) {
-        printf("skipped: this machine lacks instruction set %d\n", level);
-        return;
-    }
-    const struct cpu_isa *best = cpu_isa_best();
-    if (QUICK && cpu_isa_at(level) != best) return;
-    cpu_isa_limit(level);
+    if (QUICK && isa != best) return;
+    cpu_isa_prefer(isa);
     struct model alone, mixed;
     model_open(&alone, dtype, 1);
     model_open(&mixed, dtype, 1 + _i % 2);
@@ -321,7 +316,7 @@ START_TEST(packed_chunked_and_alone_are_the_same_bits)
     for (int i = 0; i < BLOCKS; i++)
         mixer.free_blocks[i] = i;
     random_state = 0x2545f4914f6cdd1du + (uint64_t)_i;
-    int batches = cpu_isa_at(level) == best ? QUICK ? 25 : 300 : 60;
+    int batches = isa == best ? QUICK ? 25 : 300 : 60;
     for (int i = 0; i < batches; i++)
         mix_batch(&mixer, &mixed);
     mixed.b->ops->close(mixed.b);
@@ -332,8 +327,7 @@ END_TEST
 START_TEST(products_are_the_same_bits_for_any_number_of_rows)
 {
     enum { ROWS = 200, K = 1100, N = 70 };
-    if (!cpu_isa_at((enum cpu_isa_level)(_i / DTYPES))) return;
-    cpu_isa_limit((enum cpu_isa_level)(_i / DTYPES));
+    cpu_isa_prefer(isas[_i / DTYPES]);
     struct backend_shape shape = {.n_layers = 1,
                                   .n_heads = 1,
                                   .n_kv_heads = 1,
@@ -375,10 +369,8 @@ END_TEST
 START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
-    if (!cpu_isa_at((enum cpu_isa_level)(_i / 2)) ||
-        (QUICK && cpu_isa_at((enum cpu_isa_level)(_i / 2)) != cpu_isa_best()))
-        return;
-    cpu_isa_limit((enum cpu_isa_level)(_i / 2));
+    if (QUICK && isas[_i / 2] != cpu_isa_best()) return;
+    cpu_isa_prefer(isas[_i / 2]);
     float inv_freq[D / 2];
     for (int i = 0; i < D / 2; i++)
         inv_freq[i] = powf(10000, -2 * (float)i / D);
@@ -439,13 +431,14 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (!choose_isas(argc, argv)) return EXIT_SKIPPED;
     Suite *suite = suite_create("exactness");
     TCase *tcase = tcase_create("exactness");
-    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * DTYPES * CPU_ISA_COUNT);
-    tcase_add_loop_test(tcase, products_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * CPU_ISA_COUNT);
-    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 2 * CPU_ISA_COUNT);
+    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * DTYPES * n_isas);
+    tcase_add_loop_test(tcase, products_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 2 * n_isas);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

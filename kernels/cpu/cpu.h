@@ -38,7 +38,7 @@ struct weight {
     enum weight_kind kind;
     bool gate_up;          // columns interleaved for LINEAR_SWIGLU
     int64_t rows, columns; // N, K; a vector has one row
-    int words;             // of K
+    int words;             // of K, of a MATRIX padded to a multiple of the kernel's step_words
     uint32_t *panels;      // MATRIX: [N / PANEL_COLUMNS][words][PANEL_COLUMNS], zeros beyond N and K
     int groups;            // int8: scales of an output, 1 or one per GROUP_SIZE of K
     float *scale;          // int8: [N / PANEL_COLUMNS][groups][PANEL_COLUMNS]

@@ -2,36 +2,69 @@
 // Chooses among the instruction sets that kernels.c was compiled for.
 #include "kernels/cpu/isa.h"
 
-extern const struct cpu_isa cpu_isa_portable;
 #ifdef FOREPACK_X86
-extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512_bf16;
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
-static enum cpu_isa_level limit = CPU_ISA_COUNT - 1;
+extern const struct cpu_isa cpu_isa_portable;
 
-void cpu_isa_limit(enum cpu_isa_level level)
+#ifdef FOREPACK_X86
+extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512_vnni, cpu_isa_avx512_bf16, cpu_isa_amx;
+
+// The state of tiles is large, so Linux (since 5.16) wants to be asked for it, once for all threads of a process.
+static bool tiles_allowed(void)
 {
-    limit = level;
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+// The highest level of this machine.
+static enum cpu_isa_level machine_level(void)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return CPU_ISA_PORTABLE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq"))
+        return CPU_ISA_AVX2;
+    if (!__builtin_cpu_supports("avx512vnni")) return CPU_ISA_AVX512;
+    if (!__builtin_cpu_supports("avx512bf16")) return CPU_ISA_AVX512_VNNI;
+    if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") ||
+        !__builtin_cpu_supports("amx-int8") || !tiles_allowed())
+        return CPU_ISA_AVX512_BF16;
+    return CPU_ISA_AMX;
+}
+#else
+static enum cpu_isa_level machine_level(void)
+{
+    return CPU_ISA_PORTABLE;
+}
+#endif
+
+static const struct cpu_isa *const levels[CPU_ISA_COUNT] = {
+    [CPU_ISA_PORTABLE] = &cpu_isa_portable,
+#ifdef FOREPACK_X86
+    [CPU_ISA_AVX2] = &cpu_isa_avx2,
+    [CPU_ISA_AVX512] = &cpu_isa_avx512,
+    [CPU_ISA_AVX512_VNNI] = &cpu_isa_avx512_vnni,
+    [CPU_ISA_AVX512_BF16] = &cpu_isa_avx512_bf16,
+    [CPU_ISA_AMX] = &cpu_isa_amx,
+#endif
+};
+
+static const struct cpu_isa *preferred;
+
+void cpu_isa_prefer(const struct cpu_isa *isa)
+{
+    preferred = isa;
 }
 
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level)
 {
-#ifdef FOREPACK_X86
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    bool dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    if (level == CPU_ISA_AVX512_BF16 && avx512 && dots) return &cpu_isa_avx512_bf16;
-    if (level == CPU_ISA_AVX512 && avx512) return &cpu_isa_avx512;
-    if (level == CPU_ISA_AVX2 && avx2) return &cpu_isa_avx2;
-#endif
-    return level == CPU_ISA_PORTABLE ? &cpu_isa_portable : NULL;
+    return level <= machine_level() ? levels[level] : NULL;
 }
 
 const struct cpu_isa *cpu_isa_best(void)
 {
-    for (int level = limit; level > CPU_ISA_PORTABLE; level--)
-        if (cpu_isa_at((enum cpu_isa_level)level)) return cpu_isa_at((enum cpu_isa_level)level);
-    return &cpu_isa_portable;
+    return preferred ? preferred : levels[machine_level()];
 }

@@ -18,7 +18,16 @@
 #include "kernels/backend.h"
 #include "kernels/convert.h"
 
-enum cpu_isa_level { CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_AVX512_BF16, CPU_ISA_COUNT };
+// Each has all that those before it have.
+enum cpu_isa_level {
+    CPU_ISA_PORTABLE,
+    CPU_ISA_AVX2,
+    CPU_ISA_AVX512,
+    CPU_ISA_AVX512_VNNI,
+    CPU_ISA_AVX512_BF16,
+    CPU_ISA_AMX,
+    CPU_ISA_COUNT
+};
 
 enum {
     PANEL_COLUMNS = 64,     // outputs of a weight that are packed and computed together
@@ -133,6 +142,7 @@ static inline size_t probe_scratch_floats(int n, int head_size)
 struct cpu_isa {
     const char *name;
     int vector_floats; // also the unit in which a gate_up weight interleaves gate and up columns
+    int step_words;    // panels hold a multiple of so many words of K, zeros beyond K; rows of x have room for them
 
     void (*panel_product)(const struct panel_product *p);
     // out [n] = bytes q + 128, returns their scale; x is bf16 or f32.
@@ -152,9 +162,9 @@ struct cpu_isa {
     void (*probe)(const struct probe_tile *tile);
 };
 
-// NULL when the build or the machine lacks it. `level` is one of enum cpu_isa_level.
+// NULL when the build or the machine lacks it.
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level);
-// The best there is, not above the limit.
+// The best there is.
 const struct cpu_isa *cpu_isa_best(void);
-// For tests: backends opened afterwards use nothing above `level`. Not thread-safe.
-void cpu_isa_limit(enum cpu_isa_level level);
+// For tests: the best for backends opened afterwards is this one. Not thread-safe.
+void cpu_isa_prefer(const struct cpu_isa *isa);

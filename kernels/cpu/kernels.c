@@ -6,6 +6,10 @@
 
 #include "kernels/cpu/kernel_product.h"
 
+#ifdef CPU_TILES
+#include "kernels/cpu/kernel_tiles.h"
+#endif
+
 #include "kernels/cpu/kernel_rows.h"
 
 #include "kernels/cpu/kernel_attention.h"
@@ -14,7 +18,13 @@ extern const struct cpu_isa CPU_ISA_SYMBOL;
 const struct cpu_isa CPU_ISA_SYMBOL = {
     .name = CPU_ISA_NAME,
     .vector_floats = VEC,
+#ifdef CPU_TILES
+    .step_words = TILE_WORDS,
+    .panel_product = panel_product_by_tiles,
+#else
+    .step_words = 1,
     .panel_product = panel_product,
+#endif
     .quantise = quantise,
     .panel_finish = panel_finish,
     .rmsnorm_row = rmsnorm_row,

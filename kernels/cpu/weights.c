@@ -139,7 +139,9 @@ static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t
 {
     struct weight *w = mem_alloc(sizeof *w);
     *w = (struct weight){.next = cpu->weights, .kind = kind, .rows = rows, .columns = columns};
-    w->words = kind == WEIGHT_MATRIX ? product_words((int)columns, cpu->product) : words_of((int)columns, cpu->bf16);
+    int step = cpu->isa->step_words;
+    w->words = kind == WEIGHT_MATRIX ? (product_words((int)columns, cpu->product) + step - 1) / step * step
+                                     : words_of((int)columns, cpu->bf16);
     return cpu->weights = w; // from here on close frees it
 }
 
@@ -278,7 +280,7 @@ void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, flo
     size_t step = table->head ? PANEL_COLUMNS : 1;
     const uint32_t *words = table->table + (size_t)row * (size_t)table->words;
     if (table->head)
-        words = table->head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)table->words * PANEL_COLUMNS +
+        words = table->head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)table->head->words * PANEL_COLUMNS +
                 row % PANEL_COLUMNS;
     for (int64_t i = 0; i < table->columns; i++) {
         uint32_t word = words[(size_t)(bf16 ? i / 2 : i) * step];

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// AMX, the few instructions of it that products need: eight tiles of up to 16 rows of 64 bytes in every core, and
+// sums of products of them. A tile is named by a digit, 0 to 7.
+//
+// With CPU_TILES_EMULATED they are plain C that does the same, so that the kernel written with them can be tested on
+// any machine; nothing but tests is built so. It also asserts what the instructions fault on.
+#pragma once
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { TILE_COUNT = 8, TILE_MOST_ROWS = 16, TILE_WORDS = 16 };
+
+// Shapes of the tiles, as the instruction reads them.
+struct tile_config {
+    uint8_t palette, start_row, reserved[14]; // palette: 1
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+#ifndef CPU_TILES_EMULATED
+
+static inline void tile_configure(const struct tile_config *config)
+{
+    __asm__ volatile("ldtilecfg %0" ::"m"(*config));
+}
+
+// Tiles in use cost every switch of threads 8 KiB and keep a core out of deep sleep.
+static inline void tile_release(void)
+{
+    __asm__ volatile("tilerelease");
+}
+
+#define tile_zero(t) __asm__ volatile("tilezero %%tmm" #t ::)
+// Rows are `stride` bytes apart.
+#define tile_load(t, from, stride)                                                                                     \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
+#define tile_store(t, to, stride)                                                                                      \
+    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(to)), "r"((size_t)(stride)) : "memory")
+// c [rows][columns] += a [rows][words] times b [words][columns], words of two bf16, sums f32.
+#define tile_dot_bf16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+// Likewise words of four bytes, those of a unsigned and of b signed, sums 32-bit integers.
+#define tile_dot_bytes(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+
+#else
+
+#include "kernels/convert.h"
+
+struct tile {
+    int rows, words;
+    uint32_t word[TILE_MOST_ROWS][TILE_WORDS];
+};
+
+static _Thread_local struct tile tile_bank[TILE_COUNT];
+
+static inline void tile_configure(const struct tile_config *config)
+{
+    assert(config->palette == 1 && config->start_row == 0);
+    memset(tile_bank, 0, sizeof tile_bank);
+    for (int i = 0; i < TILE_COUNT; i++) {
+        assert(config->rows[i] <= TILE_MOST_ROWS && config->row_bytes[i] <= 4 * TILE_WORDS);
+        tile_bank[i].rows = config->rows[i];
+        tile_bank[i].words = config->row_bytes[i] / 4;
+    }
+}
+
+static inline void tile_release(void)
+{
+    memset(tile_bank, 0, sizeof tile_bank); // no rows: from here on everything but tile_configure would fault
+}
+
+static inline void tile_zero(int t)
+{
+    assert(tile_bank[t].rows);
+    memset(tile_bank[t].word, 0, sizeof tile_bank[t].word);
+}
+
+static inline void tile_load(int t, const void *from, size_t stride)
+{
+    assert(tile_bank[t].rows);
+    for (int r = 0; r < tile_bank[t].rows; r++)
+        memcpy(tile_bank[t].word[r], (const char *)from + (size_t)r * stride, (size_t)tile_bank[t].words * 4);
+}
+
+static inline void tile_store(int t, void *to, size_t stride)
+{
+    assert(tile_bank[t].rows);
+    for (int r = 0; r < tile_bank[t].rows; r++)
+        memcpy((char *)to + (size_t)r * stride, tile_bank[t].word[r], (size_t)tile_bank[t].words * 4);
+}
+
+static inline void tile_dot_check(const struct tile *c, const struct tile *a, const struct tile *b)
+{
+    assert(c->rows && c->rows == a->rows && a->words == b->rows && b->words == c->words && c != a && c != b && a != b);
+}
+
+// As the instruction: the products of even and of odd elements are summed apart over the words, then both added to c.
+static inline void tile_dot_bf16(int ct, int at, int bt)
+{
+    struct tile *c = &tile_bank[ct], *a = &tile_bank[at], *b = &tile_bank[bt];
+    tile_dot_check(c, a, b);
+    for (int r = 0; r < c->rows; r++) {
+        float even[TILE_WORDS] = {0}, odd[TILE_WORDS] = {0};
+        for (int k = 0; k < a->words; k++) {
+            float x_even = f32_from_bits(a->word[r][k] << 16), x_odd = f32_from_bits(a->word[r][k] & 0xffff0000u);
+            for (int i = 0; i < c->words; i++) {
+                even[i] += x_even * f32_from_bits(b->word[k][i] << 16);
+                odd[i] += x_odd * f32_from_bits(b->word[k][i] & 0xffff0000u);
+            }
+        }
+        for (int i = 0; i < c->words; i++)
+            c->word[r][i] = f32_bits(f32_from_bits(c->word[r][i]) + (even[i] + odd[i]));
+    }
+}
+
+static inline void tile_dot_bytes(int ct, int at, int bt)
+{
+    struct tile *c = &tile_bank[ct], *a = &tile_bank[at], *b = &tile_bank[bt];
+    tile_dot_check(c, a, b);
+    for (int r = 0; r < c->rows; r++)
+        for (int k = 0; k < a->words; k++)
+            for (int i = 0; i < c->words; i++)
+                for (int shift = 0; shift < 32; shift += 8) {
+                    int x = a->word[r][k] >> shift & 0xff, w = (int8_t)(b->word[k][i] >> shift & 0xff);
+                    c->word[r][i] += (uint32_t)(x * w);
+                }
+}
+
+#endif
