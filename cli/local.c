@@ -44,9 +44,8 @@ static void take_token(struct run *run, const struct sampled_token *token)
         json_t *top = json_array();
         for (int i = 0; i < token->n_top; i++)
             json_array_append_new(top, json_pack("[i,f]", token->top_id[i], (double)token->top_logprob[i]));
-        json_array_append_new(run->answer->logprobs,
-                              json_pack("{s:i,s:f,s:o}", "token_id", token->token, "logprob", (double)token->logprob,
-                                        "top", top));
+        json_array_append_new(run->answer->logprobs, json_pack("{s:i,s:f,s:o}", "token_id", token->token, "logprob",
+                                                               (double)token->logprob, "top", top));
     }
     struct text_piece piece;
     text_stream_push(run->text, token->token, run->n_tokens >= run->spec->sampling.min_tokens, &piece);
@@ -66,7 +65,8 @@ static void on_report(void *arg, const struct step_report *report)
 }
 
 // The prompt's token ids, however it was given.
-static enum status tokenise(const struct tokenizer *tokenizer, const struct request_spec *spec, int32_t **ids_p, int *n_p)
+static enum status tokenise(const struct tokenizer *tokenizer, const struct request_spec *spec, int32_t **ids_p,
+                            int *n_p)
 {
     if (spec->n_token_ids) {
         *ids_p = mem_copy(spec->token_ids, (size_t)spec->n_token_ids * sizeof *spec->token_ids);
@@ -87,12 +87,12 @@ static void complete(struct run *run, int prompt_tokens)
     int64_t now = clock_now_us();
     const char *reason = run->stopped || run->finish == SEQUENCE_STOP ? "stop" : "length";
     int64_t ttft_us = run->first_us ? run->first_us - run->started_us : now - run->started_us;
-    run->answer->completion = json_pack(
-        "{s:s,s:{s:i,s:i,s:i,s:i,s:i,s:i},s:{s:f,s:f,s:f,s:o,s:o,s:o}}", "finish_reason", reason, "usage",
-        "prompt_tokens", prompt_tokens, "scored_tokens", 0, "kept_tokens", prompt_tokens, "cached_tokens", 0,
-        "completion_tokens", run->n_tokens, "replays", 0, "timing", "queue_ms", 0.0, "score_ms", 0.0, "pack_wait_ms", 0.0,
-        "prefill_ms", milliseconds(ttft_us), "ttft_ms", milliseconds(ttft_us), "total_ms",
-        milliseconds(now - run->started_us));
+    run->answer->completion =
+        json_pack("{s:s,s:{s:i,s:i,s:i,s:i,s:i,s:i},s:{s:f,s:f,s:f,s:o,s:o,s:o}}", "finish_reason", reason, "usage",
+                  "prompt_tokens", prompt_tokens, "scored_tokens", 0, "kept_tokens", prompt_tokens, "cached_tokens", 0,
+                  "completion_tokens", run->n_tokens, "replays", 0, "timing", "queue_ms", 0.0, "score_ms", 0.0,
+                  "pack_wait_ms", 0.0, "prefill_ms", milliseconds(ttft_us), "ttft_ms", milliseconds(ttft_us),
+                  "total_ms", milliseconds(now - run->started_us));
     if (run->spec->return_kept) {
         json_object_set_new(run->answer->completion, "kept", json_pack("[[i,i]]", 0, prompt_tokens - 1));
     }
@@ -157,7 +157,8 @@ static enum status run_model(const struct tokenizer *tokenizer, const int32_t *i
     };
     status = engine_open(&options, comm, &engine);
     if (status == STATUS_OK) {
-        const struct scheduler_limits limits = {rows, 1, context, options.n_kv_blocks};
+        const struct scheduler_limits limits = {
+            .token_budget = rows, .max_seqs = 1, .context_tokens = context, .kv_blocks = options.n_kv_blocks};
         const struct sequence_request sequence = {
             .id = 1, .tokens = ids, .n_tokens = n, .prompt_tokens = n, .sampling = sampling};
         status = drive(engine, &limits, run, &sequence);

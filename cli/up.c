@@ -24,8 +24,8 @@
 #include "cli/remote.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *dtype, *log_level;
-    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, drain_ms, min_tokens;
+    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *log_level;
+    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms, drain_ms, min_tokens;
 } o;
 
 // clang-format off
@@ -61,6 +61,10 @@ static const struct option options[] = {
      .unit = "sequences", .help = "sequences of one node at once"},
     {.name = "kv-blocks", .type = OPTION_INT, .value = &o.kv_blocks, .default_text = "0", .max = 1e9, .unit = "blocks",
      .help = "KV cache of each worker group; 0 is a full context per sequence, at most 1 GiB"},
+    {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &o.prefix_cache, .default_text = "on", .choices = "on|off",
+     .help = "full KV blocks serve prompts that begin with the same tokens"},
+    {.name = "itl-target-ms", .type = OPTION_INT, .value = &o.itl_target_ms, .default_text = "0", .max = 3600000,
+     .unit = "ms", .help = "pass of a worker group with decodes and prompts; 0: twice the time of its decodes"},
     {.name = "-Network"},
     {.name = "host", .type = OPTION_STRING, .value = &o.host, .default_text = "127.0.0.1", .help = "address the router listens on"},
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
@@ -168,6 +172,8 @@ static void node_arguments(const struct child *c, struct arguments *a)
     add_number(a, "--token-budget", o.token_budget);
     add_number(a, "--max-seqs", o.max_seqs);
     if (worker && o.kv_blocks) add_number(a, "--kv-blocks", o.kv_blocks);
+    if (worker && o.itl_target_ms) add_number(a, "--itl-target-ms", o.itl_target_ms);
+    add_pair(a, "--prefix-cache", o.prefix_cache);
     add_pair(a, "--log-level", o.log_level);
 }
 

@@ -1,36 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stack of free block numbers, and one flag per block that catches a block given back twice.
+// See kv_pool.h. A block is blank and free (on a stack), held, or published and free (in a list, the one given back
+// longest ago first); published ones are in a hash table too, held or free.
 #include "engine/kv_pool.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
+enum { NONE = -1 };
+
+struct kv_block {
+    int holders;
+    kv_chain chain; // 0: blank, else published under `key`
+    struct kv_key key;
+    int32_t same_hash;      // next in its bucket
+    int32_t older, younger; // while published and free
+};
+
 struct kv_pool {
     int n_blocks;
-    int n_free;
-    int32_t *free_blocks; // [n_blocks] a stack: the block given back last is taken first, its memory is warmest
-    bool *taken;          // [n_blocks]
+    int n_blank, n_published_free;
+    int32_t *blank_blocks; // [n_blocks] a stack: the block given back last is taken first, its memory is warmest
+    struct kv_block *blocks;
+    int32_t oldest, youngest;
+    kv_chain last_chain;
+    int32_t *buckets; // [n_buckets] a power of two
+    uint32_t n_buckets;
 };
 
 struct kv_pool *kv_pool_create(int n_blocks)
 {
     assert(n_blocks >= 1);
     struct kv_pool *pool = mem_alloc(sizeof *pool);
-    pool->n_blocks = pool->n_free = n_blocks;
-    pool->free_blocks = mem_alloc_array((size_t)n_blocks, sizeof *pool->free_blocks);
-    pool->taken = mem_alloc_array((size_t)n_blocks, sizeof *pool->taken);
+    pool->n_blocks = pool->n_blank = n_blocks;
+    pool->blank_blocks = mem_alloc_array((size_t)n_blocks, sizeof *pool->blank_blocks);
+    pool->blocks = mem_alloc_array((size_t)n_blocks, sizeof *pool->blocks);
     for (int i = 0; i < n_blocks; i++)
-        pool->free_blocks[i] = n_blocks - 1 - i;
+        pool->blank_blocks[i] = n_blocks - 1 - i;
+    pool->oldest = pool->youngest = NONE;
+    pool->n_buckets = 1;
+    while (pool->n_buckets < (uint32_t)n_blocks)
+        pool->n_buckets *= 2;
+    pool->buckets = mem_alloc_array(pool->n_buckets, sizeof *pool->buckets);
+    for (uint32_t b = 0; b < pool->n_buckets; b++)
+        pool->buckets[b] = NONE;
     return pool;
 }
 
 void kv_pool_destroy(struct kv_pool *pool)
 {
-    assert(pool->n_free == pool->n_blocks);
-    free(pool->free_blocks);
-    free(pool->taken);
+    assert(kv_pool_free_blocks(pool) == pool->n_blocks);
+    free(pool->blank_blocks);
+    free(pool->blocks);
+    free(pool->buckets);
     free(pool);
 }
 
@@ -41,24 +65,124 @@ int kv_pool_size(const struct kv_pool *pool)
 
 int kv_pool_free_blocks(const struct kv_pool *pool)
 {
-    return pool->n_free;
+    return pool->n_blank + pool->n_published_free;
+}
+
+// ---- the list of published blocks that nobody holds ----
+
+static void list_add_youngest(struct kv_pool *pool, int32_t block)
+{
+    struct kv_block *b = &pool->blocks[block];
+    b->older = pool->youngest;
+    b->younger = NONE;
+    *(b->older == NONE ? &pool->oldest : &pool->blocks[b->older].younger) = block;
+    pool->youngest = block;
+    pool->n_published_free++;
+}
+
+static void list_remove(struct kv_pool *pool, int32_t block)
+{
+    const struct kv_block *b = &pool->blocks[block];
+    *(b->older == NONE ? &pool->oldest : &pool->blocks[b->older].younger) = b->younger;
+    *(b->younger == NONE ? &pool->youngest : &pool->blocks[b->younger].older) = b->older;
+    pool->n_published_free--;
+}
+
+// ---- the table of published blocks ----
+
+static int32_t *bucket_of(const struct kv_pool *pool, const struct kv_key *key)
+{
+    uint64_t state = key->before;
+    for (int i = 0; i < KV_BLOCK_TOKENS; i++) {
+        state ^= (uint64_t)(uint32_t)key->token[i] << 32 | (uint32_t)key->position[i];
+        state *= 0x9e3779b97f4a7c15u;
+        state ^= state >> 29;
+    }
+    return &pool->buckets[(state * 0xbf58476d1ce4e5b9u >> 32) & (pool->n_buckets - 1)];
+}
+
+static bool same_key(const struct kv_key *a, const struct kv_key *b)
+{
+    return a->before == b->before && memcmp(a->token, b->token, sizeof a->token) == 0 &&
+           memcmp(a->position, b->position, sizeof a->position) == 0;
+}
+
+int32_t kv_pool_find(const struct kv_pool *pool, const struct kv_key *key, kv_chain *chain_p)
+{
+    int32_t block = *bucket_of(pool, key);
+    while (block != NONE && !same_key(&pool->blocks[block].key, key))
+        block = pool->blocks[block].same_hash;
+    if (block != NONE) *chain_p = pool->blocks[block].chain;
+    return block;
+}
+
+static void forget(struct kv_pool *pool, int32_t block)
+{
+    struct kv_block *b = &pool->blocks[block];
+    int32_t *link = bucket_of(pool, &b->key);
+    while (*link != block)
+        link = &pool->blocks[*link].same_hash;
+    *link = b->same_hash;
+    b->chain = 0;
+}
+
+// ---- taking and giving ----
+
+static int32_t take_one(struct kv_pool *pool)
+{
+    if (pool->n_blank) return pool->blank_blocks[--pool->n_blank];
+    int32_t block = pool->oldest;
+    list_remove(pool, block);
+    forget(pool, block);
+    return block;
 }
 
 bool kv_pool_take(struct kv_pool *pool, int n, int32_t *blocks)
 {
-    if (n > pool->n_free) return false;
+    if (n > kv_pool_free_blocks(pool)) return false;
     for (int i = 0; i < n; i++) {
-        blocks[i] = pool->free_blocks[--pool->n_free];
-        pool->taken[blocks[i]] = true;
+        blocks[i] = take_one(pool);
+        pool->blocks[blocks[i]].holders = 1;
     }
     return true;
 }
 
 void kv_pool_give(struct kv_pool *pool, const int32_t *blocks, int n)
 {
-    for (int i = 0; i < n; i++) {
-        assert(blocks[i] >= 0 && blocks[i] < pool->n_blocks && pool->taken[blocks[i]]);
-        pool->taken[blocks[i]] = false;
-        pool->free_blocks[pool->n_free++] = blocks[i];
+    for (int i = n - 1; i >= 0; i--) { // the last first: it is to be forgotten first
+        assert(blocks[i] >= 0 && blocks[i] < pool->n_blocks);
+        struct kv_block *b = &pool->blocks[blocks[i]];
+        assert(b->holders > 0);
+        if (--b->holders) continue;
+        if (b->chain) {
+            list_add_youngest(pool, blocks[i]);
+        } else {
+            pool->blank_blocks[pool->n_blank++] = blocks[i];
+        }
     }
+}
+
+void kv_pool_hold(struct kv_pool *pool, int32_t block)
+{
+    assert(block >= 0 && block < pool->n_blocks && pool->blocks[block].chain);
+    if (pool->blocks[block].holders++ == 0) list_remove(pool, block);
+}
+
+int32_t kv_pool_publish(struct kv_pool *pool, const struct kv_key *key, int32_t block, kv_chain *chain_p)
+{
+    int32_t known = kv_pool_find(pool, key, chain_p);
+    if (known == block) return block;
+    if (known != NONE) {
+        kv_pool_hold(pool, known);
+        kv_pool_give(pool, &block, 1);
+        return known;
+    }
+    struct kv_block *b = &pool->blocks[block];
+    assert(b->holders > 0 && !b->chain);
+    int32_t *bucket = bucket_of(pool, key);
+    b->key = *key;
+    b->chain = *chain_p = ++pool->last_chain;
+    b->same_hash = *bucket;
+    *bucket = block;
+    return block;
 }

@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds which block of the paged KV cache. Numbers only: the memory itself is the backend's. Owned by the thread
-// that schedules; blocks are KV_BLOCK_TOKENS entries each.
+// Who holds which block of the paged KV cache, and what the blocks hold. Numbers only: the memory itself is the
+// backend's. Owned by the thread that schedules; blocks are KV_BLOCK_TOKENS entries each.
+//
+// A block is taken by one sequence and may be held by several: each gives it back once.
+//
+// Prefix cache: a block that is full can be published under its key: which tokens at which positions stand in it, and
+// in the published block before it. An entry of the cache depends on the rows up to it and on nothing else, so equal
+// keys mean equal bits, and a sequence that is made of the same tokens holds the block instead of computing it.
+// Positions are part of the key since K is stored after RoPE: a prompt of which tokens were dropped can only ever share
+// blocks with a prompt that kept the same tokens at the same places, hence never be taken for the whole one. Tokens and
+// positions are compared, not their hash: a collision would answer one client with another one's text.
+//
+// A published block that nobody holds stays findable until its memory is needed; it counts as free. Those given back
+// longest ago are forgotten first; of one sequence the last block goes before the first, so what remains is always a
+// chain from the start.
 #pragma once
 
 #include <stdbool.h>
@@ -14,11 +27,29 @@ struct kv_pool *kv_pool_create(int n_blocks);
 void kv_pool_destroy(struct kv_pool *pool); // asserts that every block came back
 
 int kv_pool_size(const struct kv_pool *pool);
-int kv_pool_free_blocks(const struct kv_pool *pool);
+int kv_pool_free_blocks(const struct kv_pool *pool); // nobody holds them
 
 // All `n` blocks or none (false).
 bool kv_pool_take(struct kv_pool *pool, int n, int32_t *blocks);
-void kv_pool_give(struct kv_pool *pool, const int32_t *blocks, int n); // asserts that they were taken
+void kv_pool_give(struct kv_pool *pool, const int32_t *blocks, int n); // asserts that they were held
+
+// ---- the prefix cache
+
+// The chain of published blocks up to some block; 0 is that of no block. Never the same again for other content.
+typedef uint64_t kv_chain;
+
+struct kv_key {
+    kv_chain before;
+    int32_t token[KV_BLOCK_TOKENS], position[KV_BLOCK_TOKENS];
+};
+
+// The block of this content, or -1. It is the caller's only once held.
+int32_t kv_pool_find(const struct kv_pool *pool, const struct kv_key *key, kv_chain *chain_p);
+void kv_pool_hold(struct kv_pool *pool, int32_t block);
+
+// Says what the block, held by the caller alone or with others, is full of. When another block of this content is
+// known already, the caller holds that one from now on and `block` is given back. Returns the one the caller holds.
+int32_t kv_pool_publish(struct kv_pool *pool, const struct kv_key *key, int32_t block, kv_chain *chain_p);
 
 static inline int kv_blocks_for(int entries)
 {

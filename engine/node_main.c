@@ -41,7 +41,8 @@ struct node_limits node_limits_get(const struct node_options *options, const str
     return (struct node_limits){.context_tokens = (int)context,
                                 .token_budget = (int)options->token_budget,
                                 .max_seqs = (int)options->max_seqs,
-                                .kv_blocks = model_kv_blocks(model)};
+                                .kv_blocks = model_kv_blocks(model),
+                                .prefix_cache = strcmp(options->prefix_cache, "on") == 0};
 }
 
 enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options,

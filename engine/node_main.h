@@ -35,6 +35,7 @@ struct node_options {
     char *backend, *dtype;
     char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks; // as in struct model_options
+    char *prefix_cache;                                              // "on", "off"
     char *log_level;
 };
 
@@ -61,6 +62,8 @@ struct node_options {
      .unit = "tokens", .help = "longest sequence; 0: what the model allows"},                                          \
     {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = 100000000,          \
      .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB"},                \
+    {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &(o).prefix_cache, .default_text = "on",                  \
+     .choices = "on|off", .help = "full KV blocks of prompts and answers serve those that begin with the same tokens"}, \
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .value = &(o).router, .help = "the router, HOST:PORT (required)"},       \
     {.name = "wire", .type = OPTION_CHOICE, .value = &(o).wire, .default_text = "f32", .choices = "f32|bf16",          \
@@ -74,6 +77,7 @@ struct node_options {
 struct node_limits {
     int context_tokens; // longest sequence: the model's, max_context or the whole KV cache, whichever is least
     int token_budget, max_seqs, kv_blocks;
+    bool prefix_cache;
 };
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model);
 

@@ -279,6 +279,125 @@ START_TEST(blocks_are_held_once_and_come_back)
 }
 END_TEST
 
+// Sequences over few tokens, so that many begin alike, some of them with gaps in their positions. What was computed
+// into a block is remembered by the test: a block that is found must hold just that, whatever was forgotten meanwhile.
+START_TEST(a_found_block_holds_what_was_asked_for)
+{
+    enum { BLOCKS = 40, HOLDERS = 6, LONGEST = 8 };
+    struct holder {
+        struct kv_key keys[LONGEST];
+        int32_t blocks[LONGEST];
+        uint64_t content[LONGEST]; // of the chain up to each
+        int n, published;
+        kv_chain chain;
+    };
+    static struct holder holders[HOLDERS];
+    memset(holders, 0, sizeof holders);
+    uint64_t memory[BLOCKS] = {0};
+    int users[BLOCKS] = {0}, reused = 0, computed = 0, adopted = 0;
+    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    uint32_t random = (uint32_t)_i + 1;
+    for (int step = 0; step < 30000; step++) {
+        random = random * 1664525 + 1013904223;
+        struct holder *h = &holders[(random >> 8) % HOLDERS];
+        if (h->n && random >> 30) { // goes on: publishes its next block
+            if (h->published == h->n) continue;
+            int32_t *block = &h->blocks[h->published], before = *block;
+            h->keys[h->published].before = h->chain;
+            *block = kv_pool_publish(pool, &h->keys[h->published], before, &h->chain);
+            ck_assert_uint_eq(memory[*block], h->content[h->published]);
+            adopted += *block != before;
+            users[before]--;
+            users[*block]++;
+            h->published++;
+        } else if (h->n) { // ends
+            for (int i = 0; i < h->n; i++)
+                users[h->blocks[i]]--;
+            kv_pool_give(pool, h->blocks, h->n);
+            h->n = 0;
+        } else { // begins
+            int n = 1 + (int)(random >> 16) % LONGEST, position = 0;
+            uint64_t content = 7;
+            for (int i = 0; i < n; i++) {
+                random = random * 1664525 + 1013904223;
+                int token = (int)(random >> 20) % 2, gap = (random >> 24) % 8 == 0;
+                for (int t = 0; t < KV_BLOCK_TOKENS; t++) {
+                    h->keys[i].token[t] = token;
+                    h->keys[i].position[t] = position++;
+                }
+                h->keys[i].position[KV_BLOCK_TOKENS - 1] = position += gap;
+                content = (content * 31 + (uint64_t)token * 2 + (uint64_t)gap + 1) * 0x9e3779b97f4a7c15u;
+                h->content[i] = content;
+            }
+            kv_chain chain = 0;
+            int found = 0;
+            for (; found < n; found++) {
+                h->keys[found].before = chain;
+                int32_t block = kv_pool_find(pool, &h->keys[found], &chain);
+                if (block < 0) break;
+                ck_assert_uint_eq(memory[block], h->content[found]);
+                kv_pool_hold(pool, block);
+                h->blocks[found] = block;
+                users[block]++;
+            }
+            int before = kv_pool_free_blocks(pool);
+            if (!kv_pool_take(pool, n - found, h->blocks + found)) {
+                ck_assert_int_lt(before, n - found);
+                for (int i = 0; i < found; i++)
+                    users[h->blocks[i]]--;
+                kv_pool_give(pool, h->blocks, found);
+                continue;
+            }
+            for (int i = found; i < n; i++) {
+                ck_assert_int_eq(users[h->blocks[i]]++, 0);
+                memory[h->blocks[i]] = h->content[i]; // computed at once
+            }
+            h->n = n;
+            h->published = found;
+            h->chain = chain;
+            reused += found;
+            computed += n - found;
+        }
+        int held = 0;
+        for (int b = 0; b < BLOCKS; b++)
+            held += users[b] > 0;
+        ck_assert_int_eq(kv_pool_free_blocks(pool), BLOCKS - held);
+    }
+    for (int i = 0; i < HOLDERS; i++)
+        kv_pool_give(pool, holders[i].blocks, holders[i].n);
+    ck_assert(reused > 1000 && computed > 1000 && adopted > 10);
+    kv_pool_destroy(pool);
+}
+END_TEST
+
+START_TEST(the_end_of_the_chain_given_back_first_is_forgotten_first)
+{
+    struct kv_pool *pool = kv_pool_create(6);
+    int32_t old[3], young[3], more[4];
+    struct kv_key keys[6] = {0};
+    kv_chain chain = 0;
+    kv_pool_take(pool, 3, old);
+    kv_pool_take(pool, 3, young);
+    for (int i = 0; i < 6; i++) {
+        if (i == 3) chain = 0;
+        keys[i].token[0] = i;
+        keys[i].before = chain;
+        kv_pool_publish(pool, &keys[i], i < 3 ? old[i] : young[i - 3], &chain);
+    }
+    kv_pool_give(pool, old, 3);
+    kv_pool_give(pool, young, 3);
+    ck_assert_int_eq(kv_pool_free_blocks(pool), 6);
+    for (int n = 1; n <= 4; n++) { // block by block: the old chain from its end, then the young one
+        ck_assert(kv_pool_take(pool, 1, more + n - 1));
+        static const bool left[][6] = {{1, 1, 0, 1, 1, 1}, {1, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 0}};
+        for (int i = 0; i < 6; i++)
+            ck_assert_int_eq(kv_pool_find(pool, &keys[i], &chain) >= 0, left[n - 1][i]);
+    }
+    kv_pool_give(pool, more, 4);
+    kv_pool_destroy(pool);
+}
+END_TEST
+
 int main(void)
 {
     log_setup("test", LOG_ERROR);
@@ -292,6 +411,8 @@ int main(void)
     tcase_add_exit_test(tcase, a_stuck_step_ends_the_process, 1);
     tcase_add_test(tcase, a_watchdog_lets_quick_steps_pass);
     tcase_add_test(tcase, blocks_are_held_once_and_come_back);
+    tcase_add_loop_test(tcase, a_found_block_holds_what_was_asked_for, 0, 3);
+    tcase_add_test(tcase, the_end_of_the_chain_given_back_first_is_forgotten_first);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

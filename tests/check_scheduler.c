@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's promise: a request's tokens are its own. Every request is run alone first; then all of them packed,
-// in chunks, with a KV cache too small for them, replayed from any prefix and between cancelled neighbours must give
-// the same tokens, ends and log-probabilities, bit for bit, and every block must come back.
+// in chunks, with a KV cache too small for them, replayed from any prefix, between cancelled neighbours and behind
+// prefixes that others computed must give the same tokens, ends and log-probabilities, bit for bit, and every block
+// must come back.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
+#include "worker/pace.h"
 #include "worker/scheduler.h"
 
 enum { REQUESTS = 36, PROMPT_MAX = 90, OUTPUT_MAX = 64, CONTEXT = 192, POOL = 256, BUDGET_MAX = 256 };
@@ -53,9 +55,12 @@ struct world {
     struct engine *engine;
     struct scheduler *scheduler;
     int pool;
+    bool prefix_cache;
+    int64_t pace_us;
     struct request requests[REQUESTS];
     struct outcome alone[REQUESTS];
     struct outcome now[REQUESTS];
+    int cached[REQUESTS];
     bool cancelled[REQUESTS];
     long steps, rows;
 };
@@ -70,6 +75,10 @@ static void take_report(void *arg, const struct step_report *report)
         ck_assert(out->id < REQUESTS && !w->cancelled[out->id]);
         struct outcome *o = &w->now[out->id];
         ck_assert_int_eq(o->finish, SEQUENCE_GOES_ON);
+        if (o->n == 0)
+            w->cached[out->id] = out->cached_tokens;
+        else
+            ck_assert_int_eq(out->cached_tokens, 0);
         if (out->has_token) {
             ck_assert_int_lt(o->n, OUTPUT_MAX);
             o->tokens[o->n] = out->token.token;
@@ -127,7 +136,12 @@ static void random_request(struct request *r, int index, int vocab)
 
 static void open_scheduler(struct world *w, int token_budget, int max_seqs, int pool)
 {
-    struct scheduler_limits limits = {token_budget, max_seqs, CONTEXT, pool};
+    struct scheduler_limits limits = {.token_budget = token_budget,
+                                      .max_seqs = max_seqs,
+                                      .context_tokens = CONTEXT,
+                                      .kv_blocks = pool,
+                                      .prefix_cache = w->prefix_cache,
+                                      .pace_us = w->pace_us};
     enum status status = scheduler_create(w->engine, &limits, take_report, w, &w->scheduler);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     w->pool = pool;
@@ -174,6 +188,7 @@ static struct world *open_world(const char *family, uint64_t seed)
 {
     log_setup("test", LOG_ERROR);
     struct world *w = calloc(1, sizeof *w);
+    w->pace_us = PACE_FREELY;
     struct tiny_model spec = tiny_model_spec(family);
     spec.hidden = 32;
     spec.intermediate = 48;
@@ -319,7 +334,7 @@ START_TEST(preemption_changes_nothing)
             scheduler_destroy(w->scheduler);
         }
     }
-    ck_assert_int_gt(preemptions, 20);
+    ck_assert_int_gt(preemptions, 8);
     close_world(w);
 }
 END_TEST
@@ -397,6 +412,195 @@ START_TEST(cancel_in_every_state_harms_nobody)
         if (round == 0) ck_assert_int_eq(scheduler_get_load(w->scheduler).kv_blocks_free, 60);
         memset(w->now, 0, sizeof w->now);
     }
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+// ---- the prefix cache ----
+
+// Many requests begin with the same tokens: some at the same positions, some with the same gaps, some with others.
+static void share_heads(struct world *w)
+{
+    static int32_t heads[2][PROMPT_MAX];
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < PROMPT_MAX; i++)
+            heads[h][i] = below(200);
+    for (int i = 0; i < REQUESTS; i++) {
+        struct request *r = &w->requests[i];
+        if (i % 3 == 1) { // the prompt of the one before, kept alike
+            struct sequence_request own = r->ask;
+            const struct request *before = r - 1;
+            memcpy(r->tokens, before->tokens, sizeof r->tokens);
+            memcpy(r->kept, before->kept, sizeof r->kept);
+            memcpy(r->whole, before->whole, sizeof r->whole);
+            r->ask = before->ask;
+            r->ask.id = own.id;
+            r->ask.tokens = r->tokens;
+            r->ask.kept = r->kept;
+            r->ask.sampling = own.sampling;
+            r->ask.penalty_ids = own.n_penalty_ids ? r->whole : NULL;
+            r->ask.n_penalty_ids = own.n_penalty_ids ? r->ask.prompt_tokens : 0;
+        }
+        int n = r->ask.n_tokens - below(20);
+        if (n > 0) memcpy(r->tokens, heads[i % 2], (size_t)n * sizeof *r->tokens);
+    }
+}
+
+START_TEST(reused_prefixes_change_nothing)
+{
+    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    share_heads(w);
+    run_alone(w);
+    w->prefix_cache = true;
+    static const int pools[] = {POOL, 24, 13};
+    uint64_t reused = 0, preemptions = 0;
+    for (int round = 0; round < 12; round++) {
+        w->pace_us = round % 2 ? PACE_TWICE : PACE_FREELY;
+        open_scheduler(w, round % 4 < 2 ? 24 : 100, 12, pools[round % 3]);
+        for (int again = 0; again < 3; again++) { // later ones find what earlier ones left
+            memset(w->now, 0, sizeof w->now);
+            memset(w->cancelled, 0, sizeof w->cancelled);
+            int next = 0, told[REQUESTS] = {0};
+            while (next < REQUESTS || scheduler_busy(w->scheduler)) {
+                while (next < REQUESTS && below(2)) {
+                    struct request *r = &w->requests[next];
+                    struct sequence_request ask = r->ask;
+                    if (again == 2 && w->alone[next].n > 3) { // a replay
+                        memcpy(r->tokens + ask.n_tokens, w->alone[next].tokens, 3 * sizeof *r->tokens);
+                        ask.n_tokens += 3;
+                        ask.n_generated = 3;
+                        told[next] = 3;
+                    }
+                    add(w, &ask);
+                    next++;
+                }
+                if (next && below(20) == 0) {
+                    int i = below(next);
+                    if (scheduler_cancel(w->scheduler, (uint64_t)i)) w->cancelled[i] = true;
+                }
+                step(w);
+            }
+            run_dry(w);
+            for (int i = 0; i < REQUESTS; i++)
+                if (!w->cancelled[i]) check_same(w, i, told[i], "reused prefixes");
+            if (below(2)) scheduler_clear(w->scheduler); // forgets nothing that is computed
+        }
+        reused += scheduler_get_load(w->scheduler).reused_rows;
+        preemptions += scheduler_get_load(w->scheduler).preemptions;
+        scheduler_destroy(w->scheduler);
+    }
+    ck_assert_int_gt(reused, 5000);
+    ck_assert_int_gt(preemptions, 8);
+    close_world(w);
+}
+END_TEST
+
+static struct sequence_request plain_request(uint64_t id, const int32_t *tokens, int n)
+{
+    struct sequence_request ask = {.id = id, .tokens = tokens, .n_tokens = n, .prompt_tokens = n};
+    sampling_defaults(&ask.sampling);
+    ask.sampling.ignore_eos = true;
+    ask.sampling.max_tokens = 4;
+    return ask;
+}
+
+START_TEST(a_shared_head_is_computed_once)
+{
+    enum { HEAD = 64, N = 12 };
+    static int32_t tokens[N + 1][80];
+    struct world *w = open_world("llama", 5);
+    int tails = 0;
+    for (int on = 0; on < 2; on++) {
+        w->prefix_cache = on;
+        open_scheduler(w, BUDGET_MAX, 20, POOL);
+        tails = 0;
+        for (int i = 0; i < N; i++) { // all at once: the first computes the head, the others wait for it
+            for (int t = 0; t < 80; t++)
+                tokens[i][t] = t < HEAD ? t : 100 + i;
+            struct sequence_request ask = plain_request((uint64_t)i, tokens[i], HEAD + 1 + i);
+            tails += 1 + i;
+            add(w, &ask);
+        }
+        struct sequence_request other = plain_request(N, tokens[N], 80);
+        add(w, &other);
+        step(w);
+        // Who shares nothing need not wait behind those who do.
+        ck_assert(w->now[0].n == 1 && w->now[1].n == !on && w->now[N].n == on);
+        run_dry(w);
+        struct scheduler_load load = scheduler_get_load(w->scheduler);
+        ck_assert_int_eq(load.prompt_rows, 80 + tails + (on ? HEAD : N * HEAD));
+        ck_assert_int_eq(load.reused_rows, on ? (N - 1) * HEAD : 0);
+        for (int i = 0; i < N; i++)
+            ck_assert_int_eq(w->cached[i], on && i ? HEAD : 0);
+        ck_assert_int_eq(w->cached[N], 0);
+        // The same prompt again: all but the block of its last token.
+        add(w, &other);
+        memset(w->now, 0, sizeof w->now);
+        run_dry(w);
+        ck_assert_int_eq(w->cached[N], on ? 64 : 0);
+        // The same tokens at other positions are another text.
+        struct sequence_request moved = other;
+        struct token_range kept[2] = {{0, 0}, {2, 80}};
+        moved.kept = kept;
+        moved.n_kept_ranges = 2;
+        moved.prompt_tokens = 90;
+        add(w, &moved);
+        memset(w->now, 0, sizeof w->now);
+        run_dry(w);
+        ck_assert_int_eq(w->cached[N], 0);
+        scheduler_destroy(w->scheduler);
+        memset(w->cached, 0, sizeof w->cached);
+    }
+    close_world(w);
+}
+END_TEST
+
+START_TEST(an_answer_is_a_prefix_of_the_next_turn)
+{
+    struct world *w = open_world("llama", 5);
+    w->prefix_cache = true;
+    open_scheduler(w, BUDGET_MAX, 4, POOL);
+    int32_t turn[75];
+    for (int t = 0; t < 75; t++)
+        turn[t] = t;
+    struct sequence_request ask = plain_request(0, turn, 30);
+    ask.sampling.max_tokens = 40;
+    add(w, &ask);
+    run_dry(w);
+    memcpy(turn + 30, w->now[0].tokens, 40 * sizeof *turn); // 69 of these 70 were fed: four full blocks
+    ask = plain_request(1, turn, 75);
+    add(w, &ask);
+    run_dry(w);
+    ck_assert_int_eq(w->cached[1], 64);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+// A group that has room for the prompt begins it only when a quarter of the output fits beside what it has promised.
+START_TEST(a_share_of_the_output_is_counted_on)
+{
+    static int32_t tokens[2][64];
+    struct world *w = open_world("llama", 5);
+    open_scheduler(w, BUDGET_MAX, 4, 10);
+    for (int i = 0; i < 2; i++) {
+        struct sequence_request ask = plain_request((uint64_t)i, tokens[i], 48);
+        ask.sampling.max_tokens = 64; // 3 blocks now, 4 more at most, 1 of them counted on
+        add(w, &ask);
+    }
+    step(w);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).running, 2); // 4 + 4 of 10
+    struct sequence_request ask = plain_request(2, tokens[0], 32);
+    ask.sampling.max_tokens = 17;
+    add(w, &ask);
+    step(w);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).running, 2); // 3 of 2
+    scheduler_cancel(w->scheduler, 1);
+    step(w);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).running, 2);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 0);
+    run_dry(w);
     scheduler_destroy(w->scheduler);
     close_world(w);
 }
@@ -511,7 +715,7 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     ck_assert(w->now[1].n > 0 && w->now[2].n > 0);
     scheduler_destroy(w->scheduler);
 
-    struct scheduler_limits limits = {8, 9, CONTEXT, 6};
+    struct scheduler_limits limits = {.token_budget = 8, .max_seqs = 9, .context_tokens = CONTEXT, .kv_blocks = 6};
     ck_assert_int_eq(scheduler_create(w->engine, &limits, take_report, w, &w->scheduler), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(status_message(), "max-seqs 9: must be from 1 to token-budget (8)"));
     close_world(w);
@@ -529,6 +733,10 @@ int main(void)
     tcase_add_loop_test(tcase, preemption_changes_nothing, 0, WORLDS);
     tcase_add_loop_test(tcase, replay_from_any_prefix_goes_on_alike, 0, WORLDS);
     tcase_add_loop_test(tcase, cancel_in_every_state_harms_nobody, 0, WORLDS);
+    tcase_add_loop_test(tcase, reused_prefixes_change_nothing, 0, WORLDS);
+    tcase_add_test(tcase, a_shared_head_is_computed_once);
+    tcase_add_test(tcase, an_answer_is_a_prefix_of_the_next_turn);
+    tcase_add_test(tcase, a_share_of_the_output_is_counted_on);
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
     tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
     suite_add_tcase(suite, tcase);

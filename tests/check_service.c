@@ -86,7 +86,7 @@ static struct world *open_world(void)
                                     .max_seqs = 8,
                                     .n_kv_blocks = POOL};
     ck_assert_msg(engine_open(&options, w->comm, &w->engine) == STATUS_OK, "%s", status_message());
-    struct scheduler_limits limits = {64, 8, 200, POOL};
+    struct scheduler_limits limits = {.token_budget = 64, .max_seqs = 8, .context_tokens = 200, .kv_blocks = POOL};
     ck_assert_int_eq(service_create(w->engine, &limits, receive, w, &w->service), STATUS_OK);
     return w;
 }

@@ -4,10 +4,11 @@
 #include "engine/node_main.h"
 
 #include "base/log.h"
+#include "worker/pace.h"
 #include "worker/service.h"
 
 static struct node_options common;
-static int64_t step_limit_s;
+static int64_t step_limit_s, itl_target_ms;
 
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "64"),
@@ -18,6 +19,14 @@ static const struct option options[] = {
      .max = 86400,
      .unit = "s",
      .help = "a pass that takes longer means a lost rank or link: the group ends; 0: no limit"},
+    {.name = "itl-target-ms",
+     .type = OPTION_INT,
+     .value = &itl_target_ms,
+     .default_text = "0",
+     .max = 3600000,
+     .unit = "ms",
+     .help =
+         "a pass with decodes takes in as much of waiting prompts as this allows; 0: twice the time of its decodes"},
     {0},
 };
 
@@ -78,6 +87,8 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
         .max_seqs = limits->max_seqs,
         .context_tokens = limits->context_tokens,
         .kv_blocks = limits->kv_blocks,
+        .prefix_cache = limits->prefix_cache,
+        .pace_us = itl_target_ms ? itl_target_ms * 1000 : PACE_TWICE,
     };
     struct service *service;
     if (service_create(engine, &mine, send_to_router, node, &service) != STATUS_OK) {
@@ -86,6 +97,9 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     }
     tell_load(node, service);
     enum node_end end = serve_events(service, node);
+    struct scheduler_load load = service_get_load(service);
+    log_info("served prompt_rows=%llu reused_rows=%llu preemptions=%llu", (unsigned long long)load.prompt_rows,
+             (unsigned long long)load.reused_rows, (unsigned long long)load.preemptions);
     service_destroy(service);
     return end;
 }

@@ -15,8 +15,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/kv_pool.h"
+#include "worker/pace.h"
 
-enum { WAITING_MAX = 65536 }; // the router keeps its queue to itself: this many at a group is a fault somewhere
+enum {
+    WAITING_MAX = 65536,    // the router keeps its queue to itself: this many at a group is a fault somewhere
+    SHARED_BLOCKS_LEAST = 2 // worth a pass of waiting: a pass over so few rows costs as much as they do
+};
 
 struct scheduler {
     struct engine *engine; // borrowed
@@ -31,7 +35,8 @@ struct scheduler {
     int n_waiting;
     struct sequence **running; // [max_seqs] in the order they were begun
     int n_running;
-    uint64_t preemptions;
+    uint64_t preemptions, prompt_rows, reused_rows;
+    struct pace pace;
 
     // The pass being made.
     struct ragged_batch batch;
@@ -73,8 +78,9 @@ static void queue_remove(struct scheduler *s, struct sequence *q)
 static void give_blocks(struct scheduler *s, struct sequence *q)
 {
     kv_pool_give(s->pool, q->blocks, q->n_blocks);
-    q->n_blocks = 0;
+    q->n_blocks = q->n_published = 0;
     q->n_cached = 0;
+    q->chain = 0;
 }
 
 static bool take_blocks(struct scheduler *s, struct sequence *q, int entries)
@@ -137,18 +143,101 @@ static void grow_all(struct scheduler *s)
     }
 }
 
-// Whether the head of the queue may begin: blocks for all it has, and one to grow into for each that runs.
-static bool begin_head(struct scheduler *s)
+// Blocks that the sequence is expected to hold in the end: most texts end long before max_tokens.
+static int expected_blocks(const struct sequence *q)
 {
-    struct sequence *q = s->head;
-    if (!q || s->n_running == s->limits.max_seqs) return false;
-    if (kv_blocks_for(q->n_tokens) + s->n_running > kv_pool_free_blocks(s->pool)) return false;
+    int left = kv_blocks_for(q->sampling.max_tokens - sequence_generated(q)), most = sequence_blocks_most(q);
+    int expected = kv_blocks_for(q->n_tokens) + (left + 3) / 4;
+    return expected < most ? expected : most;
+}
+
+// Free blocks that the running ones are expected to grow into: at least the next one.
+static int promised_blocks(const struct scheduler *s)
+{
+    int promised = 0;
+    for (int i = 0; i < s->n_running; i++) {
+        const struct sequence *q = s->running[i];
+        int more = expected_blocks(q) - q->n_blocks;
+        if (more < 1) more = q->n_blocks < sequence_blocks_most(q);
+        promised += more;
+    }
+    return promised;
+}
+
+// Full blocks in front of the sequence's last token, which must be computed for its logits.
+static int reusable_blocks(const struct sequence *q)
+{
+    return (q->n_tokens - 1) / KV_BLOCK_TOKENS;
+}
+
+// Of those, how many the prefix cache has; with `hold` the sequence holds them from now on.
+static int find_prefix(struct scheduler *s, struct sequence *q, bool hold)
+{
+    struct kv_key key;
+    kv_chain chain = 0;
+    int n = 0;
+    for (; s->limits.prefix_cache && n < reusable_blocks(q); n++) {
+        sequence_key(q, n, chain, &key);
+        int32_t block = kv_pool_find(s->pool, &key, &chain);
+        if (block < 0) break;
+        if (!hold) continue;
+        kv_pool_hold(s->pool, block);
+        q->blocks[n] = block;
+    }
+    if (hold) {
+        q->n_blocks = q->n_published = n;
+        q->n_cached = n * KV_BLOCK_TOKENS;
+        q->chain = chain;
+    }
+    return n;
+}
+
+// Somebody is about to compute blocks that the sequence could then take from the prefix cache.
+static bool waits_for_prefix(struct scheduler *s, struct sequence *q)
+{
+    if (!s->limits.prefix_cache) return false;
+    int known = -1;
+    for (int i = 0; i < s->n_running; i++) {
+        const struct sequence *other = s->running[i];
+        if (other->n_published + SHARED_BLOCKS_LEAST > reusable_blocks(q)) continue;
+        int shared = sequence_common(q, other) / KV_BLOCK_TOKENS;
+        if (shared > reusable_blocks(q)) shared = reusable_blocks(q);
+        if (other->n_published >= shared) continue;
+        if (known < 0) known = find_prefix(s, q, false);
+        if (shared - known >= SHARED_BLOCKS_LEAST) return true;
+    }
+    return false;
+}
+
+// Takes it from the queue to the running ones, if there is memory for it; see scheduler.h.
+static bool begin(struct scheduler *s, struct sequence *q)
+{
+    if (s->n_running == s->limits.max_seqs) return false;
+    int expected = expected_blocks(q), reused = find_prefix(s, q, true); // before counting: those held are not free
+    if (expected - reused + promised_blocks(s) > kv_pool_free_blocks(s->pool)) {
+        give_blocks(s, q);
+        return false;
+    }
     bool taken = take_blocks(s, q, q->n_tokens);
     assert(taken);
     (void)taken;
+    if (!q->begun) q->n_reused = q->n_cached < q->n_kept ? q->n_cached : q->n_kept;
+    q->begun = true;
+    s->reused_rows += (uint64_t)q->n_cached;
     queue_remove(s, q);
     s->running[s->n_running++] = q;
     return true;
+}
+
+// What the sequence has filled is there for others; of what two computed at the same time one copy stays.
+static void publish(struct scheduler *s, struct sequence *q)
+{
+    struct kv_key key;
+    for (; s->limits.prefix_cache && q->n_published < q->n_cached / KV_BLOCK_TOKENS; q->n_published++) {
+        int n = q->n_published;
+        sequence_key(q, n, q->chain, &key);
+        q->blocks[n] = kv_pool_publish(s->pool, &key, q->blocks[n], &q->chain);
+    }
 }
 
 // ---- the batch ----
@@ -158,11 +247,10 @@ static int room(const struct scheduler *s)
     return s->limits.token_budget - s->batch.n_rows;
 }
 
-// Lays out the sequence's next rows, as many as there is room for.
-static void add_rows(struct scheduler *s, struct sequence *q)
+// Lays out the sequence's next n rows.
+static void add_rows(struct scheduler *s, struct sequence *q, int n)
 {
     struct ragged_batch *b = &s->batch;
-    int n = sequence_pending(q) < room(s) ? sequence_pending(q) : room(s);
     if (n == 0) return;
     s->row_start[b->n_seqs] = b->n_rows;
     s->kv_len[b->n_seqs] = q->n_cached;
@@ -174,6 +262,26 @@ static void add_rows(struct scheduler *s, struct sequence *q)
     if (n == sequence_pending(q)) s->logit_row[b->n_logit_rows++] = b->n_rows - 1;
     if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;
     q->step_rows = n;
+}
+
+// Rows of a prompt for this pass: there is room, and decodes are not kept waiting.
+static int prompt_rows(struct scheduler *s, const struct sequence *q)
+{
+    int most = sequence_pending(q) < room(s) ? sequence_pending(q) : room(s);
+    int n = pace_take(&s->pace, q->n_cached, most);
+    s->prompt_rows += (uint64_t)n;
+    return n;
+}
+
+// The queue in order, but for those who wait for a prefix.
+static void begin_waiting(struct scheduler *s)
+{
+    for (struct sequence *q = s->head, *next; q && room(s) > 0 && pace_open(&s->pace); q = next) {
+        next = q->next;
+        if (waits_for_prefix(s, q)) continue;
+        if (!begin(s, q)) return;
+        add_rows(s, q, prompt_rows(s, q));
+    }
 }
 
 // Rows of the table are as long as the longest sequence of this step, so that short ones travel in few bytes.
@@ -199,13 +307,12 @@ static void make_batch(struct scheduler *s)
         .probe_window = 1,
     };
     grow_all(s);
-    int begun = s->n_running;
-    for (int i = 0; i < begun; i++) // decodes first: a long prompt must not delay the next token of all others
-        if (sequence_pending(s->running[i]) == 1) add_rows(s, s->running[i]);
-    for (int i = 0; i < begun; i++)
-        if (sequence_pending(s->running[i]) > 1) add_rows(s, s->running[i]);
-    while (room(s) > 0 && begin_head(s))
-        add_rows(s, s->running[s->n_running - 1]);
+    for (int i = 0; i < s->n_running; i++) // decodes first: a long prompt must not delay the next token of all others
+        if (sequence_pending(s->running[i]) == 1) add_rows(s, s->running[i], 1);
+    pace_begin(&s->pace, s->batch.n_rows);
+    for (int i = 0; i < s->n_running; i++)
+        if (sequence_pending(s->running[i]) > 1) add_rows(s, s->running[i], prompt_rows(s, s->running[i]));
+    begin_waiting(s);
     s->row_start[s->batch.n_seqs] = s->batch.n_rows;
     lay_out_blocks(s);
 }
@@ -215,7 +322,8 @@ static void make_batch(struct scheduler *s)
 // The next token of a sequence whose rows are all fed; tells whether the sequence has ended.
 static bool take_token(struct scheduler *s, struct sequence *q, const float *logits, struct sequence_output *out)
 {
-    *out = (struct sequence_output){.id = q->id};
+    *out = (struct sequence_output){.id = q->id, .cached_tokens = q->told_reused ? 0 : q->n_reused};
+    q->told_reused = true;
     struct sampler_context context = {
         .sampling = &q->sampling,
         .eos = s->config->eos_id,
@@ -250,6 +358,7 @@ static int take_results(struct scheduler *s, const struct forward_result *result
     for (int i = 0; i < s->batch.n_seqs; i++) {
         struct sequence *q = s->batched[i];
         q->n_cached += q->step_rows;
+        publish(s, q);
         if (sequence_pending(q) > 0) continue; // more of the prompt to come
         const float *logits = result->logits + (size_t)n_outputs * vocab;
         if (take_token(s, q, logits, &s->outputs[n_outputs++])) {
@@ -296,6 +405,7 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->arg = arg;
     s->pool = kv_pool_create(limits->kv_blocks);
     s->sampler = sampler_create(s->config->vocab_size);
+    pace_init(&s->pace, s->config, limits->pace_us);
 
     size_t rows = (size_t)limits->token_budget, seqs = (size_t)limits->max_seqs;
     int blocks = kv_blocks_for(limits->context_tokens);
@@ -405,11 +515,13 @@ enum status scheduler_step(struct scheduler *s)
                                  .rows = s->batch.n_rows,
                                  .pairs = ragged_pairs(&s->batch),
                                  .step_us = clock_now_us() - begun_us};
+    pace_end(&s->pace, report.step_us);
     s->report(s->arg, &report);
     return STATUS_OK;
 }
 
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running, s->n_waiting, kv_pool_free_blocks(s->pool), s->preemptions};
+    return (struct scheduler_load){s->n_running,   s->n_waiting,   kv_pool_free_blocks(s->pool),
+                                   s->preemptions, s->prompt_rows, s->reused_rows};
 }

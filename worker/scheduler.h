@@ -3,14 +3,22 @@
 // rest of the token budget for prompts, first come first served, cut into chunks where they are longer than the room
 // (Orca, OSDI'22; chunked prefill: arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
 //
-// Memory: a sequence is begun when there are blocks for all tokens it has and one more for every running sequence;
-// then it grows block by block. When none is free, the running sequence with the fewest cached tokens gives all of its
-// own back and returns to the head of the queue, to be computed again later with the tokens it has generated.
-// The largest running sequence is never the victim while another is there, so every step brings somebody closer to
-// his end; a sequence too large for the whole cache is refused when it comes.
+// Prompts take what decodes leave of a pass (see pace.h).
 //
-// Exact: tokens depend on model, request and tensor-parallel degree alone, not on company, chunks, preemption or
-// replay.
+// Prefix cache: full blocks stay findable when their sequence has ended (see kv_pool.h), and a sequence whose tokens
+// begin with them, at the same positions, is begun behind them; its last token is always computed, for the logits. A
+// sequence that shares more with a prompt being prefilled waits until that has computed what they share; those behind
+// it may go ahead. Prompts that share a head therefore cost one head, though they came at once.
+//
+// Memory: a sequence is begun when there are blocks for all tokens it has and a quarter of the output it may still
+// write, beside what was counted on so for the running ones; then it grows block by block. When none is free, the
+// running sequence with the fewest cached tokens gives all of its own back and returns to the head of the queue, to be
+// computed again later with the tokens it has generated. The largest running sequence is never the victim while another
+// is there, so every step brings somebody closer to his end; a sequence too large for the whole cache is refused when
+// it comes.
+//
+// Exact: tokens depend on model, request and tensor-parallel degree alone, not on company, chunks, preemption, replay
+// or what the prefix cache held.
 //
 // Owned by one thread, the engine's. No sockets, no clock but for step_us. A step allocates nothing.
 #pragma once
@@ -32,6 +40,7 @@ struct sequence_output {
     uint64_t id;
     bool has_token, has_logprob; // the latter when the request asked for log-probabilities
     struct sampled_token token;
+    int cached_tokens; // with the first output: prompt tokens taken from the prefix cache
     enum sequence_finish finish;
     char error[160]; // with SEQUENCE_ERROR
 };
@@ -52,6 +61,8 @@ struct scheduler_limits {
     int max_seqs;       // running at once, at most token_budget and the model's max_seqs
     int context_tokens; // prompt and output of a sequence, at most the model's
     int kv_blocks;      // at most the model's
+    bool prefix_cache;
+    int64_t pace_us; // time of a pass with decodes, see pace.h: PACE_TWICE, PACE_FREELY or a target
 };
 
 // Borrows the engine. STATUS_INVALID with a sentence when limits contradict each other.
@@ -74,6 +85,8 @@ enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {
     int running, waiting, kv_blocks_free;
-    uint64_t preemptions; // since the start
+    uint64_t preemptions; // since the start, like the rest:
+    uint64_t prompt_rows; // fed
+    uint64_t reused_rows; // taken from the prefix cache in their place
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/kv_pool.h"
 
 static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)
 {
@@ -124,4 +123,22 @@ void sequence_free(struct sequence *s)
     free(s->penalty_ids);
     free(s->blocks);
     free(s);
+}
+
+void sequence_key(const struct sequence *s, int block, kv_chain before, struct kv_key *key)
+{
+    key->before = before;
+    for (int i = 0; i < KV_BLOCK_TOKENS; i++) {
+        int index = block * KV_BLOCK_TOKENS + i;
+        key->token[i] = s->tokens[index];
+        key->position[i] = sequence_position(s, index);
+    }
+}
+
+int sequence_common(const struct sequence *a, const struct sequence *b)
+{
+    int most = a->n_tokens < b->n_tokens ? a->n_tokens : b->n_tokens, n = 0;
+    while (n < most && a->tokens[n] == b->tokens[n] && sequence_position(a, n) == sequence_position(b, n))
+        n++;
+    return n;
 }

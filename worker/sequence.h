@@ -9,6 +9,7 @@
 // Owned by the scheduler and its thread.
 #pragma once
 
+#include "engine/kv_pool.h"
 #include "model/generation.h"
 
 // What the router sends, or whoever drives a scheduler in his own process. Borrowed for the call.
@@ -41,6 +42,10 @@ struct sequence {
     int n_cached;                     // entries in the KV cache
     int32_t *blocks;                  // [enough for all of it]
     int n_blocks;                     // held
+    int n_published;                  // of them, the first: full and in the prefix cache
+    kv_chain chain;                   // up to the last of those
+    int n_reused;                     // prompt tokens that stood in the prefix cache when it was first begun
+    bool begun, told_reused;          // `n_reused` is known; and was reported
     int step_rows;                    // fed by the pass being made
     struct sequence *previous, *next; // in the queue
 };
@@ -60,7 +65,19 @@ static inline int sequence_generated(const struct sequence *s)
     return s->n_tokens - s->n_kept;
 }
 
+// Blocks that a sequence of the request's size needs at the end; the last generated token is never fed.
+static inline int sequence_blocks_most(const struct sequence *s)
+{
+    return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);
+}
+
 static inline int32_t sequence_position(const struct sequence *s, int index)
 {
     return index < s->n_kept ? s->positions[index] : s->prompt_tokens + index - s->n_kept;
 }
+
+// What stands in block number `block` of the sequence when it is full, behind the chain of the blocks before it.
+void sequence_key(const struct sequence *s, int block, kv_chain before, struct kv_key *key);
+
+// How many tokens two sequences have in common from the start, at the same positions.
+int sequence_common(const struct sequence *a, const struct sequence *b);

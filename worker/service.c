@@ -76,6 +76,7 @@ static void fill_answer(struct answer *a, const struct sequence_output *out)
     result_message *r = &a->result;
     *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     r->request = out->id;
+    r->cached_tokens = (uint32_t)out->cached_tokens;
     r->finish = wire_finish(out->finish);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
     if (!out->has_token) return;

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pace of prompts, on machines of arithmetic: a pass takes what its decodes and the rows of its prompt cost there.
+#include <check.h>
+#include <stdlib.h>
+
+#include "worker/pace.h"
+
+static const struct model_config config = {
+    .n_layers = 16, .hidden = 2048, .intermediate = 8192, .n_heads = 32, .n_kv_heads = 8, .head_size = 64};
+
+struct machine {
+    double alone_us, per_decode_us; // a pass of decodes
+    double row_us, entry_us;        // of the prompt: a row, and its attention to an entry
+    double read_us;                 // to read an entry once a pass
+    double free_rows;               // that cost nothing: decoding waits for memory
+};
+
+static double pass_us(const struct machine *m, int decodes, int entries, int rows)
+{
+    double paid = rows > m->free_rows ? rows - m->free_rows : 0;
+    return m->alone_us + decodes * m->per_decode_us + paid * m->row_us + rows * (entries + rows / 2.0) * m->entry_us +
+           (rows ? entries * m->read_us : 0);
+}
+
+static const struct machine machines[] = {
+    {50000, 500, 2500, 0.2, 0.02, 0},   // computes
+    {50000, 500, 2500, 0.2, 0.7, 16},   // waits for memory
+    {4000, 100, 250, 0.02, 0.01, 8},    // a small model
+    {300000, 2000, 900, 0.05, 0.02, 0}, // long contexts in many decodes
+};
+
+START_TEST(decodes_take_at_most_twice_as_long)
+{
+    enum { PROMPT = 30000, DECODES = 4 };
+    const struct machine *m = &machines[_i];
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    double alone_us = pass_us(m, DECODES, 0, 0);
+    int fed = 0, passes = 0, slow = 0, halved = 0;
+    while (fed < PROMPT) {
+        pace_begin(&pace, DECODES);
+        int rows = pace_take(&pace, fed, PROMPT - fed < 2048 - DECODES ? PROMPT - fed : 2048 - DECODES);
+        double us = pass_us(m, DECODES, fed, rows);
+        pace_end(&pace, (int64_t)us);
+        fed += rows;
+        slow += us > 2 * alone_us;
+        halved += rows == 0;
+        ck_assert_int_lt(++passes, 100000);
+        ck_assert_double_lt(us, 4 * alone_us); // while it learns
+    }
+    ck_assert_int_le(slow * 100, passes);       // p99
+    ck_assert_int_lt(halved * 20, passes + 40); // and few passes stand back to measure
+    // What may be added is used: the whole took no more than a few times what the prompt needs by itself.
+    double whole_us = passes * alone_us * 1.7, needed_us = PROMPT * m->row_us + 0.5 * PROMPT * PROMPT * m->entry_us;
+    ck_assert_double_lt(whole_us, 12 * needed_us + 200 * alone_us);
+}
+END_TEST
+
+START_TEST(without_decodes_a_prompt_takes_all)
+{
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    pace_begin(&pace, 0);
+    ck_assert(pace_open(&pace) && pace_take(&pace, 0, 2048) == 2048 && pace_take(&pace, 30000, 7) == 7);
+    pace_end(&pace, 1000000);
+    pace_init(&pace, &config, PACE_FREELY);
+    pace_begin(&pace, 9);
+    ck_assert(pace_open(&pace) && pace_take(&pace, 0, 2048) == 2048);
+}
+END_TEST
+
+START_TEST(the_first_pass_with_decodes_measures_them)
+{
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    pace_begin(&pace, 3);
+    ck_assert(!pace_open(&pace) && pace_take(&pace, 0, 100) == 0);
+    pace_end(&pace, 5000);
+    pace_begin(&pace, 3);
+    ck_assert(pace_open(&pace) && pace_take(&pace, 0, 5) == 5);
+    pace_end(&pace, 5500);
+    pace_begin(&pace, 30); // ten times as many: what was known says nothing of these
+    ck_assert(!pace_open(&pace) && pace_take(&pace, 0, 100) == 0);
+}
+END_TEST
+
+START_TEST(a_target_in_time_is_kept)
+{
+    const struct machine *m = &machines[0];
+    struct pace pace;
+    pace_init(&pace, &config, 400000);
+    double longest = 0;
+    for (int pass = 0, fed = 0; pass < 300; pass++) {
+        pace_begin(&pace, 2);
+        int rows = pace_take(&pace, fed % 8000, 4000);
+        double us = pass_us(m, 2, fed % 8000, rows);
+        if (pass > 20 && us > longest) longest = us;
+        pace_end(&pace, (int64_t)us);
+        fed += rows;
+    }
+    ck_assert_msg(longest > 300000 && longest < 440000, "the longest pass took %.0f us", longest);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pace");
+    TCase *tcase = tcase_create("pace");
+    tcase_add_loop_test(tcase, decodes_take_at_most_twice_as_long, 0, sizeof machines / sizeof *machines);
+    tcase_add_test(tcase, without_decodes_a_prompt_takes_all);
+    tcase_add_test(tcase, the_first_pass_with_decodes_measures_them);
+    tcase_add_test(tcase, a_target_in_time_is_kept);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "worker/pace.h"
+
+#include <math.h>
+
+enum {
+    CHUNK_FIRST = 16, // rows, while it is not known what they cost
+    MIXED_MOST = 64,  // passes until the decodes are measured alone again
+};
+
+// Of the time that there is: the rest is for passes that take longer than was expected of them.
+static const double AIM = 0.85;
+// Attention runs at about half the rate of the products.
+static const double PAIR_COST = 2;
+// A pass that took long is believed sooner than one that was quick: it has kept somebody waiting.
+static const double LEARN = 0.2, LEARN_SLOWER = 0.6, GROW = 2;
+
+void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
+{
+    double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
+    double products = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    *p = (struct pace){.target_us = target_us,
+                       .row_work = 2e-6 * c->n_layers * products, // MFLOP
+                       .pair_work = 4e-6 * c->n_layers * heads * PAIR_COST};
+}
+
+// The work of rows entries .. entries + n - 1.
+static double work_of(const struct pace *p, double entries, double n)
+{
+    return n * p->row_work + n * (entries + n / 2) * p->pair_work;
+}
+
+// The most rows whose work is at most `work`.
+static double rows_for(const struct pace *p, double entries, double work)
+{
+    double linear = p->row_work + entries * p->pair_work, square = p->pair_work / 2;
+    return 2 * work / (linear + sqrt(linear * linear + 4 * square * work));
+}
+
+static bool alone_is_stale(const struct pace *p)
+{
+    bool other = p->decodes > p->alone_decodes * 5 / 4 + 1 || p->decodes * 2 < p->alone_decodes;
+    return p->alone_us == 0 || other || p->mixed >= MIXED_MOST;
+}
+
+void pace_begin(struct pace *p, int decodes)
+{
+    p->decodes = decodes;
+    p->work = 0;
+    p->first = true;
+    p->work_left = INFINITY;
+    if (decodes == 0 || p->target_us == PACE_FREELY) return;
+    p->work_left = 0;
+    if (alone_is_stale(p)) {
+        p->first = false; // this pass decodes alone
+        return;
+    }
+    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->alone_us : (double)p->target_us);
+    if (target_us > p->alone_us && p->us_per_work > 0) p->work_left = (target_us - p->alone_us) / p->us_per_work;
+    // Few rows come nearly for free where decoding waits for memory: what they cost says little of many.
+    double most = GROW * (p->last_work > 0 ? p->last_work : CHUNK_FIRST / GROW * p->row_work);
+    if (p->us_per_work == 0 || p->work_left > most) p->work_left = most;
+}
+
+int pace_take(struct pace *p, int entries, int most)
+{
+    double rows = p->work_left == INFINITY ? most : floor(rows_for(p, entries, p->work_left));
+    if (p->first && rows < 1) rows = 1; // every pass brings somebody's prompt forward
+    if (rows > most) rows = most;
+    if (rows < 1) return 0;
+    double work = work_of(p, entries, rows);
+    p->work += work;
+    p->work_left = p->work_left > work ? p->work_left - work : 0;
+    p->first = false;
+    return (int)rows;
+}
+
+bool pace_open(const struct pace *p)
+{
+    return p->first || p->work_left == INFINITY || rows_for(p, 0, p->work_left) >= 1;
+}
+
+static double within(double value, double least, double most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+void pace_end(struct pace *p, int64_t us)
+{
+    if (p->work == 0) {
+        if (p->decodes == 0) return;
+        bool fresh = p->alone_us == 0 || p->decodes != p->alone_decodes;
+        double told = fresh ? (double)us : within((double)us, 0.5 * p->alone_us, 1.5 * p->alone_us);
+        p->alone_us = fresh ? told : p->alone_us + LEARN * (told - p->alone_us);
+        p->alone_decodes = p->decodes;
+        p->mixed = 0;
+        return;
+    }
+    double added_us = (double)us - (p->decodes ? p->alone_us : 0);
+    if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
+    double told = added_us / p->work, known = p->us_per_work;
+    told = known > 0 ? within(told, known / 8, known * 8) : told;
+    p->us_per_work = known == 0 ? told : known + (told > known ? LEARN_SLOWER : LEARN) * (told - known);
+    if (p->decodes == 0) return;
+    p->last_work = p->work_left > 0 && p->work < p->last_work ? p->last_work : p->work; // it had no more to feed
+    p->mixed++;
+}

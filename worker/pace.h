@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of a pass prompts may take while sequences decode: a long prompt is cut into chunks small enough that nobody
+// waits much longer for his next token than he would without it (stall-free batching, arXiv 2403.02310; there the chunk
+// is a constant, here it follows what passes were measured to take).
+//
+// A pass of decodes alone gives the time to compare with; it is measured anew now and then, by passes that prompts
+// stand back from. What a prompt's rows add to it is taken to be proportional to their work, rows and attention to all
+// that stands before them; the factor is learned from every pass. So chunks get smaller as a prompt gets longer.
+//
+// Decides when something is computed, never what. Plain data, no clock of its own.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/config.h"
+
+enum {
+    PACE_TWICE = 0,   // a pass takes at most twice as long as its decodes alone would
+    PACE_FREELY = -1, // prompts take all they can
+};
+
+struct pace {
+    int64_t target_us;          // of a pass with decodes, or one of the above
+    double row_work, pair_work; // of a prompt row, and of its attention to one entry
+
+    double alone_us; // a pass of `alone_decodes` rows and no prompt takes this; 0: not known
+    int alone_decodes;
+    int mixed;          // passes with both since that was measured
+    double us_per_work; // 0: not known
+    double last_work;   // of prompts in the last pass with both
+
+    // The pass being made.
+    int decodes;
+    double work_left, work;
+    bool first; // no prompt has rows in it yet
+};
+
+void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
+
+// A pass begins in which so many sequences decode. Then, for each prompt, how many of the next rows, at most `most`,
+// it may feed behind `entries` cached ones.
+void pace_begin(struct pace *p, int decodes);
+int pace_take(struct pace *p, int entries, int most);
+
+// Whether pace_take() may still give rows, to a prompt without any cached entry.
+bool pace_open(const struct pace *p);
+
+void pace_end(struct pace *p, int64_t us); // what the pass took
