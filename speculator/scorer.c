@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "engine/kv_pool.h"
+#include "engine/kv_prefix.h"
 
 // A prompt on its way: read up to `cached`, then looking ahead.
 struct prompt {
@@ -25,6 +25,9 @@ struct prompt {
 
     int32_t *blocks; // [n_blocks] owned; NULL while waiting
     int n_blocks;
+    int n_published;    // of them, the first: in the prefix cache
+    kv_chain chain;     // up to the last of those
+    int n_reused;       // tokens found there
     int cached;         // KV entries
     int steps;          // probes taken
     int32_t next;       // with steps > 0: the token to feed
@@ -174,19 +177,57 @@ void scorer_add(struct scorer *s, const struct score_item *item)
 
 // --- one pass
 
-// First come, first served: a long prompt waits for blocks, those behind it wait for the long one.
+static struct kv_text text_of(const struct prompt *p)
+{
+    return (struct kv_text){p->tokens, NULL, p->n};
+}
+
+// Somebody is about to read what the prompt could then take from the prefix cache.
+static bool waits_for_prefix(struct scorer *s, const struct prompt *p)
+{
+    if (!s->model.prefix_cache) return false;
+    kv_chain chain;
+    struct kv_text mine = text_of(p);
+    int known = kv_prefix_find(s->pool, &mine, NULL, &chain);
+    for (int i = 0; i < s->n_running; i++) {
+        struct kv_text other = text_of(s->prompts[i]);
+        if (kv_prefix_worth_waiting(&mine, known, &other, s->prompts[i]->n_published)) return true;
+    }
+    return false;
+}
+
+// Takes the blocks for all entries, those of a known prefix first.
+static bool take_blocks(struct scorer *s, struct prompt *p)
+{
+    struct kv_text text = text_of(p);
+    int most = kv_blocks_for(p->n + p->look_ahead - 1);
+    p->blocks = mem_alloc_array((size_t)most, sizeof *p->blocks);
+    if (s->model.prefix_cache) p->n_published = kv_prefix_find(s->pool, &text, p->blocks, &p->chain);
+    if (kv_pool_take(s->pool, most - p->n_published, p->blocks + p->n_published)) {
+        p->n_blocks = most;
+        p->n_reused = p->cached = p->n_published * KV_BLOCK_TOKENS;
+        return true;
+    }
+    kv_pool_give(s->pool, p->blocks, p->n_published);
+    free(p->blocks);
+    p->blocks = NULL;
+    p->n_published = 0;
+    p->chain = 0;
+    return false;
+}
+
+// First come, first served: a long prompt waits for blocks, those behind it wait for the long one. Who waits for a
+// prefix lets others go first.
 static void admit(struct scorer *s)
 {
-    while (s->n_running < s->n && s->n_running < s->model.max_seqs) {
-        struct prompt *p = s->prompts[s->n_running];
-        int n_blocks = kv_blocks_for(p->n + p->look_ahead - 1);
-        if (n_blocks > kv_pool_free_blocks(s->pool)) return;
-        p->n_blocks = n_blocks;
-        p->blocks = mem_alloc_array((size_t)n_blocks, sizeof *p->blocks);
-        kv_pool_take(s->pool, n_blocks, p->blocks);
+    for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
+        struct prompt *p = s->prompts[i];
+        if (waits_for_prefix(s, p)) continue;
+        if (!take_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
         p->last_pass = s->pass; // it waits from now on
-        s->n_running++;
+        memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
+        s->prompts[s->n_running++] = p;
     }
 }
 
@@ -294,7 +335,7 @@ static int32_t argmax(const float *logits, int n)
 
 static void answer(struct scorer *s, struct prompt *p)
 {
-    struct score_result result = {.request = p->request, .n = p->n, .steps = p->steps};
+    struct score_result result = {.request = p->request, .n = p->n, .steps = p->steps, .cached_tokens = p->n_reused};
     struct token_range *kept = NULL;
     for (int j = 0; j < p->n && !result.error; j++) {
         p->importance[j] /= (float)p->steps;
@@ -318,6 +359,10 @@ static void take_step(struct scorer *s, struct prompt *p, const float *probe, co
 {
     p->cached += p->rows;
     p->last_pass = s->pass;
+    struct kv_text text = text_of(p);
+    if (s->model.prefix_cache) {
+        kv_prefix_publish(s->pool, &text, p->cached < p->n ? p->cached : p->n, p->blocks, &p->n_published, &p->chain);
+    }
     if (!probe) return;
     for (int j = 0; j < p->n; j++)
         p->importance[j] += probe[j];

@@ -8,9 +8,11 @@
 //
 // Passes are made by iteration, as in continuous batching: each takes the next look-ahead row of every prompt that has
 // been read, and fills up with rows of prompts that have not; a new prompt joins at the next pass. Look-ahead is
-// greedy. A sampled EOS ends it: the step that produced it counts, the token itself is never fed, nor is the last one
-// sampled. A prompt takes the KV blocks for all its entries before its first row and gives them back with its result,
-// so nobody ever waits half-way for another's blocks.
+// greedy. What earlier prompts left in the prefix cache is not read again: the importance needs the prompt's keys and
+// the rows that look back at them, never the prompt's own rows but the last. A sampled EOS ends it: the step that
+// produced it counts, the token itself is never fed, nor is the last one sampled. A prompt takes the KV blocks for all
+// its entries before its first row and gives them back with its result, so nobody ever waits half-way for another's
+// blocks.
 //
 // One thread owns a scorer. Results come through a callback within scorer_add and scorer_step; what they point to is
 // good for the call. The callback must not call the scorer.
@@ -31,6 +33,7 @@ struct scorer_model {
     int max_seqs;                      // prompts in one pass at most
     int context_tokens;                // KV entries of one sequence at most
     int kv_blocks;
+    bool prefix_cache; // full blocks of prompts serve those that begin alike; changes no score
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;
 };
@@ -54,8 +57,9 @@ struct score_result {
     int n_kept;
     const float *importance; // [n], NULL when not wanted
     int n;
-    int steps;        // look-ahead steps that counted
-    int64_t score_us; // since scorer_add
+    int steps;         // look-ahead steps that counted
+    int cached_tokens; // of n, taken from the prefix cache
+    int64_t score_us;  // since scorer_add
 };
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);

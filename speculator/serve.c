@@ -123,6 +123,7 @@ enum node_end speculator_serve(struct engine *engine, struct node *node, const s
                                  .max_seqs = limits->max_seqs,
                                  .context_tokens = limits->context_tokens,
                                  .kv_blocks = limits->kv_blocks,
+                                 .prefix_cache = limits->prefix_cache,
                                  .forward = forward,
                                  .context = engine};
     s.scorer = scorer_create(&model, take_result, &s);

@@ -49,6 +49,7 @@ struct fake {
     int32_t kv[MAX_BLOCKS * KV_BLOCK_TOKENS];
     float logits[MAX_ITEMS * VOCAB], probes[MAX_ITEMS * CONTEXT];
     int passes, fail_at;
+    bool prefix_cache;
     int max_rows_seen, max_seqs_seen;
 };
 
@@ -121,6 +122,8 @@ static void expect_scores(struct expected *e, int longest)
         e->importance[j] /= (float)e->steps;
 }
 
+static long reused; // prompt tokens that were taken from the prefix cache
+
 static void take_result(void *context, const struct score_result *result)
 {
     struct expected *e = (struct expected *)context + result->request;
@@ -135,6 +138,8 @@ static void take_result(void *context, const struct score_result *result)
     ck_assert_msg(!result->error, "%s", result->error);
     ck_assert_int_eq(result->steps, e->steps);
     ck_assert_int_eq(result->n, e->n);
+    ck_assert(result->cached_tokens < e->n && result->cached_tokens % KV_BLOCK_TOKENS == 0);
+    reused += result->cached_tokens;
     ck_assert_mem_eq(result->importance, e->importance, (size_t)e->n * sizeof(float));
     struct token_range *kept;
     struct select_policy policy = {.keep_rate = 0.3, .chunk_tokens = 4, .keep_first = e->tokens[0] == 5};
@@ -177,6 +182,7 @@ static struct scorer_model fake_model(struct fake *f)
                                  .max_seqs = f->shape.max_seqs,
                                  .context_tokens = CONTEXT,
                                  .kv_blocks = f->shape.n_kv_blocks,
+                                 .prefix_cache = f->prefix_cache,
                                  .forward = fake_forward,
                                  .context = f};
 }
@@ -193,6 +199,7 @@ START_TEST(random_loads_score_as_if_alone)
     for (int round = 0; round < 60; round++) {
         int budgets[] = {1, 3, 17, 64, 1000};
         struct fake *f = fake_open(budgets[random_below(5)], 1 + (int)random_below(12), 4 + (int)random_below(60));
+        f->prefix_cache = _i % 2;
         struct scorer_model model = fake_model(f);
         struct scorer *s = scorer_create(&model, take_result, items);
         int longest = smaller(CONTEXT, f->shape.n_kv_blocks * KV_BLOCK_TOKENS);
@@ -207,6 +214,11 @@ START_TEST(random_loads_score_as_if_alone)
                 if (random_below(20) == 0) e->n = longest;
                 for (int j = 0; j < e->n; j++)
                     e->tokens[j] = (int32_t)random_below(VOCAB);
+                if (added && random_below(2)) { // begins like an earlier one
+                    const struct expected *earlier = &items[random_below((uint32_t)added)];
+                    int head = (int)random_below((uint32_t)smaller(earlier->n, e->n) + 1);
+                    memcpy(e->tokens, earlier->tokens, (size_t)head * sizeof *e->tokens);
+                }
                 expect_scores(e, longest);
                 struct score_item item = make_item(e, (uint64_t)added++);
                 scorer_add(s, &item);
@@ -224,6 +236,38 @@ START_TEST(random_loads_score_as_if_alone)
         for (int i = 0; i < n_items; i++)
             ck_assert_int_eq(items[i].answers, items[i].cancelled ? 0 : 1);
         ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, f->shape.n_kv_blocks);
+        scorer_free(s);
+        free(f);
+    }
+    ck_assert(_i % 2 ? reused > 1000 : reused == 0);
+}
+END_TEST
+
+START_TEST(a_shared_head_is_read_once)
+{
+    enum { HEAD = 96, N = 8 };
+    static struct expected items[N];
+    for (int on = 0; on < 2; on++) {
+        struct fake *f = fake_open(200, N, MAX_BLOCKS);
+        f->prefix_cache = on;
+        struct scorer_model model = fake_model(f);
+        struct scorer *s = scorer_create(&model, take_result, items);
+        reused = 0;
+        for (int i = 0; i < N; i++) {
+            items[i] = (struct expected){.n = HEAD + 1 + i, .look_ahead = 1, .window = 13};
+            for (int j = 0; j < items[i].n; j++)
+                items[i].tokens[j] = (int32_t)(j < HEAD ? j % 40 : 41 + i);
+            expect_scores(&items[i], CONTEXT);
+            struct score_item item = make_item(&items[i], (uint64_t)i);
+            scorer_add(s, &item);
+        }
+        while (scorer_get_load(s).running + scorer_get_load(s).waiting)
+            ck_assert_int_eq(scorer_step(s), STATUS_OK);
+        for (int i = 0; i < N; i++)
+            ck_assert_int_eq(items[i].answers, 1);
+        ck_assert_int_eq(reused, on ? (N - 1) * HEAD : 0);
+        ck_assert_int_eq(f->passes, on ? 2 : 5); // the head with its first prompt, then the others; 804 rows in 200s
+        ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, MAX_BLOCKS);
         scorer_free(s);
         free(f);
     }
@@ -361,6 +405,7 @@ int main(void)
     Suite *suite = suite_create("scorer_schedule");
     TCase *all = tcase_create("all");
     tcase_add_loop_test(all, random_loads_score_as_if_alone, 0, 6);
+    tcase_add_test(all, a_shared_head_is_read_once);
     tcase_add_test(all, passes_fill_up_across_prompts);
     tcase_add_test(all, bad_items_answer_with_a_sentence);
     tcase_add_test(all, cancel_and_clear_free_blocks_at_once);

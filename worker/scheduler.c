@@ -14,13 +14,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "engine/kv_pool.h"
 #include "worker/pace.h"
 
-enum {
-    WAITING_MAX = 65536,    // the router keeps its queue to itself: this many at a group is a fault somewhere
-    SHARED_BLOCKS_LEAST = 2 // worth a pass of waiting: a pass over so few rows costs as much as they do
-};
+enum { WAITING_MAX = 65536 }; // the router keeps its queue to itself: this many at a group is a fault somewhere
 
 struct scheduler {
     struct engine *engine; // borrowed
@@ -164,57 +160,33 @@ static int promised_blocks(const struct scheduler *s)
     return promised;
 }
 
-// Full blocks in front of the sequence's last token, which must be computed for its logits.
-static int reusable_blocks(const struct sequence *q)
-{
-    return (q->n_tokens - 1) / KV_BLOCK_TOKENS;
-}
-
-// Of those, how many the prefix cache has; with `hold` the sequence holds them from now on.
-static int find_prefix(struct scheduler *s, struct sequence *q, bool hold)
-{
-    struct kv_key key;
-    kv_chain chain = 0;
-    int n = 0;
-    for (; s->limits.prefix_cache && n < reusable_blocks(q); n++) {
-        sequence_key(q, n, chain, &key);
-        int32_t block = kv_pool_find(s->pool, &key, &chain);
-        if (block < 0) break;
-        if (!hold) continue;
-        kv_pool_hold(s->pool, block);
-        q->blocks[n] = block;
-    }
-    if (hold) {
-        q->n_blocks = q->n_published = n;
-        q->n_cached = n * KV_BLOCK_TOKENS;
-        q->chain = chain;
-    }
-    return n;
-}
-
 // Somebody is about to compute blocks that the sequence could then take from the prefix cache.
-static bool waits_for_prefix(struct scheduler *s, struct sequence *q)
+static bool waits_for_prefix(struct scheduler *s, const struct sequence *q)
 {
     if (!s->limits.prefix_cache) return false;
-    int known = -1;
+    kv_chain chain;
+    struct kv_text mine = sequence_text(q);
+    int known = kv_prefix_find(s->pool, &mine, NULL, &chain);
     for (int i = 0; i < s->n_running; i++) {
-        const struct sequence *other = s->running[i];
-        if (other->n_published + SHARED_BLOCKS_LEAST > reusable_blocks(q)) continue;
-        int shared = sequence_common(q, other) / KV_BLOCK_TOKENS;
-        if (shared > reusable_blocks(q)) shared = reusable_blocks(q);
-        if (other->n_published >= shared) continue;
-        if (known < 0) known = find_prefix(s, q, false);
-        if (shared - known >= SHARED_BLOCKS_LEAST) return true;
+        struct kv_text other = sequence_text(s->running[i]);
+        if (kv_prefix_worth_waiting(&mine, known, &other, s->running[i]->n_published)) return true;
     }
     return false;
+}
+
+static void hold_prefix(struct scheduler *s, struct sequence *q)
+{
+    struct kv_text text = sequence_text(q);
+    if (s->limits.prefix_cache) q->n_blocks = q->n_published = kv_prefix_find(s->pool, &text, q->blocks, &q->chain);
+    q->n_cached = q->n_blocks * KV_BLOCK_TOKENS;
 }
 
 // Takes it from the queue to the running ones, if there is memory for it; see scheduler.h.
 static bool begin(struct scheduler *s, struct sequence *q)
 {
     if (s->n_running == s->limits.max_seqs) return false;
-    int expected = expected_blocks(q), reused = find_prefix(s, q, true); // before counting: those held are not free
-    if (expected - reused + promised_blocks(s) > kv_pool_free_blocks(s->pool)) {
+    hold_prefix(s, q); // before counting: what is held is not free
+    if (expected_blocks(q) - q->n_blocks + promised_blocks(s) > kv_pool_free_blocks(s->pool)) {
         give_blocks(s, q);
         return false;
     }
@@ -232,12 +204,8 @@ static bool begin(struct scheduler *s, struct sequence *q)
 // What the sequence has filled is there for others; of what two computed at the same time one copy stays.
 static void publish(struct scheduler *s, struct sequence *q)
 {
-    struct kv_key key;
-    for (; s->limits.prefix_cache && q->n_published < q->n_cached / KV_BLOCK_TOKENS; q->n_published++) {
-        int n = q->n_published;
-        sequence_key(q, n, q->chain, &key);
-        q->blocks[n] = kv_pool_publish(s->pool, &key, q->blocks[n], &q->chain);
-    }
+    struct kv_text text = sequence_text(q);
+    if (s->limits.prefix_cache) kv_prefix_publish(s->pool, &text, q->n_cached, q->blocks, &q->n_published, &q->chain);
 }
 
 // ---- the batch ----
@@ -257,7 +225,7 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
     s->batched[b->n_seqs++] = q;
     for (int i = q->n_cached; i < q->n_cached + n; i++) {
         s->token[b->n_rows] = q->tokens[i];
-        s->position[b->n_rows++] = sequence_position(q, i);
+        s->position[b->n_rows++] = q->positions[i];
     }
     if (n == sequence_pending(q)) s->logit_row[b->n_logit_rows++] = b->n_rows - 1;
     if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;

@@ -100,12 +100,14 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);
     memcpy(s->tokens, r->tokens, (size_t)r->n_tokens * sizeof *s->tokens);
 
-    s->positions = mem_alloc_array((size_t)s->n_kept, sizeof *s->positions);
+    s->positions = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->positions);
     struct token_range all = {0, r->prompt_tokens - 1};
     const struct token_range *kept = r->n_kept_ranges ? r->kept : &all;
     for (int i = 0, at = 0; at < s->n_kept; i++)
         for (int32_t p = kept[i].first; p <= kept[i].last; p++)
             s->positions[at++] = p;
+    for (int i = 0; i < r->sampling.max_tokens; i++)
+        s->positions[s->n_kept + i] = r->prompt_tokens + i;
 
     if (r->n_penalty_ids) {
         s->penalty_ids = mem_copy(r->penalty_ids, (size_t)r->n_penalty_ids * sizeof *s->penalty_ids);
@@ -123,22 +125,4 @@ void sequence_free(struct sequence *s)
     free(s->penalty_ids);
     free(s->blocks);
     free(s);
-}
-
-void sequence_key(const struct sequence *s, int block, kv_chain before, struct kv_key *key)
-{
-    key->before = before;
-    for (int i = 0; i < KV_BLOCK_TOKENS; i++) {
-        int index = block * KV_BLOCK_TOKENS + i;
-        key->token[i] = s->tokens[index];
-        key->position[i] = sequence_position(s, index);
-    }
-}
-
-int sequence_common(const struct sequence *a, const struct sequence *b)
-{
-    int most = a->n_tokens < b->n_tokens ? a->n_tokens : b->n_tokens, n = 0;
-    while (n < most && a->tokens[n] == b->tokens[n] && sequence_position(a, n) == sequence_position(b, n))
-        n++;
-    return n;
 }

@@ -9,7 +9,7 @@
 // Owned by the scheduler and its thread.
 #pragma once
 
-#include "engine/kv_pool.h"
+#include "engine/kv_prefix.h"
 #include "model/generation.h"
 
 // What the router sends, or whoever drives a scheduler in his own process. Borrowed for the call.
@@ -35,7 +35,7 @@ struct sequence {
     uint64_t id;
     struct sampling sampling;
     int32_t *tokens;    // [n_kept + max_tokens]
-    int32_t *positions; // [n_kept]
+    int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
     int n_kept, n_tokens, prompt_tokens;
@@ -71,13 +71,7 @@ static inline int sequence_blocks_most(const struct sequence *s)
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);
 }
 
-static inline int32_t sequence_position(const struct sequence *s, int index)
+static inline struct kv_text sequence_text(const struct sequence *s)
 {
-    return index < s->n_kept ? s->positions[index] : s->prompt_tokens + index - s->n_kept;
+    return (struct kv_text){s->tokens, s->positions, s->n_tokens};
 }
-
-// What stands in block number `block` of the sequence when it is full, behind the chain of the blocks before it.
-void sequence_key(const struct sequence *s, int block, kv_chain before, struct kv_key *key);
-
-// How many tokens two sequences have in common from the start, at the same positions.
-int sequence_common(const struct sequence *a, const struct sequence *b);

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/kv_prefix.h"
+
+#include <string.h>
+
+enum { SHARED_BLOCKS_LEAST = 2 }; // a pass over so few rows costs as much as they do
+
+static int32_t position_of(const struct kv_text *text, int row)
+{
+    return text->position ? text->position[row] : row;
+}
+
+static void fill_key(const struct kv_text *text, int block, kv_chain before, struct kv_key *key)
+{
+    int first = block * KV_BLOCK_TOKENS;
+    key->before = before;
+    memcpy(key->token, text->token + first, sizeof key->token);
+    for (int i = 0; i < KV_BLOCK_TOKENS; i++)
+        key->position[i] = position_of(text, first + i);
+}
+
+int kv_prefix_find(struct kv_pool *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p)
+{
+    struct kv_key key;
+    int n = 0;
+    for (*chain_p = 0; n < kv_prefix_most(text->n); n++) {
+        fill_key(text, n, *chain_p, &key);
+        int32_t block = kv_pool_find(pool, &key, chain_p);
+        if (block < 0) break;
+        if (!blocks) continue;
+        kv_pool_hold(pool, block);
+        blocks[n] = block;
+    }
+    return n;
+}
+
+void kv_prefix_publish(struct kv_pool *pool, const struct kv_text *text, int entries, int32_t *blocks,
+                       int *n_published_p, kv_chain *chain_p)
+{
+    struct kv_key key;
+    for (int n = *n_published_p; n < entries / KV_BLOCK_TOKENS; n = ++*n_published_p) {
+        fill_key(text, n, *chain_p, &key);
+        blocks[n] = kv_pool_publish(pool, &key, blocks[n], chain_p);
+    }
+}
+
+static int common_rows(const struct kv_text *a, const struct kv_text *b)
+{
+    int most = a->n < b->n ? a->n : b->n, n = 0;
+    while (n < most && a->token[n] == b->token[n] && position_of(a, n) == position_of(b, n))
+        n++;
+    return n;
+}
+
+bool kv_prefix_worth_waiting(const struct kv_text *text, int known, const struct kv_text *other, int n_published)
+{
+    int most = kv_prefix_most(text->n);
+    if (known + SHARED_BLOCKS_LEAST > most) return false;
+    int shared = common_rows(text, other) / KV_BLOCK_TOKENS;
+    if (shared > most) shared = most;
+    return n_published < shared && shared - known >= SHARED_BLOCKS_LEAST;
+}
