@@ -90,7 +90,10 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
     enum status status = comm_open_self(&p->comm);
     if (status == STATUS_OK) status = open_engine(o, o->main, context, p->comm, &p->main);
     if (status == STATUS_OK) status = open_engine(o, o->spec, scored, p->comm, &p->spec);
-    const struct scheduler_limits limits = {o->token_budget, 1, context, kv_blocks_for(context) + 1};
+    const struct scheduler_limits limits = {.token_budget = o->token_budget,
+                                            .max_seqs = 1,
+                                            .context_tokens = context,
+                                            .kv_blocks = kv_blocks_for(context) + 1};
     if (status == STATUS_OK) status = scheduler_create(p->main, &limits, on_step, p, &p->scheduler);
     if (status != STATUS_OK) {
         pair_close(p);
