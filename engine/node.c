@@ -31,7 +31,7 @@ enum {
     BACKOFF_LAST_MS = 5000,
     HEARTBEAT_DEFAULT_MS = 1000, // for a router that asks for nothing sensible
     HEARTBEAT_LAST_MS = 60000,
-    FAREWELL_MS = 2000, // how long node_stop waits for the router to end the stream
+    FAREWELL_MS = 10000, // how long node_stop waits for the router to end the stream
 };
 
 struct mail {

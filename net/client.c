@@ -239,7 +239,7 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
         net_arg("grpc.max_receive_message_length", (int)NET_MESSAGE_BYTES),
         net_arg("grpc.per_message_compression", 0),
         net_arg("grpc.initial_reconnect_backoff_ms", 200),
-        net_arg("grpc.min_reconnect_backoff_ms", 2000), // the time one attempt to connect may take
+        net_arg("grpc.min_reconnect_backoff_ms", 10000), // the time one attempt to connect may take
         net_arg("grpc.max_reconnect_backoff_ms", 1000),
         NET_KEEPALIVE_ARGS,
     };

@@ -166,8 +166,8 @@ bool core_abort(struct core *c, const char *id, int64_t now_us)
 
 void core_tick(struct core *c, int64_t now_us)
 {
-    c->now_us = now_us;
     core_nodes_check_silence(c, now_us);
+    c->now_us = now_us;
     for (struct request *r; (r = request_timers_first(&c->timers)) && r->timer_us <= now_us;)
         core_request_due(c, r, now_us);
     core_hand_out(c, now_us);
@@ -177,6 +177,8 @@ int64_t core_next_deadline_us(const struct core *c)
 {
     const struct request *r = request_timers_first(&c->timers);
     int64_t next_us = r ? r->timer_us : INT64_MAX;
+    int64_t listen_us = c->now_us + c->options.heartbeat_us; // see core_nodes_check_silence
+    if (c->nodes && listen_us < next_us) next_us = listen_us;
     for (const struct core_node *node = c->nodes; node; node = node->next) {
         int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
         if (silent_us < next_us) next_us = silent_us;

@@ -50,7 +50,7 @@ struct core_options {
     int64_t max_wait_us;      // a request older than this goes into the next bin first
     int64_t score_timeout_us; // a speculator's answer later than this: keep everything
     int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;     // a node silent for three of these is lost
+    int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
     int min_tokens;           // under auto, shorter prompts are not speculated
     int tail_tokens;          // last tokens kept beyond the budget, at most a quarter of the prompt
     int bins_ahead;           // bins handed to a node before it has answered the first: 2 keeps it busy

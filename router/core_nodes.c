@@ -119,10 +119,14 @@ static void lose_node(struct core *c, struct core_node *node, const char *reason
     c->ops.node_lost(link, reason);
 }
 
+// Ticks come at least once a heartbeat. When they did not (this process was stopped or starved, the machine paused),
+// what the nodes said meanwhile lies unread: that time is no silence of theirs.
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
+    int64_t absent_us = now_us - c->now_us - c->options.heartbeat_us;
     for (struct core_node *node = c->nodes, *next; node; node = next) {
         next = node->next;
+        if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
         if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
         char *reason = mem_format("nothing was heard of it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
         lose_node(c, node, reason, now_us);

@@ -94,7 +94,7 @@ int core_request_blocks(const struct request *r,
 bool core_node_can_hold(const struct core_node *node, const struct request *r); // ever, by state; draining ones: no
 bool core_pool_can_hold(const struct core *c, enum node_role role, const struct request *r);
 int core_pool_context(const struct core *c, enum node_role role); // the longest of its nodes; 0: no node
-void core_nodes_check_silence(struct core *c, int64_t now_us);
+void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
 void core_update_ready(struct core *c);
 
 // --- core_bins.c

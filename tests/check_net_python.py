@@ -18,7 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 checks = 0
-WAIT = 60  # seconds: a bound, not a pace
+WAIT = 600  # seconds: a bound, not a pace
 
 
 def check(condition, what):

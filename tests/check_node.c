@@ -18,7 +18,7 @@
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-enum { BOUND_MS = 30000 };
+enum { BOUND_MS = 300000 };
 
 // --- the node
 

@@ -60,7 +60,7 @@ struct fixture {
 void fixture_init(struct fixture *f); // fills `options`, which may be changed before fixture_start
 void fixture_start(struct fixture *f);
 void fixture_stop(struct fixture *f);                // destroys the core, checks that every request ended exactly once
-void fixture_advance(struct fixture *f, int64_t us); // then ticks
+void fixture_advance(struct fixture *f, int64_t us); // ticks whenever the core wants it, and then
 
 struct node_hello fixture_hello(enum node_role role, const char *id);
 struct fake_node *fixture_attach(struct fixture *f, const struct node_hello *hello); // must succeed

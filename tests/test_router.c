@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "tests/test_port.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
@@ -115,7 +116,7 @@ void test_router_open(struct test_router *router, int port)
 {
     *router = (struct test_router){.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     char address[32];
-    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port ? port : test_port());
     enum status status = rpc_server_open(
         &(struct rpc_server_options){.address = address, .methods = methods, .context = router}, &router->server);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());

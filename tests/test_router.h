@@ -9,7 +9,7 @@
 #include "net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
-enum { TEST_ROUTER_BOUND_MS = 60000 }; // for every wait
+enum { TEST_ROUTER_BOUND_MS = 300000 }; // for every wait
 
 struct test_router {
     struct rpc_server *server;

@@ -11,10 +11,14 @@ prompts=$source_dir/deploy/demo-model/prompts.jsonl
 work=$(mktemp -d "${TMPDIR:-/tmp}/forepack test XXXXXX") # a path with a space, on purpose
 started=()
 
+# Asks everything that was started to end; what a failed test left stopped or stuck is killed after a while.
 clean_up() {
     local status=$?
-    for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
-    for pid in "${started[@]}"; do wait "$pid" 2>/dev/null || true; done
+    for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null && kill -CONT "$pid" 2>/dev/null || true; done
+    local end=$((SECONDS + 60))
+    while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do pause 0.05; done
+    for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
+    wait
     if [ $status != 0 ]; then
         for log in "$work"/*.log; do
             [ -e "$log" ] || continue
@@ -34,9 +38,10 @@ fail() {
 
 pause() { read -rt "$1" <> <(:) || true; }
 
-# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds.
+# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds. The time is a good machine's; others get five
+# times as long.
 wait_until() {
-    local end=$((SECONDS + $1)) what=$2
+    local end=$((SECONDS + 5 * $1)) what=$2
     shift 2
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $end ] || fail "waited too long until $what"
@@ -44,6 +49,7 @@ wait_until() {
     done
 }
 
+# Below the ports that the system hands out to outgoing connections: one of those may not be taken while nobody listens.
 free_port() {
     local port
     while :; do
@@ -69,12 +75,15 @@ ready() { status_is .ready; }
 # nodes ROLE N: that many of a role are attached and ready.
 nodes() { status_is "[.nodes[] | select(.role == \"$1\" and .state == \"ready\")] | length == $2"; }
 
+up_spoke() { grep -q ^ready: "$work/up.log" || ! kill -0 "$up_pid"; }
+
 start_up() { # start_up FLAGS...: a whole cluster by `forepack up`
     port=$(free_port)
     server=127.0.0.1:$port
     start up "$bin/forepack" up --port "$port" --main "$main_model" --spec "$spec_model" "$@"
     up_pid=$last_pid
-    wait_until 120 "the cluster is ready" grep -q ^ready: "$work/up.log"
+    wait_until 120 "the cluster is ready" up_spoke
+    grep -q ^ready: "$work/up.log" || fail "the cluster did not start"
 }
 
 stop_up() {
