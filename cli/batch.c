@@ -6,7 +6,8 @@
 // router, and a run that was killed may still hold its own for a moment.
 //
 // Rows go out as answers come in, at most `window` at a time: the router packs over its queue, so it should see many,
-// but need not hold a whole data set. A row refused because the queue is full waits for the next answer.
+// but need not hold a whole data set. A row refused because the queue is full is asked again: after the next answer, or
+// after a pause when no other row of ours is there. Refusals narrow the window to what the router holds, answers widen it.
 #include <errno.h>
 #include <search.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -23,7 +25,7 @@
 #include "cli/remote.h"
 #include "cli/request_rows.h"
 
-enum { GRPC_EXHAUSTED = 8 };
+enum { GRPC_EXHAUSTED = 8, PAUSE_MS = 500 };
 
 static struct {
     char *server, *input, *output;
@@ -58,6 +60,7 @@ struct batch {
     int n_rows;
     int *waiting, n_waiting; // rows still to be sent, last one first; [n_rows]
     int n_done, n_failed, n_sent, window;
+    bool refused; // the last answer was that the queue is full
     char run_name[20];
     FILE *output;
     int64_t started_us;
@@ -216,14 +219,15 @@ static enum status take_response(struct batch *b, const Forepack__V1__GenerateRe
     struct row *row = row_on_wire(b, m->request_id);
     // One that is not being asked has no answer to put things into.
     if (!row || row->done || !row->answer.token_ids || !answer_take(&row->answer, m)) return STATUS_OK;
-    if (row->answer.error_code == GRPC_EXHAUSTED && b->n_sent > 1) {
-        // The queue is full: fewer at once, and this one again after the next answer.
+    b->refused = row->answer.error_code == GRPC_EXHAUSTED;
+    if (b->refused) {
         answer_free(&row->answer);
         b->waiting[b->n_waiting++] = (int)(row - b->rows);
         b->n_sent--;
-        b->window = b->n_sent;
+        b->window = b->n_sent > 1 ? b->n_sent : 1;
         return STATUS_OK;
     }
+    if (b->window < o.window) b->window++;
     return finish_row(b, row);
 }
 
@@ -231,6 +235,10 @@ static enum status run(struct batch *b, struct rpc_stream *stream)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && b->n_done < b->n_rows) {
+        if (b->refused && !b->n_sent) {
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL); // others fill the queue
+            draw(b, false);
+        }
         while (b->n_waiting && b->n_sent < b->window) {
             struct row *row = &b->rows[b->waiting[--b->n_waiting]];
             answer_init(&row->answer);

@@ -126,17 +126,32 @@ static void handle_received(void *owner, bool ok)
     batch_end(call);
 }
 
+// The outbox held that many bytes before something was done to it. With the mutex held, while the server is there.
+static void count_queued(struct rpc_call *call, size_t before)
+{
+    atomic_fetch_add(&call->server->queued, call->outbox.bytes - before); // unsigned: also the way down
+}
+
+static void clear_outbox(struct rpc_call *call)
+{
+    size_t before = call->outbox.bytes;
+    net_outbox_clear(&call->outbox);
+    count_queued(call, before);
+}
+
 static void handle_sent(void *owner, bool ok)
 {
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->sending = false;
+    size_t before = call->outbox.bytes;
     net_outbox_sent(&call->outbox);
+    count_queued(call, before);
     if (ok) {
         send_due(call);
     } else {
         // What cannot be sent is a broken call; cancelling one that is over already does nothing.
-        net_outbox_clear(&call->outbox);
+        clear_outbox(call);
         grpc_call_cancel(call->core, NULL);
     }
     pthread_mutex_unlock(&call->mutex);
@@ -148,7 +163,7 @@ static void handle_closed(void *owner, bool ok)
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->closed = true;
-    net_outbox_clear(&call->outbox);
+    clear_outbox(call);
     pthread_mutex_unlock(&call->mutex);
     if (call->method->on_close) call->method->on_close(call, call->cancelled != 0);
     batch_end(call);
@@ -263,7 +278,9 @@ size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     pthread_mutex_lock(&call->mutex);
     if (call->core && !call->closed && !call->finished) {
+        size_t before = call->outbox.bytes;
         net_outbox_add(&call->outbox, bytes, size);
+        count_queued(call, before);
         send_due(call);
     }
     size_t queued = call->outbox.bytes;
@@ -298,14 +315,33 @@ static char *status_text(const char *message)
     return text;
 }
 
-void rpc_call_finish(struct rpc_call *call, enum status status, const char *message)
+size_t rpc_call_server_queued(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->mutex);
+    size_t queued = call->core ? atomic_load(&call->server->queued) : 0; // without it the server may be gone
+    pthread_mutex_unlock(&call->mutex);
+    return queued;
+}
+
+static void end_call(struct rpc_call *call, enum status status, const char *message, bool now)
 {
     pthread_mutex_lock(&call->mutex);
     if (!call->finished) {
         call->finished = true;
+        if (now && call->core) clear_outbox(call);
         call->status = (grpc_status_code)rpc_code(status);
         call->message = message && *message ? status_text(message) : NULL;
         send_due(call);
     }
     pthread_mutex_unlock(&call->mutex);
+}
+
+void rpc_call_finish(struct rpc_call *call, enum status status, const char *message)
+{
+    end_call(call, status, message, false);
+}
+
+void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message)
+{
+    end_call(call, status, message, true);
 }

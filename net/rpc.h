@@ -83,8 +83,12 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
 // so that a producer can hold back; messages after finish are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// Ends the call after everything queued was sent. Only the first one counts.
+// What all calls of its server have queued together; 0 for a call that is over.
+size_t rpc_call_server_queued(struct rpc_call *call);
+// Ends the call after everything queued was sent. Only the first end counts.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
+// Ends it now: what the transport has not taken yet is dropped.
+void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message);
 
 // --- client
 

@@ -148,6 +148,7 @@ static grpc_server *create_core(size_t max_message_bytes)
     grpc_arg args[] = {
         net_arg("grpc.so_reuseport", 0), // else a second server takes the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
+        net_arg("grpc.max_concurrent_streams", 16384), // of a connection; a client's further calls wait at the client
         net_arg("grpc.per_message_compression", 0),
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,

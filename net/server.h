@@ -22,6 +22,7 @@ struct rpc_server {
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
+    atomic_size_t queued;        // bytes in the outboxes of all calls
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;

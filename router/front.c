@@ -9,9 +9,26 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "proto/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
-enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096 };
+enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096, FIELDS_MAX = 1 << 17 };
+
+// What may wait for clients that read slower than their answers come: for one of them, and for all together before
+// those who let more than a small part wait are ended too.
+enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
+
+void *front_unpack(const ProtobufCMessageDescriptor *kind, const uint8_t *bytes, size_t size)
+{
+    if (!proto_fields_at_most(kind, bytes, size, FIELDS_MAX)) {
+        status_fail(STATUS_INVALID, "the message has over %d fields, which is the most that is taken: send less at once",
+                    FIELDS_MAX);
+        return NULL;
+    }
+    void *message = protobuf_c_message_unpack(kind, NULL, size, bytes);
+    if (!message) status_fail(STATUS_INVALID, "the message is no %s", kind->short_name);
+    return message;
+}
 
 size_t front_send(struct rpc_call *call, const ProtobufCMessage *message)
 {
@@ -24,8 +41,34 @@ size_t front_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
+static bool too_much_unread(struct rpc_call *call)
+{
+    return rpc_call_server_queued(call) > (size_t)ALL_UNREAD_MAX_MB << 20;
+}
+
+void front_stream(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    size_t queued = front_send(call, message);
+    if (queued > (size_t)UNREAD_MAX_MB << 20) {
+        status_fail(STATUS_EXHAUSTED, "the client reads too slowly: over %d MiB are unread", UNREAD_MAX_MB);
+    } else if (queued > (size_t)SMALL_UNREAD_MB << 20 && too_much_unread(call)) {
+        status_fail(STATUS_EXHAUSTED,
+                    "the client reads too slowly: over %d MiB are unread, and over %d MiB of all clients together",
+                    SMALL_UNREAD_MB, ALL_UNREAD_MAX_MB);
+    } else {
+        return;
+    }
+    rpc_call_abandon(call, STATUS_EXHAUSTED, status_message());
+}
+
 void front_answer(struct rpc_call *call, const ProtobufCMessage *message)
 {
+    if (too_much_unread(call)) {
+        status_fail(STATUS_EXHAUSTED, "clients have left over %d MiB of answers unread: try again later",
+                    ALL_UNREAD_MAX_MB);
+        front_refuse(call, STATUS_EXHAUSTED);
+        return;
+    }
     front_send(call, message);
     rpc_call_finish(call, STATUS_OK, "");
 }
@@ -33,6 +76,13 @@ void front_answer(struct rpc_call *call, const ProtobufCMessage *message)
 void front_refuse(struct rpc_call *call, enum status status)
 {
     rpc_call_finish(call, status, status_message());
+}
+
+enum status front_check_backlog(const struct front *front)
+{
+    int backlog = loop_backlog(front->loop);
+    if (backlog <= front->max_queue_requests) return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED, "the router is %d events behind: try again later", backlog);
 }
 
 enum status front_check_name(const char *field, const char *value)

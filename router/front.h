@@ -36,13 +36,22 @@ void attach_core_ops(struct front *front, struct core_ops *ops);
 // Tells health checks what the core last said. Core's thread.
 void front_publish_ready(struct front *front);
 
-// Packs and queues a message on a call.
+// A client's message, or NULL with the reason (INVALID): not of that kind, or of more fields than anyone needs. Release
+// it with the kind's own function.
+void *front_unpack(const ProtobufCMessageDescriptor *kind, const uint8_t *bytes, size_t size);
+
+// Packs and queues a message on a call; returns the bytes now queued.
 size_t front_send(struct rpc_call *call, const ProtobufCMessage *message);
+// The same towards a client, whose call ends with EXHAUSTED when it reads too slowly: what follows is dropped, and the
+// call's close event cancels its requests.
+void front_stream(struct rpc_call *call, const ProtobufCMessage *message);
 // Sends the one answer of a unary call and ends it.
 void front_answer(struct rpc_call *call, const ProtobufCMessage *message);
 // Ends a call with this thread's status_message().
 void front_refuse(struct rpc_call *call, enum status status);
 
+// EXHAUSTED when the core's thread is far behind: what is posted to it takes memory too.
+enum status front_check_backlog(const struct front *front);
 // NOT_FOUND unless `name` is empty or the served model's.
 enum status front_check_model(const struct front *front, const char *name);
 // INVALID unless a client's short string (an id, a name) is UTF-8 of at most 256 bytes.

@@ -19,8 +19,7 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front.h"
 
-// A client that reads slower than its tokens come may leave this much unread before its request is ended.
-enum { UNREAD_BYTES_MAX = 16 << 20, PINNED_MAX = 1024, RETRY_AFTER_MS = 1000 };
+enum { PINNED_MAX = 1024, RETRY_AFTER_MS = 1000 };
 
 typedef Forepack__V1__GenerateRequest wire_request;
 
@@ -49,10 +48,7 @@ struct answer {
 static void send_response(struct exchange *x, const char *id, Forepack__V1__GenerateResponse *response)
 {
     response->request_id = (char *)id;
-    if (front_send(x->call, &response->base) > UNREAD_BYTES_MAX) {
-        // What follows is dropped; the call's close event then cancels its requests.
-        rpc_call_finish(x->call, STATUS_EXHAUSTED, "the client reads too slowly: over 16 MiB are unread");
-    }
+    front_stream(x->call, &response->base);
 }
 
 // A block that holds every protobuf struct of one chunk's log-probabilities.
@@ -396,7 +392,8 @@ static enum status make_text_stream(const struct front *front, const Forepack__V
 // Everything that can be wrong with a request is found here; what is left to the core is whether it can be served.
 static enum status read_request(const struct front *front, const wire_request *m, struct request *r, struct answer *a)
 {
-    enum status status = front_check_name("request_id", m->request_id);
+    enum status status = front_check_backlog(front);
+    if (status == STATUS_OK) status = front_check_name("request_id", m->request_id);
     if (status == STATUS_OK) {
         r->id = *m->request_id ? mem_string(m->request_id) : new_request_id();
         status = front_check_model(front, m->model);
@@ -485,9 +482,8 @@ static void refuse_one(struct exchange *x, const char *id, enum status status)
 static void on_generate(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct exchange *x = rpc_call_user(call);
-    wire_request *m = forepack__v1__generate_request__unpack(NULL, size, bytes);
+    wire_request *m = front_unpack(&forepack__v1__generate_request__descriptor, bytes, size);
     if (!m) {
-        status_fail(STATUS_INVALID, "not a GenerateRequest message");
         front_refuse(call, STATUS_INVALID);
         return;
     }
@@ -509,10 +505,10 @@ static void on_generate(struct rpc_call *call, const uint8_t *bytes, size_t size
 static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct exchange *x = rpc_call_user(call);
-    Forepack__V1__ScoreRequest *m = forepack__v1__score_request__unpack(NULL, size, bytes);
+    Forepack__V1__ScoreRequest *m = front_unpack(&forepack__v1__score_request__descriptor, bytes, size);
     struct answer *a = new_answer(x);
     struct request *r = a->request;
-    enum status status = m ? front_check_model(x->front, m->model) : status_fail(STATUS_INVALID, "not a ScoreRequest message");
+    enum status status = m ? front_check_model(x->front, m->model) : STATUS_INVALID;
     if (status == STATUS_OK) status = read_prefill(m->prefill, &r->prefill);
     if (status == STATUS_OK) {
         status = front_tokenise(x->front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->tokens,
@@ -555,9 +551,9 @@ static void run_abort(struct core *c, void *arg, int64_t now_us)
 static void on_abort(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__AbortRequest *m = forepack__v1__abort_request__unpack(NULL, size, bytes);
+    Forepack__V1__AbortRequest *m = front_unpack(&forepack__v1__abort_request__descriptor, bytes, size);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "not an AbortRequest message");
+        front_refuse(call, STATUS_INVALID);
         return;
     }
     struct abort_job *job = mem_alloc(sizeof *job);

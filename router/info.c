@@ -17,9 +17,9 @@ enum { DETOKENIZE_IDS_MAX = 1 << 20 };
 static void on_tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__TokenizeRequest *m = forepack__v1__tokenize_request__unpack(NULL, size, bytes);
+    Forepack__V1__TokenizeRequest *m = front_unpack(&forepack__v1__tokenize_request__descriptor, bytes, size);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "not a TokenizeRequest message");
+        front_refuse(call, STATUS_INVALID);
         return;
     }
     int32_t *tokens = NULL;
@@ -48,9 +48,9 @@ static void on_tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size
 static void on_detokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__DetokenizeRequest *m = forepack__v1__detokenize_request__unpack(NULL, size, bytes);
+    Forepack__V1__DetokenizeRequest *m = front_unpack(&forepack__v1__detokenize_request__descriptor, bytes, size);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "not a DetokenizeRequest message");
+        front_refuse(call, STATUS_INVALID);
         return;
     }
     char *text = NULL;
@@ -109,9 +109,8 @@ static void run_model_info(struct core *c, void *arg, int64_t now_us)
 static void on_model_info(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__GetModelInfoRequest *m = forepack__v1__get_model_info_request__unpack(NULL, size, bytes);
-    enum status status =
-        m ? front_check_model(front, m->model) : status_fail(STATUS_INVALID, "not a GetModelInfoRequest message");
+    Forepack__V1__GetModelInfoRequest *m = front_unpack(&forepack__v1__get_model_info_request__descriptor, bytes, size);
+    enum status status = m ? front_check_model(front, m->model) : STATUS_INVALID;
     if (m) forepack__v1__get_model_info_request__free_unpacked(m, NULL);
     if (status != STATUS_OK) {
         front_refuse(call, status);

@@ -90,6 +90,14 @@ void loop_post(struct loop *loop, loop_fn fn, void *arg)
     pthread_mutex_unlock(&loop->lock);
 }
 
+int loop_backlog(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    int n = loop->n_posts;
+    pthread_mutex_unlock(&loop->lock);
+    return n;
+}
+
 void loop_stop(struct loop *loop)
 {
     pthread_mutex_lock(&loop->lock);

@@ -11,6 +11,7 @@ struct loop;
 
 typedef void (*loop_fn)(struct core *c, void *arg, int64_t now_us);
 
-struct loop *loop_start(struct core *c);            // borrows the core
+struct loop *loop_start(struct core *c);                  // borrows the core
 void loop_post(struct loop *loop, loop_fn fn, void *arg); // any thread; never blocks
-void loop_stop(struct loop *loop);                  // runs what was posted before, then joins and frees
+int loop_backlog(struct loop *loop);                      // posts that its thread has not taken yet; any thread
+void loop_stop(struct loop *loop);                        // runs what was posted before, then joins and frees

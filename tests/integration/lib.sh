@@ -63,7 +63,8 @@ free_port() {
 start() {
     local name=$1
     shift
-    "$@" >"$work/$name.log" 2>&1 </dev/null &
+    : >"$work/$name.log" # here, not there: whoever looks for its words must not find those of an earlier one
+    "$@" >>"$work/$name.log" 2>&1 </dev/null &
     last_pid=$!
     started+=("$last_pid")
 }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// See fields.h. The wire format: each field is a key (number and type, a varint) and a value whose length the type
+// tells.
+#include "proto/fields.h"
+
+enum { TYPE_VARINT = 0, TYPE_64_BIT = 1, TYPE_BYTES = 2, TYPE_32_BIT = 5 };
+
+struct reader {
+    const uint8_t *at, *end;
+    size_t left; // fields that may still come
+};
+
+static bool read_varint(struct reader *r, uint64_t *value_p)
+{
+    *value_p = 0;
+    for (int shift = 0; shift < 64 && r->at < r->end; shift += 7) {
+        uint8_t byte = *r->at++;
+        *value_p |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) return true;
+    }
+    return false;
+}
+
+static bool skip(struct reader *r, uint64_t size)
+{
+    if (size > (uint64_t)(r->end - r->at)) return false;
+    r->at += size;
+    return true;
+}
+
+// False when there are too many. Where the bytes make no sense any more, `at` becomes the end.
+static bool count(struct reader *r, const ProtobufCMessageDescriptor *kind)
+{
+    while (r->at < r->end) {
+        uint64_t key, value = 0;
+        if (!r->left--) return false;
+        bool readable = read_varint(r, &key);
+        switch (key & 7) {
+        case TYPE_VARINT: readable = readable && read_varint(r, &value); break;
+        case TYPE_64_BIT: readable = readable && skip(r, 8); break;
+        case TYPE_32_BIT: readable = readable && skip(r, 4); break;
+        case TYPE_BYTES: {
+            const uint8_t *end = r->end;
+            readable = readable && read_varint(r, &value) && value <= (uint64_t)(end - r->at);
+            if (!readable) break;
+            const ProtobufCFieldDescriptor *field = NULL;
+            if (key >> 3 <= UINT32_MAX) field = protobuf_c_message_descriptor_get_field(kind, (unsigned)(key >> 3));
+            if (field && field->type == PROTOBUF_C_TYPE_MESSAGE) {
+                r->end = r->at + value;
+                if (!count(r, field->descriptor)) return false;
+                r->at = r->end;
+                r->end = end;
+            } else {
+                r->at += value;
+            }
+            break;
+        }
+        default: readable = false;
+        }
+        if (!readable) r->at = r->end;
+    }
+    return true;
+}
+
+bool proto_fields_at_most(const ProtobufCMessageDescriptor *kind, const uint8_t *bytes, size_t size, size_t most)
+{
+    struct reader r = {bytes, bytes + size, most};
+    return count(&r, kind);
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// proto/fields: how many fields a message has, before anything is allocated for it.
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "proto/fields.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+
+static const ProtobufCMessageDescriptor *const kind = &forepack__v1__generate_request__descriptor;
+
+static void ck_fields(const uint8_t *bytes, size_t size, size_t fields)
+{
+    ck_assert(proto_fields_at_most(kind, bytes, size, fields));
+    ck_assert(fields == 0 || !proto_fields_at_most(kind, bytes, size, fields - 1));
+}
+
+START_TEST(fields_of_sub_messages_count)
+{
+    uint32_t ids[] = {1, 2, 300};
+    Forepack__V1__TokenRange range = FOREPACK__V1__TOKEN_RANGE__INIT, *pinned[] = {&range, &range};
+    range.first = 1;
+    range.last = 2;
+    Forepack__V1__PrefillOptions prefill = FOREPACK__V1__PREFILL_OPTIONS__INIT;
+    prefill.pinned = pinned;
+    prefill.n_pinned = 2;
+    prefill.keep_rate_given_case = FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE;
+    Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;
+    request.token_ids = ids; // packed: one field
+    request.n_token_ids = 3;
+    request.priority = -1; // ten bytes of varint
+    request.prefill = &prefill;
+    uint8_t bytes[256];
+    size_t size = forepack__v1__generate_request__pack(&request, bytes);
+    ck_fields(bytes, size, 1 + 1 + 1 + 1 + 2 + 2 * 2);
+    ck_fields(bytes, 0, 0);
+}
+END_TEST
+
+START_TEST(millions_of_empty_messages_are_many)
+{
+    size_t size = (size_t)1 << 22;
+    uint8_t *bytes = malloc(size);
+    for (size_t i = 0; i < size; i += 2)
+        memcpy(bytes + i, "\x2a", 2); // messages: one of no bytes
+    ck_fields(bytes, size, size / 2);
+    memcpy(bytes, "\x3a\xfa\xff\xff\x01", 5); // prefill with all the rest in it
+    for (size_t i = 5; i + 1 < size; i += 2)
+        memcpy(bytes + i, "\x3a", 2); // pinned
+    ck_assert(!proto_fields_at_most(kind, bytes, size - 1, 1000));
+    memcpy(bytes, "\x1a", 1); // as a text it is one field
+    ck_assert(proto_fields_at_most(kind, bytes, size, 1000));
+    free(bytes);
+}
+END_TEST
+
+// Whatever the bytes are, nothing is read beyond them: the sanitizers look on.
+START_TEST(broken_bytes_are_left_to_unpacking)
+{
+    static const char *const broken[] = {
+        "\x2a",     "\x2a\x05x",    "\x2a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x0b",
+        "\x0d\x01", "\x09\x01\x02", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        uint8_t *bytes = mem_copy(broken[i], strlen(broken[i]));
+        ck_assert(proto_fields_at_most(kind, bytes, strlen(broken[i]), 10));
+        free(bytes);
+    }
+    uint32_t state = 1;
+    for (int round = 0; round < 20000; round++) {
+        size_t size = (state >> 8) % 40;
+        uint8_t *bytes = malloc(size + 1);
+        for (size_t i = 0; i < size; i++) {
+            state = state * 1664525u + 1013904223u;
+            bytes[i] = (uint8_t)(state >> 24);
+        }
+        state = state * 1664525u + 1013904223u;
+        bytes = realloc(bytes, size ? size : 1);
+        ck_assert(proto_fields_at_most(kind, bytes, size, 41));
+        free(bytes);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fields");
+    TCase *tcase = tcase_create("fields");
+    tcase_add_test(tcase, fields_of_sub_messages_count);
+    tcase_add_test(tcase, millions_of_empty_messages_are_many);
+    tcase_add_test(tcase, broken_bytes_are_left_to_unpacking);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

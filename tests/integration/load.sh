@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# More than a cluster can serve: every request is answered or refused with its reason, memory stays within bounds, others
+# get their answers as ever, and every KV block comes home.
+. "$(dirname "$0")/lib.sh"
+
+if ! /usr/bin/python3 -c 'import grpc, google.protobuf' 2>/dev/null; then
+    echo "skipped: python3-grpcio and python3-protobuf are not installed"
+    exit 0
+fi
+# Sanitizers are slow and hold on to memory that was freed.
+if ldd "$bin/forepack-router" | grep -q libasan; then
+    crowd=5000 slow=2 vanish=100 most_mb=2000
+else
+    crowd=50000 slow=8 vanish=1000 most_mb=400
+fi
+
+port=$(free_port)
+server=127.0.0.1:$port
+start router "$bin/forepack-router" --model "$main_model" --port "$port" --max-queue-requests $((crowd / 5)) --log-level warn
+router_pid=$last_pid
+start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --log-level warn
+wait_until 60 "the cluster is ready" ready
+
+client() { /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
+start_client() { start "$1" /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
+
+# Another client, whose answers must stay what they were. Its requests may be refused while the queue is full: batch
+# asks again.
+jq -cn 'range(8) | {id: "\(.)", prompt: "The lighthouse", max_tokens: 16, ignore_eos: true}' >"$work/rows.jsonl"
+bystander() {
+    rm -f "$work/answers.jsonl"
+    "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/answers.jsonl" 2>"$work/bystander.log" ||
+        fail "another client's batch failed $1"
+    equal "$calm" "$(jq -cS '{id, text, token_ids}' "$work/answers.jsonl" | sort)" "another client's answers $1"
+}
+"$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/calm.jsonl" 2>/dev/null
+calm=$(jq -cS '{id, text, token_ids}' "$work/calm.jsonl" | sort)
+
+# Everything that was asked has come to one end, nothing is held for it, and the router never needed more than so much.
+accounts() {
+    wait_until 60 "every KV block is free $1" all_returned
+    equal true "$(status_json | jq '.totals | .requests == .done + .failed + .cancelled + .refused')" "the totals add up $1"
+    local peak_kb
+    peak_kb=$(awk '/^VmHWM/ { print $2 }' "/proc/$router_pid/status")
+    echo "$1: the router's peak is $((peak_kb / 1024)) MiB"
+    [ "$peak_kb" -lt $((most_mb * 1024)) ] || fail "the router took $((peak_kb / 1024)) MiB $1"
+}
+
+client bad
+accounts "after requests that cannot be served"
+
+start_client crowd "$crowd"
+crowd_pid=$last_pid
+wait_until 60 "the crowd is there" status_is ".queue.waiting > $((crowd / 50))"
+bystander "beside a crowd"
+wait "$crowd_pid" || fail "the crowd: $(tail -n 3 "$work/crowd.log")"
+cat "$work/crowd.log"
+accounts "after $crowd requests at once"
+
+start_client slow "$slow"
+slow_pid=$last_pid
+wait_until 60 "slow clients are there" grep -q reading "$work/slow.log"
+bystander "beside clients that do not read"
+wait_until 60 "their requests are done" all_returned
+kill -USR1 "$slow_pid"
+wait "$slow_pid" || fail "slow clients: $(tail -n 3 "$work/slow.log")"
+accounts "after clients that do not read"
+
+start_client vanish "$vanish"
+vanish_pid=$last_pid
+wait_until 60 "clients are streaming" grep -q streaming "$work/vanish.log"
+wait_until 60 "all of them are there" status_is ".queue.waiting + .queue.running >= $vanish"
+kill -KILL "$vanish_pid"
+bystander "while $vanish clients vanish"
+wait_until 60 "all of them are forgotten" status_is ".totals.cancelled >= $((vanish / 2))"
+accounts "after $vanish clients vanished"
+echo "load: all passed"

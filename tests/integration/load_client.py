@@ -1,0 +1,190 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that ask for too much, too late, all at once, read too slowly or vanish. Debian's Python gRPC.
+
+Usage: load_client.py HOST:PORT REPOSITORY SCENARIO [NUMBER]
+"""
+import importlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import grpc
+
+server, repository, scenario = sys.argv[1:4]
+number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+WAIT = 600  # seconds: a bound, not a pace
+SERVICE = "/forepack.v1.Inference/"
+code = grpc.StatusCode
+
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run(["protoc", "-I", repository + "/proto", "--python_out=" + folder,
+                    repository + "/proto/forepack/v1/inference.proto"], check=True)
+    sys.path.insert(0, folder)
+    api = importlib.import_module("forepack.v1.inference_pb2")
+
+
+def connect():
+    """A connection of its own."""
+    return grpc.insecure_channel(server, options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)])
+
+
+channel = connect()
+
+
+def unary(name, request, answer, timeout=WAIT):
+    return channel.unary_unary(SERVICE + name, type(request).SerializeToString, answer.FromString)(request, timeout=timeout)
+
+
+def generate(request, timeout=WAIT, over=None):
+    stub = (over or channel).unary_stream(SERVICE + "Generate", api.GenerateRequest.SerializeToString,
+                                          api.GenerateResponse.FromString)
+    return stub(request, timeout=timeout)
+
+
+def generate_many(requests):
+    stub = channel.stream_stream(SERVICE + "GenerateMany", api.GenerateRequest.SerializeToString,
+                                 api.GenerateResponse.FromString)
+    return stub(requests, timeout=WAIT)
+
+
+def request(max_tokens, **fields):
+    return api.GenerateRequest(sampling=api.SamplingOptions(max_tokens=max_tokens, ignore_eos=True), **fields)
+
+
+def failure(call):
+    """Status and sentence of a call that must fail."""
+    try:
+        answers = list(call)
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    raise AssertionError("went well: %s" % answers[-1:])
+
+
+def refused(wanted, fragment, call):
+    status, sentence = failure(call)
+    assert status == wanted and fragment in sentence, (wanted, fragment, status, sentence)
+
+
+info = unary("GetModelInfo", api.GetModelInfoRequest(), api.ModelInfo)
+
+
+def bad_requests():
+    """What can never be served is refused with its reason, alone and in the midst of others."""
+    n = info.context_tokens
+    never = [  # code, what the sentence names, the request
+        (11, "the prompt has %d tokens" % (n + 1), request(1, token_ids=[1] * (n + 1))),
+        (11, "the prompt has", request(1, text="x" * 50000000)),
+        (11, "context", request(1, token_ids=[1] * n)),
+        (11, "context", request(n, text="x")),
+        (11, "context", request(2**31 - 1, text="x")),
+        (3, "empty", request(1)),
+        (4, "ttft_deadline_ms", request(100, text="x " * (n // 4), ttft_deadline_ms=1)),
+    ]
+    codes = {3: code.INVALID_ARGUMENT, 4: code.DEADLINE_EXCEEDED, 11: code.OUT_OF_RANGE}
+    for status, fragment, message in never:
+        refused(codes[status], fragment, generate(message))
+    for i, (status, fragment, message) in enumerate(never):
+        message.request_id = "bad-%d" % i
+    good = [request(3, text="Hello", request_id="good-%d" % i) for i in range(len(never))]
+    mixed = [message for pair in zip([m for _, _, m in never], good) for message in pair]
+    done = {m.request_id: m.completion for m in generate_many(iter(mixed)) if m.WhichOneof("kind") == "completion"}
+    assert len(done) == 2 * len(never), sorted(done)
+    for i, (status, fragment, message) in enumerate(never):
+        error = done["bad-%d" % i].error
+        assert error.code == status and fragment in error.message, (i, error)
+        assert done["good-%d" % i].finish_reason == "length"
+    # Too late already: by the call's own deadline, which the client's library sees first, if it sees the call at all.
+    assert failure(generate(request(n - 100, text="x"), timeout=1e-6))[0] == code.DEADLINE_EXCEEDED
+    # Millions of empty chat turns would be gigabytes once unpacked.
+    bomb = channel.unary_stream(SERVICE + "Generate", bytes, api.GenerateResponse.FromString)
+    refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
+    bomb = channel.unary_unary(SERVICE + "Tokenize", bytes, bytes)
+    refused(code.INVALID_ARGUMENT, "fields", iter(lambda: bomb(b"\x12\x00" * 30000000, timeout=WAIT), None))
+
+
+def crowd():
+    """`number` requests on one call at once: each is answered, or refused since the queue is full, exactly once."""
+    completions, reasons = {}, set()
+    requests = (request(2, text="Once upon a time", request_id="crowd-%d" % i) for i in range(number))
+    for m in generate_many(requests):
+        if m.WhichOneof("kind") != "completion":
+            continue
+        assert m.request_id not in completions, m.request_id
+        completions[m.request_id] = m.completion.finish_reason
+        if m.completion.finish_reason == "error":
+            reasons.add((m.completion.error.code, m.completion.error.message.split(":")[0]))
+        else:
+            assert m.completion.usage.completion_tokens == 2, m
+    refusals = sum(1 for reason in completions.values() if reason == "error")
+    assert len(completions) == number, (len(completions), number)
+    assert reasons <= {(8, "the queue is full"), (8, "the router is behind")}, reasons
+    assert number - refusals > 0
+    print("%d answered, %d refused: the queue is full" % (number - refusals, refusals))
+
+
+def http2_frame(kind, flags, stream, payload):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def slow():
+    """A client that reads one byte a second, and `number` that do not read at all until SIGUSR1 comes."""
+    enough = []
+    signal.signal(signal.SIGUSR1, lambda *_: enough.append(True))
+    # By hand, since every library reads ahead.
+    host, port = server.rsplit(":", 1)
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    reader.connect((host, int(port)))
+    header = lambda name, value: bytes([0, len(name)]) + name + bytes([len(value)]) + value  # a literal, never indexed
+    headers = b"".join(header(*h) for h in (
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", (SERVICE + "Generate").encode()),
+        (b":authority", server.encode()), (b"content-type", b"application/grpc"), (b"te", b"trailers")))
+    long = request(info.context_tokens - 100, text="x", request_id="drip")
+    long.sampling.logprobs = 20
+    body = long.SerializeToString()
+    reader.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, headers) +
+                   http2_frame(0, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
+    # Refusals as long as they get, to clients that take none of them.
+    never, taken = [], [0]
+
+    def refusals():
+        for _ in range(40000):
+            taken[0] += 1
+            yield request(1, request_id="i" * 256, model="m" * 256)
+
+    for _ in range(number):
+        stub = connect().stream_stream(SERVICE + "GenerateMany", api.GenerateRequest.SerializeToString,
+                                       api.GenerateResponse.FromString)
+        never.append(stub(refusals(), timeout=WAIT))
+    print("reading", flush=True)
+    still = 0
+    while still < 4 or not enough:  # until the server takes no more of them, though it answers others
+        before = taken[0]
+        unary("GetModelInfo", api.GetModelInfoRequest(), api.ModelInfo)
+        assert reader.recv(1), "the server ended the connection"
+        time.sleep(1)
+        still = still + 1 if taken[0] == before else 0
+    for call in never:
+        refused(code.RESOURCE_EXHAUSTED, "too slowly", call)
+
+
+def vanish():
+    """`number` clients on ten connections; says "streaming" when tokens come, and is killed."""
+    channels = [connect() for _ in range(10)]
+    message = request(info.context_tokens - 200, text="Once upon a time")
+    calls = [generate(message, over=channels[i % 10]) for i in range(number)]
+    next(calls[0])  # the first ones; the others wait in the queue
+    print("streaming", flush=True)
+    signal.pause()
+
+
+scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish}
+os.environ.pop("GRPC_VERBOSITY", None)
+scenarios[scenario]()
+print("%s: passed" % scenario, flush=True)
+os._exit(0)  # what the library still has under way is nobody's any more
