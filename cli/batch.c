@@ -7,7 +7,8 @@
 //
 // Rows go out as answers come in, at most `window` at a time: the router packs over its queue, so it should see many,
 // but need not hold a whole data set. A row refused because the queue is full is asked again: after the next answer, or
-// after a pause when no other row of ours is there. Refusals narrow the window to what the router holds, answers widen it.
+// after a pause when no other row of ours is there. Refusals narrow the window to what the router holds, answers widen
+// it.
 #include <errno.h>
 #include <search.h>
 #include <stdio.h>

@@ -21,8 +21,7 @@ enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
 void *front_unpack(const ProtobufCMessageDescriptor *kind, const uint8_t *bytes, size_t size)
 {
     if (!proto_fields_at_most(kind, bytes, size, FIELDS_MAX)) {
-        status_fail(STATUS_INVALID, "the message has over %d fields, which is the most that is taken: send less at once",
-                    FIELDS_MAX);
+        status_fail(STATUS_INVALID, "the message has over %d fields: send less at once", FIELDS_MAX);
         return NULL;
     }
     void *message = protobuf_c_message_unpack(kind, NULL, size, bytes);
