@@ -89,6 +89,37 @@ static enum status columns_of(struct loader *in, const char *name, int64_t rows,
     return STATUS_OK;
 }
 
+// The stretch of the file that a view lies in: all of each of its rows, and what is between them.
+static uint64_t span_bytes(const struct matrix_view *view)
+{
+    return (uint64_t)((view->rows - 1) * view->row_stride_bytes) +
+           (uint64_t)view->columns * dtype_size_bytes(view->dtype);
+}
+
+// Hands views to the backend, which copies them: the kernel reads ahead what is not in memory yet, and no page of the
+// file stays resident beside its copy.
+static void fetch(const struct loader *in, const struct matrix_view *views, int n)
+{
+    for (int i = 0; i < n && in->st; i++) {
+        bool whole_rows = views[i].row_stride_bytes == views[i].columns * (int64_t)dtype_size_bytes(views[i].dtype);
+        if (whole_rows) safetensors_fetch(views[i].data, span_bytes(&views[i])); // else much of it is other ranks'
+    }
+}
+
+static void release(const struct loader *in, const struct matrix_view *views, int n)
+{
+    for (int i = 0; i < n && in->st; i++)
+        safetensors_release(views[i].data, span_bytes(&views[i]));
+}
+
+static enum status load_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
+{
+    fetch(in, parts, n);
+    enum status status = in->m->backend->ops->weight_create(in->m->backend, parts, n, weight_p);
+    release(in, parts, n);
+    return status;
+}
+
 static enum status load_vector(struct loader *in, const char *name, int columns, struct weight **weight_p)
 {
     struct matrix_view view;
@@ -110,9 +141,9 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     TRY(rows_of(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
     TRY(rows_of(in, "self_attn.k_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[1]));
     TRY(rows_of(in, "self_attn.v_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[2]));
-    TRY(ops->weight_create(m->backend, qkv, 3, &layer->qkv));
+    TRY(load_matrix(in, qkv, 3, &layer->qkv));
     TRY(columns_of(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
-    TRY(ops->weight_create(m->backend, &o, 1, &layer->o));
+    TRY(load_matrix(in, &o, 1, &layer->o));
     if (c->qkv_bias) {
         TRY(columns_of(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
         TRY(columns_of(in, "self_attn.k_proj.bias", 0, kv_all, rank * kv, kv, &qkv[1]));
@@ -135,12 +166,14 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
 {
     struct model *m = in->m;
     int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n, hidden = m->config.hidden;
-    struct matrix_view gate, up, down;
-    TRY(rows_of(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate));
-    TRY(rows_of(in, "mlp.up_proj.weight", all, hidden, first, n, &up));
-    TRY(m->backend->ops->weight_gate_up(m->backend, &gate, &up, &layer->gate_up));
+    struct matrix_view gate_up[2], down;
+    TRY(rows_of(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate_up[0]));
+    TRY(rows_of(in, "mlp.up_proj.weight", all, hidden, first, n, &gate_up[1]));
+    fetch(in, gate_up, 2);
+    TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
+    release(in, gate_up, 2);
     TRY(columns_of(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
-    return m->backend->ops->weight_create(m->backend, &down, 1, &layer->down);
+    return load_matrix(in, &down, 1, &layer->down);
 }
 
 // Where one table serves as both, either name may hold it.
@@ -166,9 +199,13 @@ static enum status load_vocabulary(struct loader *in)
                                    .rows = m->vocab_share - m->n_ids,
                                    .columns = c->hidden,
                                    .row_stride_bytes = 0};
+    fetch(in, head, 1);
     TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
-    return ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding);
+    TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));
+    release(in, head, 1);
+    release(in, &table, 1);
+    return STATUS_OK;
 }
 
 // A tensor that config.json does not explain would be left out of the computation: a bias, a norm, a layer.
@@ -189,6 +226,10 @@ static enum status check_all_used(const struct loader *in)
 static enum status load_all(struct loader *in)
 {
     struct model *m = in->m;
+    // The largest tensors while nothing else is in memory: beside the packed weights so far lies one tensor of the
+    // file.
+    TRY(load_vocabulary(in));
+    TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
     for (int l = 0; l < m->config.n_layers; l++) {
         struct layer *layer = &m->layers[l];
         snprintf(in->prefix, sizeof in->prefix, "model.layers.%d.", l);
@@ -197,9 +238,6 @@ static enum status load_all(struct loader *in)
         TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
         TRY(load_mlp(in, layer));
     }
-    in->prefix[0] = 0;
-    TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
-    TRY(load_vocabulary(in));
     return in->st ? check_all_used(in) : STATUS_OK;
 }
 

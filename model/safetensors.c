@@ -350,6 +350,25 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     return search(st->tensors, st->n_tensors, name);
 }
 
+// Pages that lie in the bytes, or `around`: that share a byte with them.
+static void advise(const void *data, uint64_t size_bytes, bool around, int advice)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data, end = first + size_bytes;
+    first = (around ? first : first + page - 1) / page * page;
+    end = (around ? end + page - 1 : end) / page * page;
+    if (first < end) madvise((void *)first, end - first, advice); // nothing is lost if it fails
+}
+
+void safetensors_fetch(const void *data, uint64_t size_bytes)
+{
+    advise(data, size_bytes, true, MADV_WILLNEED);
+}
+
+void safetensors_release(const void *data, uint64_t size_bytes)
+{
+    advise(data, size_bytes, false, MADV_DONTNEED);
+}
+
 int safetensors_count(const struct safetensors *st)
 {
     return st->n_tensors;

@@ -36,6 +36,11 @@ void safetensors_close(struct safetensors *st);
 // NULL when there is no tensor of that name.
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
 
+// Hints to the kernel about bytes of a tensor, whatever the alignment: they will be read soon, or not again for now
+// (they leave this process's resident memory; reading them after all only takes longer).
+void safetensors_fetch(const void *data, uint64_t size_bytes);
+void safetensors_release(const void *data, uint64_t size_bytes);
+
 // All tensors, in the order of their names, one after another in memory; with an index, those it lists.
 int safetensors_count(const struct safetensors *st);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *st, int i);

@@ -501,7 +501,7 @@ START_TEST(weights_that_contradict_the_config_are_refused)
                "tensor model.embed_tokens.weight has shape [272, 64], but config.json calls for [280, 64]");
     described = stored;
     described.hidden = 32;
-    refuse_mix(&stored, &described, "input_layernorm.weight has shape [64], but config.json calls for [32]");
+    refuse_mix(&stored, &described, "embed_tokens.weight has shape [272, 64], but config.json calls for [272, 32]");
     described = stored;
     described.n_kv_heads = 2;
     refuse_mix(&stored, &described, "self_attn.k_proj.weight has shape [64, 64], but config.json calls for [32, 64]");

@@ -3,12 +3,16 @@
 // They are packed once, straight from the (usually mapped) file, and serve every number of rows.
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
 
 enum {
-    CHUNK_WORDS = 32,        // of K, packed at a time: source and destination both stay in L1
+    CHUNK_WORDS = 16,        // of K, packed at a time: a cache line of each source row
+    AHEAD_WORDS = 128,       // of K, fetched before they are packed
     MAX_INT8_COLUMNS = 65536 // 2^16 * 255 * 127 is below 2^31
 };
 
@@ -49,13 +53,103 @@ static void row_words(const struct matrix_view *view, int64_t row, int64_t first
     float values[2 * CHUNK_WORDS] = {0};
     int per_word = bf16 ? 2 : 1;
     int64_t left = view->columns - first_word * per_word, n = left < words * per_word ? left : words * per_word;
-    if (bf16 && view->dtype == DTYPE_BF16 && n == 2 * words) { // as it lies, the usual case
+    if (bf16 && view->dtype == DTYPE_BF16 && n == 2 * words) { // as it lies
         memcpy(out, (const char *)view->data + row * view->row_stride_bytes + 4 * first_word, (size_t)n * 2);
         return;
     }
     matrix_view_read(view, row, first_word * per_word, n, values);
     for (int i = 0; i < words; i++)
         out[i] = word_at(values, i, bf16);
+}
+
+// ---- from rows to panels --------------------------------------------------------------------------------------------
+
+typedef uint32_t quad __attribute__((vector_size(16)));
+
+static quad quad_load(const void *from)
+{
+    quad value;
+    memcpy(&value, from, sizeof value); // rows need not be aligned
+    return value;
+}
+
+// CHUNK_WORDS words of four rows become four neighbouring columns of `to` [CHUNK_WORDS][PANEL_COLUMNS].
+static void transpose_four(uint32_t *to, const char *const row[4])
+{
+    for (int k = 0; k < CHUNK_WORDS; k += 4) {
+        quad a = quad_load(row[0] + 4 * k), b = quad_load(row[1] + 4 * k);
+        quad c = quad_load(row[2] + 4 * k), d = quad_load(row[3] + 4 * k);
+        quad ab_low = __builtin_shuffle(a, b, (quad){0, 4, 1, 5}),
+             ab_high = __builtin_shuffle(a, b, (quad){2, 6, 3, 7});
+        quad cd_low = __builtin_shuffle(c, d, (quad){0, 4, 1, 5}),
+             cd_high = __builtin_shuffle(c, d, (quad){2, 6, 3, 7});
+        quad columns[4] = {__builtin_shuffle(ab_low, cd_low, (quad){0, 1, 4, 5}),
+                           __builtin_shuffle(ab_low, cd_low, (quad){2, 3, 6, 7}),
+                           __builtin_shuffle(ab_high, cd_high, (quad){0, 1, 4, 5}),
+                           __builtin_shuffle(ab_high, cd_high, (quad){2, 3, 6, 7})};
+        for (int i = 0; i < 4; i++)
+            memcpy(to + (k + i) * PANEL_COLUMNS, &columns[i], sizeof columns[i]);
+    }
+}
+
+// Past the caches: a panel is next read when the model runs, and the lines need not be fetched to be overwritten.
+static void stream(uint32_t *to, const uint32_t *from, size_t words)
+{
+#if defined(__SSE2__)
+    for (size_t i = 0; i < words; i += 4)
+        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_load_si128((const __m128i *)(const void *)(from + i)));
+#else
+    memcpy(to, from, words * sizeof *to);
+#endif
+}
+
+static void stream_end(void) // before another thread may read
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+// Where the words of a panel's columns come from.
+struct columns {
+    const char *words[PANEL_COLUMNS]; // where they lie in memory as they are wanted; else NULL, and they are made of
+    const struct matrix_view *view[PANEL_COLUMNS]; // this, or are zeros where that is NULL, too
+    int64_t row[PANEL_COLUMNS];
+};
+
+static void columns_find(struct columns *columns, const struct source *source, int panel, bool bf16)
+{
+    for (int c = 0; c < PANEL_COLUMNS; c++) {
+        const struct matrix_view *view = source_row(source, (int64_t)panel * PANEL_COLUMNS + c, &columns->row[c]);
+        columns->view[c] = view;
+        columns->words[c] = NULL;
+        if (view && view->dtype == (bf16 ? DTYPE_BF16 : DTYPE_F32))
+            columns->words[c] = (const char *)view->data + columns->row[c] * view->row_stride_bytes;
+    }
+}
+
+// 64 rows at once are more than the hardware follows.
+static void columns_prefetch(const struct columns *columns, int k, int words)
+{
+    for (int c = 0; c < PANEL_COLUMNS; c++)
+        for (int i = 0; columns->words[c] && i < words; i += CHUNK_WORDS)
+            __builtin_prefetch(columns->words[c] + (size_t)(k + i) * 4, 0, 2);
+}
+
+// Words [k, k + words) of K of four columns, at most CHUNK_WORDS; `plain`: all of the words lie in the rows.
+static void transpose_columns(uint32_t *to, const struct columns *columns, int first, int k, int words, bool plain,
+                              bool bf16)
+{
+    uint32_t made[4][CHUNK_WORDS];
+    const char *row[4];
+    for (int i = 0; i < 4; i++) {
+        const struct matrix_view *view = columns->view[first + i];
+        row[i] = plain && columns->words[first + i] ? columns->words[first + i] + (size_t)k * 4 : (char *)made[i];
+        if (row[i] != (char *)made[i]) continue;
+        memset(made[i], 0, sizeof made[i]);
+        if (view) row_words(view, columns->row[first + i], k, words, bf16, made[i]);
+    }
+    transpose_four(to + first, row);
 }
 
 struct packing {
@@ -71,21 +165,25 @@ static void pack_panel(void *arg, int panel, int thread)
 {
     const struct packing *p = arg;
     const struct weight *w = p->w;
-    const struct source *source = p->source;
     bool bf16 = p->cpu->bf16;
+    // Of an odd K the last bf16 has no partner.
+    int64_t plain_words = bf16 ? w->columns / 2 : w->columns;
+    struct columns columns;
+    columns_find(&columns, p->source, panel, bf16);
+    columns_prefetch(&columns, 0, AHEAD_WORDS);
     uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
+    _Alignas(64) uint32_t chunk[CHUNK_WORDS * PANEL_COLUMNS];
     for (int k = 0; k < w->words; k += CHUNK_WORDS) {
         int words = w->words - k < CHUNK_WORDS ? w->words - k : CHUNK_WORDS;
-        for (int c = 0; c < PANEL_COLUMNS; c++) {
-            uint32_t column[CHUNK_WORDS] = {0};
-            int64_t row;
-            const struct matrix_view *view = source_row(source, (int64_t)panel * PANEL_COLUMNS + c, &row);
-            if (view) row_words(view, row, k, words, bf16, column);
-            for (int i = 0; i < words; i++)
-                to[(size_t)(k + i) * PANEL_COLUMNS + (size_t)c] = column[i];
-        }
+        columns_prefetch(&columns, k + AHEAD_WORDS, 1);
+        for (int c = 0; c < PANEL_COLUMNS; c += 4)
+            transpose_columns(chunk, &columns, c, k, words, k + CHUNK_WORDS <= plain_words, bf16);
+        stream(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
     }
+    stream_end();
 }
+
+// ---- int8 -----------------------------------------------------------------------------------------------------------
 
 // One output of K values as bytes with 128 added; its scales and starts.
 static void quantise_output(const struct packing *p, const struct matrix_view *view, int64_t row, float *floats,
@@ -109,11 +207,17 @@ static void quantise_output(const struct packing *p, const struct matrix_view *v
     }
 }
 
+// Bytes of one output while its panel is packed: whole chunks.
+static size_t output_bytes(const struct weight *w)
+{
+    return (size_t)(w->words + CHUNK_WORDS - 1) / CHUNK_WORDS * CHUNK_WORDS * 4;
+}
+
 static void pack_panel_bytes(void *arg, int panel, int thread)
 {
     const struct packing *p = arg;
     const struct weight *w = p->w;
-    size_t words = (size_t)w->words, row_bytes = words * 4, scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
+    size_t row_bytes = output_bytes(w), scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
     uint8_t *bytes = p->bytes + (size_t)thread * PANEL_COLUMNS * row_bytes;
     memset(bytes, 128, PANEL_COLUMNS * row_bytes); // zeros, where nothing is
     memset(w->scale + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->scale);
@@ -125,14 +229,19 @@ static void pack_panel_bytes(void *arg, int panel, int thread)
             quantise_output(p, view, row, p->floats + (size_t)thread * (size_t)w->columns, bytes + c * row_bytes,
                             w->scale + scales + c, w->start + scales + c);
     }
-    uint32_t *to = w->panels + (size_t)panel * words * PANEL_COLUMNS;
-    for (size_t first = 0; first < words; first += CHUNK_WORDS)
-        for (size_t c = 0; c < PANEL_COLUMNS; c++)
-            for (size_t k = first; k < words && k < first + CHUNK_WORDS; k++) {
-                uint32_t word;
-                memcpy(&word, bytes + c * row_bytes + 4 * k, sizeof word);
-                to[k * PANEL_COLUMNS + c] = word ^ 0x80808080u; // 128 less: signed
-            }
+    uint32_t *to = w->panels + (size_t)panel * (size_t)w->words * PANEL_COLUMNS;
+    _Alignas(64) uint32_t chunk[CHUNK_WORDS * PANEL_COLUMNS];
+    for (int k = 0; k < w->words; k += CHUNK_WORDS) {
+        for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
+            const char *at = (const char *)bytes + c * row_bytes + (size_t)k * 4;
+            transpose_four(chunk + c, (const char *[]){at, at + row_bytes, at + 2 * row_bytes, at + 3 * row_bytes});
+        }
+        for (int i = 0; i < CHUNK_WORDS * PANEL_COLUMNS; i++)
+            chunk[i] ^= 0x80808080u; // 128 less: signed
+        int words = w->words - k < CHUNK_WORDS ? w->words - k : CHUNK_WORDS;
+        stream(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
+    }
+    stream_end();
 }
 
 static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t rows, int64_t columns)
@@ -162,7 +271,7 @@ static enum status pack_bytes(struct packing *p, int panels)
     w->scale = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->scale, false);
     w->start = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->start, false);
     p->floats = cpu_memory((size_t)p->cpu->threads, (size_t)w->columns * sizeof *p->floats, false);
-    p->bytes = cpu_memory((size_t)p->cpu->threads, PANEL_COLUMNS * (size_t)w->words * 4, false);
+    p->bytes = cpu_memory((size_t)p->cpu->threads, PANEL_COLUMNS * output_bytes(w), false);
     bool enough = w->scale && w->start && p->floats && p->bytes;
     if (enough) cpu_run(p->cpu, POOL_SPLIT, w->rows * w->columns, pack_panel_bytes, p, panels);
     free(p->floats);
