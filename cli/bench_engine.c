@@ -302,6 +302,13 @@ static enum status measure_decode(struct bench *b)
     return STATUS_OK;
 }
 
+// Of a prompt and what it looks ahead: fewer steps where the context ends, as in a speculator.
+static int64_t score_entries(const struct bench *b, int tokens)
+{
+    int64_t entries = (int64_t)tokens + LOOK_AHEAD;
+    return tokens <= b->config.max_context && entries > b->config.max_context ? b->config.max_context : entries;
+}
+
 static enum status measure_score(struct bench *b, int tokens)
 {
     const struct scorer_model model = {.config = &b->config,
@@ -315,7 +322,7 @@ static enum status measure_score(struct bench *b, int tokens)
     s.scorer = scorer_create(&model, on_scored, &s);
     s.tokens = mem_alloc_array((size_t)tokens, sizeof *s.tokens);
     passes_tokens(s.tokens, tokens, b->config.vocab_size);
-    passes_set_entries(b->passes, tokens + LOOK_AHEAD);
+    passes_set_entries(b->passes, (int)score_entries(b, tokens));
     struct contender contenders[2] = {{.run = run_score, .context = &s}, {.run = run_unscored, .context = &s}};
     struct measurement measurements[2];
     struct rounds_readings readings;
@@ -386,7 +393,7 @@ static enum status plan(struct bench *b)
             status = make_room(b, b->batches.count[i], o.context + o.decode_tokens, "context and --decode-tokens");
     }
     for (int t = 0; o.score && t < b->prompts.n && status == STATUS_OK; t++)
-        status = make_room(b, 1, (int64_t)b->prompts.count[t] + LOOK_AHEAD, "score");
+        status = make_room(b, 1, score_entries(b, b->prompts.count[t]), "score");
     if (status == STATUS_OK && !b->limits.rows)
         status = status_fail(STATUS_INVALID, "nothing to run: give --prompt-tokens or --decode-tokens");
     return status;

@@ -19,6 +19,10 @@ check_json "$work/engine.json" 'all(.[]; has("phase") and has("tokens") and has(
     and .peak_gflops > 0 and .dram_gbytes_per_s > 0 and .share > 0 and (.probes | length) == 3
     and (.limit == "compute" or .limit == "memory") and .dtype == "bf16" and .ranks == 1)'
 check_json "$work/engine.json" 'all(.[] | select(.phase == "score"); .over_plain > 0 and .look_ahead >= 1)'
+# Where the context ends there is less to look ahead to.
+"$bin/forepack" bench engine --shape "$shape" --load dummy --prompt-tokens 510,512 --decode-tokens 0 --batch 1 \
+    --score "${quick[@]}" --json >"$work/full.json" 2>"$work/full.log"
+check_json "$work/full.json" '[.[] | select(.phase == "score") | .look_ahead] | .[0] <= 3 and .[1] == 1'
 grep -q 'no prefill of 3 x 100 tokens' "$work/engine.log" || fail "nothing said of what was left out"
 
 # A group of two ranks, no probe, as a table and as JSON.
