@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/no_alloc.h"
 #include "kernels/convert.h"
 
 // Up to here one Allgather of whole buffers (one exchange) beats two exchanges of slices.
@@ -17,7 +18,7 @@ struct mpi_comm {
     struct comm base;
     MPI_Comm world;
     bool bf16;      // on the wire
-    float *scratch; // what the other ranks brought to a sum; grows to the largest sum seen
+    float *scratch; // what the other ranks brought to a sum, see reserve()
     size_t scratch_floats;
     int *counts, *starts, *mine, *places; // [size] each: the slices of one sum, as Alltoallv wants them
 };
@@ -36,9 +37,12 @@ static enum status check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
+// MPI allocates as it sees fit, in the token loop as elsewhere.
 #define TRY(name, ...)                                                                                                 \
     do {                                                                                                               \
+        int suspended = no_alloc_suspend();                                                                            \
         enum status try_status = check(#name, name(__VA_ARGS__));                                                      \
+        no_alloc_resume(suspended);                                                                                    \
         if (try_status != STATUS_OK) return try_status;                                                                \
     } while (0)
 
@@ -176,6 +180,13 @@ static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return STATUS_OK;
 }
 
+// Two ranks, or few floats, are gathered whole, else in slices that make up one whole; in bf16 the own values are
+// there a second time, but all are half as large.
+static void reserve(struct comm *c, size_t count)
+{
+    scratch(of(c), 2 * count + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
+}
+
 static void close_mpi(struct comm *c)
 {
     struct mpi_comm *m = of(c);
@@ -185,7 +196,7 @@ static void close_mpi(struct comm *c)
     free(m);
 }
 
-static const struct comm_ops mpi_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_mpi};
+static const struct comm_ops mpi_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_mpi, reserve};
 
 enum status comm_open_mpi(struct comm **comm_p)
 {

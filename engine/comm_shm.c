@@ -289,7 +289,7 @@ static void close_shm(struct comm *c)
     free(m);
 }
 
-static const struct comm_ops shm_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_shm};
+static const struct comm_ops shm_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_shm, NULL};
 
 static enum status failed(const char *what)
 {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/no_alloc.h"
 #include "engine/doorbell.h"
 #include "engine/watchdog.h"
 
@@ -19,8 +20,8 @@ struct engine {
     struct model *model;
     struct doorbell *bell; // NULL for a group of one, like the rest
     struct watchdog *dog;  // leader only
-    int32_t *wire;         // the batch as broadcast; grows to the largest seen
-    size_t wire_capacity;
+    int32_t *wire;         // the batch as broadcast, with room for the largest there can be
+    size_t wire_ints;
 };
 
 // ---- the batch on the wire: six counts, then the arrays in the order of struct ragged_batch ----
@@ -34,13 +35,19 @@ static size_t wire_size(const struct ragged_batch *b)
            2 * (size_t)b->n_probes;
 }
 
-static int32_t *wire_room(struct engine *e, size_t ints)
+// Of the largest batch that the model takes. Every row may be a probe.
+static size_t wire_limit(const struct model_options *options, const struct model *model)
 {
-    if (ints > e->wire_capacity) {
-        e->wire_capacity = ints + ints / 2;
-        e->wire = mem_resize(e->wire, e->wire_capacity, sizeof *e->wire);
-    }
-    return e->wire;
+    size_t rows = (size_t)options->max_rows, seqs = (size_t)options->max_seqs;
+    int context = options->max_context ? options->max_context : model_get_config(model)->max_context;
+    size_t blocks = ((size_t)context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * blocks + rows + 2 * rows;
+}
+
+static enum status check_wire(const struct engine *e, size_t ints)
+{
+    if (ints >= COUNTS && ints <= e->wire_ints) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "a batch of %zu integers: must be %d to %zu", ints, COUNTS, e->wire_ints);
 }
 
 static int32_t *put(int32_t *to, const int32_t *from, size_t n)
@@ -113,6 +120,7 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
     }
     struct engine *e = mem_alloc(sizeof *e);
     *e = (struct engine){.comm = comm, .model = model, .bell = bell};
+    if (bell) e->wire = mem_alloc_array(e->wire_ints = wire_limit(options, model), sizeof *e->wire);
     if (bell && comm->rank == 0) e->dog = watchdog_start(STEP_LIMIT_DEFAULT_MS);
     *engine_p = e;
     return STATUS_OK;
@@ -133,28 +141,36 @@ void engine_set_step_limit(struct engine *e, int limit_ms)
     if (e->dog) watchdog_set_limit(e->dog, limit_ms);
 }
 
-enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
+static enum status lead_step(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
     if (!e->bell) return model_forward(e->model, batch, result);
     size_t ints = wire_size(batch);
-    int32_t *wire = wire_room(e, ints);
-    wire_pack(wire, batch);
+    enum status status = check_wire(e, ints);
+    if (status != STATUS_OK) return status;
+    wire_pack(e->wire, batch);
     watchdog_enter(e->dog, batch->n_rows);
-    enum status status = doorbell_ring(e->bell, (struct ring){RING_STEP, (uint32_t)(ints * sizeof *wire)});
-    if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, wire, ints * sizeof *wire);
+    status = doorbell_ring(e->bell, (struct ring){RING_STEP, (uint32_t)(ints * sizeof *e->wire)});
+    if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, e->wire, ints * sizeof *e->wire);
     if (status == STATUS_OK) status = model_forward(e->model, batch, result);
     watchdog_leave(e->dog);
     return status == STATUS_OK ? STATUS_OK : name_rank(e, status);
 }
 
+enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
+{
+    no_alloc_begin("engine_forward");
+    enum status status = lead_step(e, batch, result);
+    no_alloc_end();
+    return status;
+}
+
 static enum status follow_step(struct engine *e, uint32_t size_bytes)
 {
     size_t ints = size_bytes / sizeof *e->wire;
-    if (ints < COUNTS) return status_fail(STATUS_INTERNAL, "a batch of %u bytes is no batch", size_bytes);
-    int32_t *wire = wire_room(e, ints);
-    enum status status = e->comm->ops->broadcast(e->comm, wire, size_bytes);
+    enum status status = check_wire(e, ints);
+    if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, e->wire, size_bytes);
     struct ragged_batch batch;
-    if (status == STATUS_OK) status = wire_unpack(wire, ints, &batch);
+    if (status == STATUS_OK) status = wire_unpack(e->wire, ints, &batch);
     struct forward_result result;
     if (status == STATUS_OK) status = model_forward(e->model, &batch, &result);
     return status;
@@ -167,7 +183,9 @@ enum status engine_follow(struct engine *e)
         enum status status = doorbell_wait(e->bell, &ring);
         if (status != STATUS_OK) return status;
         if (ring.kind == RING_CLOSE) return STATUS_OK;
+        no_alloc_begin("engine_follow");
         status = follow_step(e, ring.size_bytes);
+        no_alloc_end();
         if (status != STATUS_OK) return name_rank(e, status);
     }
 }

@@ -24,6 +24,8 @@ struct comm_ops {
     enum status (*gather)(struct comm *c, const float *data, size_t count, float *out);
     enum status (*broadcast)(struct comm *c, void *bytes, size_t size_bytes); // from rank 0; host memory
     void (*close)(struct comm *c);
+    // Makes room for sums of up to `count` floats, before the first: sums then allocate nothing. NULL: none is needed.
+    void (*reserve)(struct comm *c, size_t count);
 };
 
 enum status comm_open_self(struct comm **comm_p);

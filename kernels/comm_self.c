@@ -28,7 +28,7 @@ static void close_self(struct comm *c)
     free(c);
 }
 
-static const struct comm_ops self_ops = {reduce, reduce, gather, broadcast, close_self};
+static const struct comm_ops self_ops = {reduce, reduce, gather, broadcast, close_self, NULL};
 
 enum status comm_open_self(struct comm **comm_p)
 {

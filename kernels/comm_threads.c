@@ -139,7 +139,7 @@ static void close_threads(struct comm *c)
     free(c);
 }
 
-static const struct comm_ops thread_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_threads};
+static const struct comm_ops thread_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_threads, NULL};
 
 enum status comm_open_threads(int size, struct comm **comms)
 {

@@ -224,6 +224,7 @@ static enum status make_buffers(struct model *m)
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
         if (tensors[i].rows)
             TRY(b->ops->tensor_create(b, tensors[i].kind, tensors[i].rows, tensors[i].columns, tensors[i].tensor_p));
+    if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)rows * (size_t)m->config.hidden);
     if (m->comm->rank != 0) return STATUS_OK;
     m->host_logits = mem_alloc_array((size_t)m->max_logit_rows * (size_t)m->config.vocab_size, sizeof(float));
     m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/no_alloc.h"
 #include "engine/kv_prefix.h"
 
 // A prompt on its way: read up to `cached`, then looking ahead.
@@ -50,12 +51,11 @@ struct scorer {
     uint64_t pass;
     struct scorer_pass last;
 
-    // The batch of a pass, sized once; the block table grows to what the widest pass needed.
+    // The batch of a pass, sized once.
     int32_t *token, *position;                   // [token_budget]
     int32_t *row_start, *kv_len;                 // [max_seqs + 1]
     int32_t *logit_row, *probe_row, *probe_keys; // [max_seqs]
-    int32_t *block_table;
-    size_t block_table_size;
+    int32_t *block_table;                        // [max_seqs][blocks of the longest sequence there can be]
 };
 
 // --- prompts
@@ -279,10 +279,6 @@ static void fill_block_table(struct scorer *s, struct ragged_batch *batch)
         if (p->rows && p->n_blocks > batch->max_blocks) batch->max_blocks = p->n_blocks;
     }
     size_t size = (size_t)batch->n_seqs * (size_t)batch->max_blocks;
-    if (size > s->block_table_size) {
-        s->block_table = mem_resize(s->block_table, size, sizeof *s->block_table);
-        s->block_table_size = size;
-    }
     memset(s->block_table, 0, size * sizeof *s->block_table);
     int32_t *row = s->block_table;
     for (int i = 0; i < s->n_running; i++) {
@@ -373,18 +369,9 @@ static void take_step(struct scorer *s, struct prompt *p, const float *probe, co
     if (model_config_is_eos(s->model.config, p->next)) p->look_ahead = p->steps;
 }
 
-enum status scorer_step(struct scorer *s)
+static void take_results(struct scorer *s, const struct forward_result *out)
 {
-    s->last = (struct scorer_pass){0};
-    admit(s);
-    if (!s->n_running) return STATUS_OK;
-    int64_t begun_us = clock_now_us();
-    s->pass++;
-    struct ragged_batch batch = make_batch(s);
-    struct forward_result out = {0};
-    enum status status = s->model.forward(s->model.context, &batch, &out);
-    if (status != STATUS_OK) return status;
-    const float *probe = out.probes, *logits = out.logits;
+    const float *probe = out->probes, *logits = out->logits;
     for (int i = 0; i < s->n_running; i++) {
         struct prompt *p = s->prompts[i];
         if (!p->rows) continue;
@@ -392,8 +379,27 @@ enum status scorer_step(struct scorer *s)
         take_step(s, p, probed ? probe : NULL, sampled ? logits : NULL);
         if (probed) probe += p->n;
         if (sampled) logits += s->model.config->vocab_size;
-        if (is_finished(p, 0)) answer(s, p);
     }
+}
+
+enum status scorer_step(struct scorer *s)
+{
+    s->last = (struct scorer_pass){0};
+    admit(s);
+    if (!s->n_running) return STATUS_OK;
+    int64_t begun_us = clock_now_us();
+    s->pass++;
+    no_alloc_begin("scorer_step");
+    struct ragged_batch batch = make_batch(s);
+    no_alloc_end();
+    struct forward_result out = {0};
+    enum status status = s->model.forward(s->model.context, &batch, &out);
+    if (status != STATUS_OK) return status;
+    no_alloc_begin("scorer_step");
+    take_results(s, &out);
+    no_alloc_end();
+    for (int i = 0; i < s->n_running; i++)
+        if (is_finished(s->prompts[i], 0)) answer(s, s->prompts[i]);
     sweep(s, is_finished, 0);
     s->last = (struct scorer_pass){batch.n_rows, ragged_pairs(&batch), clock_now_us() - begun_us};
     return STATUS_OK;
@@ -427,6 +433,8 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
     s->logit_row = mem_alloc_array(seqs, sizeof *s->logit_row);
     s->probe_row = mem_alloc_array(seqs, sizeof *s->probe_row);
     s->probe_keys = mem_alloc_array(seqs, sizeof *s->probe_keys);
+    size_t blocks = (size_t)kv_blocks_for(longest_sequence(s));
+    s->block_table = mem_alloc_array(seqs * blocks, sizeof *s->block_table);
     return s;
 }
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/: options, UTF-8, failure messages.
+// base/: options, UTF-8, stretches that must not allocate.
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/mem.h"
+#include "base/no_alloc.h"
 #include "base/options.h"
 #include "base/utf8.h"
 
@@ -20,11 +23,21 @@ static struct {
 static const struct option table[] = {
     {.name = "-Test options"},
     {.name = "verbose", .type = OPTION_BOOL, .value = &v.verbose, .help = "talk"},
-    {.name = "count", .type = OPTION_INT, .value = &v.count, .default_text = "3", .min = 1, .max = 9, .unit = "tokens",
+    {.name = "count",
+     .type = OPTION_INT,
+     .value = &v.count,
+     .default_text = "3",
+     .min = 1,
+     .max = 9,
+     .unit = "tokens",
      .help = "how many"},
     {.name = "rate", .type = OPTION_REAL, .value = &v.rate, .default_text = "0.5", .max = 1, .help = "share"},
     {.name = "name", .type = OPTION_STRING, .value = &v.name, .help = "who"},
-    {.name = "mode", .type = OPTION_CHOICE, .value = &v.mode, .default_text = "auto", .choices = "auto|on|off",
+    {.name = "mode",
+     .type = OPTION_CHOICE,
+     .value = &v.mode,
+     .default_text = "auto",
+     .choices = "auto|on|off",
      .help = "when"},
     {.name = "stop", .type = OPTION_LIST, .value = &v.stops, .help = "where"},
     {0},
@@ -119,6 +132,48 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
+// In a stretch that must not, an allocation ends the process; before, after and while it is suspended it does not.
+static bool traps(void)
+{
+    no_alloc_begin("this test");
+    bool active = no_alloc_active();
+    no_alloc_end();
+    if (!active) printf("skipped: no_alloc traps only in builds with a sanitizer\n");
+    return active;
+}
+
+START_TEST(allocating_where_it_must_not_aborts)
+{
+    if (!traps()) raise(SIGABRT); // what is expected of this test
+    no_alloc_begin("this test");
+    no_alloc_begin("an inner stretch");
+    no_alloc_end();
+    free(mem_alloc(1));
+}
+END_TEST
+
+START_TEST(libraries_count_as_well)
+{
+    if (!traps()) raise(SIGABRT);
+    no_alloc_begin("this test");
+    free(mem_format("%d", 1)); // allocated by the C library
+}
+END_TEST
+
+START_TEST(allocating_elsewhere_is_fine)
+{
+    void *before = mem_alloc(1);
+    no_alloc_begin("this test");
+    free(before);
+    int suspended = no_alloc_suspend();
+    free(mem_alloc(1));
+    no_alloc_resume(suspended);
+    no_alloc_end();
+    ck_assert(!no_alloc_active());
+    free(mem_alloc(1));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -128,6 +183,9 @@ int main(void)
     tcase_add_test(tcase, options_file_yields_to_flags);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
     tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
+    tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
+    tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
+    tcase_add_test(tcase, allocating_elsewhere_is_fine);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/no_alloc.h"
 #include "worker/pace.h"
 
 enum { WAITING_MAX = 65536 }; // the router keeps its queue to itself: this many at a group is a fault somewhere
@@ -468,16 +469,25 @@ bool scheduler_busy(const struct scheduler *s)
     return s->n_running > 0 || s->n_waiting > 0;
 }
 
-enum status scheduler_step(struct scheduler *s)
+static enum status pass(struct scheduler *s, int *n_outputs_p)
 {
-    if (!scheduler_busy(s)) return STATUS_OK;
-    int64_t begun_us = clock_now_us();
     make_batch(s);
     assert(s->batch.n_rows > 0);
     struct forward_result result;
     enum status status = engine_forward(s->engine, &s->batch, &result);
+    if (status == STATUS_OK) *n_outputs_p = take_results(s, &result);
+    return status;
+}
+
+enum status scheduler_step(struct scheduler *s)
+{
+    if (!scheduler_busy(s)) return STATUS_OK;
+    int64_t begun_us = clock_now_us();
+    int n_outputs = 0;
+    no_alloc_begin("scheduler_step");
+    enum status status = pass(s, &n_outputs);
+    no_alloc_end();
     if (status != STATUS_OK) return status;
-    int n_outputs = take_results(s, &result);
     struct step_report report = {.outputs = s->outputs,
                                  .n_outputs = n_outputs,
                                  .rows = s->batch.n_rows,

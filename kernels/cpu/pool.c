@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/no_alloc.h"
 
 enum {
     CACHE_LINE = 128, // two lines: the neighbour is prefetched along
@@ -47,6 +48,7 @@ struct pool {
     // Of the run under way; written between runs.
     pool_fn fn;
     void *arg;
+    bool no_alloc;      // the caller must not allocate, so no more may those who help it
     _Atomic bool queue; // only a hint to others, so it may be read late
 
     _Alignas(CACHE_LINE) _Atomic uint32_t epoch; // of runs: what idle workers watch
@@ -130,8 +132,11 @@ static int take_item(struct pool *pool, int thread)
 static void work(struct pool *pool, int thread)
 {
     uint32_t done = 0;
-    for (int item; (item = take_item(pool, thread)) >= 0; done++)
+    for (int item; (item = take_item(pool, thread)) >= 0; done++) {
+        if (thread && pool->no_alloc) no_alloc_begin("a step of the token loop");
         pool->fn(pool->arg, item, thread);
+        if (thread && pool->no_alloc) no_alloc_end();
+    }
     if (done && atomic_fetch_sub(&pool->left, done) == done && atomic_load(&pool->caller_sleeps))
         futex_wake(&pool->left, 1);
 }
@@ -145,6 +150,7 @@ void pool_run(struct pool *pool, enum pool_order order, pool_fn fn, void *arg, i
     }
     pool->fn = fn;
     pool->arg = arg;
+    pool->no_alloc = no_alloc_active();
     atomic_store_explicit(&pool->queue, order == POOL_QUEUE, memory_order_relaxed);
     atomic_store(&pool->left, (uint32_t)n_items);
     int shares = order == POOL_QUEUE ? 1 : pool->threads;

@@ -39,6 +39,9 @@ struct reference {
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
     float *probe;              // maxima, the probes' keys one after another
     double *score, *smooth;    // [max_context] of one query
+    float *row;                // [most columns of a weight] as a product reads it
+    double *sums;              // [most columns of a weight] of one normalised row
+    int64_t row_columns;
     struct tensor *tensors;
     struct weight *weights;
 };
@@ -116,6 +119,8 @@ static void reference_close(struct backend *b)
     free(ref->probe);
     free(ref->score);
     free(ref->smooth);
+    free(ref->row);
+    free(ref->sums);
     free(ref);
 }
 
@@ -148,6 +153,11 @@ static struct weight *weight_new(struct reference *ref, int64_t rows, int64_t co
     struct weight *w = mem_alloc(sizeof *w);
     *w = (struct weight){.next = ref->weights, .rows = rows, .columns = columns, .borrowed = borrowed};
     if (!borrowed) w->data = mem_alloc_array((size_t)rows * (size_t)columns, sizeof *w->data);
+    if (columns > ref->row_columns) {
+        ref->row = mem_resize(ref->row, (size_t)columns, sizeof *ref->row);
+        ref->sums = mem_resize(ref->sums, (size_t)columns, sizeof *ref->sums);
+        ref->row_columns = columns;
+    }
     return ref->weights = w;
 }
 
@@ -271,13 +281,12 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
 {
     assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
     int n = x->columns;
-    double *y = mem_alloc_array((size_t)n, sizeof *y);
+    double *y = self(b)->sums;
     for (int r = 0; r < rows; r++) {
         normalise(x->data + (int64_t)(row_index ? row_index[r] : r) * n, gain->data, n, epsilon, y);
         for (int i = 0; i < n; i++)
             tensor_put(self(b), out, r, i, y[i]);
     }
-    free(y);
     return STATUS_OK;
 }
 
@@ -289,7 +298,7 @@ static enum status linear(struct backend *b, struct tensor *out, const struct te
     assert(x->columns == k && out->columns == n && rows <= out->max_rows && rows <= x->max_rows);
     assert(!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU));
     assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
-    float *row = mem_alloc_array((size_t)k, sizeof *row);
+    float *row = ref->row;
     for (int64_t r = 0; r < rows; r++) {
         memcpy(row, x->data + r * k, (size_t)k * sizeof *row);
         if (is_int8(ref)) quantise(ref, row, k);
@@ -301,7 +310,6 @@ static enum status linear(struct backend *b, struct tensor *out, const struct te
             tensor_put(ref, out, r, i, y);
         }
     }
-    free(row);
     return STATUS_OK;
 }
 
