@@ -17,6 +17,7 @@ static const struct {
 } measurements[] = {
     {"engine", bench_engine, "prefill and decode of one model, on the engine directly"},
     {"kernels", bench_kernels, "the matrix products of one layer alone"},
+    {"perplexity", bench_perplexity, "what the types of weights cost in quality, on texts of your own"},
     {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
     {"serve", bench_serve, "what clients of a running cluster see under load"},
 };

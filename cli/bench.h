@@ -8,6 +8,7 @@
 
 int bench_engine(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
+int bench_perplexity(int argc, char **argv);
 int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 

@@ -103,6 +103,14 @@ grep -q '<svg' "$work/quality.html" || fail "no plot in the page"
 check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 200] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
     and .speed_up > 0 and .bound > 0 and .bound_flops >= .bound and .share > 0 and .kept_share < 0.7)'
 
+# Perplexity of the demo's small model on its own texts: half the bits change little, and nothing of the texts is lost.
+"$bin/forepack" bench perplexity --model "$source_dir/deploy/demo-model/speculator" \
+    --prompts "$source_dir/deploy/demo-model/prompts.jsonl" --limit 2 --dtype f32,bf16,int8,int8-g128 --threads 1 --json \
+    >"$work/perplexity.json" 2>"$work/perplexity.log"
+check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8-g128"] and .[0].over_first == 1
+    and all(.[]; .texts == 2 and .tokens > 1000 and .perplexity > 1 and .over_first < 1.1 and .over_first > 0.9
+    and ((.nats_per_token | exp) / .perplexity | . > 0.999 and . < 1.001))'
+
 # Wrong usage: one line that names what is wrong, exit code 2.
 refused() {
     local text=$1 code=0
@@ -126,5 +134,11 @@ refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
 refused "--prompt-tokens 200: must be 256 or more" prefill-quality --prompt-tokens 200
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4
 refused "a context of 512 tokens, but 608 are needed" prefill-quality --task ttft --shape "$shape" --prompt-tokens 600
+refused "--model DIR and --prompts FILE are required" perplexity --model "$source_dir/deploy/demo-model/speculator"
+printf '{"prompt": "a"}\n{"prompt": 5}\n' >"$work/texts.jsonl"
+refused "texts.jsonl:2: prompt: must be a string" \
+    perplexity --model "$source_dir/deploy/demo-model/speculator" --prompts "$work/texts.jsonl"
+refused "--stride 512: must be less than the window of 100" perplexity --window 100 --stride 512 \
+    --model "$source_dir/deploy/demo-model/speculator" --prompts "$source_dir/deploy/demo-model/prompts.jsonl"
 refused "has no column output_tokens" serve --trace <(echo arrival_ms,prompt_tokens)
 refused "tiny.json" engine --shape "$shape" --tp 4 --prompt-tokens 16 # 2 KV heads

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/perplexity.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "engine/kv_pool.h"
+
+double perplexity_nats(const float *logits, int n, int32_t token)
+{
+    double largest = logits[0], sum = 0;
+    for (int i = 1; i < n; i++)
+        if ((double)logits[i] > largest) largest = logits[i];
+    for (int i = 0; i < n; i++)
+        sum += exp((double)logits[i] - largest);
+    return largest + log(sum) - (double)logits[token];
+}
+
+// The arrays of a batch of one sequence.
+struct window {
+    int32_t *position, *logit_row, *blocks;
+};
+
+// One chunk of a window: rows [first, first + rows) of `ids`, those from `counted` on foreseen by the row before.
+static enum status read_chunk(struct engine *engine, const struct window *w, const int32_t *ids, int n, int first,
+                              int rows, int counted, struct perplexity *sum)
+{
+    const int32_t row_start[2] = {0, rows}, cached = first;
+    struct ragged_batch batch = {.n_rows = rows,
+                                 .token = ids + first,
+                                 .position = w->position + first,
+                                 .n_seqs = 1,
+                                 .row_start = row_start,
+                                 .kv_len = &cached,
+                                 .block_table = w->blocks,
+                                 .max_blocks = kv_blocks_for(first + rows),
+                                 .logit_row = w->logit_row,
+                                 .probe_window = 1};
+    int from = counted - 1 > first ? counted - 1 : first; // the row before the first token that counts
+    int end = first + rows < n ? first + rows : n - 1;    // after the last token nothing is to be foreseen
+    for (int i = from; i < end; i++)
+        w->logit_row[batch.n_logit_rows++] = i - first;
+    struct forward_result result;
+    enum status status = engine_forward(engine, &batch, &result);
+    int vocab = model_get_config(engine_model(engine))->vocab_size;
+    for (int i = 0; i < batch.n_logit_rows && status == STATUS_OK; i++) {
+        sum->nats += perplexity_nats(result.logits + (size_t)i * (size_t)vocab, vocab, ids[from + i + 1]);
+        sum->tokens++;
+    }
+    return status;
+}
+
+enum status perplexity_add(struct engine *engine, const struct perplexity_limits *limits, const int32_t *ids, int n,
+                           struct perplexity *sum)
+{
+    size_t longest = (size_t)limits->window;
+    struct window w = {.position = mem_alloc_array(longest, sizeof *w.position),
+                       .logit_row = mem_alloc_array(longest, sizeof *w.logit_row),
+                       .blocks = mem_alloc_array((size_t)kv_blocks_for(limits->window), sizeof *w.blocks)};
+    for (int i = 0; i < limits->window; i++)
+        w.position[i] = i;
+    for (int i = 0; i < kv_blocks_for(limits->window); i++)
+        w.blocks[i] = i;
+    enum status status = STATUS_OK;
+    // `counted`: the first token of the text that no window has had.
+    for (int start = 0, counted = 1; counted < n && status == STATUS_OK; start += limits->stride) {
+        int length = n - start < limits->window ? n - start : limits->window;
+        for (int first = 0; first < length && status == STATUS_OK; first += limits->rows) {
+            int rows = length - first < limits->rows ? length - first : limits->rows;
+            status = read_chunk(engine, &w, ids + start, length, first, rows, counted - start, sum);
+        }
+        counted = start + length;
+    }
+    free(w.position);
+    free(w.logit_row);
+    free(w.blocks);
+    return status;
+}
