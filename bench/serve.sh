@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A whole cluster of the demo pair under load on this machine, in one command: the highest rate held with and without
+# speculative prefill, and traces replayed under each packing policy, with and without the prefix cache. JSON files and
+# one page of Markdown. Some fifteen minutes; nothing else should run.
+# Usage: bench/serve.sh [--out DIR] [--bin DIR] [--threads N] [--traces DIR] [--seconds N] [--only PATTERN]
+#   --out DIR       where the files go (default bench-out)
+#   --bin DIR       programs (default build/release/bin)
+#   --threads N     compute threads of each node (default: all cores)
+#   --traces DIR    azure_conv.csv and mooncake_conversation.csv; without it no trace is replayed
+#   --seconds N     how much of a trace (default 30)
+#   --limit-ms N    of the time to the first token, for the highest rate (default 250)
+#   --only PATTERN  only the measurements whose names match this shell pattern
+# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+out=bench-out bin=$here/../build/release/bin threads=$(nproc) traces= seconds=30 limit_ms=250 only='*'
+pair=$here/../deploy/demo-model
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out | --bin | --threads | --traces | --seconds | --limit-ms | --only)
+        [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
+        name=${1#--}
+        printf -v "${name//-/_}" %s "$2"
+        shift 2
+        ;;
+    *)
+        echo "unknown option '$1': see the head of $0" >&2
+        exit 2
+        ;;
+    esac
+done
+mkdir -p "$out"
+
+pids=()
+stop_cluster() {
+    for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+    pids=()
+}
+trap stop_cluster EXIT
+
+port=52051
+while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+server=127.0.0.1:$port
+
+# start_cluster SPECULATORS "ROUTER FLAGS" "WORKER FLAGS"
+start_cluster() {
+    local n router_flags worker_flags
+    read -ra router_flags <<<"$2"
+    read -ra worker_flags <<<"$3"
+    "$bin/forepack-router" --model "$pair/main" --port "$port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
+    pids+=($!)
+    "$bin/forepack-worker" --model "$pair/main" --router "$server" --threads "$threads" --log-level warn \
+        "${worker_flags[@]}" 2>>"$out/serve.log" &
+    pids+=($!)
+    for ((n = 0; n < $1; n++)); do
+        "$bin/forepack-speculator" --model "$pair/speculator" --router "$server" --threads "$threads" --node-id "spec-$n" \
+            --log-level warn 2>>"$out/serve.log" &
+        pids+=($!)
+    done
+    for ((n = 0; n < 300; n++)); do
+        [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null | jq ".ready and (.nodes | length) == $1 + 1")" = true ] &&
+            return
+        read -rt 0.1 <> <(:) || true
+    done
+    echo "the cluster did not start: see $out/serve.log" >&2
+    exit 1
+}
+
+# measure NAME SPECULATORS "ROUTER FLAGS" "WORKER FLAGS" ARGUMENTS...: one cluster of its own, one JSON file
+measure() {
+    local name=$1 file=$out/serve-$1.json speculators=$2 router_flags=$3 worker_flags=$4
+    shift 4
+    # shellcheck disable=SC2053 # a pattern
+    [[ ! -s $file && $name == $only ]] || return 0
+    echo "$(date +%T) ${file##*/}: bench serve $*" >&2
+    start_cluster "$speculators" "$router_flags" "$worker_flags"
+    "$bin/forepack" bench serve --server "$server" "$@" --json >"$file.part"
+    mv "$file.part" "$file"
+    stop_cluster
+}
+
+# The highest rate: prompts of 1,000 random tokens, 4 tokens of answer, 95 % of the first ones in time.
+search=(--prompt-tokens 1000 --max-tokens 4 --duration 6 --warm-up 20 --search --ttft-limit-ms "$limit_ms" --timeout 5)
+measure rate-plain 0 "" "" "${search[@]}" --qps 32 --prefill off
+for keep in 0.3 0.1; do
+    measure "rate-keep-$keep-one" 1 "" "" "${search[@]}" --qps 32 --prefill on --keep-rate "$keep"
+    measure "rate-keep-$keep-two" 2 "" "" "${search[@]}" --qps 32 --prefill on --keep-rate "$keep"
+done
+
+# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are, at its own rate; Mooncake's
+# prompts a quarter as long, to fit the pair's context.
+replay() { # replay NAME ARGUMENTS...
+    local name=$1 policy cache
+    shift
+    for policy in none batch dataset; do
+        for cache in on off; do
+            measure "$name-$policy-cache-$cache" 0 "--policy $policy" "--prefix-cache $cache" "$@" --duration "$seconds" \
+                --prefill off
+        done
+    done
+}
+if [ -n "$traces" ]; then
+    replay azure --trace "$traces/azure_conv.csv"
+    replay mooncake --trace "$traces/mooncake_conversation.csv" --length-scale 0.25
+fi
+
+{
+    echo "# A cluster under load"
+    echo
+    echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m), $(nproc) CPUs, $threads threads a" \
+        "node, $(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown). The demo pair."
+    echo
+    echo "Highest rate with 95 % of first tokens within $limit_ms ms (prompts of 1,000 tokens, 4 of answer):"
+    echo
+    echo "| cluster | requests/s | TTFT ms p50 / p90 / p99 there | tokens kept |"
+    echo "| --- | ---: | ---: | ---: |"
+    for file in "$out"/serve-rate-*.json; do
+        [ -e "$file" ] || continue
+        jq -r --arg name "$(basename "$file" .json)" 'def r: . * 10 | round / 10;
+            .highest_qps as $qps | (.levels[] | select(.qps == $qps)) as $l |
+            "| \($name | ltrimstr("serve-rate-")) | \($qps | r) | \($l.ttft_ms_p50 | r) / \($l.ttft_ms_p90 | r) / \($l.ttft_ms_p99 | r) | \(100 * $l.kept_tokens / $l.prompt_tokens | r) % |"' "$file"
+    done
+    echo
+    echo "The first $seconds s of each trace, everything kept:"
+    echo
+    echo "| trace, policy, prefix cache | TTFT ms p50 / p90 / p99 | between tokens ms p50 / p90 / p99 | answers/s | from the cache | failed |"
+    echo "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for file in "$out"/serve-{azure,mooncake}-*.json; do
+        [ -e "$file" ] || continue
+        jq -r --arg name "$(basename "$file" .json)" 'def r: . * 10 | round / 10; .levels[0] |
+            "| \($name | ltrimstr("serve-")) | \(.ttft_ms_p50 | r) / \(.ttft_ms_p90 | r) / \(.ttft_ms_p99 | r) | \(.itl_ms_p50 | r) / \(.itl_ms_p90 | r) / \(.itl_ms_p99 | r) | \(.requests_per_s | r) | \(100 * .cached_tokens / .prompt_tokens | r) % | \(.failed) |"' "$file"
+    done
+} >"$out/serve.md"
+cat "$out/serve.md"
