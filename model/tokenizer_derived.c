@@ -61,25 +61,26 @@ static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
     hash_text(hash, pattern ? pattern_source(pattern) : NULL);
 }
 
-static int by_rank(const void *a, const void *b)
-{
-    const struct merge *x = a, *y = b;
-    return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
+// In the order of the file, without those that were left out.
 static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
-    struct merge *merges = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *merges);
-    size_t n = 0;
-    for (size_t i = 0; i <= bpe->merge_mask; i++)
-        if (bpe->merges[i].left >= 0) merges[n++] = bpe->merges[i];
-    qsort(merges, n, sizeof *merges, by_rank);
-    hash_int(hash, (int64_t)n);
-    for (size_t i = 0; i < n; i++) {
-        hash_int(hash, merges[i].left);
-        hash_int(hash, merges[i].right);
+    size_t n = 0, end = 0; // ranks are below `end`
+    for (size_t i = 0; i <= bpe->merge_mask; i++) {
+        const struct merge *merge = &bpe->merges[i];
+        if (merge->left < 0) continue;
+        n++;
+        if (merge->rank >= end) end = merge->rank + (size_t)1;
     }
-    free(merges);
+    const struct merge **by_rank = mem_alloc_array(end, sizeof *by_rank);
+    for (size_t i = 0; i <= bpe->merge_mask; i++)
+        if (bpe->merges[i].left >= 0) by_rank[bpe->merges[i].rank] = &bpe->merges[i];
+    hash_int(hash, (int64_t)n);
+    for (size_t rank = 0; rank < end; rank++) {
+        if (!by_rank[rank]) continue;
+        hash_int(hash, by_rank[rank]->left);
+        hash_int(hash, by_rank[rank]->right);
+    }
+    free(by_rank);
 }
 
 static void hash_added(uint64_t *hash, const struct added_set *set)

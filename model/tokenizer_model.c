@@ -194,10 +194,19 @@ static void make_vocabulary(struct tokenizer *t)
     }
 }
 
-static int32_t find_spelling(const struct tokenizer *t, const char *token, size_t n)
+// The model's vocabulary as spelled, for the merges, of which every one looks up three tokens.
+static struct vocabulary index_spellings(const struct tokenizer *t)
 {
-    const json_t *value = json_object_getn(t->vocab, token, n);
-    return value ? (int32_t)json_integer_value(value) : -1;
+    const char *token;
+    json_t *value;
+    struct vocabulary spelled;
+    vocabulary_init(&spelled, t->n_ids);
+    json_object_foreach(t->vocab, token, value)
+    {
+        int32_t id = (int32_t)json_integer_value(value);
+        vocabulary_add(&spelled, id, t->spelling[id], strlen(t->spelling[id]));
+    }
+    return spelled;
 }
 
 // "left right" or ["left", "right"].
@@ -228,6 +237,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
     enum status status = STATUS_OK;
     size_t n = json_array_size(merges);
     if (n >= UINT32_MAX / 4) return status_fail(STATUS_DATA, "model.merges: too many");
+    struct vocabulary spelled = index_spellings(t);
     bpe_merges_init(&t->bpe, n);
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         const char *part[2];
@@ -240,9 +250,9 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         joined.n = 0;
         bytes_add(&joined, part[0], length[0]);
         bytes_add(&joined, part[1], length[1]);
-        struct merge merge = {.left = find_spelling(t, part[0], length[0]),
-                              .right = find_spelling(t, part[1], length[1]),
-                              .result = find_spelling(t, joined.data, joined.n),
+        struct merge merge = {.left = vocabulary_find(&spelled, part[0], length[0]),
+                              .right = vocabulary_find(&spelled, part[1], length[1]),
+                              .result = vocabulary_find(&spelled, joined.data, joined.n),
                               .rank = (uint32_t)i};
         if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
             status = status_fail(STATUS_DATA, "model.merges[%zu]: \"%.*s\" is not in model.vocab", i,
@@ -261,6 +271,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         status = bpe_merge_add(&t->bpe, merge);
     }
     bytes_free(&joined);
+    vocabulary_fini(&spelled);
     return status;
 }
 
@@ -276,7 +287,8 @@ static enum status read_model(struct tokenizer *t, const json_t *model)
     if (status == STATUS_OK) status = member_array(model, "model", "merges", &merges);
     if (status) return status;
     make_vocabulary(t);
-    t->bpe.unknown = unknown ? find_spelling(t, unknown, strlen(unknown)) : -1;
+    const json_t *unknown_id = unknown ? json_object_get(t->vocab, unknown) : NULL;
+    t->bpe.unknown = unknown_id ? (int32_t)json_integer_value(unknown_id) : -1;
     if (unknown && t->bpe.unknown < 0)
         return status_fail(STATUS_DATA, "model.unk_token \"%.64s\" is not in model.vocab", unknown);
     status = read_merges(t, merges);
