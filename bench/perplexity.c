@@ -52,7 +52,7 @@ static enum status read_chunk(struct engine *engine, const struct window *w, con
 }
 
 enum status perplexity_add(struct engine *engine, const struct perplexity_limits *limits, const int32_t *ids, int n,
-                           struct perplexity *sum)
+                           int first, struct perplexity *sum)
 {
     size_t longest = (size_t)limits->window;
     struct window w = {.position = mem_alloc_array(longest, sizeof *w.position),
@@ -63,12 +63,13 @@ enum status perplexity_add(struct engine *engine, const struct perplexity_limits
     for (int i = 0; i < kv_blocks_for(limits->window); i++)
         w.blocks[i] = i;
     enum status status = STATUS_OK;
-    // `counted`: the first token of the text that no window has had.
-    for (int start = 0, counted = 1; counted < n && status == STATUS_OK; start += limits->stride) {
+    // `counted`: the first token of the text that counts and that no window has had.
+    for (int start = 0, counted = first; counted < n && status == STATUS_OK; start += limits->stride) {
         int length = n - start < limits->window ? n - start : limits->window;
-        for (int first = 0; first < length && status == STATUS_OK; first += limits->rows) {
-            int rows = length - first < limits->rows ? length - first : limits->rows;
-            status = read_chunk(engine, &w, ids + start, length, first, rows, counted - start, sum);
+        if (start + length <= counted) continue;
+        for (int at = 0; at < length && status == STATUS_OK; at += limits->rows) {
+            int rows = length - at < limits->rows ? length - at : limits->rows;
+            status = read_chunk(engine, &w, ids + start, length, at, rows, counted - start, sum);
         }
         counted = start + length;
     }

@@ -19,9 +19,10 @@ struct perplexity_limits {
     int window, stride;
 };
 
-// Adds the text's tokens to *sum. The engine's KV cache must hold a window; it is overwritten.
+// Adds the text's tokens [first, n) to *sum, first being 1 or more: what stands before them is only read. The engine's
+// KV cache must hold a window; it is overwritten.
 enum status perplexity_add(struct engine *engine, const struct perplexity_limits *limits, const int32_t *ids, int n,
-                           struct perplexity *sum);
+                           int first, struct perplexity *sum);
 
 // -ln of the probability that softmax(logits [n]) gives to `token`.
 double perplexity_nats(const float *logits, int n, int32_t token);

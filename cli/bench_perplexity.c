@@ -18,7 +18,7 @@
 static struct {
     char *model, *backend, *dtype, *prompts;
     int64_t threads, window, stride, limit, token_budget;
-    bool json;
+    bool answers, json;
 } o;
 
 // clang-format off
@@ -28,6 +28,8 @@ static const struct option options[] = {
      .help = "JSON Lines of texts: \"text\", or \"prompt\" and the \"answer\" that may follow it (required)"},
     {.name = "dtype", .type = OPTION_STRING, .value = &o.dtype, .default_text = "auto",
      .help = "types of weights, apart by commas: auto, f32, bf16, int8, int8-g128; each is compared with the first"},
+    {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,
+     .help = "only tokens of the answer count, with the prompt before it"},
     {.name = "limit", .type = OPTION_INT, .value = &o.limit, .default_text = "0", .max = 100000000, .unit = "texts",
      .help = "read the first so many; 0 is all"},
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "0", .max = 10000000, .unit = "tokens",
@@ -47,7 +49,7 @@ static const struct option options[] = {
 
 struct text {
     int32_t *ids;
-    int n;
+    int n, first; // the first token that counts
 };
 
 struct texts {
@@ -80,15 +82,23 @@ static enum status add_row(struct texts *texts, const struct tokenizer *tokenize
     if (status == STATUS_OK) status = member(row, "prompt", &prompt);
     if (status == STATUS_OK) status = member(row, "answer", &answer);
     if (status != STATUS_OK) return status;
+    if (o.answers && (!*prompt || !*answer))
+        return status_fail(STATUS_INVALID, "--answers needs \"prompt\" and \"answer\"");
     if (!*whole && !*prompt) return status_fail(STATUS_INVALID, "has no text: must have \"text\" or \"prompt\"");
+    if (o.answers) whole = "";
     char *text = mem_format("%s%s", *whole ? whole : prompt, *whole ? "" : answer);
     MEM_GROW(texts->all, texts->n, texts->capacity);
     struct text *t = &texts->all[texts->n];
-    *t = (struct text){0};
-    status = tokenizer_encode(tokenizer, text, strlen(text), TOKENIZER_ADD_SPECIAL, &t->ids, &t->n);
+    *t = (struct text){.first = 1};
+    size_t *starts, answer_at = o.answers ? strlen(prompt) : 0;
+    status = tokenizer_encode_guarded(tokenizer, text, strlen(text), TOKENIZER_ADD_SPECIAL, NULL, 0, &t->ids, &starts,
+                                      &t->n);
     free(text);
     if (status != STATUS_OK) return status;
     texts->n++;
+    while (t->first < t->n && starts[t->first] < answer_at)
+        t->first++;
+    free(starts);
     if (t->n > texts->longest) texts->longest = t->n;
     for (int i = 0; i < t->n; i++)
         if (t->ids[i] >= vocab_size)
@@ -159,7 +169,7 @@ static enum status read_all(struct engine *engine, const struct perplexity_limit
     struct progress progress = {0};
     enum status status = STATUS_OK;
     for (int i = 0; i < texts->n && status == STATUS_OK; i++) {
-        status = perplexity_add(engine, limits, texts->all[i].ids, texts->all[i].n, sum);
+        status = perplexity_add(engine, limits, texts->all[i].ids, texts->all[i].n, texts->all[i].first, sum);
         progress_draw(&progress, i + 1, texts->n, i + 1 == texts->n, "texts");
     }
     return status;
