@@ -8,7 +8,7 @@
 #include "cli/request.h"
 
 struct local_flags {
-    char *model, *backend, *dtype;
+    char *model, *backend, *dtype, *packed_cache;
     int64_t threads, token_budget;
 };
 extern struct local_flags local_flags;
@@ -21,6 +21,8 @@ extern struct local_flags local_flags;
      .choices = "cpu|reference", .help = "with --model: what computes"},                                                \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &local_flags.dtype, .default_text = "auto",                       \
      .choices = "auto|f32|bf16|int8|int8-g128", .help = "with --model: type of weights and KV cache; auto is the checkpoint's"},       \
+    {.name = "packed-cache", .type = OPTION_STRING, .value = &local_flags.packed_cache, .default_text = "off",          \
+     .help = "with --model: keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},    \
     {.name = "threads", .type = OPTION_INT, .value = &local_flags.threads, .default_text = "0", .max = 4096,            \
      .help = "with --model: compute threads; 0 is all the process may use"},                                            \
     {.name = "token-budget", .type = OPTION_INT, .value = &local_flags.token_budget, .default_text = "2048", .min = 1,  \

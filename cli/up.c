@@ -24,7 +24,7 @@
 #include "cli/remote.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *packed_cache, *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms, drain_ms, min_tokens;
 } o;
 
@@ -42,6 +42,8 @@ static const struct option options[] = {
     {.name = "load", .type = OPTION_CHOICE, .value = &o.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: random weights also with --main and --spec, which then need no checkpoint"},
     {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
+    {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
+     .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",
      .help = "type of weights and KV cache; auto is the checkpoint's"},
     {.name = "-Processes"},
@@ -168,6 +170,7 @@ static void node_arguments(const struct child *c, struct arguments *a)
     add(a, "--node-id");
     a->items[a->n++] = mem_format("%s-%d", c->role, c->index);
     add_pair(a, "--dtype", o.dtype);
+    add_pair(a, "--packed-cache", o.packed_cache);
     add_number(a, "--threads", threads_of_rank());
     add_number(a, "--token-budget", o.token_budget);
     add_number(a, "--max-seqs", o.max_seqs);

@@ -24,6 +24,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .dummy = made_up(options),
                                   .backend = options->backend,
                                   .dtype = options->dtype,
+                                  .packed_cache = options->packed_cache,
                                   .threads = group_threads((int)options->threads),
                                   .max_rows = (int)options->token_budget,
                                   .max_seqs = (int)options->max_seqs,

@@ -15,6 +15,7 @@
 // caller's duty and asserted.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -89,6 +90,14 @@ struct backend_ops {
                                     struct weight *shared_head, struct weight **weight_p);
     enum status (*weight_vector)(struct backend *b, const struct matrix_view *parts, int n_parts,
                                  struct weight **weight_p); // views of one row each, laid end to end, kept as f32
+
+    // Packed weights kept in a file between starts. NULL where a backend packs nothing that is worth it. `open` before
+    // the first weight: from then on weights are taken from the file, in the order in which they were made, as long as
+    // they fit; true if there is such a file. `key` names the contents of the views; the layout and the end of the path
+    // are the backend's. `finish` after the last: writes the file unless all came from it. Neither fails: what they
+    // cannot use or write they log.
+    bool (*saved_open)(struct backend *b, const char *path, uint64_t key);
+    void (*saved_finish)(struct backend *b);
 
     // Steps. `begin` takes the batch for the steps that follow (and prepares RoPE tables, clears the probe maxima);
     // the batch's arrays must stay valid until the last of them.

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "model/safetensors.h"
@@ -245,13 +246,33 @@ static enum status open_backend(const struct model_options *options, struct mode
     return status;
 }
 
+// Takes packed weights from the last start's file, where the options name one. Its name tells what is in it apart from
+// the other files of the folder; the key tells whether it is still the same.
+static enum status open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
+{
+    bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
+    if (!wanted || !st || !m->backend->ops->saved_open) return STATUS_OK;
+    uint64_t fingerprint;
+    TRY(model_fingerprint(o->dir, &fingerprint));
+    const char *folder = strcmp(o->packed_cache, "auto") == 0 ? o->dir : o->packed_cache;
+    char *path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)fingerprint,
+                            dtype_name(m->dtype), m->comm->rank, m->comm->size);
+    uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
+    m->saved = m->backend->ops->saved_open(m->backend, path, safetensors_stamp(st, fingerprint ^ part));
+    m->saves = true;
+    free(path);
+    return STATUS_OK;
+}
+
 static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
     TRY(choose_dtype(options->dtype, st, m));
     TRY(plan(options, m));
     TRY(open_backend(options, m));
+    TRY(open_saved(options, st, m));
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
+    if (m->saves) m->backend->ops->saved_finish(m->backend);
     return make_buffers(m);
 }
 
@@ -259,6 +280,7 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 {
     struct model *m = mem_alloc(sizeof *m);
     struct safetensors *st = NULL;
+    int64_t from_us = clock_now_us();
     m->comm = comm;
     enum status status = model_config_read(options->dir, &m->config);
     if (status == STATUS_OK) status = check_options(options, &m->config);
@@ -271,9 +293,10 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         return status;
     }
     log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s rank=%d/%d weight_bytes=%zu kv_bytes=%zu "
-             "kv_blocks=%d context=%d",
+             "kv_blocks=%d context=%d ms=%.0f",
              options->dir, m->config.architecture, m->config.n_layers, m->backend->ops->name, dtype_name(m->dtype),
-             comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks, m->shape.max_context);
+             comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks, m->shape.max_context,
+             (double)(clock_now_us() - from_us) / 1000);
     *model_p = m;
     return STATUS_OK;
 }

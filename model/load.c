@@ -100,7 +100,7 @@ static uint64_t span_bytes(const struct matrix_view *view)
 // file stays resident beside its copy.
 static void fetch(const struct loader *in, const struct matrix_view *views, int n)
 {
-    for (int i = 0; i < n && in->st; i++) {
+    for (int i = 0; i < n && in->st && !in->m->saved; i++) {
         bool whole_rows = views[i].row_stride_bytes == views[i].columns * (int64_t)dtype_size_bytes(views[i].dtype);
         if (whole_rows) safetensors_fetch(views[i].data, span_bytes(&views[i])); // else much of it is other ranks'
     }

@@ -26,6 +26,8 @@ struct model_options {
     int max_seqs;
     int max_logit_rows; // of one pass, 0: max_seqs. Costs 4 bytes * vocab_size each on rank 0
     int max_context;    // KV entries of one sequence at most; 0: what the config allows
+    const char *packed_cache; // where packed weights are kept for the next start: a folder, "auto" (beside the
+                              // checkpoint), NULL or "off" (nowhere)
     int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: as many as one full context per sequence, at most 1 GiB
 };
 

@@ -22,6 +22,7 @@ struct file {
     char *name; // as the index spells it
     void *map;
     size_t map_bytes;
+    struct timespec changed;
     json_t *header;                     // owns the tensors' names and dtypes
     struct safetensors_tensor *tensors; // sorted by name
     int n_tensors;
@@ -215,6 +216,7 @@ static enum status map_file(struct file *file)
         else
             file->map = map;
         file->map_bytes = (size_t)info.st_size;
+        file->changed = info.st_mtim;
     }
     close(fd);
     return status;
@@ -367,6 +369,18 @@ void safetensors_fetch(const void *data, uint64_t size_bytes)
 void safetensors_release(const void *data, uint64_t size_bytes)
 {
     advise(data, size_bytes, false, MADV_DONTNEED);
+}
+
+uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)
+{
+    uint64_t state = (0xcbf29ce484222325u ^ seed) * 0x100000001b3u; // FNV-1a over 64-bit words
+    for (int i = 0; i < st->n_files; i++) {
+        const struct file *file = &st->files[i];
+        const uint64_t words[3] = {file->map_bytes, (uint64_t)file->changed.tv_sec, (uint64_t)file->changed.tv_nsec};
+        for (int w = 0; w < 3; w++)
+            state = (state ^ words[w]) * 0x100000001b3u;
+    }
+    return state;
 }
 
 int safetensors_count(const struct safetensors *st)

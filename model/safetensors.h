@@ -41,6 +41,10 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 void safetensors_fetch(const void *data, uint64_t size_bytes);
 void safetensors_release(const void *data, uint64_t size_bytes);
 
+// Hash of the files' sizes and times of change, and of `seed`: another one, and what was made of the files must be made
+// again.
+uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed);
+
 // All tensors, in the order of their names, one after another in memory; with an index, those it lists.
 int safetensors_count(const struct safetensors *st);
 const struct safetensors_tensor *safetensors_at(const struct safetensors *st, int i);

@@ -165,6 +165,7 @@ static void cpu_close(struct backend *b)
         next = w->next;
         cpu_weight_free(w);
     }
+    saved_close(cpu->saved);
     free((void *)cpu->shape.inv_freq);
     free(cpu->cos_sin);
     free(cpu->scratch);
@@ -184,6 +185,8 @@ static const struct backend_ops cpu_ops = {
     .weight_gate_up = cpu_weight_gate_up,
     .weight_embedding = cpu_weight_embedding,
     .weight_vector = cpu_weight_vector,
+    .saved_open = cpu_saved_open,
+    .saved_finish = cpu_saved_finish,
     .begin = begin,
     .embed = embed,
     .rmsnorm = rmsnorm,

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
+#include "kernels/cpu/saved.h"
 
 // A product is cut into items of at most ROW_BLOCK rows by one panel; BLOCK_WORDS words of K are used at a time:
 // ROW_BLOCK x BLOCK_WORDS of x (384 KiB) and a block of the panel (128 KiB) stay in a core's L2 cache of 1 MiB.
@@ -37,8 +38,10 @@ struct weight {
     struct weight *next; // all of a backend, for close
     enum weight_kind kind;
     bool gate_up;          // columns interleaved for LINEAR_SWIGLU
+    bool saved;            // the arrays lie in cpu->saved
     int64_t rows, columns; // N, K; a vector has one row
     int words;             // of K, of a MATRIX padded to a multiple of the kernel's step_words
+    int64_t n_panels;      // MATRIX
     uint32_t *panels;      // MATRIX: [N / PANEL_COLUMNS][words][PANEL_COLUMNS], zeros beyond N and K
     int groups;            // int8: scales of an output, 1 or one per GROUP_SIZE of K
     float *scale;          // int8: [N / PANEL_COLUMNS][groups][PANEL_COLUMNS]
@@ -102,6 +105,7 @@ struct cpu {
 
     struct tensor *tensors;
     struct weight *weights;
+    struct saved *saved; // or NULL
 };
 
 static inline bool cpu_int8(const struct cpu *cpu)
@@ -164,6 +168,8 @@ enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *ta
 enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
                               struct weight **weight_p);
 void cpu_weight_free(struct weight *w);
+bool cpu_saved_open(struct backend *b, const char *path, uint64_t key);
+void cpu_saved_finish(struct backend *b);
 // The table's row of vocabulary id `token` as f32, zeros for ids of other ranks.
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out);
 // linear.c

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in the layout that the product kernel streams: panels of PANEL_COLUMNS outputs, word after word of K.
 // They are packed once, straight from the (usually mapped) file, and serve every number of rows.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #if defined(__SSE2__)
@@ -260,14 +261,73 @@ static enum status no_memory(const struct weight *w)
                        (long long)w->columns);
 }
 
+// ---- kept in a file -------------------------------------------------------------------------------------------------
+
+// A weight's arrays, as a file keeps them; none of a vector or a tied table.
+static int weight_arrays(const struct weight *w, struct saved_array arrays[3])
+{
+    size_t words = (size_t)w->words * sizeof(uint32_t), scales = (size_t)w->n_panels * (size_t)w->groups;
+    if (w->kind == WEIGHT_EMBEDDING && !w->head) {
+        arrays[0] = (struct saved_array){w->table, (size_t)w->rows * words};
+        return 1;
+    }
+    if (w->kind != WEIGHT_MATRIX) return 0;
+    arrays[0] = (struct saved_array){w->panels, (size_t)w->n_panels * PANEL_COLUMNS * words};
+    arrays[1] = (struct saved_array){w->scale, scales * PANEL_COLUMNS * sizeof *w->scale};
+    arrays[2] = (struct saved_array){w->start, scales * PANEL_COLUMNS * sizeof *w->start};
+    return w->groups ? 3 : 1;
+}
+
+static bool take_saved(struct cpu *cpu, struct weight *w)
+{
+    struct saved_array arrays[3] = {{0}};
+    int n = weight_arrays(w, arrays);
+    if (!cpu->saved || !saved_take(cpu->saved, w, arrays, n)) return false;
+    *(w->kind == WEIGHT_EMBEDDING ? &w->table : &w->panels) = arrays[0].data;
+    if (n == 3) {
+        w->scale = arrays[1].data;
+        w->start = arrays[2].data;
+    }
+    return w->saved = true;
+}
+
+bool cpu_saved_open(struct backend *b, const char *path, uint64_t key)
+{
+    struct cpu *cpu = cpu_of(b);
+    char layout[48];
+    snprintf(layout, sizeof layout, "cpu type %d panel %d vector %d step %d", (int)cpu->product, PANEL_COLUMNS,
+             cpu->isa->vector_floats, cpu->isa->step_words);
+    char *full = mem_format("%s-cpu%d-%d.weights", path, cpu->isa->vector_floats, cpu->isa->step_words);
+    cpu->saved = saved_open(full, layout, key);
+    free(full);
+    return saved_found(cpu->saved);
+}
+
+void cpu_saved_finish(struct backend *b)
+{
+    struct cpu *cpu = cpu_of(b);
+    int n = 0;
+    for (const struct weight *w = cpu->weights; w; w = w->next)
+        n++;
+    struct saved_weight *all = mem_alloc_array((size_t)n, sizeof *all);
+    for (const struct weight *w = cpu->weights; w; w = w->next) { // the last made comes first
+        struct saved_weight *to = &all[--n];
+        to->weight = w;
+        to->n = weight_arrays(w, to->arrays);
+    }
+    for (const struct weight *w = cpu->weights; w; w = w->next)
+        n++;
+    saved_write(cpu->saved, all, n);
+    free(all);
+}
+
+// ---- making ---------------------------------------------------------------------------------------------------------
+
 // Quantises and packs; what the threads work in is freed again.
-static enum status pack_bytes(struct packing *p, int panels)
+static enum status pack_bytes(struct packing *p)
 {
     struct weight *w = p->w;
-    if (w->columns > MAX_INT8_COLUMNS)
-        return status_fail(STATUS_UNSUPPORTED, "a weight of %lld inputs: int8 sums hold at most %d",
-                           (long long)w->columns, MAX_INT8_COLUMNS);
-    w->groups = cpu_groups(p->cpu, (int)w->columns);
+    int panels = (int)w->n_panels;
     w->scale = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->scale, false);
     w->start = cpu_memory((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->start, false);
     p->floats = cpu_memory((size_t)p->cpu->threads, (size_t)w->columns * sizeof *p->floats, false);
@@ -283,18 +343,23 @@ static enum status matrix_create(struct cpu *cpu, const struct source *source, s
 {
     struct weight *w = weight_new(cpu, WEIGHT_MATRIX, source->rows, source->parts[0].columns);
     w->gate_up = source->gate_up_unit > 0;
-    int64_t panels = (w->rows + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+    w->n_panels = (w->rows + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     if (w->gate_up) {
         // Each half is padded to half a panel on its own.
         int64_t half = PANEL_COLUMNS / 2;
-        panels = (w->rows / 2 + half - 1) / half;
+        w->n_panels = (w->rows / 2 + half - 1) / half;
     }
-    w->panels = cpu_memory((size_t)panels, (size_t)w->words * PANEL_COLUMNS * sizeof *w->panels, false);
-    if (!w->panels) return no_memory(w);
+    if (cpu_int8(cpu) && w->columns > MAX_INT8_COLUMNS)
+        return status_fail(STATUS_UNSUPPORTED, "a weight of %lld inputs: int8 sums hold at most %d",
+                           (long long)w->columns, MAX_INT8_COLUMNS);
+    if (cpu_int8(cpu)) w->groups = cpu_groups(cpu, (int)w->columns);
     *weight_p = w;
+    if (take_saved(cpu, w)) return STATUS_OK;
+    w->panels = cpu_memory((size_t)w->n_panels, (size_t)w->words * PANEL_COLUMNS * sizeof *w->panels, false);
+    if (!w->panels) return no_memory(w);
     struct packing packing = {.cpu = cpu, .w = w, .source = source};
-    if (cpu_int8(cpu)) return pack_bytes(&packing, (int)panels);
-    cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_panel, &packing, (int)panels);
+    if (cpu_int8(cpu)) return pack_bytes(&packing);
+    cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_panel, &packing, (int)w->n_panels);
     return STATUS_OK;
 }
 
@@ -341,7 +406,7 @@ enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *ta
     if (w->head) {
         assert(shared_head->kind == WEIGHT_MATRIX && !shared_head->gate_up && shared_head->rows == table->rows &&
                shared_head->columns == table->columns);
-    } else {
+    } else if (!take_saved(cpu, w)) {
         w->table = cpu_memory((size_t)w->rows, (size_t)w->words * sizeof *w->table, false);
         if (!w->table) return no_memory(w);
         struct table_packing packing = {cpu, w, table};
@@ -370,10 +435,12 @@ enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts
 
 void cpu_weight_free(struct weight *w)
 {
-    free(w->panels);
-    free(w->scale);
-    free(w->start);
-    free(w->table);
+    if (!w->saved) {
+        free(w->panels);
+        free(w->scale);
+        free(w->start);
+        free(w->table);
+    }
     free(w->vector);
     free(w);
 }

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed weights kept between starts: the second start maps the file and computes the same bits, on one rank and on
+// several, in every type; a file that is damaged, cut short, of other weights or of a changed checkpoint is left alone
+// and replaced; and a folder that cannot be written to is no failure.
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "tests/forward.h"
+#include "tests/tiny_model.h"
+
+enum { N_TOKENS = 40 };
+
+static struct forward f;
+
+static struct model_options options_for(const char *dir, const char *dtype, const char *cache)
+{
+    return (struct model_options){.dir = dir,
+                                  .backend = "cpu",
+                                  .dtype = dtype,
+                                  .packed_cache = cache,
+                                  .threads = 2,
+                                  .max_rows = 64,
+                                  .max_seqs = 2,
+                                  .n_kv_blocks = 2 * FORWARD_MAX_BLOCKS};
+}
+
+// How many files of packed weights this process has mapped.
+static int mapped_files(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[4096];
+    int n = 0;
+    ck_assert_ptr_nonnull(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, ".weights") != NULL;
+    fclose(maps);
+    return n;
+}
+
+// Opens, runs one prompt and closes. Tells whether all ranks used a file; the logits are to be those in `wanted`,
+// which the first call fills (it is NULL then).
+static bool run(const struct model_options *options, int size, float **wanted)
+{
+    struct ranks ranks;
+    ranks_open(&ranks, options, size);
+    int vocab = model_get_config(ranks.model[0])->vocab_size, used = mapped_files();
+    int32_t token[N_TOKENS];
+    for (int i = 0; i < N_TOKENS; i++)
+        token[i] = (i * 7 + 3) % vocab;
+    forward_start(&f, 1);
+    forward_add(&f, 0, 0, token, NULL, N_TOKENS, LOGITS_LAST);
+    struct forward_result result = ranks_forward(&ranks, &f.batch);
+    size_t bytes = (size_t)vocab * sizeof(float);
+    if (!*wanted) *wanted = mem_copy(result.logits, bytes);
+    ck_assert_mem_eq(result.logits, *wanted, bytes);
+    ranks_close(&ranks);
+    ck_assert_int_eq(mapped_files(), 0);
+    ck_assert(used == 0 || used == size);
+    return used == size;
+}
+
+// The one file of weights in the folder; free() it.
+static char *find_file(const char *dir)
+{
+    DIR *folder = opendir(dir);
+    char *path = NULL;
+    ck_assert_ptr_nonnull(folder);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (strncmp(entry->d_name, "forepack-", 9) != 0) continue;
+        ck_assert_msg(!path, "%s beside %s", entry->d_name, path);
+        size_t n = strlen(entry->d_name);
+        ck_assert_msg(n > 8 && !strcmp(entry->d_name + n - 8, ".weights"), "%s was left behind", entry->d_name);
+        path = mem_format("%s/%s", dir, entry->d_name);
+    }
+    closedir(folder);
+    ck_assert_ptr_nonnull(path);
+    return path;
+}
+
+START_TEST(the_second_start_maps_and_computes_the_same)
+{
+    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128"};
+    static const char *const families[] = {"llama", "llama3", "qwen2", "qwen3"};
+    for (int tied = 0; tied < 2; tied++)
+        for (int size = 1; size <= 4; size *= 2) {
+            struct tiny_model spec = tiny_model_spec(families[_i]);
+            spec.tied = tied;
+            char *dir = tiny_model_temp(&spec);
+            float *alone = NULL, *wanted = NULL;
+            struct model_options off = options_for(dir, dtypes[_i], "off"), on = options_for(dir, dtypes[_i], "auto");
+            ck_assert(!run(&off, size, &alone));
+            wanted = alone;
+            ck_assert(!run(&on, size, &wanted));
+            ck_assert(run(&on, size, &wanted));
+            ck_assert(!run(&off, size, &wanted));
+            free(alone);
+            tiny_model_remove(dir);
+        }
+}
+END_TEST
+
+struct fixture {
+    char *dir, *file;
+    struct model_options options;
+    float *wanted;
+    size_t bytes;
+};
+
+static struct fixture saved_fixture(const char *dtype)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    struct fixture x = {.dir = tiny_model_temp(&spec)};
+    x.options = options_for(x.dir, dtype, "auto");
+    ck_assert(!run(&x.options, 1, &x.wanted));
+    x.file = find_file(x.dir);
+    struct stat info;
+    ck_assert_int_eq(stat(x.file, &info), 0);
+    x.bytes = (size_t)info.st_size;
+    return x;
+}
+
+static void fixture_free(struct fixture *x)
+{
+    tiny_model_remove(x->dir);
+    free(x->file);
+    free(x->wanted);
+}
+
+// The file is not used, and a good one stands in its place afterwards.
+static void expect_replaced(struct fixture *x)
+{
+    ck_assert(!run(&x->options, 1, &x->wanted));
+    ck_assert(run(&x->options, 1, &x->wanted));
+    char *file = find_file(x->dir);
+    ck_assert_str_eq(file, x->file);
+    free(file);
+}
+
+static void flip(const char *path, size_t at)
+{
+    int fd = open(path, O_RDWR);
+    unsigned char byte;
+    ck_assert(fd >= 0 && pread(fd, &byte, 1, (off_t)at) == 1);
+    byte ^= 0x40;
+    ck_assert(pwrite(fd, &byte, 1, (off_t)at) == 1);
+    close(fd);
+}
+
+START_TEST(a_damaged_head_or_table_is_noticed)
+{
+    struct fixture x = saved_fixture("int8");
+    // The head is 8 + 2 * 4 + 48 + 4 * 8 bytes, an entry of the table 2 * 8 + 2 * 4 + 2 * 8.
+    for (size_t at = 0; at < 96 + 3 * 40; at += at < 96 ? 1 : 7) {
+        flip(x.file, at);
+        expect_replaced(&x);
+    }
+    fixture_free(&x);
+}
+END_TEST
+
+START_TEST(a_file_cut_short_or_too_long_is_noticed)
+{
+    struct fixture x = saved_fixture("bf16");
+    const size_t lengths[] = {0, 1, 8, 95, 96, 200, 4096, x.bytes / 2, x.bytes - 1, x.bytes + 1, x.bytes + 4096};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        ck_assert_int_eq(truncate(x.file, (off_t)lengths[i]), 0);
+        expect_replaced(&x);
+    }
+    fixture_free(&x);
+}
+END_TEST
+
+START_TEST(files_of_other_weights_are_noticed)
+{
+    struct fixture x = saved_fixture("bf16"), f32 = saved_fixture("f32");
+    // Of another type, and of the same checkpoint written anew: same name, same fingerprint, another file.
+    ck_assert_int_eq(rename(f32.file, x.file), 0);
+    expect_replaced(&x);
+    char *weights = mem_format("%s/model.safetensors", x.dir);
+    const struct timespec times[2] = {{.tv_sec = 1000000}, {.tv_sec = 1000000}};
+    ck_assert_int_eq(utimensat(AT_FDCWD, weights, times, 0), 0);
+    expect_replaced(&x);
+    free(weights);
+    fixture_free(&f32);
+    fixture_free(&x);
+}
+END_TEST
+
+// Both ranks of two have matrices of the same shapes.
+START_TEST(ranks_do_not_take_each_others)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    char *dir = tiny_model_temp(&spec), *own = NULL;
+    struct model_options options = options_for(dir, "bf16", "auto");
+    float *wanted = NULL;
+    ck_assert(!run(&options, 2, &wanted));
+    ck_assert(run(&options, 2, &wanted));
+    DIR *folder = opendir(dir);
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (strstr(entry->d_name, "rank0of2")) own = mem_format("%s/%s", dir, entry->d_name);
+    }
+    closedir(folder);
+    ck_assert_ptr_nonnull(own);
+    char *other = mem_string(own);
+    *(strstr(other, "rank0of2") + 4) = '1';
+    ck_assert_int_eq(rename(other, own), 0);
+    ck_assert(!run(&options, 2, &wanted));
+    ck_assert(run(&options, 2, &wanted));
+    free(own);
+    free(other);
+    free(wanted);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(several_models_and_types_share_a_folder)
+{
+    char folder[] = "/tmp/forepack-cache-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    struct tiny_model spec = tiny_model_spec("llama"), other = spec;
+    other.seed++;
+    char *dirs[2] = {tiny_model_temp(&spec), tiny_model_temp(&other)};
+    float *wanted[4] = {0};
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < 4; i++) {
+            struct model_options options = options_for(dirs[i / 2], i % 2 ? "int8" : "bf16", folder);
+            ck_assert(run(&options, 1, &wanted[i]) == (round > 0));
+        }
+    for (int i = 0; i < 4; i++)
+        free(wanted[i]);
+    tiny_model_remove(dirs[0]);
+    tiny_model_remove(dirs[1]);
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(list));)
+        if (entry->d_name[0] != '.') unlinkat(dirfd(list), entry->d_name, 0);
+    closedir(list);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+END_TEST
+
+START_TEST(a_folder_that_is_not_there_is_no_failure)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    char *dir = tiny_model_temp(&spec), *nowhere = mem_format("%s/nowhere", dir);
+    struct model_options options = options_for(dir, "bf16", nowhere);
+    float *wanted = NULL;
+    for (int i = 0; i < 2; i++)
+        ck_assert(!run(&options, 1, &wanted));
+    free(wanted);
+    free(nowhere);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("packed_cache");
+    TCase *tests = tcase_create("packed_cache");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, the_second_start_maps_and_computes_the_same, 0, 4);
+    tcase_add_test(tests, a_damaged_head_or_table_is_noticed);
+    tcase_add_test(tests, a_file_cut_short_or_too_long_is_noticed);
+    tcase_add_test(tests, files_of_other_weights_are_noticed);
+    tcase_add_test(tests, ranks_do_not_take_each_others);
+    tcase_add_test(tests, several_models_and_types_share_a_folder);
+    tcase_add_test(tests, a_folder_that_is_not_there_is_no_failure);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
