@@ -26,8 +26,9 @@
 #define BF16_PROBE_BOUND 0.03 // a weight is e^score: 2^-9 of a score of 8 moves it by 1.6 % of itself; measured 0.008
 
 // In int8 a weight is off by up to half a step of its row's largest / 127, an activation likewise: some 1 % of a
-// typical value, several times bf16's, and how much that matters depends on the model: stories280K has activations far
-// larger than their neighbours. So each case has its bounds, a third above what is measured (the line that it prints).
+// typical value, several times bf16's, and how much that matters depends on the model: the attention scores of
+// stories280K are in the hundreds and more, where 1 % decides which key a softmax chooses (docs/operating.md). So each
+// case has its bounds, a third above what is measured (the line that it prints).
 struct golden_case {
     const char *model, *golden;
     const char *dtype;
