@@ -13,7 +13,8 @@
 #include "model/model.h"
 
 // Joins the MPI job this process was started in, or stands alone when it was started without mpirun (then MPI is
-// never initialised). Ranks of one host meet in shared memory, others by messages. Signals that the program takes by
+// never initialised). Ranks of one host that have the same cores divide them: each keeps its share alone, as do threads
+// that it starts later. Ranks of one host meet in shared memory, others by messages. Signals that the program takes by
 // sigwait must be blocked before.
 enum status group_open(int *argc, char ***argv, struct comm **comm_p);
 void group_close(struct comm *comm);

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
 #include "engine/engine.h"
@@ -17,12 +19,31 @@ static int environment_int(const char *name, int otherwise)
     return text && *text ? atoi(text) : otherwise;
 }
 
-static int usable_cores(void)
+// Ranks of this host that share this one's cores, itself included; 0 until they have met.
+static int sharers;
+
+// Ranks that were not given cores of their own (they all have the same mask) divide them: else their compute threads,
+// which are pinned where they have all of a mask to themselves, would meet on the same ones. Threads that exist
+// already, MPI's, keep the whole mask.
+static void take_share(void)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? n : 1;
+    MPI_Comm host;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host) != MPI_SUCCESS) return;
+    int size, rank, index = 0;
+    MPI_Comm_size(host, &size);
+    MPI_Comm_rank(host, &rank);
+    cpu_set_t cores, mine, *all = mem_alloc_array((size_t)size, sizeof *all);
+    cores_usable(&cores);
+    int error = MPI_Allgather(&cores, sizeof cores, MPI_BYTE, all, sizeof cores, MPI_BYTE, host);
+    MPI_Comm_free(&host);
+    for (int i = 0; error == MPI_SUCCESS && i < size; i++)
+        if (CPU_EQUAL(&all[i], &cores)) {
+            if (i < rank) index++;
+            sharers++;
+        }
+    free(all);
+    if (sharers > 1 && cores_share(&cores, index, sharers, &mine) && sched_setaffinity(0, sizeof mine, &mine) == 0)
+        sharers = 1;
 }
 
 int group_rank_hint(void)
@@ -33,8 +54,8 @@ int group_rank_hint(void)
 int group_threads(int asked)
 {
     if (asked > 0) return asked;
-    int ranks_here = environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-    int share = usable_cores() / (ranks_here > 0 ? ranks_here : 1);
+    int ranks_here = sharers ? sharers : environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    int share = cores_count() / (ranks_here > 0 ? ranks_here : 1);
     return share > 0 ? share : 1;
 }
 
@@ -67,7 +88,7 @@ enum status group_open(int *argc, char ***argv, struct comm **comm_p)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that spin on a shared core cost each other whole time slices; with cores to spare yielding only adds
     // jitter.
-    bool crowded = environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1) >= usable_cores();
+    bool crowded = environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1) >= cores_count();
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 
     int provided;
@@ -78,6 +99,7 @@ enum status group_open(int *argc, char ***argv, struct comm **comm_p)
         MPI_Finalize();
         return status_fail(STATUS_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
     }
+    take_share();
     return choose_comm(comm_p);
 }
 

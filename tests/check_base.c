@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
 #include "base/options.h"
@@ -174,6 +175,34 @@ START_TEST(allocating_elsewhere_is_fine)
 }
 END_TEST
 
+START_TEST(cores_are_shared_out_without_a_rest)
+{
+    cpu_set_t all, mine, seen;
+    CPU_ZERO(&all);
+    for (int i = 0; i < 7; i++)
+        CPU_SET(3 * i + 1, &all); // 1, 4, ... 19
+    ck_assert_int_eq(cores_at(&all, 0), 1);
+    ck_assert_int_eq(cores_at(&all, 6), 19);
+    for (int sharers = 1; sharers <= 7; sharers++) {
+        CPU_ZERO(&seen);
+        for (int i = 0; i < sharers; i++) {
+            ck_assert(cores_share(&all, i, sharers, &mine));
+            ck_assert_int_ge(CPU_COUNT(&mine), 7 / sharers);
+            ck_assert_int_le(CPU_COUNT(&mine), 7 / sharers + 1);
+            cpu_set_t both;
+            CPU_AND(&both, &seen, &mine);
+            ck_assert_int_eq(CPU_COUNT(&both), 0);
+            CPU_OR(&seen, &seen, &mine);
+        }
+        ck_assert(CPU_EQUAL(&seen, &all));
+    }
+    ck_assert(!cores_share(&all, 0, 8, &mine));
+    cores_usable(&all);
+    ck_assert_int_eq(CPU_COUNT(&all), cores_count());
+    ck_assert_int_ge(cores_count(), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -186,6 +215,7 @@ int main(void)
     tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
     tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
     tcase_add_test(tcase, allocating_elsewhere_is_fine);
+    tcase_add_test(tcase, cores_are_shared_out_without_a_rest);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

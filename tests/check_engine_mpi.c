@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "base/cores.h"
 #include "base/log.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
@@ -150,6 +151,25 @@ START_TEST(one_host_shares_memory)
     MUST(comm_mpi_on_one_host(comms[MPI]));
     MUST(comms[SHM]->ops != comms[MPI]->ops);
     group_set_wire_bf16(comm); // leaves them alone, as all sums below show
+}
+END_TEST
+
+static cpu_set_t cores_at_start; // the same on every rank, as the job is started with --bind-to none
+
+// Every core is one rank's, or every rank's where there are too few for all.
+START_TEST(ranks_of_a_host_divide_its_cores)
+{
+    static float used[CPU_SETSIZE];
+    cpu_set_t cores;
+    cores_usable(&cores);
+    int n = CPU_COUNT(&cores_at_start);
+    for (int c = 0; c < CPU_SETSIZE; c++)
+        used[c] = CPU_ISSET(c, &cores) ? 1 : 0;
+    MUST(comm->ops->all_reduce_sum(comm, used, CPU_SETSIZE) == STATUS_OK);
+    for (int c = 0; c < CPU_SETSIZE; c++)
+        MUST(used[c] == (float)(!CPU_ISSET(c, &cores_at_start) ? 0 : n < comm->size ? comm->size : 1));
+    MUST(group_threads(0) == (n < comm->size ? 1 : cores_count()));
+    MUST(group_threads(5) == 5);
 }
 END_TEST
 
@@ -325,6 +345,7 @@ END_TEST
 int main(int argc, char **argv)
 {
     log_setup("test", LOG_ERROR);
+    cores_usable(&cores_at_start);
     if (group_open(&argc, &argv, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
         comm_open_mpi(&comms[MPI_WIRE_BF16]) != STATUS_OK) {
         fprintf(stderr, "%s\n", status_message());
@@ -335,6 +356,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("engine_mpi");
     TCase *tcase = tcase_create("engine_mpi");
     tcase_add_test(tcase, one_host_shares_memory);
+    tcase_add_test(tcase, ranks_of_a_host_divide_its_cores);
     tcase_add_loop_test(tcase, sums_are_in_rank_order_whatever_the_count, 0, COMMS);
     tcase_add_loop_test(tcase, maxima_gather_and_broadcast, 0, COMMS);
     tcase_add_loop_test(tcase, ranks_that_come_at_any_time_never_mix_steps, 0, COMMS);

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread pool: every item exactly once in either order, whatever the number of threads, runs and items; what was
-// written before a run is seen in it and the other way round.
+// written before a run is seen in it and the other way round; threads have their places.
 #include <check.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "base/cores.h"
 #include "kernels/cpu/pool.h"
 
 enum { MAX_ITEMS = 500, RUNS = 210 };
@@ -109,7 +115,148 @@ START_TEST(a_pool_may_close_without_a_run)
         pool_close(pool);
     }
     pool_close(NULL);
-    ck_assert_int_ge(pool_usable_cores(), 1);
+}
+END_TEST
+
+START_TEST(every_item_has_one_share)
+{
+    for (int threads = 1; threads <= 9; threads++)
+        for (int n = 1; n < 60; n++) {
+            ck_assert_int_eq(pool_share(n, 0, threads), 0);
+            ck_assert_int_eq(pool_share(n, threads, threads), n);
+            for (int item = 0; item < n; item++) {
+                int t = pool_share_of(n, item, threads);
+                ck_assert(item >= pool_share(n, t, threads) && item < pool_share(n, t + 1, threads));
+            }
+        }
+}
+END_TEST
+
+enum { THREADS = 3, GROUPS = 10, GROUP = 4 };
+
+struct start {
+    _Atomic int begun;
+    _Atomic int first[THREADS]; // item that the thread began with
+    _Atomic int times[GROUPS * GROUP];
+};
+
+// Nobody goes on, so nobody helps others, before all have begun.
+static void start_item(void *arg, int item, int thread)
+{
+    struct start *s = arg;
+    atomic_fetch_add(&s->times[item], 1);
+    if (atomic_load(&s->first[thread]) >= 0) return;
+    atomic_store(&s->first[thread], item);
+    atomic_fetch_add(&s->begun, 1);
+    while (atomic_load(&s->begun) < THREADS)
+        sched_yield();
+}
+
+START_TEST(threads_begin_with_their_own_share)
+{
+    struct pool *pool;
+    ck_assert_int_eq(pool_open(THREADS, &pool), STATUS_OK);
+    for (int size = 1; size <= GROUP; size++) {
+        struct start s = {.first = {-1, -1, -1}};
+        pool_run_groups(pool, start_item, &s, GROUPS, size);
+        for (int t = 0; t < THREADS; t++)
+            ck_assert_int_eq(s.first[t], pool_share(GROUPS, t, THREADS) * size);
+        for (int i = 0; i < GROUPS * size; i++)
+            ck_assert_int_eq(s.times[i], 1);
+    }
+    pool_close(pool);
+}
+END_TEST
+
+struct places {
+    _Atomic int begun;
+    int threads;
+    cpu_set_t cores[CPU_SETSIZE]; // that each thread may run on
+};
+
+static void place_item(void *arg, int item, int thread)
+{
+    struct places *p = arg;
+    cores_usable(&p->cores[thread]);
+    atomic_fetch_add(&p->begun, 1);
+    while (atomic_load(&p->begun) < p->threads)
+        sched_yield();
+}
+
+static void find_places(struct pool *pool, struct places *p)
+{
+    p->threads = pool_threads(pool);
+    p->begun = 0;
+    pool_run(pool, POOL_SPLIT, place_item, p, p->threads);
+}
+
+START_TEST(workers_are_pinned_when_they_fill_the_cores)
+{
+    static struct places p;
+    cpu_set_t all;
+    cores_usable(&all);
+    int n = CPU_COUNT(&all);
+    struct pool *pool;
+    ck_assert_int_eq(pool_open(n, &pool), STATUS_OK);
+    find_places(pool, &p);
+    cpu_set_t seen;
+    CPU_ZERO(&seen);
+    ck_assert(CPU_EQUAL(&p.cores[0], &all));
+    for (int t = 1; t < n; t++) {
+        ck_assert_int_eq(CPU_COUNT(&p.cores[t]), 1);
+        CPU_OR(&seen, &seen, &p.cores[t]);
+    }
+    ck_assert_int_eq(CPU_COUNT(&seen), n - 1);
+    pool_close(pool);
+
+    ck_assert_int_eq(pool_open(n + 1, &pool), STATUS_OK);
+    find_places(pool, &p);
+    for (int t = 0; t <= n; t++)
+        ck_assert(CPU_EQUAL(&p.cores[t], &all));
+    pool_close(pool);
+}
+END_TEST
+
+static void busy_item(void *arg, int item, int thread)
+{
+    struct timespec from, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - from.tv_sec) * 1000000000 + now.tv_nsec - from.tv_nsec < 100000);
+}
+
+// Another process keeps the core that was left to the caller: in the end a worker is there.
+START_TEST(the_caller_leaves_a_core_that_others_want)
+{
+    static struct places p;
+    cpu_set_t all, first;
+    cores_usable(&all);
+    int n = CPU_COUNT(&all);
+    if (n < 2) return;
+    CPU_ZERO(&first);
+    CPU_SET(cores_at(&all, 0), &first);
+    pid_t other = fork();
+    if (other == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sched_setaffinity(0, sizeof first, &first);
+        for (;;)
+            continue;
+    }
+    struct pool *pool;
+    ck_assert_int_eq(pool_open(n, &pool), STATUS_OK);
+    bool left = false;
+    for (int tries = 0; tries < 2000 && !left; tries++) {
+        pool_run(pool, POOL_SPLIT, busy_item, NULL, 30 * n);
+        find_places(pool, &p);
+        for (int t = 1; t < n; t++)
+            left = left || CPU_EQUAL(&p.cores[t], &first);
+    }
+    ck_assert(left);
+    ck_assert(CPU_EQUAL(&p.cores[0], &all));
+    pool_close(pool);
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
 }
 END_TEST
 
@@ -120,6 +267,10 @@ int main(void)
     tcase_set_timeout(tcase, 30);
     tcase_add_loop_test(tcase, every_item_is_done_once, 1, 6);
     tcase_add_test(tcase, others_do_the_work_of_a_thread_that_is_held_up);
+    tcase_add_test(tcase, every_item_has_one_share);
+    tcase_add_test(tcase, threads_begin_with_their_own_share);
+    tcase_add_test(tcase, workers_are_pinned_when_they_fill_the_cores);
+    tcase_add_test(tcase, the_caller_leaves_a_core_that_others_want);
     tcase_add_test(tcase, idle_workers_sleep_and_wake);
     tcase_add_test(tcase, a_pool_may_close_without_a_run);
     suite_add_tcase(suite, tcase);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/cores.h"
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
 
@@ -47,6 +48,14 @@ static enum status quantised_reserve(struct cpu *cpu, int rows, int columns)
     return cpu->quantised && cpu->row_scale ? STATUS_OK : no_memory(rows, columns);
 }
 
+// Pads behind a row must be numbers for their products with zero weights to vanish. Each thread clears the rows that it
+// will write, so that they are near it.
+static void clear_row(void *arg, int row, int thread)
+{
+    const struct tensor *t = arg;
+    memset(cpu_row(t, row), 0, (size_t)t->stride * (t->bf16 ? 2 : 4));
+}
+
 static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
                                  struct tensor **tensor_p)
 {
@@ -63,12 +72,12 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
         int line = t->bf16 ? 32 : 16;
         t->stride = (columns + line - 1) / line * line + line;
     }
-    // Zeroed: the pad half of a last odd word must be a number for its product with a zero weight to vanish.
-    t->data = cpu_memory((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, true);
+    t->data = cpu_memory((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, false);
     if (!t->data) {
         free(t);
         return no_memory(max_rows, columns);
     }
+    cpu_run(cpu, POOL_SPLIT, (int64_t)max_rows * columns, clear_row, t, max_rows);
     t->next = cpu->tensors;
     *tensor_p = cpu->tensors = t;
     return STATUS_OK;
@@ -224,7 +233,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                         .product = product[dtype],
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
     cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
-    cpu->threads = threads ? threads : pool_usable_cores();
+    cpu->threads = threads ? threads : cores_count();
     status = pool_open(cpu->threads, &cpu->pool);
     if (!status) status = scratch_create(cpu);
     if (!status) status = cpu_attention_create(cpu);

@@ -142,6 +142,17 @@ static inline void cpu_run(const struct cpu *cpu, enum pool_order order, int64_t
         fn(arg, i, 0);
 }
 
+// Likewise, with groups of items that stay together: see pool_run_groups.
+static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, pool_fn fn, void *arg, int n_groups, int size)
+{
+    if (work >= MIN_PARALLEL_WORK) {
+        pool_run_groups(cpu->pool, fn, arg, n_groups, size);
+        return;
+    }
+    for (int i = 0; i < n_groups * size; i++)
+        fn(arg, i, 0);
+}
+
 // Scratch memory of one thread of the pool, [scratch_floats].
 static inline float *cpu_thread_scratch(const struct cpu *cpu, int thread)
 {

@@ -27,13 +27,17 @@ static void quantise_row(void *arg, int row, int thread)
             cpu->isa->quantise(out + at, x + at * (p->x->bf16 ? 2 : 4), p->x->bf16, k - at < size ? k - at : size);
 }
 
-// Item i: one panel for one of the row blocks, which are cut evenly. Consecutive items share the rows of x.
+// Item i: one panel for one of the row blocks, which are cut evenly. A thread starts on the panels that it packed, all
+// of them for one block of rows after another: consecutive items share the rows of x.
 static void product_item(void *arg, int item, int thread)
 {
     const struct product *p = arg;
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
-    int block = item / p->panels, panel = item % p->panels;
+    int share = pool_share_of(p->panels, item / p->row_blocks, cpu->threads);
+    int first = pool_share(p->panels, share, cpu->threads), end = pool_share(p->panels, share + 1, cpu->threads);
+    int in_share = item - first * p->row_blocks, block = in_share / (end - first);
+    int panel = first + in_share % (end - first);
     int row = (int)((int64_t)p->rows * block / p->row_blocks);
     int rows = (int)((int64_t)p->rows * (block + 1) / p->row_blocks) - row;
     size_t scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
@@ -93,6 +97,6 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
         p.words = x->data;
         p.row_bytes = (size_t)x->stride * (x->bf16 ? 2 : 4);
     }
-    cpu_run(cpu, POOL_SPLIT, (int64_t)rows * w->rows * w->columns, product_item, &p, p.row_blocks * p.panels);
+    cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, product_item, &p, p.panels, p.row_blocks);
     return STATUS_OK;
 }

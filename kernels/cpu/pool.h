@@ -6,9 +6,21 @@
 // ten per thread. Workers spin for some tens of microseconds after a run, since the next one of the same forward pass
 // is usually closer than a wake-up is quick, and then sleep at no cost.
 //
+// Other processes. A thread that loses its core in the middle of an item holds up the whole run, for a time slice of
+// the other. So threads offer their core every millisecond, between items, and the others do the work of one whose
+// offer was taken.
+//
+// Places. As many threads as the caller has cores: each worker is pinned to one, so that memory stays near the thread
+// that touched it first. The caller is not, since threads that it makes would be pinned along; it has the core that is
+// left, and when another process keeps taking that, it changes places with a worker: all wait for the caller between
+// runs. Fewer or more threads: nothing is pinned, for two processes that pinned half a machine each would do so on the
+// same half.
+//
 // Threads: one thread at a time may call pool_run; not from within an item. Forking: a child has no workers, so a pool
 // belongs to the process that opened it.
 #pragma once
+
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -18,8 +30,8 @@ struct pool;
 typedef void (*pool_fn)(void *arg, int item, int thread);
 
 enum pool_order {
-    POOL_SPLIT, // thread t starts on the t-th of equal contiguous shares, always the same ones, and helps others later:
-                // for memory that should stay with the thread (or NUMA node) that touched it first
+    POOL_SPLIT, // thread t starts on the t-th of equal contiguous shares (pool_share), always the same ones, and helps
+                // others later: for memory that should stay with the thread (or NUMA node) that touched it first
     POOL_QUEUE, // whoever is free takes the next item: for items of very different cost, the dearest first
 };
 
@@ -32,5 +44,17 @@ int pool_threads(const struct pool *pool);
 // wrote before is visible to the items, and theirs to the caller afterwards.
 void pool_run(struct pool *pool, enum pool_order order, pool_fn fn, void *arg, int n_items);
 
-// The number of cores this process may run on (its affinity mask), at least 1.
-int pool_usable_cores(void);
+// Likewise in POOL_SPLIT order, items [g * size, (g + 1) * size) of each group g in the same share.
+void pool_run_groups(struct pool *pool, pool_fn fn, void *arg, int n_groups, int size);
+
+// First of the items (or groups) that thread `thread` of `threads` starts on; its last is the next one's first less 1.
+static inline int pool_share(int n, int thread, int threads)
+{
+    return (int)((int64_t)n * thread / threads);
+}
+
+// The thread whose share an item (or group) is in.
+static inline int pool_share_of(int n, int item, int threads)
+{
+    return (int)((((int64_t)item + 1) * threads - 1) / n);
+}
