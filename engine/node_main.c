@@ -80,6 +80,7 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     hello->block_tokens = KV_BLOCK_TOKENS;
     hello->kv_blocks = (uint32_t)limits.kv_blocks;
     hello->max_seqs = (uint32_t)limits.max_seqs;
+    hello->prefix_cache = limits.prefix_cache;
     hello->eos_token_ids = eos;
     hello->n_eos_token_ids = (size_t)config->n_eos;
     return STATUS_OK;

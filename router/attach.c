@@ -59,6 +59,7 @@ static enum status read_hello(const Forepack__Cluster__V1__Hello *m, struct node
         .role = m->role == FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER ? NODE_WORKER : NODE_SPECULATOR,
         .model_fingerprint = m->model_fingerprint,
         .tokenizer_fingerprint = m->tokenizer_fingerprint,
+        .prefix_cache = m->prefix_cache,
     };
     if (m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER &&
         m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR) {
@@ -145,6 +146,7 @@ static void on_scored(struct core *c, struct attachment *a, const Forepack__Clus
             .importance = from->n_importance ? from->importance : NULL,
             .n_importance = count_of((uint32_t)from->n_importance),
             .error = error_text(from->error),
+            .cached_tokens = count_of(from->cached_tokens),
         };
         core_scored(c, a->node, &result, now_us);
         free(kept);

@@ -226,6 +226,7 @@ void core_get_status(const struct core *c, struct core_status *status)
             .running = node->requests.count,
             .tokens_in = node->tokens_in,
             .tokens_out = node->tokens_out,
+            .cached_tokens = node->cached_tokens,
             .pass_fixed_us = node->cost.fixed_us,
             .pass_row_us = node->cost.row_us,
             .pass_pair_us = node->cost.pair_us,

@@ -26,6 +26,7 @@ struct node_hello {
     int ranks;
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
+    bool prefix_cache;
 };
 
 struct core_ops { // called on the core's thread; must not block; never call back into the core
@@ -93,6 +94,7 @@ struct score_result {
     const float *importance; // or NULL
     int n_importance;
     const char *error; // or NULL
+    int cached_tokens;
 };
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us);
 
@@ -122,7 +124,7 @@ struct node_status {
     struct node_hello hello;
     const char *state; // "ready", "draining"
     int kv_blocks_free, running;
-    uint64_t tokens_in, tokens_out;
+    uint64_t tokens_in, tokens_out, cached_tokens;
     double pass_fixed_us, pass_row_us, pass_pair_us; // cost of a pass as learned (cost.h); all 0: not known yet
     int64_t attached_us;                             // since
 };

@@ -7,6 +7,8 @@
 //   them is overdue: so that it need not wait between passes, and bins have time to fill.
 // - Overdue requests go first, the oldest of them before all; so packing delays nobody by more than a bin once its
 //   time has come. They keep the queue's order, which is the order of arrival in it.
+// - What a node's prefix cache is likely to hold does not count against the bin's capacity, and a request waits for the
+//   node that holds more of it than others, as long as it has less to compute before and with it than they.
 // - A request over the capacity of a bin has one of its own; the node computes it in chunks.
 // - The policies `none` and `batch` (core.h) narrow what is packed to one request, or to one arrival batch.
 #include "router/core_state.h"
@@ -58,6 +60,22 @@ static int blocks_of(const struct request *r, const struct core_node *node)
     return node->hello.role == NODE_WORKER ? core_request_blocks(r, node) : 0;
 }
 
+// Another node will be done with the request sooner, since it need not compute all of it.
+static bool better_elsewhere(const struct core *c, const struct core_node *node, const struct request *r)
+{
+    if (r->overdue) return false;
+    int64_t rows = core_request_rows_on(r, node);
+    for (const struct core_node *other = c->nodes; other; other = other->next) {
+        if (other == node || other->hello.role != node->hello.role || !other->prefixes) continue;
+        int64_t there = core_request_rows_on(r, other);
+        if (there >= rows || other->bin_tokens + there >= node->bin_tokens + rows) continue;
+        bool reserved = other->hello.role == NODE_WORKER && c->starved && c->reserved == other;
+        bool room = other->requests.count < other->hello.max_seqs && blocks_of(r, other) <= blocks_left(other);
+        if (room && !reserved && core_node_can_hold(other, r)) return true;
+    }
+    return false;
+}
+
 // The arrival batch of a request that is in none yet: it and those behind it.
 static void open_batch(struct core *c, struct request *first)
 {
@@ -77,8 +95,8 @@ static int collect(struct core *c, const struct core_pool *pool, const struct co
     int n = 0, order = 0;
     for (struct request *r = pool->queue.first; r; r = r->next, order++) {
         if (!core_node_can_hold(node, r)) continue;
-        struct candidate candidate = {r, core_request_rows(r), blocks_of(r, node), order, 0};
-        if (candidate.blocks > blocks_left(node)) continue;
+        struct candidate candidate = {r, core_request_rows_on(r, node), blocks_of(r, node), order, 0};
+        if (candidate.blocks > blocks_left(node) || better_elsewhere(c, node, r)) continue;
         if (c->options.policy == BIN_BATCH) {
             if (n == 0 && !r->batch) open_batch(c, r);
             if (n > 0 && r->batch != candidates[0].r->batch) continue;

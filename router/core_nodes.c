@@ -109,6 +109,7 @@ static void remove_node(struct core *c, struct core_node *node, const char *reas
     }
     log_info("node_gone node=%s role=%s requests=%d reason=\"%s\"", h->node_id, role_name(h->role), requests, reason);
     if (!node->draining) after_closing(c, h->role, now_us);
+    prefix_index_destroy(node->prefixes);
     free(node);
 }
 
@@ -213,6 +214,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){
         .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
+    if (hello->prefix_cache) node->prefixes = prefix_index_create(hello->kv_blocks);
     // In first, out then: requests of the old one find the new one there.
     node->next = c->nodes;
     c->nodes = node;

@@ -26,6 +26,20 @@ int core_request_rows(const struct request *r)
     return r->state == REQUEST_SCORING ? r->n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
 }
 
+int core_request_rows_on(const struct request *r, const struct core_node *node)
+{
+    int rows = core_request_rows(r), most = (rows - 1) / PREFIX_BLOCK; // the last row is always computed
+    if (!node->prefixes) return rows;
+    int known = prefix_index_match(node->prefixes, r->prefix, r->n_prefix);
+    return rows - PREFIX_BLOCK * (known < most ? known : most);
+}
+
+static void set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+{
+    free(r->prefix);
+    r->n_prefix = prefix_chain_make(r->tokens, kept, n_kept, &r->prefix);
+}
+
 static int64_t blocks_for(const struct core_node *node, int64_t tokens)
 {
     return (tokens + node->hello.block_tokens - 1) / node->hello.block_tokens;
@@ -150,7 +164,9 @@ static void enqueue(struct core *c, struct request *r)
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin, int64_t now_us)
 {
-    int rows = core_request_rows(r);
+    int rows = core_request_rows_on(r, node);
+    node->tokens_in += (uint64_t)core_request_rows(r);
+    if (node->prefixes) prefix_index_add(node->prefixes, r->prefix, r->n_prefix);
     core_request_leave(c, r, now_us);
     if (node->hello.role == NODE_WORKER) {
         request_set_state(r, REQUEST_PACKED, now_us);
@@ -165,7 +181,6 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     bin->open++;
     node->bin_tokens += rows;
     node->kv_blocks += r->kv_blocks;
-    node->tokens_in += (uint64_t)rows;
     request_list_append(&node->requests, r);
     core_request_retime(c, r);
 }
@@ -236,6 +251,8 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
 {
     core_request_leave(c, r, now_us);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING, now_us);
+    const struct token_range whole = {0, r->n_tokens - 1};
+    set_prefix(r, &whole, 1);
     enqueue(c, r);
 }
 
@@ -246,6 +263,7 @@ static void make_ready(struct core *c, struct request *r, int64_t now_us)
     request_set_state(r, REQUEST_READY, now_us);
     r->losses = 0;
     r->usage.kept_tokens = 0;
+    set_prefix(r, r->kept, r->n_kept_ranges);
     for (int k = 0; k < r->n_kept_ranges; k++)
         r->usage.kept_tokens += r->kept[k].last - r->kept[k].first + 1;
     if (r->score_only) {
@@ -335,6 +353,9 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     r->scored_us = now_us;
     r->usage.scored_tokens = r->n_tokens;
+    if (result->cached_tokens > 0) {
+        r->node->cached_tokens += (uint64_t)(result->cached_tokens < r->n_tokens ? result->cached_tokens : r->n_tokens);
+    }
     r->kept = mem_alloc_array((size_t)result->n_kept, sizeof *r->kept);
     for (int k = 0; k < result->n_kept; k++) {
         bool touches = r->n_kept_ranges && r->kept[r->n_kept_ranges - 1].last + 1 == result->kept[k].first;
@@ -422,6 +443,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     if (result->cached_tokens > 0) {
         bool all = result->cached_tokens > r->usage.kept_tokens;
         r->usage.cached_tokens = all ? r->usage.kept_tokens : result->cached_tokens;
+        r->node->cached_tokens += (uint64_t)r->usage.cached_tokens;
     }
     if (result->n_tokens && take_tokens(c, r, result, now_us)) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);

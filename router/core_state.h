@@ -8,6 +8,7 @@
 
 #include "router/core.h"
 #include "router/cost.h"
+#include "router/prefix_index.h"
 #include "router/request_table.h"
 
 struct core_bin { // handed out, and a request in it has neither been scored, given its first token nor ended
@@ -26,7 +27,8 @@ struct core_node {
     int bins;                     // outstanding
     int64_t bin_tokens;           // in them, still to be computed
     int64_t kv_blocks;            // expected to be needed by what is on it
-    uint64_t tokens_in, tokens_out;
+    uint64_t tokens_in, tokens_out, cached_tokens;
+    struct prefix_index *prefixes; // NULL: it has no prefix cache
     struct cost_model cost; // of its passes
     struct core_node *next;
 };
@@ -86,6 +88,7 @@ void core_request_due(struct core *c, struct request *r, int64_t now_us); // its
 void core_request_retime(struct core *c, struct request *r);              // its timer may have changed
 
 int core_request_rows(const struct request *r); // rows its next pass takes, by state
+int core_request_rows_on(const struct request *r, const struct core_node *node); // less what its prefix cache may spare
 int core_request_blocks(const struct request *r,
                         const struct core_node *node); // KV blocks it is expected to need there
 

@@ -135,6 +135,7 @@ static void fill_node(const struct node_status *node, int64_t now_us, Forepack__
     m->running = (uint32_t)node->running;
     m->tokens_in = node->tokens_in;
     m->tokens_out = node->tokens_out;
+    m->cached_tokens = node->cached_tokens;
     m->attached_s = (double)(now_us - node->attached_us) / 1e6;
     m->pass_fixed_us = node->pass_fixed_us;
     m->pass_row_us = node->pass_row_us;

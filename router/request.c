@@ -64,6 +64,7 @@ void request_free(struct request *r)
     free(r->tenant);
     free(r->kept);
     free(r->importance);
+    free(r->prefix);
     free(r->output);
     free(r);
 }

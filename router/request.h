@@ -101,6 +101,8 @@ struct request {
     struct token_range *kept;   // ascending, not touching; owned. NULL until READY
     int n_kept_ranges;
     float *importance;          // [n_tokens] or NULL; owned
+    uint64_t *prefix;         // [n_prefix] the chain of what its next pass reads, see prefix_index.h; owned
+    int n_prefix;
     int32_t *output;            // [usage.completion_tokens] generated so far; owned
     int output_capacity;
     enum skip_reason skip;

@@ -39,6 +39,7 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
         message->error = mem_string(result->error);
     } else {
         message->steps = (uint32_t)result->steps;
+        message->cached_tokens = (uint32_t)result->cached_tokens;
         message->score_us = (uint32_t)(result->score_us < UINT32_MAX ? result->score_us : UINT32_MAX);
         message->n_kept = (size_t)result->n_kept;
         message->kept = mem_alloc_array(message->n_kept, sizeof *message->kept);

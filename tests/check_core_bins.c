@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "router/core_state.h"
 #include "router/pack.h"
 #include "tests/core_fixture.h"
 
@@ -447,12 +448,92 @@ START_TEST(whole_prompts_are_packed_for_speculators)
 }
 END_TEST
 
+// Worker groups with a prefix cache, and prompts that begin alike for `head` tokens.
+static struct fake_node *caching_worker(const char *id)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, id);
+    hello.prefix_cache = true;
+    return fixture_attach(&f, &hello);
+}
+
+static struct client *put_with_head(int head, int text, int n_tokens)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    for (int i = 0; i < n_tokens; i++)
+        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)client->number % 100;
+    fixture_submit(&f, client);
+    return client;
+}
+
+START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
+{
+    struct fake_node *w = caching_worker("w"), *v = caching_worker("v");
+    struct client *first = put_with_head(400, 0, 450), *other = put_with_head(400, 1, 450);
+    fixture_advance(&f, 0); // one each
+    struct fake_node *mine = fake_node_has(w, first) ? w : v, *others = mine == w ? v : w;
+    ck_assert(fake_node_has(mine, first) && fake_node_has(others, other));
+    finish(mine, first);
+    finish(others, other);
+    // Ten of 450 rows, of which 400 are known at one node: fifty each, one bin of 512 holds them all, and it is there.
+    struct client *ten[10];
+    for (int i = 0; i < 10; i++)
+        ten[i] = put_with_head(400, 1, 450);
+    fixture_advance(&f, 0);
+    for (int i = 0; i < 10; i++)
+        ck_assert(fake_node_has(others, ten[i]));
+    ck_assert_int_eq(others->last_bin_items, 10);
+    ck_assert_int_eq(others->node->bin_tokens, 10 * 50);
+    // With so much to compute there, another one is sooner done with it elsewhere, though it begins anew.
+    struct client *eleventh = put_with_head(400, 1, 440);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(mine, eleventh));
+    ck_assert_int_eq(mine->node->bin_tokens, 440);
+    for (int i = 0; i < 10; i++)
+        finish(others, ten[i]);
+    finish(mine, eleventh);
+    // A node that comes back knows nothing.
+    fixture_detach(&f, others);
+    others = caching_worker("again");
+    struct client *last = put_with_head(400, 1, 450);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(mine, last)); // the eleventh was there
+    finish(mine, last);
+}
+END_TEST
+
+START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
+{
+    struct fake_node *w = caching_worker("w");
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
+    struct fake_node *s = fixture_attach(&f, &hello);
+    struct client *pruned = fixture_request(&f, 300, 4);
+    pruned->r->prefill.mode = PREFILL_ON;
+    pruned->r->prefill.keep_rate = 0.5;
+    fixture_submit(&f, pruned);
+    fixture_advance(&f, 0);
+    fake_node_score(&f, s, pruned, 100, 299);
+    ck_assert(fake_node_has(w, pruned));
+    ck_assert_int_eq(w->node->bin_tokens, 200);
+    struct client *whole = fixture_send(&f, 300, 4); // the same tokens, more of them
+    finish(w, pruned);
+    ck_assert(fake_node_has(w, whole));
+    ck_assert_int_eq(w->node->bin_tokens, 300);
+    finish(w, whole);
+    struct client *again = fixture_send(&f, 300, 4);
+    ck_assert_int_eq(w->node->bin_tokens, 300 - 18 * 16);
+    finish(w, again);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core_bins");
     TCase *tcase = tcase_create("core_bins");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
+    tcase_add_test(tcase, a_known_prefix_does_not_count_and_draws_to_its_node);
+    tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
     tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);

@@ -155,6 +155,7 @@ static void attach(int slot)
     hello.token_budget = 128 << random_below(4);
     hello.kv_blocks = 40 << random_below(4);
     hello.max_seqs = 4 + random_below(40);
+    hello.prefix_cache = one_in(2);
     // A slot that is attached is taken over: its old link must be told first, by node_lost.
     struct fake_node *old = slots[slot];
     struct fake_node *node = old->node ? mem_alloc(sizeof *node) : old;
