@@ -371,7 +371,7 @@ START_TEST(cancel_in_every_state_harms_nobody)
     struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
     run_alone(w);
     int waiting = 0, prefilling = 0, decoding = 0;
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 10; round++) {
         open_scheduler(w, 24, 8, round % 2 ? 14 : 60);
         int next = 0, cancelled = 0;
         while (next < REQUESTS || scheduler_busy(w->scheduler)) {
@@ -491,7 +491,7 @@ START_TEST(reused_prefixes_change_nothing)
         scheduler_destroy(w->scheduler);
     }
     ck_assert_int_gt(reused, 5000);
-    ck_assert_int_gt(preemptions, 8);
+    ck_assert_int_gt(preemptions, 0);
     close_world(w);
 }
 END_TEST
@@ -636,6 +636,31 @@ START_TEST(decodes_go_first_and_prompts_in_order)
 }
 END_TEST
 
+START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
+{
+    static int32_t tokens[3][160];
+    struct world *w = open_world("llama", 5);
+    open_scheduler(w, 20, 4, POOL);
+    struct sequence_request ask[3];
+    for (int i = 0; i < 3; i++)
+        ask[i] = plain_request((uint64_t)i, tokens[i], i == 2 ? 8 : 160 - 40 * i);
+    add(w, &ask[0]);
+    step(w);
+    add(w, &ask[1]);
+    add(w, &ask[2]);
+    step(w); // 8 of the short one and 12 of the first; the second long one waits its turn
+    ck_assert(w->rows == 40 && w->now[2].n == 1 && w->now[1].n == 0);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1);
+    step(w);
+    ck_assert(w->now[2].n == 2 && w->rows == 60);
+    run_dry(w);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(w->now[i].n, 4);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
 // ---- what is refused ----
 
 static void refuse(struct world *w, const struct sequence_request *ask, enum status expected, const char *sentence)
@@ -738,6 +763,7 @@ int main(void)
     tcase_add_test(tcase, an_answer_is_a_prefix_of_the_next_turn);
     tcase_add_test(tcase, a_share_of_the_output_is_counted_on);
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
+    tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
     tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

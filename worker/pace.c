@@ -75,6 +75,24 @@ int pace_take(struct pace *p, int entries, int most)
     return (int)rows;
 }
 
+bool pace_allows(const struct pace *p, int entries, int rows)
+{
+    return p->work_left == INFINITY || rows_for(p, entries, p->work_left) >= rows;
+}
+
+double pace_withhold_half(struct pace *p)
+{
+    double withheld = p->work_left == INFINITY ? 0 : p->work_left / 2;
+    p->work_left -= withheld;
+    return withheld;
+}
+
+void pace_give_back(struct pace *p, double withheld)
+{
+    p->work_left += withheld;
+    p->first = p->decodes == 0 || p->work_left > 0; // whoever it was withheld for is brought forward, too
+}
+
 bool pace_open(const struct pace *p)
 {
     return p->first || p->work_left == INFINITY || rows_for(p, 0, p->work_left) >= 1;

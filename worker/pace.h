@@ -43,6 +43,12 @@ void pace_init(struct pace *p, const struct model_config *config, int64_t target
 void pace_begin(struct pace *p, int decodes);
 int pace_take(struct pace *p, int entries, int most);
 
+// Whether so many rows behind `entries` cached ones would be given by pace_take() as they are asked for.
+bool pace_allows(const struct pace *p, int entries, int rows);
+// Halves what is left until given back: what goes on between is not to take all.
+double pace_withhold_half(struct pace *p);
+void pace_give_back(struct pace *p, double withheld);
+
 // Whether pace_take() may still give rows, to a prompt without any cached entry.
 bool pace_open(const struct pace *p);
 

@@ -37,6 +37,7 @@ struct scheduler {
 
     // The pass being made.
     struct ragged_batch batch;
+    int rows_most;                   // of it, for now
     int32_t *token, *position;       // [token_budget]
     int32_t *row_start;              // [max_seqs + 1]
     int32_t *kv_len, *logit_row;     // [max_seqs]
@@ -161,13 +162,19 @@ static int promised_blocks(const struct scheduler *s)
     return promised;
 }
 
+static int known_blocks(const struct scheduler *s, const struct sequence *q)
+{
+    kv_chain chain;
+    struct kv_text text = sequence_text(q);
+    return kv_prefix_find(s->pool, &text, NULL, &chain);
+}
+
 // Somebody is about to compute blocks that the sequence could then take from the prefix cache.
 static bool waits_for_prefix(struct scheduler *s, const struct sequence *q)
 {
     if (!s->limits.prefix_cache) return false;
-    kv_chain chain;
     struct kv_text mine = sequence_text(q);
-    int known = kv_prefix_find(s->pool, &mine, NULL, &chain);
+    int known = known_blocks(s, q);
     for (int i = 0; i < s->n_running; i++) {
         struct kv_text other = sequence_text(s->running[i]);
         if (kv_prefix_worth_waiting(&mine, known, &other, s->running[i]->n_published)) return true;
@@ -213,13 +220,14 @@ static void publish(struct scheduler *s, struct sequence *q)
 
 static int room(const struct scheduler *s)
 {
-    return s->limits.token_budget - s->batch.n_rows;
+    return s->rows_most - s->batch.n_rows;
 }
 
 // Lays out the sequence's next n rows.
 static void add_rows(struct scheduler *s, struct sequence *q, int n)
 {
     struct ragged_batch *b = &s->batch;
+    q->step_rows = n;
     if (n == 0) return;
     s->row_start[b->n_seqs] = b->n_rows;
     s->kv_len[b->n_seqs] = q->n_cached;
@@ -230,7 +238,6 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
     }
     if (n == sequence_pending(q)) s->logit_row[b->n_logit_rows++] = b->n_rows - 1;
     if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;
-    q->step_rows = n;
 }
 
 // Rows of a prompt for this pass: there is room, and decodes are not kept waiting.
@@ -240,6 +247,41 @@ static int prompt_rows(struct scheduler *s, const struct sequence *q)
     int n = pace_take(&s->pace, q->n_cached, most);
     s->prompt_rows += (uint64_t)n;
     return n;
+}
+
+// The prompt that was begun first of those not finished; NULL: none.
+static struct sequence *oldest_prompt(const struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (sequence_pending(s->running[i]) > 1) return s->running[i];
+    return NULL;
+}
+
+static bool fits_now(const struct scheduler *s, int entries, int pending)
+{
+    return pending <= room(s) && pace_allows(&s->pace, entries, pending);
+}
+
+// Those that this pass can finish, in half of what it has for prompts, before one that it cannot.
+static void add_short_prompts(struct scheduler *s, const struct sequence *longest)
+{
+    if (fits_now(s, longest->n_cached, sequence_pending(longest))) return;
+    double withheld = pace_withhold_half(&s->pace);
+    s->rows_most -= room(s) / 2;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) > 1 && q != longest && fits_now(s, q->n_cached, sequence_pending(q)))
+            add_rows(s, q, prompt_rows(s, q));
+    }
+    for (struct sequence *q = s->head, *next; q; q = next) {
+        next = q->next;
+        int known = s->limits.prefix_cache ? KV_BLOCK_TOKENS * known_blocks(s, q) : 0;
+        if (!fits_now(s, known, q->n_tokens - known) || waits_for_prefix(s, q)) continue;
+        if (!begin(s, q)) break;
+        add_rows(s, q, prompt_rows(s, q));
+    }
+    s->rows_most = s->limits.token_budget;
+    pace_give_back(&s->pace, withheld);
 }
 
 // The queue in order, but for those who wait for a prefix.
@@ -276,11 +318,18 @@ static void make_batch(struct scheduler *s)
         .probe_window = 1,
     };
     grow_all(s);
+    s->rows_most = s->limits.token_budget;
+    for (int i = 0; i < s->n_running; i++)
+        s->running[i]->step_rows = 0;
     for (int i = 0; i < s->n_running; i++) // decodes first: a long prompt must not delay the next token of all others
         if (sequence_pending(s->running[i]) == 1) add_rows(s, s->running[i], 1);
     pace_begin(&s->pace, s->batch.n_rows);
-    for (int i = 0; i < s->n_running; i++)
-        if (sequence_pending(s->running[i]) > 1) add_rows(s, s->running[i], prompt_rows(s, s->running[i]));
+    const struct sequence *oldest = oldest_prompt(s);
+    if (oldest) add_short_prompts(s, oldest);
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) > 1 && q->step_rows == 0) add_rows(s, q, prompt_rows(s, q));
+    }
     begin_waiting(s);
     s->row_start[s->batch.n_seqs] = s->batch.n_rows;
     lay_out_blocks(s);

@@ -3,7 +3,8 @@
 // rest of the token budget for prompts, first come first served, cut into chunks where they are longer than the room
 // (Orca, OSDI'22; chunked prefill: arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
 //
-// Prompts take what decodes leave of a pass (see pace.h).
+// Prompts take what decodes leave of a pass (see pace.h). Behind one that is too long for a pass, those that half of
+// the pass can finish go first: a long prompt takes a little longer, short ones do not wait for all of it.
 //
 // Prefix cache: full blocks stay findable when their sequence has ended (see kv_pool.h), and a sequence whose tokens
 // begin with them, at the same positions, is begun behind them; its last token is always computed, for the logits. A
