@@ -36,6 +36,7 @@ void core_destroy(struct core *c)
     for (struct core_node *node; (node = c->nodes);) {
         cancel_all(c, &node->requests);
         c->nodes = node->next;
+        prefix_index_destroy(node->prefixes);
         free(node);
     }
     request_timers_fini(&c->timers);
