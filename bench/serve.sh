@@ -8,7 +8,7 @@
 #   --bin DIR       programs (default build/release/bin)
 #   --threads N     compute threads of each node (default: all cores)
 #   --traces DIR    azure_conv.csv and mooncake_conversation.csv; without it no trace is replayed
-#   --seconds N     how much of a trace (default 30)
+#   --seconds N     how long a trace is replayed (default 30)
 #   --limit-ms N    of the time to the first token, for the highest rate (default 250)
 #   --only PATTERN  only the measurements whose names match this shell pattern
 # Measures nothing again whose JSON file is there already: delete what shall be measured anew.
@@ -90,8 +90,8 @@ for keep in 0.3 0.1; do
     measure "rate-keep-$keep-two" 2 "" "" "${search[@]}" --qps 32 --prefill on --keep-rate "$keep"
 done
 
-# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are, at its own rate; Mooncake's
-# prompts a quarter as long, to fit the pair's context.
+# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are, at four times its rate;
+# Mooncake's requests a quarter as long, to fit the pair's context, at twice its rate.
 replay() { # replay NAME ARGUMENTS...
     local name=$1 policy cache
     shift
@@ -103,8 +103,8 @@ replay() { # replay NAME ARGUMENTS...
     done
 }
 if [ -n "$traces" ]; then
-    replay azure --trace "$traces/azure_conv.csv"
-    replay mooncake --trace "$traces/mooncake_conversation.csv" --length-scale 0.25
+    replay azure --trace "$traces/azure_conv.csv" --time-scale 0.25
+    replay mooncake --trace "$traces/mooncake_conversation.csv" --time-scale 0.5 --length-scale 0.25
 fi
 
 {
@@ -124,7 +124,7 @@ fi
             "| \($name | ltrimstr("serve-rate-")) | \($qps | r) | \($l.ttft_ms_p50 | r) / \($l.ttft_ms_p90 | r) / \($l.ttft_ms_p99 | r) | \(100 * $l.kept_tokens / $l.prompt_tokens | r) % |"' "$file"
     done
     echo
-    echo "The first $seconds s of each trace, everything kept:"
+    echo "$seconds s of each trace, everything kept:"
     echo
     echo "| trace, policy, prefix cache | TTFT ms p50 / p90 / p99 | between tokens ms p50 / p90 / p99 | answers/s | from the cache | failed |"
     echo "| --- | ---: | ---: | ---: | ---: | ---: |"
