@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench perplexity: what the types of weights cost in quality, on a user's own texts.
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,11 +87,14 @@ static enum status add_row(struct texts *texts, const struct tokenizer *tokenize
         return status_fail(STATUS_INVALID, "--answers needs \"prompt\" and \"answer\"");
     if (!*whole && !*prompt) return status_fail(STATUS_INVALID, "has no text: must have \"text\" or \"prompt\"");
     if (o.answers) whole = "";
-    char *text = mem_format("%s%s", *whole ? whole : prompt, *whole ? "" : answer);
+    size_t prompt_bytes = strlen(prompt);
+    bool joined =
+        *whole || !*answer || isspace((unsigned char)*answer) || isspace((unsigned char)prompt[prompt_bytes - 1]);
+    char *text = *whole ? mem_string(whole) : mem_format("%s%s%s", prompt, joined ? "" : " ", answer);
     MEM_GROW(texts->all, texts->n, texts->capacity);
     struct text *t = &texts->all[texts->n];
     *t = (struct text){.first = 1};
-    size_t *starts, answer_at = o.answers ? strlen(prompt) : 0;
+    size_t *starts, answer_at = o.answers ? prompt_bytes : 0;
     status = tokenizer_encode_guarded(tokenizer, text, strlen(text), TOKENIZER_ADD_SPECIAL, NULL, 0, &t->ids, &starts,
                                       &t->n);
     free(text);
