@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "bench/pack_exact.h"
 #include "router/pack.h"
 
 enum { ITEMS_MAX = 2000 };
@@ -107,6 +108,26 @@ START_TEST(random_sets_pack_as_the_rule_says)
 }
 END_TEST
 
+// Batches of 32 prompts into bins of the longest of them: how often does best fit take one more than any packing must?
+static void check_samples(const char *set, const int32_t *length, int n)
+{
+    enum { SAMPLE = 32 };
+    int samples = 0, proven = 0, worse = 0;
+    for (int first = 0; first + SAMPLE <= n; first += SAMPLE, samples++) {
+        int32_t most = 0, bin_of[SAMPLE];
+        for (int i = first; i < first + SAMPLE; i++)
+            if (length[i] > most) most = length[i];
+        int lower, best = pack_exact(length + first, SAMPLE, most, 1000000, bin_of, &lower);
+        int bins = pack_items(length + first, SAMPLE, most, PACK_BEST_FIT, bin_of);
+        ck_assert_int_le(bins, best + 1);
+        proven += lower == best;
+        worse += bins > best;
+    }
+    printf("%s: %d batches of %d, the fewest bins proven for %d; best fit takes one more for %d\n", set, samples,
+           SAMPLE, proven, worse);
+    ck_assert_int_ge(proven * 10, samples * 9);
+}
+
 START_TEST(real_lengths_pack_as_the_rule_says)
 {
     static const char *const sets[] = {"alpaca", "hh", "mmlu", "samsum", "wiki256", "wiki512"};
@@ -132,11 +153,88 @@ START_TEST(real_lengths_pack_as_the_rule_says)
         check_same(length, n, most);
         check_same(length, n, 4096);
         int32_t bin_of[ITEMS_MAX];
-        int n_bins = pack_items(length, n, most, PACK_BEST_FIT, bin_of);
-        ck_assert_int_le(n_bins, (int)((sum + most - 1) / most) * 11 / 9 + 1); // BFD is within 11/9 of the best
-        printf("%s: %d prompts, capacity %d: %d bins, lower bound %d\n", sets[s], n, most, n_bins,
-               (int)((sum + most - 1) / most));
+        const int32_t capacities[] = {most, 2048};
+        for (int c = 0; c < 2; c++) {
+            int full = (int)((sum + capacities[c] - 1) / capacities[c]);
+            int bins = pack_items(length, n, capacities[c], PACK_BEST_FIT, bin_of);
+            printf("%s: %d prompts, capacity %d: %d bins, at least %d by their sum, %d by any packing\n", sets[s], n,
+                   (int)capacities[c], bins, full, pack_lower_bound(length, n, capacities[c]));
+            if (c == 1) ck_assert_int_le(bins * 100, full * 101); // a worker's token budget
+        }
+        check_samples(sets[s], length, n);
     }
+}
+END_TEST
+
+// ---- the exact solver -----------------------------------------------------------------------------------------------
+
+// Every way to put items into bins, item by item: the fewest bins.
+static int fewest_bins(const int32_t *length, int n, int32_t capacity, int32_t *room, int item, int bins, int best)
+{
+    if (bins >= best) return best;
+    if (item == n) return bins;
+    for (int b = 0; b <= bins; b++) {
+        if (b == bins) room[b] = capacity;
+        if (room[b] < length[item]) continue;
+        room[b] -= length[item];
+        best = fewest_bins(length, n, capacity, room, item + 1, b == bins ? bins + 1 : bins, best);
+        room[b] += length[item];
+    }
+    return best;
+}
+
+static void check_packing(const int32_t *length, int n, int32_t capacity, const int32_t *bin_of, int bins)
+{
+    static int64_t fill[ITEMS_MAX];
+    memset(fill, 0, sizeof fill);
+    for (int i = 0; i < n; i++) {
+        if (bin_of[i] < 0 || bin_of[i] >= bins) ck_abort_msg("item %d in bin %d of %d", i, bin_of[i], bins);
+        fill[bin_of[i]] += length[i];
+    }
+    for (int b = 0; b < bins; b++)
+        if (fill[b] < 1 || fill[b] > capacity) ck_abort_msg("bin %d has %d tokens", b, (int)fill[b]);
+}
+
+START_TEST(the_exact_solver_finds_what_trying_everything_finds)
+{
+    enum { N = 9 };
+    int32_t length[N], bin_of[N], room[N];
+    int better = 0;
+    for (int round = 0; round < 20000; round++) {
+        int n = (int)(random_next() % (N + 1)), lower;
+        int32_t capacity = 1 + (int32_t)(random_next() % (round % 2 ? 12u : 100u));
+        for (int i = 0; i < n; i++)
+            length[i] = 1 + (int32_t)(random_next() % (uint32_t)capacity);
+        int least = fewest_bins(length, n, capacity, room, 0, 0, n + 1);
+        int bound = pack_lower_bound(length, n, capacity);
+        int bins = pack_exact(length, n, capacity, 1000000, bin_of, &lower);
+        if (bins != least || lower != least || bound > least)
+            ck_abort_msg("%d items: %d bins, at least %d (bound %d), but %d are needed", n, bins, lower, bound, least);
+        check_packing(length, n, capacity, bin_of, bins);
+        better += bins < pack_items(length, n, capacity, PACK_BEST_FIT, bin_of);
+    }
+    ck_assert_int_ge(better, 1); // or the test would not need a solver
+}
+END_TEST
+
+START_TEST(the_lower_bound_and_the_solver_by_hand)
+{
+    int32_t bin_of[9];
+    int lower;
+    // 6 is over half of 10 and fits with nothing here: three bins, though the sum fills less than two and a half.
+    const int32_t large[] = {6, 6, 6, 5};
+    ck_assert_int_eq(pack_lower_bound(large, 4, 10), 4);
+    // Best fit decreasing takes three (5 4 | 3 3 3 | 2), two are enough (5 3 2 | 4 3 3).
+    const int32_t misled[] = {5, 4, 3, 3, 3, 2};
+    ck_assert_int_eq(pack_items(misled, 6, 10, PACK_BEST_FIT, bin_of), 3);
+    ck_assert_int_eq(pack_exact(misled, 6, 10, 1000, bin_of, &lower), 2);
+    ck_assert_int_eq(lower, 2);
+    check_packing(misled, 6, 10, bin_of, 2);
+    // Without steps it gives the heuristic's packing and does not claim that it is the best.
+    ck_assert_int_eq(pack_exact(misled, 6, 10, 0, bin_of, &lower), 3);
+    ck_assert_int_eq(lower, 2);
+    ck_assert_int_eq(pack_exact(NULL, 0, 10, 1000, NULL, &lower), 0);
+    ck_assert_int_eq(lower, 0);
 }
 END_TEST
 
@@ -174,6 +272,8 @@ int main(void)
     tcase_add_test(tcase, nothing_one_and_full_bins);
     tcase_add_test(tcase, random_sets_pack_as_the_rule_says);
     tcase_add_test(tcase, real_lengths_pack_as_the_rule_says);
+    tcase_add_test(tcase, the_exact_solver_finds_what_trying_everything_finds);
+    tcase_add_test(tcase, the_lower_bound_and_the_solver_by_hand);
     tcase_add_test(tcase, a_hundred_thousand_items_are_no_matter);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
