@@ -66,45 +66,55 @@ void passes_set_entries(struct passes *p, int entries)
 
 // ---- one pass ----
 
-static void start(struct passes *p)
+static void start(struct passes *p, int max_blocks)
 {
     p->batch = (struct ragged_batch){.token = p->token,
                                      .position = p->position,
                                      .row_start = p->row_start,
                                      .kv_len = p->kv_len,
                                      .block_table = p->block_table,
-                                     .max_blocks = p->blocks_each,
+                                     .max_blocks = max_blocks,
                                      .logit_row = p->logit_row,
                                      .probe_window = 1};
 }
 
-// `rows` rows of a sequence after `cached` entries.
-static void add(struct passes *p, int seq, int cached, int rows, bool want_logits)
+// `rows` rows of a sequence after `cached` entries, with KV blocks from `first_block` on. `tokens` are those of the
+// rows, `n` of them, 0 for the rest. Returns the first row.
+static int add(struct passes *p, const int32_t *tokens, int n, int first_block, int cached, int rows)
 {
     struct ragged_batch *b = &p->batch;
-    int s = b->n_seqs++;
-    assert(s < p->limits.seqs && b->n_rows + rows <= p->limits.rows && cached + rows <= p->limits.context);
-    assert(kv_blocks_for(cached + rows) <= p->blocks_each && (seq + 1) * p->blocks_each <= p->limits.kv_blocks);
+    int s = b->n_seqs++, first = b->n_rows, blocks = kv_blocks_for(cached + rows);
+    assert(s < p->limits.seqs && first + rows <= p->limits.rows && cached + rows <= p->limits.context);
+    assert(blocks <= b->max_blocks && first_block + blocks <= p->limits.kv_blocks);
     p->kv_len[s] = cached;
-    p->row_start[s] = b->n_rows;
-    for (int i = 0; i < p->blocks_each; i++)
-        p->block_table[(size_t)s * (size_t)p->blocks_each + (size_t)i] = seq * p->blocks_each + i;
+    p->row_start[s] = first;
+    for (int i = 0; i < blocks; i++)
+        p->block_table[(size_t)s * (size_t)b->max_blocks + (size_t)i] = first_block + i;
     for (int r = 0; r < rows; r++, b->n_rows++) {
-        p->token[b->n_rows] = p->tokens[cached + r];
+        p->token[b->n_rows] = r < n ? tokens[r] : 0;
         p->position[b->n_rows] = cached + r;
     }
     p->row_start[s + 1] = b->n_rows;
-    if (want_logits) p->logit_row[b->n_logit_rows++] = b->n_rows - 1;
+    return first;
 }
 
-static enum status run(struct passes *p, struct work *work_p)
+// The same of sequence `seq`.
+static void add_sequence(struct passes *p, int seq, int cached, int rows, bool want_logits)
+{
+    int first = add(p, p->tokens + cached, rows, seq * p->blocks_each, cached, rows);
+    if (want_logits) p->logit_row[p->batch.n_logit_rows++] = first + rows - 1;
+}
+
+static enum status run(struct passes *p, struct work *work_p, const float **logits_p)
 {
     struct forward_result result;
     if (work_p) {
         struct work work = work_of(&p->work, &p->batch);
         work_add(work_p, &work);
     }
-    return engine_forward(p->engine, &p->batch, &result);
+    enum status status = engine_forward(p->engine, &p->batch, &result);
+    if (status == STATUS_OK && logits_p) *logits_p = result.logits;
+    return status;
 }
 
 // ---- runs of passes ----
@@ -114,14 +124,14 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
     int64_t from_us = clock_now_us();
     int seq = first, done = 0;
     while (seq < first + n) {
-        start(p);
+        start(p, p->blocks_each);
         while (seq < first + n && p->batch.n_rows < p->limits.rows) {
             int room = p->limits.rows - p->batch.n_rows, left = tokens - done, rows = left < room ? left : room;
-            add(p, seq, done, rows, rows == left);
+            add_sequence(p, seq, done, rows, rows == left);
             done = rows == left ? 0 : done + rows;
             seq += rows == left;
         }
-        enum status status = run(p, work_p);
+        enum status status = run(p, work_p, NULL);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
@@ -132,12 +142,27 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
 {
     int64_t from_us = clock_now_us();
     for (int step = 0; step < steps; step++) {
-        start(p);
+        start(p, p->blocks_each);
         for (int seq = 0; seq < n; seq++)
-            add(p, seq, context + step, 1, true);
-        enum status status = run(p, work_p);
+            add_sequence(p, seq, context + step, 1, true);
+        enum status status = run(p, work_p, NULL);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
     return STATUS_OK;
+}
+
+enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
+                           struct work *work_p, const float **logits_p)
+{
+    int most = 0;
+    for (int i = 0; i < n; i++)
+        if (prompts[i].rows > most) most = prompts[i].rows;
+    start(p, kv_blocks_for(most));
+    for (int i = 0; i < n; i++) {
+        int first = add(p, prompts[i].tokens, prompts[i].n, *block_p, 0, prompts[i].rows);
+        p->logit_row[p->batch.n_logit_rows++] = first + prompts[i].n - 1;
+        *block_p += kv_blocks_for(prompts[i].rows);
+    }
+    return run(p, work_p, logits_p);
 }

@@ -31,5 +31,18 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
 // `steps` passes of one row for each of the sequences [0, n), which have `context` entries cached.
 enum status passes_decode(struct passes *p, int n, int context, int steps, struct work *work_p, double *seconds_p);
 
+// A whole prompt as one pass computes it.
+struct passes_prompt {
+    const int32_t *tokens; // [n]
+    int n;
+    int rows; // at least n: the rest is padding, rows behind the prompt that are computed and cached like its own
+};
+
+// One pass over `n` prompts from scratch, their KV blocks from *block_p on, which moves behind them. The logits of
+// their last tokens are [n][vocab_size], valid until the next pass. What it took is added to *work_p, which may be
+// NULL.
+enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
+                           struct work *work_p, const float **logits_p);
+
 // Pseudo-random token ids, always the same.
 void passes_tokens(int32_t *tokens, int n, int vocab_size);

@@ -20,6 +20,7 @@ static const struct {
     {"perplexity", bench_perplexity, "what the types of weights cost in quality, on texts of your own"},
     {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
     {"serve", bench_serve, "what clients of a running cluster see under load"},
+    {"prepack", bench_prepack, "prompts of different lengths: padded, in batches, packed"},
 };
 
 enum { N_MEASUREMENTS = sizeof measurements / sizeof measurements[0] };

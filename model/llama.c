@@ -222,12 +222,16 @@ static enum status make_buffers(struct model *m)
         {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share},
         {&m->gathered, TENSOR_F32, m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0, m->vocab_share},
     };
-    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
-        if (tensors[i].rows)
-            TRY(b->ops->tensor_create(b, tensors[i].kind, tensors[i].rows, tensors[i].columns, tensors[i].tensor_p));
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        if (!tensors[i].rows) continue;
+        TRY(b->ops->tensor_create(b, tensors[i].kind, tensors[i].rows, tensors[i].columns, tensors[i].tensor_p));
+        enum dtype dtype = tensors[i].kind == TENSOR_F32 ? DTYPE_F32 : dtype_of_activations(m->dtype);
+        m->pass_bytes += (size_t)tensors[i].rows * (size_t)tensors[i].columns * dtype_size_bytes(dtype);
+    }
     if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)rows * (size_t)m->config.hidden);
     if (m->comm->rank != 0) return STATUS_OK;
     m->host_logits = mem_alloc_array((size_t)m->max_logit_rows * (size_t)m->config.vocab_size, sizeof(float));
+    m->pass_bytes += (size_t)m->max_logit_rows * (size_t)m->config.vocab_size * sizeof(float);
     m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
     if (size > 1)
         m->host_gathered =
@@ -335,4 +339,9 @@ size_t model_weight_bytes(const struct model *m)
 size_t model_kv_bytes(const struct model *m)
 {
     return m->kv_bytes;
+}
+
+size_t model_pass_bytes(const struct model *m)
+{
+    return m->pass_bytes;
 }

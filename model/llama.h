@@ -27,7 +27,7 @@ struct model {
     struct comm *comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
-    size_t weight_bytes, kv_bytes;
+    size_t weight_bytes, kv_bytes, pass_bytes;
     bool saves, saved; // packed weights are kept between starts; those of the last start are there
 
     // This rank's share: H, Hkv and I above, and V vocabulary ids from first_id on. V is the same on every rank; where

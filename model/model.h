@@ -40,6 +40,7 @@ enum dtype model_dtype(const struct model *m);
 int model_kv_blocks(const struct model *m);
 size_t model_weight_bytes(const struct model *m); // this rank's weights as read from the files (dummy: as bf16)
 size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
+size_t model_pass_bytes(const struct model *m);   // this rank's activations and logits of one pass of max_rows
 
 struct forward_result {
     const float *logits; // [n_logit_rows][vocab_size] on rank 0, NULL elsewhere; valid until the next forward

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "bench/memory.h"
 #include "bench/passes.h"
+#include "bench/prepack.h"
 #include "bench/report.h"
 #include "bench/rounds.h"
 
@@ -171,6 +172,166 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
 }
 END_TEST
 
+// ---- prepacking -----------------------------------------------------------------------------------------------------
+
+static void check_plan(enum prepack_policy policy, const int *rows, const int *prompts, const int *groups, int n)
+{
+    static const int32_t length[] = {3, 9, 5, 2, 4};
+    struct prepack_plan plan = prepack_plan_make(policy, length, 5, 2, 8);
+    int seen[5] = {0}, first = 0, sum = 0;
+    ck_assert_int_eq(plan.n_passes, n);
+    for (int i = 0; i < n; i++) {
+        const struct prepack_pass *pass = &plan.passes[i];
+        int own = 0;
+        ck_assert_int_eq(pass->first, first);
+        ck_assert_int_eq(pass->n, prompts[i]);
+        ck_assert_int_eq(pass->rows, rows[i]);
+        ck_assert_int_eq(pass->group, groups[i]);
+        for (int p = first; p < first + pass->n; p++) {
+            seen[plan.order[p]]++;
+            own += length[plan.order[p]];
+        }
+        ck_assert_int_eq(pass->rows, pass->rows_each ? pass->rows_each * pass->n : own);
+        first += pass->n;
+        sum += pass->rows;
+    }
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(seen[i], 1);
+    ck_assert_int_eq(plan.rows, sum);
+    ck_assert_int_eq(plan.n_groups, groups[n - 1] + 1);
+    prepack_plan_free(&plan);
+}
+
+START_TEST(policies_make_passes_as_by_hand)
+{
+    // In twos: (3 9) (5 2) (4). Sorted: (2 3) (4 5) (9).
+    check_plan(PREPACK_PADDED, (int[]){18, 10, 4}, (int[]){2, 2, 1}, (int[]){0, 1, 2}, 3);
+    check_plan(PREPACK_LENGTH_ORDERED, (int[]){6, 10, 9}, (int[]){2, 2, 1}, (int[]){0, 1, 2}, 3);
+    // Bins of 8, of 9 where the 9 is: 9 | 3, 5 2, 4. Over all: 9 | 5 4 | 3 2.
+    check_plan(PREPACK_BATCH, (int[]){9, 3, 7, 4}, (int[]){1, 1, 2, 1}, (int[]){0, 0, 1, 2}, 4);
+    check_plan(PREPACK_DATASET, (int[]){9, 9, 5}, (int[]){1, 2, 2}, (int[]){0, 1, 2}, 3);
+    check_plan(PREPACK_NONE, (int[]){3, 9, 5, 2, 4}, (int[]){1, 1, 1, 1, 1}, (int[]){0, 1, 2, 3, 4}, 5);
+}
+END_TEST
+
+START_TEST(memory_is_counted_by_rows_prompts_and_blocks)
+{
+    // Blocks of 16 entries: 1 + 3 + 1 + 2 = 7, padded 4 x 3.
+    int32_t length[] = {5, 40, 16, 17};
+    struct prompts prompts = {.n = 4, .length = length, .longest = 40, .tokens = 78};
+    const struct prepack_memory memory = {.row_bytes = 10, .logit_bytes = 1000, .block_bytes = 10000};
+    struct prepack_plan padded = prepack_plan_make(PREPACK_PADDED, length, 4, 4, 64);
+    struct prepack_need need = prepack_plan_need(&padded, length, &memory);
+    ck_assert_double_eq(need.kv_bytes, 12 * 10000);
+    ck_assert_double_eq(need.pass_bytes, 4 * 40 * 10 + 4 * 1000);
+    // 40 17 5 | 16 in bins of 64: what both cache is there at the end, activations are those of one pass.
+    struct prepack_plan batch = prepack_plan_make(PREPACK_BATCH, length, 4, 4, 64);
+    ck_assert_int_eq(batch.n_passes, 2);
+    need = prepack_group_need(&batch, length, 0, &memory);
+    ck_assert_double_eq(need.kv_bytes, 7 * 10000);
+    ck_assert_int_eq(need.rows, 62);
+    const double pass = 62 * 10 + 3 * 1000;
+    ck_assert_double_eq(need.pass_bytes, pass);
+    ck_assert_int_eq(prepack_largest_batch(PREPACK_BATCH, &prompts, 64, 7 * 10000 + pass, &memory), 4);
+    ck_assert_int_eq(prepack_largest_batch(PREPACK_BATCH, &prompts, 64, 7 * 10000 + pass - 1, &memory), 3);
+    ck_assert_int_eq(prepack_largest_batch(PREPACK_PADDED, &prompts, 64, 12 * 10000 + 1600 + 4000, &memory), 4);
+    ck_assert_int_eq(prepack_largest_batch(PREPACK_PADDED, &prompts, 64, 100, &memory), 0);
+    prepack_plan_free(&padded);
+    prepack_plan_free(&batch);
+}
+END_TEST
+
+// On the engine: every policy chooses by the same logits, bit for bit, and padding is really computed.
+START_TEST(every_policy_computes_its_rows_and_gives_the_same_logits)
+{
+    int32_t length[] = {3, 90, 17, 40, 64, 1, 33, 16, 200, 5};
+    enum { N = 10, BATCH = 4, BUDGET = 128, ROUNDS = 2 };
+    struct prompts prompts = {.n = N, .length = length, .longest = 200, .tokens = 469};
+    const struct passes_limits limits = {4 * 200, N, 200, 4 * 13};
+    struct comm *comm;
+    struct engine *engine = open_engine(&limits, &comm);
+    const struct model_config *config = model_get_config(engine_model(engine));
+    const struct work_model model = work_model_of(config, 2, 256);
+    struct passes *passes = passes_create(engine, &limits, &model);
+    prompts_make_up(&prompts, config->vocab_size);
+    struct prepack_run runs[PREPACK_POLICIES];
+    for (enum prepack_policy policy = 0; policy < PREPACK_POLICIES; policy++) {
+        struct prepack_run *run = &runs[policy];
+        struct prepack_plan plan = prepack_plan_make(policy, length, N, BATCH, BUDGET);
+        prepack_run_init(run, &plan, &prompts, ROUNDS);
+        while (run->rounds_done < ROUNDS)
+            ck_assert_msg(prepack_run_group(run, passes, config->vocab_size) == STATUS_OK, "%s", status_message());
+        double rows = (double)plan.rows;
+        ck_assert_int_eq(run->rows_done, plan.rows * ROUNDS);
+        ck_assert_double_eq_tol(run->work.linear_gflop * 1e9,
+                                2 * ROUNDS * (model.layer_weights * rows + model.head_weights * N), 1);
+        double sum = 0;
+        for (int i = 0; i < run->n_batches * ROUNDS; i++)
+            sum += run->batch_s[i];
+        ck_assert_double_eq_tol(sum, run->total_s, 1e-9);
+        for (int p = 0; p < N; p++) {
+            ck_assert_uint_eq(run->digest[p], runs[0].digest[p]);
+            ck_assert(run->digest[p] != run->digest[(p + 1) % N]);
+            ck_assert(run->ttft_s[p] <= run->waited_ttft_s[p] + 1e-9);
+        }
+    }
+    ck_assert_int_eq(runs[PREPACK_PADDED].plan.rows, 4 * 90 + 4 * 64 + 2 * 200);
+    ck_assert_int_eq(runs[PREPACK_PADDED].work.attention_gflop > runs[PREPACK_NONE].work.attention_gflop, 1);
+    ck_assert_int_eq(runs[PREPACK_DATASET].plan.rows, 469);
+    ck_assert(runs[PREPACK_DATASET].full_rows > 0);
+    for (int i = 0; i < PREPACK_POLICIES; i++)
+        prepack_run_free(&runs[i]);
+    free(prompts.data);
+    free(prompts.memory);
+    passes_free(passes);
+    engine_close(engine);
+    comm->ops->close(comm);
+}
+END_TEST
+
+static void write_file(char *path, const char *text)
+{
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void check_lengths_refused(const char *text, const char *sentence)
+{
+    char path[] = "/tmp/forepack-lengths-XXXXXX";
+    struct prompts prompts;
+    write_file(path, text);
+    ck_assert_int_eq(prompts_read_lengths(path, 0, &prompts), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), sentence) != NULL, "said: %s", status_message());
+    unlink(path);
+}
+
+START_TEST(lengths_are_read_and_bad_ones_named)
+{
+    char path[] = "/tmp/forepack-lengths-XXXXXX";
+    struct prompts prompts;
+    write_file(path, "7\n\n 12 \n5");
+    ck_assert_int_eq(prompts_read_lengths(path, 0, &prompts), STATUS_OK);
+    ck_assert(prompts.n == 3 && prompts.longest == 12 && prompts.tokens == 24 && prompts.length[2] == 5);
+    prompts_make_up(&prompts, 10);
+    ck_assert_int_eq(prompts_check(&prompts, 12, 10), STATUS_OK);
+    ck_assert_int_eq(prompts_check(&prompts, 11, 10), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), "prompt 2 has 12 tokens"));
+    prompts_free(&prompts);
+    ck_assert_int_eq(prompts_read_lengths(path, 2, &prompts), STATUS_OK);
+    ck_assert_int_eq(prompts.tokens, 19);
+    prompts_free(&prompts);
+    unlink(path);
+    check_lengths_refused("7\nx\n", ":2: must be one whole number");
+    check_lengths_refused("7 8\n", ":1: must be one whole number");
+    check_lengths_refused("0\n", "a prompt of 0 tokens");
+    check_lengths_refused("99999999999999999999\n", ":1: must be one whole number");
+    check_lengths_refused("\n\n", "has no prompts");
+    ck_assert_int_eq(prompts_read_lengths("/no/such/file", 0, &prompts), STATUS_INVALID);
+}
+END_TEST
+
 // ---- report ---------------------------------------------------------------------------------------------------------
 
 // The whole file as a string, to be freed.
@@ -203,7 +364,8 @@ START_TEST(a_page_has_its_tables_and_plots_and_needs_nothing_else)
     ck_assert_int_eq(report_open(path, "A <b> & \"c\"", &report), STATUS_OK);
     report_heading(report, "Part");
     report_paragraph(report, "%d < %d", 1, 2);
-    json_t *rows = json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");
+    json_t *rows =
+        json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");
     const char *const columns[] = {"policy=Policy", "ms=Time", "rows"};
     report_table(report, rows, columns, 3);
     // A point without a place on a log axis and one that is no number are left out: 3 of 5 are drawn.
@@ -244,6 +406,10 @@ int main(void)
     tcase_add_test(tests, prompts_are_packed_and_cut_to_the_budget);
     tcase_add_test(tests, the_middle_round_counts_and_contenders_take_turns);
     tcase_add_test(tests, a_probe_reads_every_type_and_takes_no_memory_here);
+    tcase_add_test(tests, policies_make_passes_as_by_hand);
+    tcase_add_test(tests, memory_is_counted_by_rows_prompts_and_blocks);
+    tcase_add_test(tests, every_policy_computes_its_rows_and_gives_the_same_logits);
+    tcase_add_test(tests, lengths_are_read_and_bad_ones_named);
     tcase_add_test(tests, a_page_has_its_tables_and_plots_and_needs_nothing_else);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -102,6 +102,20 @@ grep -q '<svg' "$work/quality.html" || fail "no plot in the page"
     --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
 check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 200] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
     and .speed_up > 0 and .bound > 0 and .bound_flops >= .bound and .share > 0 and .kept_share < 0.7)'
+# Prompts under every policy: padded rows counted, a page; the command fails where a policy gives other logits.
+printf '%s\n' 5 100 17 30 64 8 >"$work/lengths"
+"$bin/forepack" bench prepack --shape "$shape" --load dummy --lengths "$work/lengths" --batch-size 2,4 --token-budget 128 \
+    --threads 1 --rounds 2 --report "$work/prepack.html" --json >"$work/prepack.json" 2>"$work/prepack.log"
+check_json "$work/prepack.json" '[.[] | [.policy, .batch_size, .rows]] == [
+    ["padded",2,388], ["length-ordered",2,276], ["batch",2,224], ["dataset",2,224], ["none",2,224],
+    ["padded",4,528], ["length-ordered",4,320], ["batch",4,224], ["dataset",4,224], ["none",4,224]]'
+check_json "$work/prepack.json" 'all(.[]; .tokens == 224 and .prefill_ms_mean > 0 and has("prefill_ms_std")
+    and .ttft_ms_mean > 0 and .peak_kv_mb > 0 and ((.pad_fraction - (1 - 224 / .rows)) | fabs) < 1e-5)'
+check_json "$work/prepack.json" 'all(.[] | select(.policy == "batch"); .padded_memory_ratio > 1 and .largest_batch > 0)'
+grep -q '</svg>' "$work/prepack.html" || fail "no plot in the page"
+"$bin/forepack" bench prepack --model "$main_model" --prompts "$prompts" --limit 3 --batch-size 3 \
+    --policies dataset,none >"$work/prepack.table" 2>"$work/prepack.log"
+grep -Eq '^dataset +3 ' "$work/prepack.table" || fail "no row in the table: $(cat "$work/prepack.table")"
 
 # Perplexity of the demo's small model on its own texts: half the bits change little, and nothing of the texts is lost.
 "$bin/forepack" bench perplexity --model "$source_dir/deploy/demo-model/speculator" \
@@ -146,3 +160,12 @@ refused "--stride 512: must be less than the window of 100" perplexity --window 
     --model "$source_dir/deploy/demo-model/speculator" --prompts "$source_dir/deploy/demo-model/prompts.jsonl"
 refused "has no column output_tokens" serve --trace <(echo arrival_ms,prompt_tokens)
 refused "tiny.json" engine --shape "$shape" --tp 4 --prompt-tokens 16 # 2 KV heads
+prepack=(prepack --shape "$shape" --lengths)
+refused "exactly one of --prompts F.jsonl and --lengths F" prepack --shape "$shape"
+refused "must be of padded, length-ordered, batch, dataset, none" "${prepack[@]}" "$work/lengths" --policies padded,nothing
+refused "--prompts needs the tokenizer of --model" prepack --shape "$shape" --prompts "$prompts"
+echo 600 >"$work/long"
+refused "prompt 1 has 600 tokens, but the model's context is 512" "${prepack[@]}" "$work/long"
+echo seven >"$work/long"
+refused "long:1: must be one whole number" "${prepack[@]}" "$work/long"
+refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths" --report "$work/no/page.html"

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// See prepack.h.
+#include "bench/prepack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/kv_pool.h"
+#include "router/pack.h"
+
+const char *prepack_policy_name(enum prepack_policy policy)
+{
+    static const char *const names[] = {[PREPACK_PADDED] = "padded",
+                                        [PREPACK_LENGTH_ORDERED] = "length-ordered",
+                                        [PREPACK_BATCH] = "batch",
+                                        [PREPACK_DATASET] = "dataset",
+                                        [PREPACK_NONE] = "none"};
+    return names[policy];
+}
+
+// ---- what is computed when ------------------------------------------------------------------------------------------
+
+static int longest_of(const struct prepack_plan *plan, const int32_t *length, int first, int n)
+{
+    int longest = 0;
+    for (int i = first; i < first + n; i++)
+        if (length[plan->order[i]] > longest) longest = length[plan->order[i]];
+    return longest;
+}
+
+static void add_pass(struct prepack_plan *plan, int first, int n, int rows_each, int rows, int group)
+{
+    plan->passes[plan->n_passes++] = (struct prepack_pass){first, n, rows_each, rows, group};
+    plan->rows += rows;
+    plan->n_groups = group + 1;
+}
+
+static void add_padded(struct prepack_plan *plan, const int32_t *length)
+{
+    for (int first = 0; first < plan->n_prompts; first += plan->batch_size) {
+        int n = plan->n_prompts - first < plan->batch_size ? plan->n_prompts - first : plan->batch_size;
+        int longest = longest_of(plan, length, first, n);
+        add_pass(plan, first, n, longest, n * longest, plan->n_groups);
+    }
+}
+
+// Packs prompts order[first .. first + n), which come to lie bin by bin.
+static void add_bins(struct prepack_plan *plan, const int32_t *length, int first, int n, int token_budget,
+                     bool one_group)
+{
+    size_t size = (size_t)n;
+    int32_t *memory = mem_alloc_array(4 * size + 1, sizeof *memory);
+    int32_t *packed = memory, *bin_of = memory + size, *was = memory + 2 * size, *end = memory + 3 * size;
+    int longest = longest_of(plan, length, first, n), capacity = longest > token_budget ? longest : token_budget;
+    int64_t from_us = clock_now_us();
+    for (int i = 0; i < n; i++)
+        packed[i] = length[was[i] = plan->order[first + i]];
+    int n_bins = pack_items(packed, n, capacity, PACK_BEST_FIT, bin_of);
+    plan->pack_us += (double)(clock_now_us() - from_us);
+    for (int i = 0; i < n; i++)
+        end[bin_of[i]]++;
+    for (int b = 1; b < n_bins; b++)
+        end[b] += end[b - 1];
+    for (int i = n - 1; i >= 0; i--)
+        plan->order[first + --end[bin_of[i]]] = was[i]; // end[] becomes the begin
+    int group = plan->n_groups;
+    for (int b = 0; b < n_bins; b++) {
+        int from = end[b], to = b + 1 < n_bins ? end[b + 1] : n, rows = 0;
+        for (int i = from; i < to; i++)
+            rows += length[plan->order[first + i]];
+        add_pass(plan, first + from, to - from, 0, rows, one_group ? group : plan->n_groups);
+    }
+    if (capacity > plan->capacity) plan->capacity = capacity;
+    free(memory);
+}
+
+struct sorted {
+    int32_t length, prompt;
+};
+
+static int shorter_first(const void *a, const void *b)
+{
+    const struct sorted *x = a, *y = b;
+    return x->length != y->length ? x->length - y->length : x->prompt - y->prompt;
+}
+
+static void sort_by_length(struct prepack_plan *plan, const int32_t *length)
+{
+    struct sorted *sorted = mem_alloc_array((size_t)plan->n_prompts, sizeof *sorted);
+    for (int i = 0; i < plan->n_prompts; i++)
+        sorted[i] = (struct sorted){length[i], i};
+    qsort(sorted, (size_t)plan->n_prompts, sizeof *sorted, shorter_first);
+    for (int i = 0; i < plan->n_prompts; i++)
+        plan->order[i] = sorted[i].prompt;
+    free(sorted);
+}
+
+struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
+                                      int token_budget)
+{
+    struct prepack_plan plan = {.policy = policy, .batch_size = batch_size, .n_prompts = n};
+    plan.order = mem_alloc_array((size_t)n, sizeof *plan.order);
+    plan.passes = mem_alloc_array((size_t)n, sizeof *plan.passes);
+    for (int i = 0; i < n; i++)
+        plan.order[i] = i;
+    switch (policy) {
+    case PREPACK_LENGTH_ORDERED:
+        sort_by_length(&plan, length);
+        // fall through
+    case PREPACK_PADDED: add_padded(&plan, length); break;
+    case PREPACK_BATCH:
+        for (int first = 0; first < n; first += batch_size)
+            add_bins(&plan, length, first, n - first < batch_size ? n - first : batch_size, token_budget, true);
+        break;
+    case PREPACK_DATASET: add_bins(&plan, length, 0, n, token_budget, false); break;
+    default:
+        for (int i = 0; i < n; i++)
+            add_pass(&plan, i, 1, 0, length[i], i);
+    }
+    return plan;
+}
+
+void prepack_plan_free(struct prepack_plan *plan)
+{
+    free(plan->order);
+    free(plan->passes);
+    *plan = (struct prepack_plan){0};
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static int rows_of(const struct prepack_pass *pass, const int32_t *length, int prompt)
+{
+    return pass->rows_each ? pass->rows_each : length[prompt];
+}
+
+// Of passes [first, end), which are one group.
+static struct prepack_need need_of(const struct prepack_plan *plan, const int32_t *length, int first, int end,
+                                   const struct prepack_memory *memory)
+{
+    struct prepack_need need = {.rows = 0};
+    for (int i = first; i < end; i++) {
+        const struct prepack_pass *pass = &plan->passes[i];
+        for (int p = pass->first; p < pass->first + pass->n; p++)
+            need.kv_blocks += kv_blocks_for(rows_of(pass, length, plan->order[p]));
+        double bytes = memory->row_bytes * pass->rows + memory->logit_bytes * pass->n;
+        if (bytes > need.pass_bytes) need.pass_bytes = bytes;
+        if (pass->rows > need.rows) need.rows = pass->rows;
+        if (pass->n > need.prompts) need.prompts = pass->n;
+    }
+    need.kv_bytes = memory->block_bytes * need.kv_blocks;
+    return need;
+}
+
+static int group_end(const struct prepack_plan *plan, int first)
+{
+    int end = first;
+    while (end < plan->n_passes && plan->passes[end].group == plan->passes[first].group)
+        end++;
+    return end;
+}
+
+struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
+                                       const struct prepack_memory *memory)
+{
+    int first = 0;
+    while (plan->passes[first].group != group)
+        first++;
+    return need_of(plan, length, first, group_end(plan, first), memory);
+}
+
+struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
+                                      const struct prepack_memory *memory)
+{
+    struct prepack_need most = {.rows = 0};
+    for (int first = 0, end; first < plan->n_passes; first = end) {
+        end = group_end(plan, first);
+        struct prepack_need need = need_of(plan, length, first, end, memory);
+        if (need.kv_bytes + need.pass_bytes > most.kv_bytes + most.pass_bytes) {
+            most.kv_bytes = need.kv_bytes;
+            most.pass_bytes = need.pass_bytes;
+        }
+        if (need.kv_blocks > most.kv_blocks) most.kv_blocks = need.kv_blocks;
+        if (need.rows > most.rows) most.rows = need.rows;
+        if (need.prompts > most.prompts) most.prompts = need.prompts;
+    }
+    return most;
+}
+
+static bool fits(enum prepack_policy policy, const struct prompts *prompts, int n, int token_budget, double bytes,
+                 const struct prepack_memory *memory)
+{
+    int32_t *length = mem_alloc_array((size_t)n, sizeof *length);
+    for (int i = 0; i < n; i++)
+        length[i] = prompts->length[i % prompts->n];
+    struct prepack_plan plan = prepack_plan_make(policy, length, n, n, token_budget);
+    struct prepack_need need = prepack_plan_need(&plan, length, memory);
+    prepack_plan_free(&plan);
+    free(length);
+    return need.kv_bytes + need.pass_bytes <= bytes;
+}
+
+int prepack_largest_batch(enum prepack_policy policy, const struct prompts *prompts, int token_budget, double bytes,
+                          const struct prepack_memory *memory)
+{
+    enum { MOST = 1 << 16 };
+    int least = 0, more = 1; // the largest is at least the one and less than the other
+    while (more <= MOST && (int64_t)more * prompts->longest <= 1 << 30 &&
+           fits(policy, prompts, more, token_budget, bytes, memory))
+        least = more, more *= 2;
+    while (more - least > 1) {
+        int middle = (least + more) / 2;
+        if (fits(policy, prompts, middle, token_budget, bytes, memory))
+            least = middle;
+        else
+            more = middle;
+    }
+    return least;
+}
+
+// ---- runs -----------------------------------------------------------------------------------------------------------
+
+void prepack_run_init(struct prepack_run *run, const struct prepack_plan *plan, const struct prompts *prompts,
+                      int rounds)
+{
+    size_t n = (size_t)plan->n_prompts;
+    *run = (struct prepack_run){.plan = *plan, .prompts = prompts};
+    run->n_batches = (plan->n_prompts + plan->batch_size - 1) / plan->batch_size;
+    run->batch_s = mem_alloc_array((size_t)run->n_batches * (size_t)rounds, sizeof *run->batch_s);
+    run->ttft_s = mem_alloc_array(n, sizeof *run->ttft_s);
+    run->waited_ttft_s = mem_alloc_array(n, sizeof *run->waited_ttft_s);
+    run->digest = mem_alloc_array(n, sizeof *run->digest);
+}
+
+void prepack_run_free(struct prepack_run *run)
+{
+    prepack_plan_free(&run->plan);
+    free(run->batch_s);
+    free(run->ttft_s);
+    free(run->waited_ttft_s);
+    free(run->digest);
+}
+
+static int likeliest(const float *logits, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+// Equal only for the same bits and the same choice.
+static uint64_t digest_of(const float *logits, int n, int token)
+{
+    uint64_t digest = (uint64_t)token;
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &logits[i], sizeof bits);
+        digest = (digest ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+        digest ^= digest >> 29;
+    }
+    return digest;
+}
+
+// One pass, up to its first tokens, which go to `token`.
+static enum status compute(struct prepack_run *run, struct passes *passes, const struct prepack_pass *pass,
+                           int vocab_size, int *block, int *token, const float **logits_p)
+{
+    struct passes_prompt *prompts = mem_alloc_array((size_t)pass->n, sizeof *prompts);
+    for (int i = 0; i < pass->n; i++) {
+        int prompt = run->plan.order[pass->first + i];
+        prompts[i] = (struct passes_prompt){run->prompts->data[prompt], run->prompts->length[prompt],
+                                            rows_of(pass, run->prompts->length, prompt)};
+    }
+    enum status status = passes_prompts(passes, prompts, pass->n, block, &run->work, logits_p);
+    for (int i = 0; i < pass->n && status == STATUS_OK; i++)
+        token[i] = likeliest(*logits_p + (size_t)i * (size_t)vocab_size, vocab_size);
+    free(prompts);
+    return status;
+}
+
+// Where its prompts' times go.
+static void note(struct prepack_run *run, const struct prepack_pass *pass, double seconds, double since_group)
+{
+    const struct prepack_plan *plan = &run->plan;
+    int64_t tokens = 0;
+    for (int i = pass->first; i < pass->first + pass->n; i++)
+        tokens += run->prompts->length[plan->order[i]];
+    for (int i = pass->first; i < pass->first + pass->n; i++) {
+        int prompt = plan->order[i];
+        int batch = (plan->policy == PREPACK_LENGTH_ORDERED ? i : prompt) / plan->batch_size;
+        run->batch_s[run->batch_at + batch] += seconds * run->prompts->length[prompt] / (double)tokens;
+        run->ttft_s[prompt] += since_group;
+        run->waited_ttft_s[prompt] += run->clock_s;
+    }
+    run->total_s += seconds;
+    run->rows_done += pass->rows;
+    if (plan->capacity && pass->rows >= 0.99 * plan->capacity) {
+        run->full_s += seconds;
+        run->full_rows += pass->rows;
+    }
+}
+
+enum status prepack_run_group(struct prepack_run *run, struct passes *passes, int vocab_size)
+{
+    const struct prepack_plan *plan = &run->plan;
+    int first = run->next_pass, end = group_end(plan, first), block = 0;
+    double since_group = 0;
+    for (int i = first; i < end; i++) {
+        const struct prepack_pass *pass = &plan->passes[i];
+        const float *logits = NULL;
+        int *token = mem_alloc_array((size_t)pass->n, sizeof *token);
+        int64_t from_us = clock_now_us();
+        enum status status = compute(run, passes, pass, vocab_size, &block, token, &logits);
+        double seconds = (double)(clock_now_us() - from_us) / 1e6;
+        for (int p = 0; p < pass->n && status == STATUS_OK; p++)
+            run->digest[plan->order[pass->first + p]] =
+                digest_of(logits + (size_t)p * (size_t)vocab_size, vocab_size, token[p]);
+        free(token);
+        if (status != STATUS_OK) return status;
+        since_group += seconds;
+        run->clock_s += seconds;
+        note(run, pass, seconds, since_group);
+    }
+    run->next_pass = end;
+    if (end == plan->n_passes) {
+        run->next_pass = 0;
+        run->clock_s = 0;
+        run->rounds_done++;
+        run->batch_at += run->n_batches;
+    }
+    return STATUS_OK;
+}
