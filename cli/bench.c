@@ -21,6 +21,7 @@ static const struct {
     {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
     {"serve", bench_serve, "what clients of a running cluster see under load"},
     {"prepack", bench_prepack, "prompts of different lengths: padded, in batches, packed"},
+    {"router", bench_router, "time to pack a queue, and the router's CPU time for a request"},
 };
 
 enum { N_MEASUREMENTS = sizeof measurements / sizeof measurements[0] };

@@ -12,6 +12,7 @@ int bench_perplexity(int argc, char **argv);
 int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
+int bench_router(int argc, char **argv);
 
 enum { BENCH_COUNTS_MAX = 32 };
 

@@ -8,7 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "bench/dispatch.h"
 #include "bench/memory.h"
 #include "bench/passes.h"
 #include "bench/prepack.h"
@@ -332,6 +334,34 @@ START_TEST(lengths_are_read_and_bad_ones_named)
 }
 END_TEST
 
+// ---- the router's core ----------------------------------------------------------------------------------------------
+
+START_TEST(a_queue_goes_through_the_core_whole)
+{
+    enum { N = 200 };
+    int32_t length[N];
+    for (int i = 0; i < N; i++)
+        length[i] = 1 + i * 37 % 150;
+    struct dispatch_options options = {.length = length,
+                                       .n = N,
+                                       .token_budget = 256,
+                                       .max_seqs = 16,
+                                       .workers = 3,
+                                       .output_tokens = 4,
+                                       .seconds = 1000};
+    struct dispatch_result result;
+    log_setup("test", LOG_ERROR);
+    ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
+    ck_assert_int_eq(result.requests, N);
+    ck_assert_int_ge(result.bins, N / 16); // a bin has as many prompts as a group has sequences at most
+    ck_assert(result.fill > 0 && result.fill <= 1);
+    ck_assert(result.request_us >= result.submit_us && result.hand_out_ms <= result.hand_out_ms_max);
+    options.seconds = 0; // time is up at once: the queue is given up
+    ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
+    ck_assert_int_eq(result.requests, 0);
+}
+END_TEST
+
 // ---- report ---------------------------------------------------------------------------------------------------------
 
 // The whole file as a string, to be freed.
@@ -410,6 +440,7 @@ int main(void)
     tcase_add_test(tests, memory_is_counted_by_rows_prompts_and_blocks);
     tcase_add_test(tests, every_policy_computes_its_rows_and_gives_the_same_logits);
     tcase_add_test(tests, lengths_are_read_and_bad_ones_named);
+    tcase_add_test(tests, a_queue_goes_through_the_core_whole);
     tcase_add_test(tests, a_page_has_its_tables_and_plots_and_needs_nothing_else);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

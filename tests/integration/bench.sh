@@ -124,6 +124,19 @@ grep -Eq '^dataset +3 ' "$work/prepack.table" || fail "no row in the table: $(ca
 check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8-g128"] and .[0].over_first == 1
     and all(.[]; .texts == 2 and .tokens > 1000 and .perplexity > 1 and .over_first > 0
     and ((.nats_per_token | exp) / .perplexity | . > 0.999 and . < 1.001))'
+# Packing alone, and the router's core with simulated groups.
+"$bin/forepack" bench router --lengths "$work/lengths" --queue 50,400 --capacity 128 --rounds 2 --json >"$work/router.json"
+check_json "$work/router.json" '[.[].queue] == [50, 400] and all(.[]; .bins >= .lower_bound and .lower_bound >= .bins_by_sum
+    and .pack_ms >= 0 and .requests == .queue and .router_us_per_request > 0 and .bins_handed_out > 0 and .fill > 0.5
+    and .samples >= 1 and .samples_proven <= .samples)'
+"$source_dir/bench/prepack.sh" --bin "$bin" --out "$work/prepack" --lengths "$work" --sets lengths --sizes 2 --limit 6 \
+    --limit-1b 0 --shapes "$work/shapes" >"$work/page" 2>"$work/prepack.log" && fail "a shape that is not there"
+mkdir "$work/shapes"
+cp "$shape" "$work/shapes/llama-110m.json"
+mv "$work/lengths" "$work/lengths.txt"
+"$source_dir/bench/prepack.sh" --bin "$bin" --out "$work/prepack" --lengths "$work" --sets lengths --sizes "2 4" --limit 6 \
+    --shapes "$work/shapes" >"$work/page" 2>"$work/prepack.log"
+grep -q '^| 110m | lengths | 4 | ' "$work/page" || fail "no row in the page: $(cat "$work/page")"
 
 "$bin/forepack" bench perplexity --model "$source_dir/deploy/demo-model/main" --answers --threads 1 --json --limit 3 \
     --prompts "$source_dir/deploy/demo-model/prompts.jsonl" >"$work/answers.json" 2>"$work/answers.log"
@@ -162,10 +175,12 @@ refused "has no column output_tokens" serve --trace <(echo arrival_ms,prompt_tok
 refused "tiny.json" engine --shape "$shape" --tp 4 --prompt-tokens 16 # 2 KV heads
 prepack=(prepack --shape "$shape" --lengths)
 refused "exactly one of --prompts F.jsonl and --lengths F" prepack --shape "$shape"
-refused "must be of padded, length-ordered, batch, dataset, none" "${prepack[@]}" "$work/lengths" --policies padded,nothing
+refused "must be of padded, length-ordered, batch, dataset, none" "${prepack[@]}" "$work/lengths.txt" --policies padded,nothing
 refused "--prompts needs the tokenizer of --model" prepack --shape "$shape" --prompts "$prompts"
 echo 600 >"$work/long"
 refused "prompt 1 has 600 tokens, but the model's context is 512" "${prepack[@]}" "$work/long"
 echo seven >"$work/long"
 refused "long:1: must be one whole number" "${prepack[@]}" "$work/long"
-refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths" --report "$work/no/page.html"
+refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths.txt" --report "$work/no/page.html"
+refused "--lengths F is required" router
+refused "--queue '0': must be whole numbers from 1" router --lengths "$work/lengths.txt" --queue 0

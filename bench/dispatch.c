@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// See dispatch.h. A simulated group answers like a real one: a step gives a token to each of its running sequences, and
+// takes in the oldest bin it has been handed.
+#include "bench/dispatch.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "router/core.h"
+
+#define HOUR_US INT64_C(3600000000)
+
+enum { BLOCK_TOKENS = 16, STEP_US = 10000, FINGERPRINT = 1, VOCABULARY = 32000 };
+
+struct running {
+    uint64_t request;
+    int tokens; // given so far
+};
+
+struct group {
+    struct core_node *node;
+    struct running *running; // all it was handed; those of the newest bins behind `started` have had no step yet
+    int n, capacity, started;
+    int *bin_end, n_bins, bins_capacity; // where the bins without a step end
+    struct sequence_result *results;
+    int results_capacity;
+};
+
+struct simulation {
+    const struct dispatch_options *options;
+    struct core *core;
+    struct group *groups;
+    int64_t now_us;
+    int ended, failed;
+    int64_t tokens;
+};
+
+static double cpu_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+// ---- what the core tells ----
+
+static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
+{
+    struct group *g = link;
+    for (int i = 0; i < n; i++) {
+        MEM_GROW(g->running, g->n, g->capacity);
+        g->running[g->n++] = (struct running){.request = requests[i]->number};
+    }
+    MEM_GROW(g->bin_end, g->n_bins, g->bins_capacity);
+    g->bin_end[g->n_bins++] = g->n;
+}
+
+static void send_score_bin(void *link, uint64_t bin, struct request *const *requests, int n)
+{
+}
+
+static void send_cancel(void *link, const uint64_t *numbers, int n)
+{
+}
+
+static void node_lost(void *link, const char *reason)
+{
+}
+
+static void ready_changed(void *user, bool ready)
+{
+}
+
+static bool take_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
+{
+    struct simulation *s = user;
+    s->tokens += n;
+    *n_used_p = n;
+    return false;
+}
+
+static void done(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                 const char *message)
+{
+    struct simulation *s = user;
+    s->ended++;
+    s->failed += reason != FINISH_REASON_LENGTH && reason != FINISH_REASON_CANCELLED;
+}
+
+// ---- the load ----
+
+static void submit_all(struct simulation *s)
+{
+    for (int i = 0; i < s->options->n; i++) {
+        struct request *r = request_create();
+        r->n_tokens = s->options->length[i];
+        r->tokens = mem_alloc_array((size_t)r->n_tokens, sizeof *r->tokens);
+        r->sampling.max_tokens = s->options->output_tokens;
+        r->prefill.mode = PREFILL_OFF;
+        r->arrived_us = s->now_us;
+        r->sink = (struct request_sink){take_tokens, done, s};
+        request_set_state(r, REQUEST_TOKENISED, s->now_us);
+        core_submit(s->core, r, s->now_us);
+    }
+}
+
+static enum status attach_groups(struct simulation *s)
+{
+    for (int i = 0; i < s->options->workers; i++) {
+        struct node_hello hello = {.role = NODE_WORKER,
+                                   .ranks = 1,
+                                   .model_fingerprint = FINGERPRINT,
+                                   .tokenizer_fingerprint = FINGERPRINT,
+                                   .vocab_size = VOCABULARY,
+                                   .context_tokens = 1 << 20,
+                                   .token_budget = s->options->token_budget,
+                                   .block_tokens = BLOCK_TOKENS,
+                                   .kv_blocks = 1 << 24,
+                                   .max_seqs = s->options->max_seqs};
+        snprintf(hello.node_id, sizeof hello.node_id, "group-%d", i);
+        enum status status = core_attach(s->core, &hello, &s->groups[i], s->now_us, &s->groups[i].node);
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+// One step of a group: its oldest bin joins what is running, each gets a token, those with all of theirs end.
+static void step(struct simulation *s, struct group *g)
+{
+    static const int32_t token = 5;
+    if (g->n_bins) {
+        g->started = g->bin_end[0];
+        for (int b = 1; b < g->n_bins; b++)
+            g->bin_end[b - 1] = g->bin_end[b];
+        g->n_bins--;
+    }
+    if (g->results_capacity < g->started) {
+        g->results_capacity = g->capacity;
+        g->results = mem_resize(g->results, (size_t)g->results_capacity, sizeof *g->results);
+    }
+    int left = 0, n = g->started;
+    for (int i = 0; i < n; i++) {
+        struct running *r = &g->running[i];
+        bool last = ++r->tokens == s->options->output_tokens;
+        g->results[i] = (struct sequence_result){
+            .request = r->request, .tokens = &token, .n_tokens = 1, .finished = last, .reason = FINISH_REASON_LENGTH};
+        if (!last) g->running[left++] = *r;
+    }
+    for (int i = n; i < g->n; i++)
+        g->running[left + i - n] = g->running[i];
+    for (int b = 0; b < g->n_bins; b++)
+        g->bin_end[b] -= n - left;
+    g->n -= n - left;
+    g->started = left;
+    core_step(s->core, g->node, g->results, n, s->now_us);
+}
+
+static void drive(struct simulation *s, struct dispatch_result *result)
+{
+    const struct dispatch_options *o = s->options;
+    double begin = cpu_s();
+    submit_all(s);
+    result->submit_us = (cpu_s() - begin) * 1e6 / o->n;
+    double all = 0, answering = 0, handing = 0;
+    int64_t bins = 0;
+    while (s->ended < o->n && cpu_s() - begin < o->seconds) {
+        for (int i = 0; i < o->workers; i++) {
+            s->now_us += STEP_US;
+            double from = cpu_s();
+            step(s, &s->groups[i]);
+            double between = cpu_s();
+            core_tick(s->core, s->now_us);
+            double to = cpu_s();
+            struct core_status status;
+            core_get_status(s->core, &status);
+            int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
+            if (status.prefill_bins.bins)
+                result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
+            core_status_fini(&status);
+            all += to - from;
+            answering += between - from;
+            if (!new_bins) continue;
+            bins += new_bins;
+            handing += to - between;
+            double each_ms = (to - between) * 1e3 / (double)new_bins;
+            if (each_ms > result->hand_out_ms_max) result->hand_out_ms_max = each_ms;
+        }
+    }
+    result->bins = bins;
+    result->requests = s->ended;
+    result->hand_out_ms = bins ? handing * 1e3 / (double)bins : 0;
+    result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
+    // Of those that are still waiting, taking them in has been paid for, and nothing else.
+    result->request_us = result->submit_us + (s->ended ? all * 1e6 / s->ended : 0);
+}
+
+enum status dispatch_run(const struct dispatch_options *options, struct dispatch_result *result_p)
+{
+    struct dispatch_result result = {.requests = 0};
+    struct simulation s = {.options = options, .now_us = HOUR_US};
+    const struct core_options core = {
+        .max_queue_requests = options->n,
+        .max_queue_tokens = INT64_MAX / 2,
+        .max_wait_us = HOUR_US, // overdue requests take another way, which packs less
+        .score_timeout_us = HOUR_US,
+        .worker_grace_us = HOUR_US,
+        .heartbeat_us = HOUR_US,
+        .bins_ahead = 2,
+        .tokenizer_fingerprint = FINGERPRINT,
+        .vocab_size = VOCABULARY,
+    };
+    const struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, &s};
+    s.groups = mem_alloc_array((size_t)options->workers, sizeof *s.groups);
+    s.core = core_create(&core, &ops);
+    enum status status = attach_groups(&s);
+    if (status == STATUS_OK) drive(&s, &result);
+    int failed = s.failed;
+    core_destroy(s.core); // what is left ends as cancelled
+    for (int i = 0; i < options->workers; i++) {
+        free(s.groups[i].running);
+        free(s.groups[i].bin_end);
+        free(s.groups[i].results);
+    }
+    free(s.groups);
+    if (status == STATUS_OK && failed)
+        status = status_fail(STATUS_INTERNAL, "%d of %d requests failed in the router", failed, options->n);
+    if (status == STATUS_OK) *result_p = result;
+    return status;
+}

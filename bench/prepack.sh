@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The table of the Prepacking paper (arXiv 2404.09529) in one command: prefill of six prompt sets at five batch sizes under
+# every policy, random weights, as JSON files and as one page of Markdown. On two cores it takes about an hour, half of it
+# for the larger model; nothing else should run.
+# Usage: bench/prepack.sh --lengths DIR [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--shapes DIR]
+#                         [--sets "wiki256 mmlu"] [--sizes "4 64"] [--limit N] [--limit-1b N]
+#   --lengths DIR   SET.txt with a prompt length in tokens each line
+#   --out DIR       where the files go (default bench-out)
+#   --bin DIR       programs (default build/release/bin)
+#   --threads N, --rounds N: as in forepack bench prepack --help
+#   --shapes DIR    llama-110m.json and llama-3.2-1b.json (default bench/shapes)
+#   --sets, --sizes a part of the table; what was measured before stays on the page
+#   --limit N       first prompts of each set for the small model (default 256; 0: none)
+#   --limit-1b N    for the large one, on mmlu and alpaca at 16 and 64 (default 128; 0: none)
+# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+out=bench-out bin=$here/../build/release/bin threads=0 rounds=1 shapes=$here/shapes lengths=
+sets="wiki256 wiki512 mmlu alpaca samsum hh" sizes="4 8 16 32 64" limit=256 limit_1b=128
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out | --bin | --threads | --rounds | --shapes | --lengths | --sets | --sizes | --limit | --limit-1b)
+        [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
+        name=${1#--}
+        printf -v "${name//-/_}" %s "$2"
+        shift 2
+        ;;
+    *)
+        echo "unknown option '$1': see the head of $0" >&2
+        exit 2
+        ;;
+    esac
+done
+[ -d "$lengths" ] || { echo "--lengths '$lengths': must be a directory with SET.txt files" >&2; exit 2; }
+mkdir -p "$out"
+
+# measure SHAPE SET SIZE LIMIT: one JSON file. `none` knows no batches: it is there once.
+measure() {
+    local file=$out/prepack-$1-$2-$3.json shape=$shapes/llama-$1.json policies=padded,length-ordered,batch,dataset
+    [ "$4" = 0 ] || [ -s "$file" ] && return
+    [ "$1" != 1b ] || shape=$shapes/llama-3.2-1b.json
+    [ "$3" != 16 ] || policies+=,none
+    echo "$(date +%T) ${file##*/}" >&2
+    "$bin/forepack" bench prepack --shape "$shape" --lengths "$lengths/$2.txt" --limit "$4" --batch-size "$3" \
+        --policies $policies --threads "$threads" --rounds "$rounds" --json >"$file.part"
+    mv "$file.part" "$file"
+}
+
+for set in $sets; do
+    for size in $sizes; do
+        measure 110m "$set" "$size" "$limit"
+        case $set-$size in mmlu-16 | mmlu-64 | alpaca-16 | alpaca-64) measure 1b "$set" "$size" "$limit_1b" ;; esac
+    done
+done
+
+for file in "$out"/prepack-*-*-*.json; do
+    [ -e "$file" ] || { echo "nothing was measured: see the head of $0" >&2; exit 2; }
+    name=$(basename "$file" .json)
+    IFS=- read -r _ model set size <<<"$name"
+    jq --arg model "$model" --arg set "$set" '[.[] + {$model, $set}]' "$file"
+done | jq -s 'add' >"$out/prepack.all"
+{
+    echo "# Packing"
+    echo
+    echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m)," \
+        "$(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)." \
+        "Random weights, the first prompts of each set."
+    echo
+    jq -r -f "$here/prepack.jq" "$out/prepack.all"
+} >"$out/prepack.md"
+rm "$out/prepack.all"
+cat "$out/prepack.md"
