@@ -79,8 +79,9 @@ void front_refuse(struct rpc_call *call, enum status status)
 
 enum status front_check_backlog(const struct front *front)
 {
+    enum { BACKLOG_MIN = 1000 }; // nodes post too
     int backlog = loop_backlog(front->loop);
-    if (backlog <= front->max_queue_requests) return STATUS_OK;
+    if (backlog <= front->max_queue_requests + BACKLOG_MIN) return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "the router is %d events behind: try again later", backlog);
 }
 
