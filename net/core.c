@@ -180,19 +180,22 @@ struct net_outgoing {
     size_t size;
 };
 
+// What a message takes beside its bytes, C-core's part included: most are a few bytes long.
+enum { MESSAGE_OVERHEAD_BYTES = 320 };
+
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size)
 {
     struct net_outgoing *message = mem_alloc(sizeof *message);
     grpc_slice slice = grpc_slice_from_copied_buffer(size ? (const char *)bytes : "", size);
     message->buffer = grpc_raw_byte_buffer_create(&slice, 1);
-    message->size = size;
+    message->size = size + MESSAGE_OVERHEAD_BYTES;
     grpc_slice_unref(slice);
     if (outbox->first)
         outbox->last->next = message;
     else
         outbox->first = message;
     outbox->last = message;
-    outbox->bytes += size;
+    outbox->bytes += message->size;
 }
 
 void net_outbox_take(struct net_outbox *outbox, grpc_op *op)

@@ -68,7 +68,7 @@ struct net_outbox {
     struct net_outgoing *first, *last;
     grpc_byte_buffer *sending; // with C-core now
     size_t sending_bytes;
-    size_t bytes; // of all of them, with the one being sent
+    size_t bytes; // that all of them take, with the one being sent
 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size);

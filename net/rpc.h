@@ -79,8 +79,8 @@ int64_t rpc_call_deadline_us(const struct rpc_call *call); // on clock_now_us();
 // Value of a request metadata key (lower case), or NULL; lives as long as the call.
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
 
-// Queues a message to the client (bytes are copied). Returns the bytes now queued and not yet taken by the transport,
-// so that a producer can hold back; messages after finish are dropped.
+// Queues a message to the client (bytes are copied). Returns the bytes that take up what is queued and not yet taken by
+// the transport, so that a producer can hold back; messages after finish are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
 // What all calls of its server have queued together; 0 for a call that is over.

@@ -67,10 +67,12 @@ kill -USR1 "$slow_pid"
 wait "$slow_pid" || fail "slow clients: $(tail -n 3 "$work/slow.log")"
 accounts "after clients that do not read"
 
+before=$(status_json | jq -c .totals)
 start_client vanish "$vanish"
 vanish_pid=$last_pid
-wait_until 60 "clients are streaming" grep -q streaming "$work/vanish.log"
-wait_until 60 "all of them are there" status_is ".queue.waiting + .queue.running >= $vanish"
+wait_until 60 "some are streaming and the others wait" \
+    status_is "$before as \$before | .totals | .requests >= \$before.requests + $vanish and
+        .completion_tokens > \$before.completion_tokens + 64"
 kill -KILL "$vanish_pid"
 bystander "while $vanish clients vanish"
 wait_until 60 "all of them are forgotten" status_is ".totals.cancelled >= $((vanish / 2))"
