@@ -40,6 +40,29 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
                      "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us", m->pass_pair_us);
 }
 
+static json_t *classes_json(const Forepack__V1__QueueInfo *m)
+{
+    json_t *classes = json_object();
+    for (size_t i = 0; i < m->n_classes; i++) {
+        const Forepack__V1__QueueClass *k = m->classes[i];
+        json_object_set_new(classes, k->name,
+                            json_pack("{s:I,s:I,s:I,s:I}", "waiting", (json_int_t)k->waiting, "waiting_tokens",
+                                      (json_int_t)k->waiting_tokens, "capacity_requests",
+                                      (json_int_t)k->capacity_requests, "capacity_tokens",
+                                      (json_int_t)k->capacity_tokens));
+    }
+    return classes;
+}
+
+static json_t *skipped_json(const Forepack__V1__Totals *m)
+{
+    json_t *skipped = json_object();
+    for (size_t i = 0; i < m->n_prefill_skipped; i++)
+        json_object_set_new(skipped, m->prefill_skipped[i]->reason,
+                            json_integer((json_int_t)m->prefill_skipped[i]->requests));
+    return skipped;
+}
+
 static void print_json(const Forepack__V1__ClusterInfo *m)
 {
     json_t *nodes = json_array();
@@ -47,15 +70,16 @@ static void print_json(const Forepack__V1__ClusterInfo *m)
         json_array_append_new(nodes, node_json(m->nodes[i]));
     const Forepack__V1__QueueInfo *q = m->queue;
     const Forepack__V1__Totals *t = m->totals;
-    json_t *queue = json_pack("{s:I,s:I,s:I,s:I,s:I}", "waiting", (json_int_t)q->waiting, "waiting_tokens",
+    json_t *queue = json_pack("{s:I,s:I,s:I,s:I,s:I,s:o}", "waiting", (json_int_t)q->waiting, "waiting_tokens",
                               (json_int_t)q->waiting_tokens, "running", (json_int_t)q->running, "capacity_requests",
-                              (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens);
-    json_t *totals =
-        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "requests", (json_int_t)t->requests, "done",
-                  (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled,
-                  "refused", (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded",
-                  (json_int_t)t->degraded, "prompt_tokens", (json_int_t)t->prompt_tokens, "kept_tokens",
-                  (json_int_t)t->kept_tokens, "completion_tokens", (json_int_t)t->completion_tokens);
+                              (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
+                              "classes", classes_json(q));
+    json_t *totals = json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
+        (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
+        (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "prompt_tokens",
+        (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
+        (json_int_t)t->completion_tokens, "prefill_skipped", skipped_json(t));
     json_t *object =
         json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
                   "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "queue", queue, "score_bins",
@@ -76,18 +100,27 @@ static void print_table(const Forepack__V1__ClusterInfo *m)
 {
     printf("%s%s, version %s, up %.0f s\n\n", m->ready ? "ready" : "not ready", m->draining ? ", draining" : "",
            m->version, m->uptime_s);
-    printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s %12s\n", "node", "role", "state", "ranks", "dtype", "running",
-           "kv free/all", "tokens in", "cached", "tokens out");
+    printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s %12s  %s\n", "node", "role", "state", "ranks", "dtype", "running",
+           "kv free/all", "tokens in", "cached", "tokens out", "pass us = a + b rows + c pairs");
     for (size_t i = 0; i < m->n_nodes; i++) {
         const Forepack__V1__NodeInfo *n = m->nodes[i];
         char kv[32];
         snprintf(kv, sizeof kv, "%u/%u", n->kv_blocks_free, n->kv_blocks);
-        printf("%-28s %-10s %-9s %5u %5s %7u %13s %12llu %12llu %12llu\n", n->node_id, n->role, n->state, n->ranks, n->dtype,
-               n->running, kv, (unsigned long long)n->tokens_in, (unsigned long long)n->cached_tokens,
-               (unsigned long long)n->tokens_out);
+        char cost[64] = "not known yet";
+        if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
+            snprintf(cost, sizeof cost, "%.0f + %.3g + %.3g", n->pass_fixed_us, n->pass_row_us, n->pass_pair_us);
+        }
+        printf("%-28s %-10s %-9s %5u %5s %7u %13s %12llu %12llu %12llu  %s\n", n->node_id, n->role, n->state, n->ranks,
+               n->dtype, n->running, kv, (unsigned long long)n->tokens_in, (unsigned long long)n->cached_tokens,
+               (unsigned long long)n->tokens_out, cost);
     }
     printf("\n%-14s %u waiting (%llu tokens), %u running; room for %u\n", "queue", m->queue->waiting,
            (unsigned long long)m->queue->waiting_tokens, m->queue->running, m->queue->capacity_requests);
+    for (size_t i = 0; i < m->queue->n_classes; i++) {
+        const Forepack__V1__QueueClass *k = m->queue->classes[i];
+        printf("  %-12s %u waiting (%llu tokens); room up to %u\n", k->name, k->waiting,
+               (unsigned long long)k->waiting_tokens, k->capacity_requests);
+    }
     print_bins("score bins", m->score_bins);
     print_bins("prefill bins", m->prefill_bins);
     const Forepack__V1__Totals *t = m->totals;
@@ -97,6 +130,11 @@ static void print_table(const Forepack__V1__ClusterInfo *m)
            (unsigned long long)t->degraded);
     printf("%-14s %llu prompt, %llu of them kept, %llu generated\n", "tokens", (unsigned long long)t->prompt_tokens,
            (unsigned long long)t->kept_tokens, (unsigned long long)t->completion_tokens);
+    printf("%-14s", "not speculated");
+    for (size_t i = 0; i < t->n_prefill_skipped; i++)
+        printf("%s %llu %s", i ? "," : "", (unsigned long long)t->prefill_skipped[i]->requests,
+               t->prefill_skipped[i]->reason);
+    printf("\n");
 }
 
 int command_status(int argc, char **argv)

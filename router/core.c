@@ -31,14 +31,18 @@ void core_destroy(struct core *c)
 {
     if (!c) return;
     // Nobody tells the nodes: their streams end next, and with them their work.
-    cancel_all(c, &c->pools[NODE_SPECULATOR].queue);
-    cancel_all(c, &c->pools[NODE_WORKER].queue);
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        cancel_all(c, &c->pools[role].urgent);
+        cancel_all(c, &c->pools[role].queue);
+    }
     for (struct core_node *node; (node = c->nodes);) {
         cancel_all(c, &node->requests);
         c->nodes = node->next;
         prefix_index_destroy(node->prefixes);
         free(node);
     }
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        core_queue_fini(&c->pools[role]);
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
     free(c);
@@ -51,22 +55,52 @@ static int waiting(const struct core *c)
     return c->table.count - c->running;
 }
 
+static int64_t waiting_tokens(const struct core *c)
+{
+    int64_t tokens = 0;
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        tokens += c->waiting[k].tokens;
+    return tokens;
+}
+
+const char *queue_class_name(enum queue_class queue_class)
+{
+    static const char *const names[QUEUE_CLASSES] = {"low", "normal", "high"};
+    return names[queue_class];
+}
+
+// The part of a bound that a class may fill: each leaves a share of the whole to every class above, rounded so that a
+// small queue is not lost to it.
+static int64_t bound_of(const struct core *c, int64_t whole, enum queue_class queue_class)
+{
+    int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;
+    return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
+}
+
 static enum status check_queue(const struct core *c, const struct request *r)
 {
-    if (r->n_tokens > c->options.max_queue_tokens) {
+    enum queue_class queue_class = core_priority_class(r->priority);
+    const char *name = queue_class_name(queue_class);
+    int64_t requests = bound_of(c, c->options.max_queue_requests, queue_class);
+    int64_t tokens = bound_of(c, c->options.max_queue_tokens, queue_class);
+    if (r->n_tokens > tokens) {
         return status_fail(STATUS_OUT_OF_RANGE,
-                           "the prompt of %d tokens is longer than the router's whole queue may be (%lld tokens)",
-                           r->n_tokens, (long long)c->options.max_queue_tokens);
+                           "the prompt of %d tokens is longer than the router's whole queue may be (%lld tokens for %s "
+                           "priority)",
+                           r->n_tokens, (long long)tokens, name);
     }
-    if (waiting(c) >= c->options.max_queue_requests) {
-        return status_fail(STATUS_EXHAUSTED, "the queue is full: %d requests wait, %d are allowed; try again later",
-                           waiting(c), c->options.max_queue_requests);
-    }
-    if (c->waiting_tokens + r->n_tokens > c->options.max_queue_tokens) {
+    if (waiting(c) >= requests) {
         return status_fail(
             STATUS_EXHAUSTED,
-            "the queue is full: prompts of %lld tokens wait, %lld are allowed and this has %d; try again later",
-            (long long)c->waiting_tokens, (long long)c->options.max_queue_tokens, r->n_tokens);
+            "the queue is full: %d requests wait, %lld are allowed for one of %s priority; try again later", waiting(c),
+            (long long)requests, name);
+    }
+    if (waiting_tokens(c) + r->n_tokens > tokens) {
+        return status_fail(
+            STATUS_EXHAUSTED,
+            "the queue is full: prompts of %lld tokens wait, %lld are allowed for one of %s priority and "
+            "this has %d; try again later",
+            (long long)waiting_tokens(c), (long long)tokens, name, r->n_tokens);
     }
     return STATUS_OK;
 }
@@ -208,11 +242,19 @@ void core_get_status(const struct core *c, struct core_status *status)
         .draining = c->draining,
         .waiting = waiting(c),
         .running = c->running,
-        .waiting_tokens = c->waiting_tokens,
+        .waiting_tokens = waiting_tokens(c),
         .score_bins = c->pools[NODE_SPECULATOR].totals,
         .prefill_bins = c->pools[NODE_WORKER].totals,
         .totals = c->totals,
     };
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        status->classes[k] = (struct class_status){
+            .waiting = c->waiting[k].requests,
+            .waiting_tokens = c->waiting[k].tokens,
+            .max_requests = (int)bound_of(c, c->options.max_queue_requests, (enum queue_class)k),
+            .max_tokens = bound_of(c, c->options.max_queue_tokens, (enum queue_class)k),
+        };
+    }
     for (const struct core_node *node = c->nodes; node; node = node->next) {
         status->n_nodes++;
         if (node->hello.role == NODE_WORKER) status->model_fingerprint = node->hello.model_fingerprint;

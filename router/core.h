@@ -3,9 +3,9 @@
 // without threads, sockets or clocks: events come in as calls with the time, actions go out through `core_ops`. One
 // thread owns it (see loop.h); tests step it by hand.
 //
-// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, the whole queue of its pool is packed again
-//   and the best bin is handed out (late binding); the rest stays packable. Whole prompts are packed for speculators,
-//   kept tokens for worker groups. A request older than max_wait goes into the next bin first: packing starves nobody.
+// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from the whole queue of its
+//   pool and handed out (late binding); the rest stays packable. Whole prompts are packed for speculators, kept tokens
+//   for worker groups. A request that has waited max_wait goes into the next bin first: packing starves nobody.
 // - Speculators are optional: without one, or on any fault or timeout, everything is kept and the reason counted.
 // - A lost worker group's requests go back to READY with the tokens already streamed appended: a pause, no repeat.
 #pragma once
@@ -45,10 +45,23 @@ enum bin_policy {
     BIN_NONE,    // none: one request a bin, first come first served
 };
 
+// Priorities are numbers, larger goes first; beyond these they count as these. By sign they are classes, which bound
+// the queue: each leaves a share of it to the classes above.
+enum { PRIORITY_MAX = 8, PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
+enum queue_class { QUEUE_LOW, QUEUE_NORMAL, QUEUE_HIGH, QUEUE_CLASSES };
+
+struct tenant_weight {
+    const char *tenant;
+    double weight; // tokens it gets for each one of a tenant that is not named
+};
+
 struct core_options {
-    int max_queue_requests;   // requests that are on no worker group; more: EXHAUSTED
-    int64_t max_queue_tokens; // their prompt tokens
-    int64_t max_wait_us;      // a request older than this goes into the next bin first
+    int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
+    int64_t max_queue_tokens;                   // their prompt tokens
+    int queue_reserve_percent;                  // of both, kept free by each class for each above; at most 50
+    const struct tenant_weight *tenant_weights; // borrowed
+    int n_tenant_weights;
+    int64_t max_wait_us;      // a request that waited this long goes into the next bin first
     int64_t score_timeout_us; // a speculator's answer later than this: keep everything
     int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
     int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
@@ -136,10 +149,16 @@ struct core_totals {
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
 };
+struct class_status {
+    int waiting, max_requests;
+    int64_t waiting_tokens, max_tokens; // the bounds are on what waits in all classes when one more of this comes
+};
+const char *queue_class_name(enum queue_class queue_class);
 struct core_status {
     bool ready, draining;
     int waiting, running;
     int64_t waiting_tokens;
+    struct class_status classes[QUEUE_CLASSES];
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Late binding: whenever a node has room, the whole queue is packed anew and one bin of it is handed out; the rest
-// stays packable with what comes later (dataset-level prepacking, arXiv 2404.09529, turned online).
+// Late binding: whenever a node has room, one bin is filled from the whole queue and handed out; the rest stays
+// packable with what comes later (dataset-level prepacking, arXiv 2404.09529, turned online).
 //
-// - A node with nothing outstanding gets the best bin there is at once: work is never held back from an idle node.
-// - A node that is busy gets its next bins (up to bins_ahead) only when they are at least half full, or somebody in
-//   them is overdue: so that it need not wait between passes, and bins have time to fill.
-// - Overdue requests go first, the oldest of them before all; so packing delays nobody by more than a bin once its
-//   time has come. They keep the queue's order, which is the order of arrival in it.
+// - The longest that fits goes in, then the longest that fits into what is left: bin after bin that is first-fit
+//   decreasing over the whole queue, at a cost in proportion to the bin alone (the queue is kept in order of length).
+// - Urgent requests come first, the earliest due before all: the whole bin is theirs while one bin holds all of them,
+//   so packing and priorities delay nobody by more than a bin once its time has come. When more are urgent than a bin
+//   holds, half of it is: then there is not room for all, and the other half still goes by priority.
+// - The rest of the bin goes by priority; among equals the tenant that was served least is next (core_queue.c).
+// - A node with nothing outstanding gets a bin at once: work is never held back from an idle node. A node that is busy
+//   gets its next bins (up to bins_ahead) only when they are large enough to be worth a pass, or somebody in them is
+//   urgent: so that it need not wait between passes, and bins have time to fill.
 // - What a node's prefix cache is likely to hold does not count against the bin's capacity, and a request waits for the
 //   node that holds more of it than others, as long as it has less to compute before and with it than they.
 // - A request over the capacity of a bin has one of its own; the node computes it in chunks.
@@ -18,37 +22,28 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "router/pack.h"
 
-struct candidate {
-    struct request *r;
-    int rows, blocks;
-    int order; // in the queue
-    int bin;   // of the packing
+// So many requests (or tenants) that do not fit are looked at for one bin, then it is left as it is: a queue full of
+// what this node cannot hold must not cost the time of looking through it again and again.
+enum {
+    MISFITS_MAX = 2048,
+    ELSEWHERE = 16,   // looks that finding out about another node's cache counts as
+    LONGER_MAX = 256, // requests that would fit only with what is cached of them: so many are looked at
 };
 
 // A bin being filled for one node.
 struct filling {
+    const struct core *core;
+    const struct core_node *node;
     struct request **requests;
-    int n;
+    int n, capacity;
     int64_t rows, room;
     int slots;      // sequences the node can still take
     int64_t blocks; // KV blocks it can still take
-    bool overdue;   // has one
+    int misfits;    // that may still be looked at
+    int longer;     // likewise
+    bool urgent;    // has one
 };
-
-static bool take(struct filling *f, const struct candidate *candidate)
-{
-    if (f->slots == 0 || candidate->blocks > f->blocks) return false;
-    if (candidate->rows > f->room && f->n > 0) return false; // over the capacity: only alone
-    f->requests[f->n++] = candidate->r;
-    f->rows += candidate->rows;
-    f->room -= candidate->rows;
-    f->slots--;
-    f->blocks -= candidate->blocks;
-    f->overdue |= candidate->r->overdue;
-    return true;
-}
 
 static int64_t blocks_left(const struct core_node *node)
 {
@@ -63,7 +58,7 @@ static int blocks_of(const struct request *r, const struct core_node *node)
 // Another node will be done with the request sooner, since it need not compute all of it.
 static bool better_elsewhere(const struct core *c, const struct core_node *node, const struct request *r)
 {
-    if (r->overdue) return false;
+    if (r->urgent) return false;
     int64_t rows = core_request_rows_on(r, node);
     for (const struct core_node *other = c->nodes; other; other = other->next) {
         if (other == node || other->hello.role != node->hello.role || !other->prefixes) continue;
@@ -76,116 +71,95 @@ static bool better_elsewhere(const struct core *c, const struct core_node *node,
     return false;
 }
 
-// The arrival batch of a request that is in none yet: it and those behind it.
-static void open_batch(struct core *c, struct request *first)
+static bool is_full(const struct filling *f)
 {
-    c->last_batch++;
-    int n = 0;
-    for (struct request *r = first; r && n < c->options.batch_requests; r = r->next) {
-        if (r->batch) continue;
-        r->batch = c->last_batch;
-        n++;
+    return f->room <= 0 || f->slots == 0 || f->misfits <= 0;
+}
+
+static bool fits(struct filling *f, const struct request *r)
+{
+    // Over the capacity: only alone.
+    bool room = f->n == 0 || core_request_rows_on(r, f->node) <= f->room;
+    if (room && core_node_can_hold(f->node, r) && blocks_of(r, f->node) <= f->blocks) {
+        if (!better_elsewhere(f->core, f->node, r)) return true;
+        f->misfits -= ELSEWHERE;
     }
+    f->misfits--;
+    return false;
 }
 
-// The requests of the queue that the node can take now and the policy lets share a bin.
-static int collect(struct core *c, const struct core_pool *pool, const struct core_node *node,
-                   struct candidate *candidates)
+static void take(struct filling *f, struct request *r)
 {
-    int n = 0, order = 0;
-    for (struct request *r = pool->queue.first; r; r = r->next, order++) {
-        if (!core_node_can_hold(node, r)) continue;
-        struct candidate candidate = {r, core_request_rows_on(r, node), blocks_of(r, node), order, 0};
-        if (candidate.blocks > blocks_left(node) || better_elsewhere(c, node, r)) continue;
-        if (c->options.policy == BIN_BATCH) {
-            if (n == 0 && !r->batch) open_batch(c, r);
-            if (n > 0 && r->batch != candidates[0].r->batch) continue;
-        }
-        candidates[n++] = candidate;
-        if (c->options.policy == BIN_NONE) break;
+    int rows = core_request_rows_on(r, f->node);
+    MEM_GROW(f->requests, f->n, f->capacity);
+    f->requests[f->n++] = r;
+    f->rows += rows;
+    f->room -= rows;
+    f->slots--;
+    f->blocks -= blocks_of(r, f->node);
+    f->urgent |= r->urgent;
+    core_queue_pick(r);
+}
+
+static void fill_urgent(const struct core_pool *pool, struct filling *f)
+{
+    int64_t share = pool->urgent_tokens <= f->room ? f->room : f->room / 2;
+    for (struct request *r = pool->urgent.first; r && f->rows < share && !is_full(f); r = r->next)
+        if (fits(f, r)) take(f, r);
+}
+
+// The longest of the tenant's that is over the room, but for what the node's prefix cache holds of it; NULL: none.
+static struct request *longest_cached(struct filling *f, const struct core_share *share)
+{
+    struct request *r = f->node->prefixes && f->n ? length_index_longest(&share->waiting, INT_MAX) : NULL;
+    for (; r && core_request_rows(r) > f->room && f->longer > 0; f->longer--) {
+        if (core_request_rows_on(r, f->node) <= f->room && fits(f, r)) return r;
+        r = length_index_next(&share->waiting, r);
     }
-    return n;
+    return NULL;
 }
 
-static int compare(int64_t a, int64_t b)
+// The longest of the tenant's that fits; NULL: none.
+static struct request *longest_fitting(struct filling *f, const struct core_share *share)
 {
-    return (a > b) - (a < b);
+    struct request *r = longest_cached(f, share);
+    if (r) return r;
+    int64_t rows = f->n ? f->room : INT_MAX;
+    if (f->node->hello.role == NODE_WORKER) {
+        int64_t entries = f->blocks * f->node->hello.block_tokens;
+        if (entries < rows) rows = entries;
+    }
+    r = length_index_longest(&share->waiting, rows);
+    while (r && !fits(f, r))
+        r = f->misfits > 0 ? length_index_next(&share->waiting, r) : NULL;
+    return r;
 }
 
-static int by_priority_then_length(const void *left, const void *right)
+static void fill_level(struct core_level *level, struct filling *f)
 {
-    const struct candidate *a = left, *b = right;
-    int by = compare(b->r->priority, a->r->priority);
-    if (!by) by = compare(b->rows, a->rows);
-    return by ? by : compare(a->order, b->order);
-}
-
-static int by_priority_then_order(const void *left, const void *right)
-{
-    const struct candidate *a = left, *b = right;
-    int by = compare(b->r->priority, a->r->priority);
-    return by ? by : compare(a->order, b->order);
-}
-
-// Somebody is overdue: they in their order, then the others by priority, the longest that fits first.
-static void fill_overdue_first(struct candidate *candidates, int n, struct filling *f)
-{
-    int rest = 0;
-    for (int i = 0; i < n && f->room > 0 && f->slots > 0; i++) {
-        if (candidates[i].r->overdue) {
-            take(f, &candidates[i]);
+    struct core_share *aside = NULL;
+    while (level->n && !is_full(f)) {
+        struct core_share *share = level->heap[0];
+        struct request *r = longest_fitting(f, share);
+        if (r) {
+            take(f, r);
         } else {
-            candidates[rest++] = candidates[i];
+            f->misfits--;
+            core_share_leave(share);
+            share->aside = aside;
+            aside = share;
         }
     }
-    if (f->room <= 0 || f->slots == 0) return;
-    qsort(candidates, (size_t)rest, sizeof *candidates, by_priority_then_length);
-    for (int i = 0; i < rest; i++)
-        take(f, &candidates[i]);
+    for (; aside; aside = aside->aside)
+        core_share_enter(aside);
 }
 
-// What decides between two bins of a packing: the highest priority in them, then their fill, then who came first.
-struct bin_value {
-    int32_t priority;
-    int64_t rows;
-    int order;
-};
-
-static bool better(const struct bin_value *a, const struct bin_value *b)
+static void fill(const struct core *c, struct core_pool *pool, struct filling *f)
 {
-    if (a->priority != b->priority) return a->priority > b->priority;
-    if (a->rows != b->rows) return a->rows > b->rows;
-    return a->order < b->order;
-}
-
-// Packs all candidates; the best bin's come first in candidates[], by priority; returns how many those are.
-static int pack_and_choose(struct candidate *candidates, int n, int capacity)
-{
-    int32_t *rows = mem_alloc_array((size_t)n, sizeof *rows), *bin_of = mem_alloc_array((size_t)n, sizeof *bin_of);
-    for (int i = 0; i < n; i++) // one over the capacity fills a bin: as if it had just that length
-        rows[i] = candidates[i].rows < capacity ? candidates[i].rows : capacity;
-    int n_bins = pack_items(rows, n, capacity, PACK_BEST_FIT, bin_of);
-    struct bin_value *values = mem_alloc_array((size_t)n_bins, sizeof *values);
-    for (int b = 0; b < n_bins; b++)
-        values[b] = (struct bin_value){INT32_MIN, 0, INT_MAX};
-    for (int i = 0; i < n; i++) {
-        struct bin_value *value = &values[bin_of[i]];
-        if (candidates[i].r->priority > value->priority) value->priority = candidates[i].r->priority;
-        if (candidates[i].order < value->order) value->order = candidates[i].order;
-        value->rows += rows[i];
-    }
-    int best = 0, n_best = 0;
-    for (int b = 1; b < n_bins; b++) {
-        if (better(&values[b], &values[best])) best = b;
-    }
-    for (int i = 0; i < n; i++) {
-        if (bin_of[i] == best) candidates[n_best++] = candidates[i];
-    }
-    free(values);
-    free(bin_of);
-    free(rows);
-    qsort(candidates, (size_t)n_best, sizeof *candidates, by_priority_then_order);
-    return n_best;
+    core_queue_open(c, pool);
+    fill_urgent(pool, f);
+    for (int level = PRIORITY_LEVELS - 1; level >= 0 && !is_full(f); level--)
+        fill_level(&pool->levels[level], f);
 }
 
 static void hand_over(struct core *c, struct core_pool *pool, struct core_node *node, const struct filling *f,
@@ -201,9 +175,9 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
     pool->totals.items += (uint64_t)f->n;
     pool->totals.tokens += (uint64_t)f->rows;
     pool->totals.capacity_tokens += (uint64_t)capacity;
-    log_debug("bin_out bin=%llu node=%s items=%d tokens=%lld capacity=%lld overdue=%s left=%d",
+    log_debug("bin_out bin=%llu node=%s items=%d tokens=%lld capacity=%lld urgent=%s left=%d",
               (unsigned long long)bin->id, node->hello.node_id, f->n, (long long)f->rows, (long long)capacity,
-              f->overdue ? "yes" : "no", pool->queue.count);
+              f->urgent ? "yes" : "no", core_pool_waiting(pool));
     void (*send)(void *, uint64_t, struct request *const *, int) =
         pool->role == NODE_WORKER ? c->ops.send_prefill_bin : c->ops.send_score_bin;
     send(node->link, bin->id, f->requests, f->n);
@@ -214,29 +188,25 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
 // Hands one bin to the node, if there is one that should not wait.
 static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_node *node, int64_t now_us)
 {
-    int capacity = node->hello.token_budget;
     // Waiting makes a bin fuller only where it may be filled with what comes later.
-    int64_t enough = node->bins && c->options.policy == BIN_DATASET ? (capacity + 1) / 2 : 1;
-    if (pool->tokens < enough && !pool->overdue) return false;
-    struct filling f = {
-        .room = capacity, .slots = node->hello.max_seqs - node->requests.count, .blocks = blocks_left(node)};
-    struct candidate *candidates = mem_alloc_array((size_t)pool->queue.count, sizeof *candidates);
-    int n = collect(c, pool, node, candidates);
-    bool overdue = false;
-    for (int i = 0; i < n && !overdue; i++)
-        overdue = candidates[i].r->overdue;
-    f.requests = mem_alloc_array((size_t)n, sizeof *f.requests);
-    if (overdue) {
-        fill_overdue_first(candidates, n, &f);
-    } else if (n) {
-        n = pack_and_choose(candidates, n, capacity);
-        for (int i = 0; i < n; i++)
-            take(&f, &candidates[i]);
+    int64_t enough = node->bins && c->options.policy == BIN_DATASET ? (node->hello.token_budget + 1) / 2 : 1;
+    if (pool->tokens < enough && !pool->urgent.count) return false;
+    struct filling f = {.core = c,
+                        .node = node,
+                        .room = node->hello.token_budget,
+                        .slots = node->hello.max_seqs - node->requests.count,
+                        .blocks = blocks_left(node),
+                        .misfits = MISFITS_MAX,
+                        .longer = LONGER_MAX};
+    fill(c, pool, &f);
+    bool worth = f.n && (f.urgent || f.rows >= enough || f.slots == 0);
+    if (worth) {
+        hand_over(c, pool, node, &f, now_us);
+    } else {
+        while (f.n)
+            core_queue_put_back(f.requests[--f.n]);
     }
-    bool worth = f.n && (f.overdue || f.rows >= enough || f.slots == 0);
-    if (worth) hand_over(c, pool, node, &f, now_us);
     free(f.requests);
-    free(candidates);
     return worth;
 }
 
@@ -244,10 +214,10 @@ static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_nod
 // go on for ever.
 static void reserve(struct core *c)
 {
-    struct request *r = c->pools[NODE_WORKER].queue.first;
-    while (r && r->overdue && !core_pool_can_hold(c, NODE_WORKER, r))
+    struct request *r = c->pools[NODE_WORKER].urgent.first;
+    while (r && !core_pool_can_hold(c, NODE_WORKER, r))
         r = r->next;
-    if (!r || !r->overdue) {
+    if (!r) {
         c->starved = NULL;
         return;
     }
@@ -287,7 +257,7 @@ void core_hand_out(struct core *c, int64_t now_us)
         struct core_pool *pool = &c->pools[role];
         for (struct core_node *node = c->nodes; node; node = node->next)
             node->passed = false;
-        while (pool->queue.count) {
+        while (core_pool_waiting(pool)) {
             if (role == NODE_WORKER) reserve(c);
             struct core_node *node = next_node(c, role);
             if (!node) break;

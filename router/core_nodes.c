@@ -68,12 +68,15 @@ static void after_closing(struct core *c, enum node_role role, int64_t now_us)
     struct core_pool *pool = &c->pools[role];
     pool->nodes--;
     if (role == NODE_WORKER) c->workers_gone_us = now_us;
-    for (struct request *r = pool->queue.first, *next; r; r = next) {
-        next = r->next;
-        if (role == NODE_SPECULATOR && !core_pool_can_hold(c, role, r)) {
-            core_request_unscorable(c, r, pool->nodes ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
-        } else if (role == NODE_WORKER) {
-            core_request_retime(c, r); // the time of grace begins
+    const struct request_list *lists[] = {&pool->urgent, &pool->queue};
+    for (int i = 0; i < 2; i++) {
+        for (struct request *r = lists[i]->first, *next; r; r = next) {
+            next = r->next;
+            if (role == NODE_SPECULATOR && !core_pool_can_hold(c, role, r)) {
+                core_request_unscorable(c, r, pool->nodes ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
+            } else if (role == NODE_WORKER) {
+                core_request_retime(c, r); // the time of grace begins
+            }
         }
     }
     core_update_ready(c);

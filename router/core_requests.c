@@ -16,6 +16,9 @@
 // A request under which this many groups went away in a row, without one new token, is likely what kills them.
 enum { LOSSES_MAX = 5 };
 
+// What a generated token counts in its tenant's account, beside one for a token that is read (as arXiv 2401.00588).
+enum { OUTPUT_WEIGHT = 2 };
+
 static bool on_worker(const struct request *r)
 {
     return r->node && r->node->hello.role == NODE_WORKER;
@@ -83,22 +86,35 @@ static int64_t grace_end_us(const struct core *c, const struct request *r)
     return since_us + c->options.worker_grace_us;
 }
 
+// Under the other policies what came first goes first anyhow.
+static bool may_become_urgent(const struct core *c, const struct request *r)
+{
+    return r->list && !r->node && !r->urgent && c->options.policy == BIN_DATASET;
+}
+
 void core_request_retime(struct core *c, struct request *r)
 {
     int64_t due_us = INT64_MAX;
     if (r->usage.completion_tokens == 0) sooner(&due_us, r->ttft_deadline_us);
     if (r->state == REQUEST_SCORING) sooner(&due_us, r->score_deadline_us);
-    if (r->list && !r->node && !r->overdue) sooner(&due_us, r->state_since_us + c->options.max_wait_us);
+    if (may_become_urgent(c, r)) sooner(&due_us, r->due_us);
     if (r->state == REQUEST_READY && !core_pool_can_hold(c, NODE_WORKER, r)) sooner(&due_us, grace_end_us(c, r));
     request_timers_set(&c->timers, r, due_us);
 }
 
 // --- lists and accounts
 
+static void count_waiting(struct core *c, const struct request *r, int sign)
+{
+    struct waiting *waiting = &c->waiting[core_priority_class(r->priority)];
+    waiting->requests += sign;
+    waiting->tokens += sign * (int64_t)r->n_tokens;
+}
+
 void core_request_admit(struct core *c, struct request *r)
 {
     request_table_add(&c->table, r);
-    c->waiting_tokens += r->n_tokens;
+    count_waiting(c, r, 1);
     c->totals.prompt_tokens += (uint64_t)r->n_tokens;
 }
 
@@ -114,11 +130,6 @@ static void settle_bin(struct request *r)
     free(bin);
 }
 
-static struct core_pool *queue_of(struct core *c, const struct request *r)
-{
-    return &c->pools[r->state == REQUEST_SCORING ? NODE_SPECULATOR : NODE_WORKER];
-}
-
 void core_request_leave(struct core *c, struct request *r, int64_t now_us)
 {
     charge(r, now_us);
@@ -127,38 +138,21 @@ void core_request_leave(struct core *c, struct request *r, int64_t now_us)
         r->node->kv_blocks -= r->kv_blocks;
         if (on_worker(r)) {
             c->running--;
-            c->waiting_tokens += r->n_tokens;
+            count_waiting(c, r, 1);
         }
         r->node = NULL;
         r->kv_blocks = 0;
+        request_list_remove(r);
     } else if (r->list) {
-        struct core_pool *pool = queue_of(c, r);
-        pool->tokens -= core_request_rows(r);
-        pool->overdue -= r->overdue;
+        core_queue_remove(c, r);
     }
     if (c->starved == r) c->starved = NULL;
-    r->overdue = false;
-    r->batch = 0;
-    request_list_remove(r);
-}
-
-static void set_overdue(struct core *c, struct request *r)
-{
-    r->overdue = true;
-    queue_of(c, r)->overdue++;
 }
 
 static void enqueue(struct core *c, struct request *r)
 {
-    struct core_pool *pool = queue_of(c, r);
-    pool->tokens += core_request_rows(r);
-    // Who was on a node already has waited before: ahead of everyone, and in the next bin.
-    if (r->losses) {
-        request_list_prepend(&pool->queue, r);
-        set_overdue(c, r);
-    } else {
-        request_list_append(&pool->queue, r);
-    }
+    r->due_us = r->state_since_us + c->options.max_wait_us;
+    core_queue_add(c, r);
     core_request_retime(c, r);
 }
 
@@ -173,7 +167,7 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
         r->packed_us = now_us;
         r->kv_blocks = core_request_blocks(r, node);
         c->running++;
-        c->waiting_tokens -= r->n_tokens;
+        count_waiting(c, r, -1);
     }
     r->node = node;
     r->bin = bin;
@@ -217,7 +211,8 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     core_request_leave(c, r, now_us);
     request_timers_set(&c->timers, r, INT64_MAX);
     request_table_remove(&c->table, r);
-    c->waiting_tokens -= r->n_tokens;
+    core_share_release(c, r);
+    count_waiting(c, r, -1);
     r->timing.total_us = now_us - r->arrived_us;
     switch (reason) {
     case FINISH_REASON_STOP:
@@ -427,6 +422,7 @@ static bool take_tokens(struct core *c, struct request *r, const struct sequence
     bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, result->n_tokens, &used);
     if (stopped && used >= 0 && used < result->n_tokens) r->usage.completion_tokens = before + used;
     c->totals.completion_tokens += (uint64_t)(r->usage.completion_tokens - before);
+    core_share_charge(r->share, OUTPUT_WEIGHT * (r->usage.completion_tokens - before));
     r->node->tokens_out += (uint64_t)result->n_tokens;
     return stopped;
 }
@@ -485,6 +481,6 @@ void core_request_due(struct core *c, struct request *r, int64_t now_us)
                           now_us);
         return;
     }
-    if (r->list && !r->node && !r->overdue && r->state_since_us + c->options.max_wait_us <= now_us) set_overdue(c, r);
+    if (may_become_urgent(c, r) && r->due_us <= now_us) core_queue_make_urgent(core_queue_of(c, r), r);
     core_request_retime(c, r);
 }

@@ -151,6 +151,30 @@ static void fill_bins(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
     m->capacity_tokens = bins->capacity_tokens;
 }
 
+// The messages and their list in one block, which is to be freed.
+static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
+{
+    Forepack__V1__SkipCount **list = mem_alloc(SKIP_COUNT * (sizeof *list + sizeof **list));
+    Forepack__V1__SkipCount *items = (void *)(list + SKIP_COUNT);
+    for (int reason = 0; reason < SKIP_COUNT; reason++) {
+        list[reason] = &items[reason];
+        forepack__v1__skip_count__init(list[reason]);
+        list[reason]->reason = (char *)skip_reason_name((enum skip_reason)reason);
+        list[reason]->requests = totals->skipped[reason];
+    }
+    return list;
+}
+
+static void fill_class(const struct class_status *status, enum queue_class queue_class, Forepack__V1__QueueClass *m)
+{
+    forepack__v1__queue_class__init(m);
+    m->name = (char *)queue_class_name(queue_class);
+    m->waiting = (uint32_t)status->waiting;
+    m->waiting_tokens = (uint64_t)status->waiting_tokens;
+    m->capacity_requests = (uint32_t)status->max_requests;
+    m->capacity_tokens = (uint64_t)status->max_tokens;
+}
+
 static void fill_totals(const struct core_totals *totals, Forepack__V1__Totals *m)
 {
     forepack__v1__totals__init(m);
@@ -184,11 +208,20 @@ static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
     queue.running = (uint32_t)status.running;
     queue.capacity_requests = (uint32_t)front->max_queue_requests;
     queue.capacity_tokens = (uint64_t)front->max_queue_tokens;
+    Forepack__V1__QueueClass classes[QUEUE_CLASSES], *class_list[QUEUE_CLASSES];
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        class_list[k] = &classes[k];
+        fill_class(&status.classes[k], (enum queue_class)k, &classes[k]);
+    }
+    queue.classes = class_list;
+    queue.n_classes = QUEUE_CLASSES;
     Forepack__V1__PackInfo score_bins, prefill_bins;
     fill_bins(&status.score_bins, &score_bins);
     fill_bins(&status.prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
     fill_totals(&status.totals, &totals);
+    totals.prefill_skipped = skip_messages(&status.totals) + 1; // but SKIP_NONE
+    totals.n_prefill_skipped = SKIP_COUNT - 1;
 
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
     info.ready = status.ready;
@@ -202,6 +235,7 @@ static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
     info.prefill_bins = &prefill_bins;
     info.totals = &totals;
     front_answer(call, &info.base);
+    free(totals.prefill_skipped - 1);
     free(list);
     free(nodes);
     core_status_fini(&status);

@@ -13,9 +13,9 @@
 #include "router/front.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *log_level;
+    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *log_level;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
-    int64_t min_tokens, tail_tokens, bins_ahead, batch_requests, drain_ms, max_message_mb;
+    int64_t min_tokens, tail_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms, max_message_mb;
 } o;
 
 // clang-format off
@@ -39,8 +39,12 @@ static const struct option options[] = {
      .min = 1, .max = 10000000, .unit = "requests", .help = "waiting requests; more are refused"},
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens", .help = "prompt tokens of waiting requests; more are refused"},
+    {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 50,
+     .unit = "%", .help = "of both, kept free by priority below 0 for 0 and above, and by 0 for above 0"},
+    {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights,
+     .help = "NAME=W,...: shares of tenants among requests of one priority; others weigh 1"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "500", .max = 3600000,
-     .unit = "ms", .help = "a request older than this goes into the next bin first"},
+     .unit = "ms", .help = "a request that waited this long goes into the next bin, whatever its priority"},
     {.name = "bins-ahead", .type = OPTION_INT, .value = &o.bins_ahead, .default_text = "2", .min = 1, .max = 64,
      .unit = "bins", .help = "handed to a node before it answered the first"},
     {.name = "policy", .type = OPTION_CHOICE, .value = &o.policy, .default_text = "dataset",
@@ -86,6 +90,28 @@ static const char *base_name(const char *path)
 static enum bin_policy policy_of(const char *name)
 {
     return strcmp(name, "none") == 0 ? BIN_NONE : strcmp(name, "batch") == 0 ? BIN_BATCH : BIN_DATASET;
+}
+
+// NAME=W,NAME=W: the names are parts of `text`, which is cut up.
+static enum status read_weights(char *text, struct tenant_weight **weights_p, int *n_p)
+{
+    int n = 0, capacity = 0;
+    struct tenant_weight *weights = NULL;
+    for (char *rest = text, *part; (part = strsep(&rest, ","));) {
+        char *equals = strrchr(part, '='), *end = "";
+        double weight = equals ? strtod(equals + 1, &end) : 0;
+        if (!equals || equals == part || *end || !(weight >= 0.001 && weight <= 1000)) {
+            free(weights);
+            return status_fail(STATUS_INVALID, "--tenant-weights: \"%s\": must be NAME=W with W from 0.001 to 1000",
+                               part);
+        }
+        *equals = 0;
+        MEM_GROW(weights, n, capacity);
+        weights[n++] = (struct tenant_weight){part, weight};
+    }
+    *weights_p = weights;
+    *n_p = n;
+    return STATUS_OK;
 }
 
 static enum status open_front(struct front *front)
@@ -173,9 +199,14 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
 
     struct front front = {0};
-    if (open_front(&front) != STATUS_OK) {
+    char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
+    struct tenant_weight *weights = NULL;
+    int n_weights = 0;
+    if (read_weights(weights_text, &weights, &n_weights) != STATUS_OK || open_front(&front) != STATUS_OK) {
         log_error("%s", status_message());
         close_front(&front);
+        free(weights);
+        free(weights_text);
         options_free(options);
         return 2;
     }
@@ -184,6 +215,9 @@ int main(int argc, char **argv)
     const struct core_options core_options = {
         .max_queue_requests = (int)o.max_queue_requests,
         .max_queue_tokens = o.max_queue_tokens,
+        .queue_reserve_percent = (int)o.queue_reserve,
+        .tenant_weights = weights,
+        .n_tenant_weights = n_weights,
         .max_wait_us = o.max_wait_ms * 1000,
         .score_timeout_us = o.score_timeout_ms * 1000,
         .worker_grace_us = o.worker_grace_ms * 1000,
@@ -231,6 +265,8 @@ int main(int argc, char **argv)
     core_destroy(core);
     rpc_shutdown();
     close_front(&front);
+    free(weights);
+    free(weights_text);
     free(address);
     options_free(options);
     log_info("stopped");

@@ -57,7 +57,7 @@ struct request *request_create(void)
 void request_free(struct request *r)
 {
     if (!r) return;
-    assert(!r->list && !r->node && !r->bin && r->timer_index < 0);
+    assert(!r->list && !r->node && !r->bin && !r->share && r->timer_index < 0);
     free(r->id);
     free(r->tokens);
     free(r->pinned);

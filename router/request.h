@@ -33,14 +33,14 @@ const char *request_state_name(enum request_state state);
 
 // Why a request was not speculated; the label of prefill_skipped_total{reason}.
 enum skip_reason {
-    SKIP_NONE,       // it was
-    SKIP_OFF,        // the client said so
-    SKIP_KEEP_ALL,   // keep_rate 1
-    SKIP_SHORT,      // fewer than min_tokens, under auto
-    SKIP_NO_NODE,    // no speculator is attached                 (degraded, under on and auto)
-    SKIP_TOO_LONG,   // over every speculator's context           (degraded)
-    SKIP_TIMEOUT,    // no answer in time                         (degraded)
-    SKIP_LOST,       // the speculator went away or failed        (degraded)
+    SKIP_NONE,     // it was
+    SKIP_OFF,      // the client said so
+    SKIP_KEEP_ALL, // keep_rate 1
+    SKIP_SHORT,    // fewer than min_tokens, under auto
+    SKIP_NO_NODE,  // no speculator is attached                 (degraded, under on and auto)
+    SKIP_TOO_LONG, // over every speculator's context           (degraded)
+    SKIP_TIMEOUT,  // no answer in time                         (degraded)
+    SKIP_LOST,     // the speculator went away or failed        (degraded)
     SKIP_COUNT
 };
 const char *skip_reason_name(enum skip_reason reason);
@@ -73,49 +73,52 @@ struct request_sink {
     bool (*tokens)(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p);
     // The end, exactly once; `status` and `message` tell why for ERROR and CANCELLED. For a score-only request, `kept`
     // and `importance` hold the answer. The request is freed afterwards: copy what is needed.
-    void (*done)(void *user, const struct request *r, enum finish_reason reason, enum status status, const char *message);
+    void (*done)(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                 const char *message);
     void *user;
 };
 
 struct request {
-    uint64_t number;            // unique in this process, given by request_create(); names it on the cluster protocol
-    char *id;                   // the client's, or made by the service; owned
-    enum request_state state;   // written by request_set_state only
+    uint64_t number;          // unique in this process, given by request_create(); names it on the cluster protocol
+    char *id;                 // the client's, or made by the service; owned
+    enum request_state state; // written by request_set_state only
 
     // From the client, constant after TOKENISED.
-    int32_t *tokens;            // [n_tokens] the whole prompt; owned
+    int32_t *tokens; // [n_tokens] the whole prompt; owned
     int n_tokens;
-    struct sampling sampling;   // resolved: max_tokens is set
+    struct sampling sampling; // resolved: max_tokens is set
     struct prefill prefill;
     struct token_range *pinned; // kept whatever their score; owned
     int n_pinned;
-    bool score_only;            // a Score call: ends when the speculator has answered
+    bool score_only; // a Score call: ends when the speculator has answered
     bool want_importance;
     int32_t priority;
-    char *tenant;               // owned, may be NULL
+    char *tenant; // owned, may be NULL
     int64_t arrived_us;
-    int64_t ttft_deadline_us;   // on clock_now_us(); INT64_MAX: none
+    int64_t ttft_deadline_us; // on clock_now_us(); INT64_MAX: none
     struct request_sink sink;
 
     // The core's.
-    struct token_range *kept;   // ascending, not touching; owned. NULL until READY
+    struct token_range *kept; // ascending, not touching; owned. NULL until READY
     int n_kept_ranges;
-    float *importance;          // [n_tokens] or NULL; owned
-    uint64_t *prefix;         // [n_prefix] the chain of what its next pass reads, see prefix_index.h; owned
+    float *importance; // [n_tokens] or NULL; owned
+    uint64_t *prefix;  // [n_prefix] the chain of what its next pass reads, see prefix_index.h; owned
     int n_prefix;
-    int32_t *output;            // [usage.completion_tokens] generated so far; owned
+    int32_t *output; // [usage.completion_tokens] generated so far; owned
     int output_capacity;
     enum skip_reason skip;
-    struct core_node *node;     // the node it is on, or NULL
-    struct core_bin *bin;       // the outstanding bin it is in, or NULL
-    int bin_tokens;             // rows it takes in a bin
-    int kv_blocks;              // what it is expected to need on its node
-    bool overdue;               // waited max_wait in its queue: first in the next bin
-    uint64_t batch;             // of BIN_BATCH, in this queue; 0: not in one yet
-    int losses;                 // nodes lost under it since its last token
+    struct core_node *node;   // the node it is on, or NULL
+    struct core_bin *bin;     // the outstanding bin it is in, or NULL
+    int bin_tokens;           // rows it takes in a bin
+    int kv_blocks;            // what it is expected to need on its node
+    int64_t due_us;           // in a queue: when it should be handed out at the latest; 0: at once
+    bool urgent;              // that time has come: into the next bin, whatever its priority
+    bool indexed;             // may be packed: in the length index of its share
+    struct core_share *share; // its tenant's, in the pool it is in or was in last
+    int losses;               // nodes lost under it since its last token
     int64_t state_since_us, scored_us, packed_us, first_token_us;
     int64_t score_deadline_us;
-    int64_t charged_us;         // `timing` accounts for all time up to here
+    int64_t charged_us; // `timing` accounts for all time up to here
     struct request_usage usage;
     struct request_timing timing;
 
@@ -123,8 +126,10 @@ struct request {
     struct request_list *list;
     struct request *prev, *next;
     struct request *number_next, *id_next;
+    struct request *shorter, *longer; // and in length_index.h
+    int index_rows;
     int64_t timer_us;
-    int timer_index;            // -1: no timer
+    int timer_index; // -1: no timer
 };
 
 struct request *request_create(void); // any thread

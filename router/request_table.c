@@ -32,6 +32,11 @@ void request_list_prepend(struct request_list *list, struct request *r)
     insert(list, r, NULL, list->first);
 }
 
+void request_list_insert(struct request_list *list, struct request *r, struct request *after)
+{
+    insert(list, r, after, after ? after->next : list->first);
+}
+
 void request_list_remove(struct request *r)
 {
     struct request_list *list = r->list;
@@ -57,12 +62,17 @@ static struct request **number_bucket(const struct request_table *table, uint64_
     return &table->by_number[mix(number) & (table->buckets - 1)];
 }
 
-static struct request **id_bucket(const struct request_table *table, const char *id)
+uint64_t request_table_hash(const struct request_table *table, const char *text)
 {
     uint64_t hash = table->seed;
-    for (; *id; id++)
-        hash = mix(hash ^ (unsigned char)*id);
-    return &table->by_id[hash & (table->buckets - 1)];
+    for (; *text; text++)
+        hash = mix(hash ^ (unsigned char)*text);
+    return hash;
+}
+
+static struct request **id_bucket(const struct request_table *table, const char *id)
+{
+    return &table->by_id[request_table_hash(table, id) & (table->buckets - 1)];
 }
 
 static void link_in(struct request_table *table, struct request *r)

@@ -15,6 +15,7 @@ struct request_list {
 };
 void request_list_append(struct request_list *list, struct request *r);
 void request_list_prepend(struct request_list *list, struct request *r);
+void request_list_insert(struct request_list *list, struct request *r, struct request *after); // NULL: first
 void request_list_remove(struct request *r); // from the list it is in, if any
 
 struct request_table {
@@ -24,6 +25,8 @@ struct request_table {
     uint64_t seed; // ids come from clients: nobody shall aim at one bucket
 };
 void request_table_init(struct request_table *table);
+// Of a string that comes from clients, with the table's seed.
+uint64_t request_table_hash(const struct request_table *table, const char *text);
 void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);

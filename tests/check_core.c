@@ -435,7 +435,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
-    ck_assert(waiting->r->overdue);
+    ck_assert(waiting->r->urgent);
     core_draining(f.c, w->node, f.now_us);
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(waiting->ends, 0);
@@ -518,6 +518,42 @@ START_TEST(the_queue_is_bounded)
     ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
     struct core_status status = fixture_status(&f);
     ck_assert(status.waiting == 3 && status.running == 1);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
+{
+    f.options.max_queue_requests = 10;
+    f.options.max_queue_tokens = 1000;
+    f.options.queue_reserve_percent = 20;
+    fixture_stop(&f);
+    struct core_options options = f.options;
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.max_seqs = 1;
+    fixture_attach(&f, &hello);
+    fixture_send(&f, 10, 4); // keeps the group busy
+    int taken[3] = {0};
+    for (int priority = -1; priority <= 1; priority++) {
+        struct client *client;
+        do {
+            client = fixture_request(&f, 10, 4);
+            client->r->prefill.mode = PREFILL_OFF;
+            client->r->priority = priority * 100;
+            fixture_submit(&f, client);
+            taken[priority + 1] += client->ends == 0;
+        } while (!client->ends);
+        ck_ended(client, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
+        ck_assert(strstr(client->message, queue_class_name((enum queue_class)(priority + 1))));
+    }
+    ck_assert(taken[0] == 6 && taken[1] == 2 && taken[2] == 2);
+    struct core_status status = fixture_status(&f);
+    const struct class_status *low = &status.classes[QUEUE_LOW];
+    ck_assert(low->waiting == 6 && low->waiting_tokens == 60 && low->max_requests == 6 && low->max_tokens == 600);
+    ck_assert(status.waiting == 10 && status.classes[QUEUE_HIGH].max_requests == 10);
     core_status_fini(&status);
 }
 END_TEST
@@ -742,6 +778,7 @@ int main(void)
     tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
     tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
     tcase_add_test(tcase, the_queue_is_bounded);
+    tcase_add_test(tcase, each_class_leaves_room_in_the_queue_for_those_above);
     tcase_add_test(tcase, late_results_are_ignored);
     tcase_add_test(tcase, what_a_worker_group_says_is_checked);
     tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);

@@ -123,7 +123,7 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 }
 END_TEST
 
-START_TEST(the_fullest_bin_of_the_whole_queue_is_taken)
+START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 {
     struct fake_node *w = worker("w", 512);
     struct client *running[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
@@ -136,13 +136,10 @@ START_TEST(the_fullest_bin_of_the_whole_queue_is_taken)
         queue[i] = put(length[i], 0);
     }
     for (int left = 60; left;) {
-        int n_bins = pack_items(length, left, 512, PACK_BEST_FIT, bin_of), most = 0;
-        for (int b = 0; b < n_bins; b++) {
-            int rows = 0;
-            for (int i = 0; i < left; i++)
-                rows += bin_of[i] == b ? length[i] : 0;
-            if (rows > most) most = rows;
-        }
+        pack_items(length, left, 512, PACK_FIRST_FIT, bin_of);
+        int most = 0;
+        for (int i = 0; i < left; i++)
+            most += bin_of[i] == 0 ? length[i] : 0;
         if (most < 256) break; // the last crumbs wait for an idle node
         int bins = w->bins;
         fake_node_step(&f, w, running[0], 0, 1, FINISH_REASON_STOP);
@@ -245,9 +242,9 @@ START_TEST(no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin)
     struct client *awkward = fixture_send(&f, 300, 4), *stream[2] = {put(512, 3), put(200, 3)};
     int bins = 0;
     while (!awkward->r->node) {
-        bool overdue = awkward->r->overdue;
+        bool overdue = awkward->r->urgent;
         fixture_advance(&f, 30000);
-        overdue |= awkward->r->overdue;
+        overdue |= awkward->r->urgent;
         struct client *perfect = put(512, 3); // more important, and fuller
         int before = w->bins;
         finish(w, on[0]);
@@ -262,6 +259,146 @@ START_TEST(no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin)
     ck_assert_int_gt(bins, 30); // it did have to wait until then
     ck_assert_int_ge(f.now_us - awkward->r->arrived_us, SECOND);
     ck_assert(w->last_bin_rows == 500 && stream[1]->r->node); // the rest of its bin is not wasted
+}
+END_TEST
+
+// More is overdue than bins can hold: half of each is theirs, so who is important does not wait behind them all.
+START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *on[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)}, *low[40];
+    for (int i = 0; i < 40; i++)
+        low[i] = put(64, -1);
+    fixture_advance(&f, SECOND);
+    struct client *high[2] = {put(128, 5), put(120, 5)};
+    finish(w, on[0]);
+    ck_assert(fake_node_has(w, high[0]) && fake_node_has(w, high[1]));
+    for (int i = 0; i < 4; i++)
+        ck_assert(fake_node_has(w, low[i]));
+    ck_assert(w->last_bin_items == 6 && !low[4]->r->node);
+    finish(w, on[1]); // nobody else wants the other half
+    for (int i = 4; i < 12; i++)
+        ck_assert(fake_node_has(w, low[i]));
+}
+END_TEST
+
+// Everything of the bin that was handed out first is done.
+static void finish_oldest_bin(struct fake_node *w)
+{
+    struct client *in[64];
+    const struct core_bin *bin = fixture_find(&f, w->requests[0])->r->bin;
+    int n = 0;
+    for (int i = 0; i < w->n_requests; i++) {
+        struct client *client = fixture_find(&f, w->requests[i]);
+        if (client->r->bin == bin) in[n++] = client;
+    }
+    for (int i = 0; i < n; i++)
+        finish(w, in[i]);
+}
+
+// A stream of important short and long ones that fills every bin to the last row, and unimportant ones of awkward
+// lengths now and then, for which there is just room: none waits longer than max_wait and a bin.
+START_TEST(no_stream_starves_who_is_not_important)
+{
+    struct fake_node *w = worker("w", 512);
+    fixture_send(&f, 512, 4);
+    fixture_send(&f, 512, 4);
+    put(400, 8);
+    put(112, 8);
+    struct client *low = NULL;
+    int n_low = 0, n_late = 0;
+    for (int round = 0; round < 1000; round++) {
+        if (round % 50 == 7) {
+            if (low) {
+                ck_assert(low->ends == 1);
+                ck_assert_int_le(low->timing.pack_wait_us, SECOND + 50000); // a bin takes 50 ms here
+                n_late += low->timing.pack_wait_us >= SECOND;
+            }
+            low = put(1 + (round * 37) % 500, -8);
+            n_low++;
+        }
+        if (round % 50 != 40) { // the room
+            put(400, 8);
+            put(112, 8);
+        }
+        finish_oldest_bin(w);
+        fixture_advance(&f, 50000);
+    }
+    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream did keep them out until then
+}
+END_TEST
+
+static struct client *put_for(const char *tenant, int n_tokens, int priority)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    client->r->priority = priority;
+    client->r->tenant = mem_string(tenant);
+    fixture_submit(&f, client);
+    return client;
+}
+
+static int rows_of(const struct fake_node *w, struct client *const *clients, int n)
+{
+    int rows = 0;
+    for (int i = 0; i < n; i++)
+        rows += clients[i]->r && clients[i]->r->node == w->node ? clients[i]->r->n_tokens : 0;
+    return rows;
+}
+
+START_TEST(tenants_of_one_priority_share_by_tokens)
+{
+    fixture_stop(&f);
+    fixture_init(&f);
+    struct tenant_weight weights[] = {{"double", 2}};
+    f.options.tenant_weights = weights;
+    f.options.n_tenant_weights = 1;
+    f.options.max_wait_us = 1000 * (int64_t)SECOND;
+    f.options.bins_ahead = 8;
+    fixture_start(&f);
+    // One has flooded the queue with short requests; the others come later with a few, of any length.
+    struct node_hello hello = fixture_hello(NODE_WORKER, "small");
+    hello.max_seqs = 1;
+    fixture_attach(&f, &hello);
+    fixture_send(&f, 10, 4);
+    struct client *flood[200], *few[20], *twice[90];
+    for (int i = 0; i < 200; i++)
+        flood[i] = put_for("flood", 20 + i % 7, 0);
+    for (int i = 0; i < 20; i++)
+        few[i] = put_for("few", 60 + i, 0);
+    for (int i = 0; i < 90; i++)
+        twice[i] = put_for("double", 30 + i % 5, 0);
+    hello = fixture_hello(NODE_WORKER, "w");
+    hello.max_seqs = 1000;
+    struct fake_node *w = fixture_attach(&f, &hello); // eight bins: 4096 rows of about 9000
+    int a = rows_of(w, flood, 200), b = rows_of(w, few, 20), d = rows_of(w, twice, 90);
+    ck_assert_msg(abs(a + b + d - 4096) < 80, "%d + %d + %d", a, b, d);
+    ck_assert_msg(abs(a - b) < 120 && abs(d - 2 * b) < 240, "%d, %d, %d for the double", a, b, d);
+}
+END_TEST
+
+START_TEST(a_tenant_that_was_away_has_no_credit)
+{
+    struct fake_node *w = worker("w", 512);
+    struct client *on[2] = {put_for("steady", 512, 0), NULL};
+    fixture_advance(&f, 0);
+    on[1] = put_for("steady", 512, 0);
+    fixture_advance(&f, 0);
+    for (int i = 0; i < 20; i++) { // served alone all the time
+        struct client *next = put_for("steady", 512, 0);
+        finish(w, on[0]);
+        ck_assert(fake_node_has(w, next));
+        on[0] = on[1];
+        on[1] = next;
+    }
+    struct client *steady[8], *new[8];
+    for (int i = 0; i < 8; i++) {
+        steady[i] = put_for("steady", 256, 0);
+        new[i] = put_for("new", 256, 0);
+    }
+    finish(w, on[0]);
+    finish(w, on[1]);
+    ck_assert(rows_of(w, steady, 8) == 512 && rows_of(w, new, 8) == 512); // not all bins to the new one
 }
 END_TEST
 
@@ -537,12 +674,16 @@ int main(void)
     tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
-    tcase_add_test(tcase, the_fullest_bin_of_the_whole_queue_is_taken);
+    tcase_add_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing);
     tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
     tcase_add_test(tcase, priority_goes_before_fill);
     tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
     tcase_add_test(tcase, becoming_overdue_ends_the_wait_for_a_fuller_bin);
     tcase_add_test(tcase, no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin);
+    tcase_add_test(tcase, overdue_requests_beyond_a_bin_leave_half_of_it_to_priority);
+    tcase_add_test(tcase, no_stream_starves_who_is_not_important);
+    tcase_add_test(tcase, tenants_of_one_priority_share_by_tokens);
+    tcase_add_test(tcase, a_tenant_that_was_away_has_no_credit);
     tcase_add_test(tcase, a_group_is_not_given_more_than_its_kv_blocks_and_sequences);
     tcase_add_test(tcase, what_grows_on_a_group_counts);
     tcase_add_test(tcase, small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for);

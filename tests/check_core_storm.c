@@ -65,28 +65,73 @@ static void check_node(const struct core_node *node)
     ck_cheap(count <= node->hello.max_seqs);
 }
 
+static void check_index(const struct core_share *share, const struct request *r, int *count_p)
+{
+    if (!r) return;
+    ck_cheap(r->indexed && r->share == share && r->index_rows == core_request_rows(r));
+    if (r->shorter) ck_cheap(r->shorter->index_rows <= r->index_rows);
+    if (r->longer) ck_cheap(r->longer->index_rows >= r->index_rows);
+    ++*count_p;
+    check_index(share, r->shorter, count_p);
+    check_index(share, r->longer, count_p);
+}
+
+// Shares, their lengths and their heaps.
+static void check_levels(const struct core_pool *pool)
+{
+    int shares = 0, indexed = 0, in_heaps = 0, refs = 0;
+    for (size_t b = 0; b < pool->buckets; b++) {
+        for (const struct core_share *share = pool->shares[b]; share; share = share->next, shares++) {
+            const struct core_level *level = &pool->levels[share->level];
+            int count = 0;
+            check_index(share, share->waiting.root, &count);
+            ck_cheap(share->pool == pool && share->refs > 0 && count == share->waiting.count && !(share->served < 0));
+            ck_cheap(count ? level->heap[share->place] == share : share->place == -1);
+            if (count && share->place) ck_cheap(level->heap[(share->place - 1) / 2]->served <= share->served);
+            indexed += count;
+            refs += share->refs;
+        }
+    }
+    ck_cheap(shares == pool->n_shares && indexed == pool->indexed);
+    for (int level = 0; level < PRIORITY_LEVELS; level++)
+        in_heaps += pool->levels[level].n;
+    ck_cheap(in_heaps <= shares);
+    for (size_t b = 0; b < f.c->table.buckets; b++) {
+        for (const struct request *r = f.c->table.by_number[b]; r; r = r->number_next)
+            refs -= r->share && r->share->pool == pool;
+    }
+    ck_cheap(refs == 0);
+}
+
 static void check_pool(const struct core_pool *pool, int *count_p)
 {
-    int64_t tokens = 0;
-    int overdue = 0, count = 0;
-    for (const struct request *r = pool->queue.first; r; r = r->next, count++) {
-        ck_cheap(r->state == (pool->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
-        ck_cheap(!r->node && !r->bin && r->list == &pool->queue);
-        tokens += core_request_rows(r);
-        overdue += r->overdue;
-        // Who is overdue stands before who is not.
-        if (r->overdue && r->prev) ck_cheap(r->prev->overdue);
+    int64_t tokens = 0, urgent_tokens = 0;
+    int count = 0, unindexed = 0;
+    const struct request_list *lists[] = {&pool->queue, &pool->urgent};
+    for (int i = 0; i < 2; i++) {
+        for (const struct request *r = lists[i]->first; r; r = r->next, count++) {
+            ck_cheap(r->state == (pool->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
+            ck_cheap(!r->node && !r->bin && r->list == lists[i] && r->urgent == (i == 1));
+            ck_cheap(r->share && r->share->pool == pool);
+            tokens += core_request_rows(r);
+            if (r->urgent) urgent_tokens += core_request_rows(r);
+            if (r->urgent && r->prev) ck_cheap(r->prev->due_us <= r->due_us);
+            unindexed += !r->indexed;
+        }
     }
     ck_cheap(tokens == pool->tokens);
-    ck_cheap(overdue == pool->overdue);
-    ck_cheap(count == pool->queue.count);
+    ck_cheap(urgent_tokens == pool->urgent_tokens);
+    ck_cheap(count == core_pool_waiting(pool));
+    ck_cheap(unindexed + pool->indexed == count);
+    if (f.options.policy == BIN_DATASET) ck_cheap(unindexed == 0);
+    check_levels(pool);
     *count_p += count;
 }
 
 static void check_invariants(void)
 {
     int count = 0, running = 0, nodes[2] = {0};
-    int64_t waiting_tokens = 0;
+    struct waiting waiting[QUEUE_CLASSES] = {{0, 0}};
     check_pool(&f.c->pools[NODE_SPECULATOR], &count);
     check_pool(&f.c->pools[NODE_WORKER], &count);
     for (const struct core_node *node = f.c->nodes; node; node = node->next) {
@@ -97,7 +142,10 @@ static void check_invariants(void)
     }
     for (size_t b = 0; b < f.c->table.buckets; b++) {
         for (const struct request *r = f.c->table.by_number[b]; r; r = r->number_next) {
-            if (!r->node || r->node->hello.role != NODE_WORKER) waiting_tokens += r->n_tokens;
+            if (!r->node || r->node->hello.role != NODE_WORKER) {
+                waiting[core_priority_class(r->priority)].requests++;
+                waiting[core_priority_class(r->priority)].tokens += r->n_tokens;
+            }
             if (r->timer_index >= 0) ck_cheap(f.c->timers.heap[r->timer_index] == r);
             seen_states |= UINT64_C(1) << r->state;
         }
@@ -105,7 +153,8 @@ static void check_invariants(void)
     ck_cheap(count == f.c->table.count); // every request is in a queue or on a node
     ck_cheap(count == f.submitted - f.ended);
     ck_cheap(running == f.c->running);
-    ck_cheap(waiting_tokens == f.c->waiting_tokens);
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        ck_cheap(waiting[k].requests == f.c->waiting[k].requests && waiting[k].tokens == f.c->waiting[k].tokens);
     ck_cheap(nodes[NODE_SPECULATOR] == f.c->pools[NODE_SPECULATOR].nodes);
     ck_cheap(nodes[NODE_WORKER] == f.c->pools[NODE_WORKER].nodes);
     ck_cheap(f.ready == (nodes[NODE_WORKER] > 0));
@@ -137,7 +186,8 @@ static void submit(void)
     expected_max[r->number - first_number] = max_tokens;
     r->prefill.mode = (enum prefill_mode)random_below(3);
     if (one_in(10)) r->prefill.keep_rate = 1;
-    if (one_in(4)) r->priority = random_below(5) - 2;
+    if (one_in(4)) r->priority = random_below(25) - 12;
+    if (one_in(2)) r->tenant = mem_format("tenant-%d", random_below(6));
     if (one_in(10)) r->ttft_deadline_us = f.now_us + random_below(3 * SECOND);
     if (one_in(3)) r->id = mem_format("id-%d", random_below(500));
     if (one_in(8)) client->stop_after = 1 + random_below(8);
@@ -286,6 +336,9 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
     fixture_init(&f);
     f.options.max_wait_us = SECOND / 5;
     f.options.heartbeat_us = 2 * SECOND;
+    f.options.queue_reserve_percent = 15;
+    f.options.tenant_weights = &(struct tenant_weight){"tenant-3", 2.5};
+    f.options.n_tenant_weights = 1;
     f.options.max_queue_requests = 60;
     f.options.max_queue_tokens = 20000;
     f.options.policy = (enum bin_policy)(_i % 3);
@@ -316,7 +369,10 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
     }
     check_invariants();
     ck_assert(core_idle(f.c) && f.ended == f.submitted);
-    ck_assert(f.c->timers.count == 0 && f.c->running == 0 && f.c->waiting_tokens == 0 && !f.c->starved);
+    ck_assert(f.c->timers.count == 0 && f.c->running == 0 && !f.c->starved);
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        ck_assert(f.c->waiting[k].requests == 0 && f.c->waiting[k].tokens == 0);
+    ck_assert(f.c->pools[0].n_shares == 0 && f.c->pools[1].n_shares == 0);
     uint64_t completion = 0, replays = 0, kept = 0;
     for (uint64_t number = first_number; number <= last_number; number++) {
         const struct client *client = clients[number - first_number];

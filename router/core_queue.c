@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The requests that wait in front of a pool, in the orders that the filling of bins asks for (core_bins.c):
+//
+//   queue, urgent   all of them: first come first served, but the urgent ones apart, the earliest due first
+//   levels          what may be packed, by priority; in it by tenant; of each tenant by length
+//
+// so that handing out a bin costs in proportion to the bin, not to the queue. Tenants of one priority share by tokens
+// (virtual token counter, arXiv 2401.00588): the tenant that was served least goes next, one who comes back from
+// having had nothing waiting starts where the others are, with no credit for the time away.
+#include "router/core_state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+int core_priority_level(int32_t priority)
+{
+    int most = PRIORITY_MAX;
+    return most + (priority > most ? most : priority < -most ? -most : priority);
+}
+
+enum queue_class core_priority_class(int32_t priority)
+{
+    return priority < 0 ? QUEUE_LOW : priority > 0 ? QUEUE_HIGH : QUEUE_NORMAL;
+}
+
+struct core_pool *core_queue_of(struct core *c, const struct request *r)
+{
+    return &c->pools[r->state == REQUEST_SCORING ? NODE_SPECULATOR : NODE_WORKER];
+}
+
+int core_pool_waiting(const struct core_pool *pool)
+{
+    return pool->queue.count + pool->urgent.count;
+}
+
+// --- shares: one tenant's requests of one priority in one pool
+
+static struct core_share **bucket_of(struct core *c, struct core_pool *pool, const char *tenant)
+{
+    return &pool->shares[request_table_hash(&c->table, tenant) & (pool->buckets - 1)];
+}
+
+static void grow_shares(struct core *c, struct core_pool *pool)
+{
+    struct core_share **old = pool->shares;
+    size_t old_buckets = pool->buckets;
+    pool->buckets = old_buckets ? 2 * old_buckets : 64;
+    pool->shares = mem_alloc_array(pool->buckets, sizeof(struct core_share *));
+    for (size_t b = 0; b < old_buckets; b++) {
+        for (struct core_share *share = old[b], *next; share; share = next) {
+            next = share->next;
+            struct core_share **bucket = bucket_of(c, pool, share->tenant);
+            share->next = *bucket;
+            *bucket = share;
+        }
+    }
+    free(old);
+}
+
+static double weight_of(const struct core *c, const char *tenant)
+{
+    for (int i = 0; i < c->options.n_tenant_weights; i++) {
+        if (strcmp(c->options.tenant_weights[i].tenant, tenant) == 0) return c->options.tenant_weights[i].weight;
+    }
+    return 1;
+}
+
+static struct core_share *find_share(struct core *c, struct core_pool *pool, const struct request *r)
+{
+    const char *tenant = r->tenant ? r->tenant : "";
+    int level = core_priority_level(r->priority);
+    if ((size_t)pool->n_shares >= pool->buckets) grow_shares(c, pool);
+    struct core_share **bucket = bucket_of(c, pool, tenant);
+    for (struct core_share *share = *bucket; share; share = share->next) {
+        if (share->level == level && strcmp(share->tenant, tenant) == 0) return share;
+    }
+    struct core_share *share = mem_alloc(sizeof *share);
+    *share = (struct core_share){.pool = pool,
+                                 .tenant = mem_string(tenant),
+                                 .level = level,
+                                 .weight = weight_of(c, tenant),
+                                 .place = -1,
+                                 .next = *bucket};
+    *bucket = share;
+    pool->n_shares++;
+    return share;
+}
+
+void core_share_release(struct core *c, struct request *r)
+{
+    struct core_share *share = r->share;
+    r->share = NULL;
+    if (!share || --share->refs) return;
+    assert(share->place < 0);
+    struct core_share **link = bucket_of(c, share->pool, share->tenant);
+    while (*link != share)
+        link = &(*link)->next;
+    *link = share->next;
+    share->pool->n_shares--;
+    free(share->tenant);
+    free(share);
+}
+
+// --- a level's heap of the shares that have something to pack, the one that was served least on top
+
+static void put(struct core_level *level, struct core_share *share, int place)
+{
+    level->heap[place] = share;
+    share->place = place;
+}
+
+static void sift(struct core_level *level, struct core_share *share)
+{
+    int place = share->place;
+    while (place > 0 && level->heap[(place - 1) / 2]->served > share->served) {
+        put(level, level->heap[(place - 1) / 2], place);
+        place = (place - 1) / 2;
+    }
+    for (int child; (child = 2 * place + 1) < level->n; place = child) {
+        if (child + 1 < level->n && level->heap[child + 1]->served < level->heap[child]->served) child++;
+        if (level->heap[child]->served >= share->served) break;
+        put(level, level->heap[child], place);
+    }
+    put(level, share, place);
+}
+
+void core_share_enter(struct core_share *share)
+{
+    struct core_level *level = &share->pool->levels[share->level];
+    MEM_GROW(level->heap, level->n, level->capacity);
+    share->place = level->n++;
+    sift(level, share);
+}
+
+void core_share_leave(struct core_share *share)
+{
+    struct core_level *level = &share->pool->levels[share->level];
+    struct core_share *last = level->heap[--level->n];
+    if (last != share) {
+        last->place = share->place;
+        sift(level, last);
+    }
+    share->place = -1;
+}
+
+void core_share_charge(struct core_share *share, double tokens)
+{
+    share->served += tokens / share->weight;
+    if (share->place >= 0) sift(&share->pool->levels[share->level], share);
+}
+
+// --- what may be packed
+
+static void index_add(struct request *r)
+{
+    struct core_share *share = r->share;
+    length_index_add(&share->waiting, r, core_request_rows(r));
+    r->indexed = true;
+    share->pool->indexed++;
+    if (share->place < 0) core_share_enter(share);
+}
+
+static void index_remove(struct request *r)
+{
+    struct core_share *share = r->share;
+    length_index_remove(&share->waiting, r);
+    r->indexed = false;
+    share->pool->indexed--;
+    if (share->waiting.count) return;
+    if (share->place >= 0) core_share_leave(share);
+    struct core_level *level = &share->pool->levels[share->level];
+    if (share->served > level->floor) level->floor = share->served;
+}
+
+static void make_packable(struct request *r)
+{
+    struct core_share *share = r->share;
+    struct core_level *level = &share->pool->levels[share->level];
+    if (!share->waiting.count) {
+        double served = level->n ? level->heap[0]->served : level->floor;
+        if (served > share->served) share->served = served;
+    }
+    index_add(r);
+}
+
+void core_queue_pick(struct request *r)
+{
+    index_remove(r);
+    core_share_charge(r->share, core_request_rows(r));
+}
+
+void core_queue_put_back(struct request *r)
+{
+    core_share_charge(r->share, -core_request_rows(r));
+    index_add(r);
+}
+
+void core_queue_open(const struct core *c, struct core_pool *pool)
+{
+    if (c->options.policy == BIN_DATASET || pool->indexed) return;
+    int n = c->options.policy == BIN_NONE ? 1 : c->options.batch_requests;
+    for (struct request *r = pool->queue.first; r && n; r = r->next, n--)
+        make_packable(r);
+}
+
+// --- coming and going
+
+// Those that become urgent do so in the order in which they are due, since that is when; only who comes back from a
+// lost node is due before all others.
+static void insert_urgent(struct core_pool *pool, struct request *r)
+{
+    struct request *after = pool->urgent.last;
+    if (after && r->due_us < pool->urgent.first->due_us) {
+        after = NULL;
+    } else {
+        while (after && (after->due_us > r->due_us || (after->due_us == r->due_us && after->number > r->number)))
+            after = after->prev;
+    }
+    request_list_insert(&pool->urgent, r, after);
+    pool->urgent_tokens += core_request_rows(r);
+    r->urgent = true;
+}
+
+void core_queue_make_urgent(struct core_pool *pool, struct request *r)
+{
+    request_list_remove(r);
+    insert_urgent(pool, r);
+}
+
+void core_queue_add(struct core *c, struct request *r)
+{
+    struct core_pool *pool = core_queue_of(c, r);
+    struct core_share *share = find_share(c, pool, r);
+    share->refs++;
+    core_share_release(c, r);
+    r->share = share;
+    pool->tokens += core_request_rows(r);
+    bool returns = r->losses; // it was on a node already: ahead of everyone
+    if (c->options.policy == BIN_DATASET) {
+        if (returns) {
+            r->due_us = 0;
+            insert_urgent(pool, r);
+        } else {
+            request_list_append(&pool->queue, r);
+        }
+        make_packable(r);
+    } else if (returns) {
+        request_list_prepend(&pool->queue, r);
+    } else {
+        request_list_append(&pool->queue, r);
+    }
+}
+
+void core_queue_remove(struct core *c, struct request *r)
+{
+    struct core_pool *pool = core_queue_of(c, r);
+    if (r->indexed) index_remove(r);
+    pool->tokens -= core_request_rows(r);
+    if (r->urgent) pool->urgent_tokens -= core_request_rows(r);
+    r->urgent = false;
+    request_list_remove(r);
+}
+
+void core_queue_fini(struct core_pool *pool)
+{
+    assert(pool->n_shares == 0);
+    for (int level = 0; level < PRIORITY_LEVELS; level++)
+        free(pool->levels[level].heap);
+    free(pool->shares);
+}
