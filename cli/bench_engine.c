@@ -19,7 +19,7 @@
 #include "speculator/scorer.h"
 
 static struct {
-    char *model, *shape, *load, *backend, *dtype, *prompt_tokens, *batch;
+    char *model, *shape, *load, *backend, *dtype, *kv_dtype, *prompt_tokens, *batch;
     int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms;
     bool score, json;
 } o;
@@ -35,7 +35,9 @@ static const struct option options[] = {
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|reference",
      .help = "what computes"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto",
-     .choices = "auto|bf16|f32|int8", .help = "type of the weights; auto is the checkpoint's"},
+     .choices = "auto|bf16|f32|int8|int8-g128", .help = "type of the weights; auto is the checkpoint's"},
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto",
+     .choices = "auto|bf16|int8", .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 64, .unit = "ranks",
      .help = "tensor-parallel ranks, started with mpirun on this machine"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
@@ -77,6 +79,7 @@ struct bench {
     int ranks, threads; // threads of all ranks together
     pid_t *pids;        // [ranks]
     const char *dtype;  // computed with
+    const char *kv_dtype;
     double megabytes_at_open, open_seconds;
     struct probe *probe;
     struct engine *engine;
@@ -229,6 +232,7 @@ static json_t *add_row(struct bench *b, const struct run *run, const struct meas
                                     : m->memory_bound ? "memory"
                                                       : "compute"));
     json_object_set_new(row, "dtype", json_string(b->dtype));
+    json_object_set_new(row, "kv_dtype", json_string(b->kv_dtype));
     json_object_set_new(row, "ranks", json_integer(b->ranks));
     json_object_set_new(row, "threads", json_integer(b->threads));
     json_object_set_new(row, "open_s", json_real(b->open_seconds));
@@ -439,6 +443,7 @@ static enum status run_engine(struct bench *b, struct comm *comm)
         .dummy = b->dummy,
         .backend = o.backend,
         .dtype = o.dtype,
+        .kv_dtype = o.kv_dtype,
         .threads = (int)o.threads,
         .max_rows = b->limits.rows,
         .max_seqs = b->limits.seqs,
@@ -464,7 +469,8 @@ static enum status run_engine(struct bench *b, struct comm *comm)
     if (status == STATUS_OK && comm->rank != 0) status = engine_follow(b->engine);
     if (status == STATUS_OK && comm->rank == 0) {
         const struct model *m = engine_model(b->engine);
-        b->dtype = strcmp(o.dtype, "auto") == 0 ? dtype_name(model_dtype(m)) : o.dtype;
+        b->dtype = dtype_name(model_dtype(m));
+        b->kv_dtype = dtype_name(model_kv_dtype(m));
         double weight_bytes = strcmp(b->dtype, "f32") == 0 ? 4 : strcmp(b->dtype, "bf16") == 0 ? 2 : 1;
         double entries = (double)model_kv_blocks(m) * KV_BLOCK_TOKENS;
         double entry_bytes = (double)model_kv_bytes(m) / entries * comm->size;

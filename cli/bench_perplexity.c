@@ -17,7 +17,7 @@
 #include "model/tokenizer.h"
 
 static struct {
-    char *model, *backend, *dtype, *prompts;
+    char *model, *backend, *dtype, *kv_dtype, *prompts;
     int64_t threads, window, stride, limit, token_budget;
     bool answers, json;
 } o;
@@ -29,6 +29,8 @@ static const struct option options[] = {
      .help = "JSON Lines of texts: \"text\", or \"prompt\" and the \"answer\" that may follow it (required)"},
     {.name = "dtype", .type = OPTION_STRING, .value = &o.dtype, .default_text = "auto",
      .help = "types of weights, apart by commas: auto, f32, bf16, int8, int8-g128; each is compared with the first"},
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = "auto|bf16|int8",
+     .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,
      .help = "only tokens of the answer count, with the prompt before it"},
     {.name = "limit", .type = OPTION_INT, .value = &o.limit, .default_text = "0", .max = 100000000, .unit = "texts",
@@ -185,6 +187,7 @@ static enum status measure(const char *dtype, const struct perplexity_limits *li
     const struct model_options model = {.dir = o.model,
                                         .backend = o.backend,
                                         .dtype = dtype,
+                                        .kv_dtype = o.kv_dtype,
                                         .threads = (int)o.threads,
                                         .max_rows = limits->rows,
                                         .max_seqs = 1,

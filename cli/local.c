@@ -149,6 +149,7 @@ static enum status run_model(const struct tokenizer *tokenizer, const int32_t *i
         .dir = local_flags.model,
         .backend = local_flags.backend,
         .dtype = local_flags.dtype,
+        .kv_dtype = local_flags.kv_dtype,
         .packed_cache = local_flags.packed_cache,
         .threads = (int)local_flags.threads,
         .max_rows = rows,

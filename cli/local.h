@@ -8,7 +8,7 @@
 #include "cli/request.h"
 
 struct local_flags {
-    char *model, *backend, *dtype, *packed_cache;
+    char *model, *backend, *dtype, *kv_dtype, *packed_cache;
     int64_t threads, token_budget;
 };
 extern struct local_flags local_flags;
@@ -20,7 +20,9 @@ extern struct local_flags local_flags;
     {.name = "backend", .type = OPTION_CHOICE, .value = &local_flags.backend, .default_text = "cpu",                    \
      .choices = "cpu|reference", .help = "with --model: what computes"},                                                \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &local_flags.dtype, .default_text = "auto",                       \
-     .choices = "auto|f32|bf16|int8|int8-g128", .help = "with --model: type of weights and KV cache; auto is the checkpoint's"},       \
+     .choices = "auto|f32|bf16|int8|int8-g128", .help = "with --model: type that weights are computed in; auto is the checkpoint's"}, \
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &local_flags.kv_dtype, .default_text = "auto",                 \
+     .choices = "auto|bf16|int8", .help = "with --model: type of the KV cache; auto is f32 with f32 weights, else bf16"}, \
     {.name = "packed-cache", .type = OPTION_STRING, .value = &local_flags.packed_cache, .default_text = "off",          \
      .help = "with --model: keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},    \
     {.name = "threads", .type = OPTION_INT, .value = &local_flags.threads, .default_text = "0", .max = 4096,            \

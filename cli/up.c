@@ -24,7 +24,7 @@
 #include "cli/remote.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *packed_cache, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *kv_dtype, *packed_cache, *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms, drain_ms, min_tokens;
 } o;
 
@@ -45,7 +45,9 @@ static const struct option options[] = {
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",
-     .help = "type of weights and KV cache; auto is the checkpoint's"},
+     .help = "type that weights are computed in; auto is the checkpoint's"},
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = "auto|bf16|int8",
+     .help = "type of the workers' KV cache; auto is f32 with f32 weights, else bf16. int8 halves it"},
     {.name = "-Processes"},
     {.name = "workers", .type = OPTION_INT, .value = &o.workers, .default_text = "1", .min = 1, .max = 64,
      .unit = "groups", .help = "worker groups"},
@@ -170,6 +172,7 @@ static void node_arguments(const struct child *c, struct arguments *a)
     add(a, "--node-id");
     a->items[a->n++] = mem_format("%s-%d", c->role, c->index);
     add_pair(a, "--dtype", o.dtype);
+    if (worker) add_pair(a, "--kv-dtype", o.kv_dtype);
     add_pair(a, "--packed-cache", o.packed_cache);
     add_number(a, "--threads", threads_of_rank());
     add_number(a, "--token-budget", o.token_budget);

@@ -24,6 +24,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .dummy = made_up(options),
                                   .backend = options->backend,
                                   .dtype = options->dtype,
+                                  .kv_dtype = options->kv_dtype,
                                   .packed_cache = options->packed_cache,
                                   .threads = group_threads((int)options->threads),
                                   .max_rows = (int)options->token_budget,
@@ -157,9 +158,11 @@ static int lead(const struct node_program *program, struct engine *engine, struc
     if (status == STATUS_OK) status = node_start(program->common->router, &hello, &node);
     if (status != STATUS_OK) return fail(program, status);
     struct node_limits limits = node_limits_get(program->common, engine_model(engine));
-    log_info("ready model=%s router=%s ranks=%d dtype=%s token_budget=%d max_seqs=%d context=%d kv_blocks=%d",
-             program->common->model, program->common->router, comm->size, hello.dtype, limits.token_budget,
-             limits.max_seqs, limits.context_tokens, limits.kv_blocks);
+    log_info(
+        "ready model=%s router=%s ranks=%d dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d kv_blocks=%d",
+        program->common->model, program->common->router, comm->size, hello.dtype,
+        dtype_name(model_kv_dtype(engine_model(engine))), limits.token_budget, limits.max_seqs, limits.context_tokens,
+        limits.kv_blocks);
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);

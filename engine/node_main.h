@@ -32,7 +32,7 @@ struct node_options {
     char *load;    // "auto", "dummy": random weights of the model's shape
     char *router;  // host:port
     char *node_id; // NULL: made of role, host and pid
-    char *backend, *dtype, *packed_cache;
+    char *backend, *dtype, *kv_dtype, *packed_cache;
     char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks; // as in struct model_options
     char *prefix_cache;                                              // "on", "off"
@@ -51,7 +51,9 @@ struct node_options {
     {.name = "backend", .type = OPTION_STRING, .value = &(o).backend, .default_text = "cpu",                           \
      .help = "what computes: cpu, reference"},                                                                         \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",  \
-     .help = "type of weights and KV cache; auto: the checkpoint's"},                                                  \
+     .help = "type that weights are computed in; auto: the checkpoint's"},                                             \
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = "auto|bf16|int8", \
+     .help = "type of the KV cache; auto: f32 with f32 weights, else bf16. int8 halves it"},                           \
     {.name = "packed-cache", .type = OPTION_STRING, .value = &(o).packed_cache, .default_text = "off",                 \
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},                 \
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \

@@ -36,6 +36,11 @@ enum dtype dtype_of_activations(enum dtype dtype)
     return dtype == DTYPE_INT8 || dtype == DTYPE_INT8_G128 ? DTYPE_BF16 : dtype;
 }
 
+size_t dtype_kv_bytes(enum dtype dtype, int head_size)
+{
+    return (size_t)head_size * dtype_size_bytes(dtype) + (dtype == DTYPE_INT8 ? sizeof(float) : 0);
+}
+
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
 {
     const char *from = (const char *)view->data + row * view->row_stride_bytes;
@@ -64,6 +69,8 @@ enum status backend_shape_check(const struct backend_shape *shape, enum dtype dt
                            shape->n_layers, shape->n_heads, shape->n_kv_heads);
     if (shape->head_size < 2 || shape->head_size % 2)
         return status_fail(STATUS_INVALID, "head size %d: must be even and at least 2", shape->head_size);
+    if (shape->kv_int8 && dtype == DTYPE_F32)
+        return status_fail(STATUS_UNSUPPORTED, "K and V in int8 need weights in bf16, int8 or int8-g128, not in f32");
     if (shape->max_rows < 1 || shape->max_seqs < 1 || shape->max_context < 1 || shape->n_kv_blocks < 1)
         return status_fail(STATUS_INVALID,
                            "limits of %d rows, %d sequences, %d context, %d KV blocks: must be at least 1 each",

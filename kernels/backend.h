@@ -27,8 +27,11 @@
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128"
-// The type of activations, embedding tables, K and V in a backend of `dtype`: bf16 for the int8 types.
+// The type of activations and embedding tables in a backend of `dtype`, of K and V too unless they are int8: bf16 for
+// the int8 types.
 enum dtype dtype_of_activations(enum dtype dtype);
+// Bytes that the K or the V of one entry and KV head takes in `dtype`; in DTYPE_INT8 with its scale.
+size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct backend; // a device context: threads or stream, scratch memory
 struct tensor;  // device memory [max_rows][columns], row-major
@@ -57,6 +60,7 @@ struct backend_shape {
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers
+    bool kv_int8;            // K and V as bytes, see rope_append; else as activations. Not in an f32 backend
 };
 
 // How a matrix product ends.
@@ -111,13 +115,19 @@ struct backend_ops {
     enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                           const struct weight *bias, enum linear_mode mode, int rows);
     // qkv F32 [T, (H + 2 Hkv) D]: RMS-norms each q and k head (gains may be NULL: none), rotates q and k by position,
-    // writes q back in place and k, v to the cache of `layer`.
+    // writes q back in place and k, v to the cache of `layer`. With kv_int8 each head's k, and each head's v, becomes
+    // D signed bytes times an f32 scale of their own, as QUANTISE_MOST in convert.h says; one that is not finite gets
+    // the scale NaN. So an entry depends on its own row alone. Before that q and k are turned by a Hadamard matrix
+    // (arXiv 2404.00456): blocks of B dims, the largest power of two that divides D, times 1 / sqrt(B). That leaves
+    // q . k as it is, and spreads the few dims of K that are many times larger than the rest over all of a block.
     enum status (*rope_append)(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon);
     // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over its sequence's cache. Both of
     // its products read what matrix products read: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
     // the softmax f32. The weights are rounded as 2^(score log2(e) - M) with M an integer near the row's largest
     // exponent, before the division by their unrounded sum: so any integer M gives the same rounding.
+    // With kv_int8 the products read bytes of K and V, which bf16 holds exactly: a score is (q . bytes) times the
+    // scale of k_e, and a weight takes the scale of v_e into itself before it is rounded (the sum does not).
     // Probe rows also raise the probe maxima: softmax over the first probe_keys keys alone, averaged over the window
     // (zeros outside, divisor always the window), maximum over this rank's heads and the layers so far.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);

@@ -178,13 +178,28 @@ static enum status choose_dtype(const char *name, const struct safetensors *st, 
     return STATUS_OK;
 }
 
+static enum status choose_kv_dtype(const char *name, struct model *m)
+{
+    m->kv_dtype = dtype_of_activations(m->dtype);
+    if (!name || strcmp(name, "auto") == 0) return STATUS_OK;
+    if (strcmp(name, "bf16") != 0 && strcmp(name, "int8") != 0)
+        return status_fail(STATUS_INVALID, "kv-dtype %s: must be auto, bf16 or int8", name);
+    if (m->dtype == DTYPE_F32)
+        return status_fail(STATUS_INVALID,
+                           "kv-dtype %s: a model computed in f32 keeps K and V in f32: take kv-dtype auto, or dtype "
+                           "bf16, int8 or int8-g128",
+                           name);
+    if (strcmp(name, "int8") == 0) m->kv_dtype = DTYPE_INT8;
+    return STATUS_OK;
+}
+
 // Sizes of the batch and of the KV cache.
 static enum status plan(const struct model_options *o, struct model *m)
 {
     const struct model_config *c = &m->config;
     int context = o->max_context ? o->max_context : c->max_context;
-    int64_t block_bytes = (int64_t)2 * c->n_layers * KV_BLOCK_TOKENS * m->n_kv_heads * c->head_size;
-    block_bytes *= (int64_t)dtype_size_bytes(dtype_of_activations(m->dtype));
+    int64_t block_bytes = (int64_t)2 * c->n_layers * KV_BLOCK_TOKENS * m->n_kv_heads;
+    block_bytes *= (int64_t)dtype_kv_bytes(m->kv_dtype, c->head_size);
     int64_t blocks = o->n_kv_blocks;
     if (!blocks) {
         int64_t wanted = (int64_t)o->max_seqs * ((context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
@@ -201,7 +216,8 @@ static enum status plan(const struct model_options *o, struct model *m)
                                       .max_rows = o->max_rows,
                                       .max_seqs = o->max_seqs,
                                       .max_context = context,
-                                      .n_kv_blocks = (int)blocks};
+                                      .n_kv_blocks = (int)blocks,
+                                      .kv_int8 = m->kv_dtype == DTYPE_INT8};
     return STATUS_OK;
 }
 
@@ -271,6 +287,7 @@ static enum status open_saved(const struct model_options *o, const struct safete
 static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
     TRY(choose_dtype(options->dtype, st, m));
+    TRY(choose_kv_dtype(options->kv_dtype, m));
     TRY(plan(options, m));
     TRY(open_backend(options, m));
     TRY(open_saved(options, st, m));
@@ -296,11 +313,11 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         model_close(m);
         return status;
     }
-    log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s rank=%d/%d weight_bytes=%zu kv_bytes=%zu "
-             "kv_blocks=%d context=%d ms=%.0f",
+    log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s kv_dtype=%s rank=%d/%d weight_bytes=%zu "
+             "kv_bytes=%zu kv_blocks=%d context=%d ms=%.0f",
              options->dir, m->config.architecture, m->config.n_layers, m->backend->ops->name, dtype_name(m->dtype),
-             comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks, m->shape.max_context,
-             (double)(clock_now_us() - from_us) / 1000);
+             dtype_name(m->kv_dtype), comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks,
+             m->shape.max_context, (double)(clock_now_us() - from_us) / 1000);
     *model_p = m;
     return STATUS_OK;
 }
@@ -324,6 +341,11 @@ const struct model_config *model_get_config(const struct model *m)
 enum dtype model_dtype(const struct model *m)
 {
     return m->dtype;
+}
+
+enum dtype model_kv_dtype(const struct model *m)
+{
+    return m->kv_dtype;
 }
 
 int model_kv_blocks(const struct model *m)

@@ -22,7 +22,7 @@ struct layer {
 
 struct model {
     struct model_config config;
-    enum dtype dtype;
+    enum dtype dtype, kv_dtype;
     int max_logit_rows;
     struct comm *comm; // borrowed
     struct backend *backend;

@@ -16,13 +16,14 @@
 struct model;
 
 struct model_options {
-    const char *dir;     // or, with `dummy`, a config.json of any name
-    bool dummy;          // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
-    const char *backend; // "cpu", "reference"
-    const char *dtype;   // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16), "f32", "bf16",
-                         // "int8", "int8-g128" (kernels/backend.h)
-    int threads;         // per rank, 0: all the process may use
-    int max_rows;        // token budget of one pass
+    const char *dir;      // or, with `dummy`, a config.json of any name
+    bool dummy;           // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
+    const char *backend;  // "cpu", "reference"
+    const char *dtype;    // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16), "f32", "bf16",
+                          // "int8", "int8-g128" (kernels/backend.h)
+    const char *kv_dtype; // of K and V: "auto" or NULL (as the activations), "bf16", "int8" (both not with f32 weights)
+    int threads;          // per rank, 0: all the process may use
+    int max_rows;         // token budget of one pass
     int max_seqs;
     int max_logit_rows; // of one pass, 0: max_seqs. Costs 4 bytes * vocab_size each on rank 0
     int max_context;    // KV entries of one sequence at most; 0: what the config allows
@@ -37,6 +38,7 @@ void model_close(struct model *m);
 
 const struct model_config *model_get_config(const struct model *m);
 enum dtype model_dtype(const struct model *m);
+enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_weight_bytes(const struct model *m); // this rank's weights as read from the files (dummy: as bf16)
 size_t model_kv_bytes(const struct model *m);     // this rank's KV cache

@@ -49,8 +49,13 @@ struct sequence {
     float probe[MAX_LENGTH]; // of the last row, alone
 };
 
-enum { DTYPES = 4 };
+enum { DTYPES = 4, KINDS = 6 };
 static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
+static const struct kind {
+    enum dtype dtype;
+    bool kv_int8;
+} kinds[KINDS] = {{DTYPE_F32, false},       {DTYPE_BF16, false}, {DTYPE_INT8, false},
+                  {DTYPE_INT8_G128, false}, {DTYPE_BF16, true},  {DTYPE_INT8, true}};
 static struct sequence pool[POOL];
 
 static struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
@@ -69,7 +74,7 @@ static struct weight *random_vector(struct backend *b, int n, float scale)
     return w;
 }
 
-static void model_open(struct model *m, enum dtype dtype, int threads)
+static void model_open(struct model *m, struct kind kind, int threads)
 {
     float inv_freq[HEAD_SIZE / 2];
     for (int i = 0; i < HEAD_SIZE / 2; i++)
@@ -82,8 +87,9 @@ static void model_open(struct model *m, enum dtype dtype, int threads)
                                   .max_rows = MAX_ROWS,
                                   .max_seqs = LIVE,
                                   .max_context = MAX_LENGTH,
-                                  .n_kv_blocks = BLOCKS};
-    OK(backend_open_cpu(&shape, dtype, threads, &m->b));
+                                  .n_kv_blocks = BLOCKS,
+                                  .kv_int8 = kind.kv_int8};
+    OK(backend_open_cpu(&shape, kind.dtype, threads, &m->b));
     struct backend *b = m->b;
     random_state = 0x853c49e6748fea9bu; // the same weights every time
     for (int l = 0; l < LAYERS; l++) {
@@ -297,16 +303,16 @@ static void mix_batch(struct mixer *mixer, struct model *m)
     }
 }
 
-// Variant: instruction set, dtype, threads - 1.
+// Variant: instruction set, kind, threads - 1.
 START_TEST(packed_chunked_and_alone_are_the_same_bits)
 {
-    const struct cpu_isa *isa = isas[_i / 2 / DTYPES], *best = cpu_isa_best();
-    enum dtype dtype = dtypes[_i / 2 % DTYPES];
+    const struct cpu_isa *isa = isas[_i / 2 / KINDS], *best = cpu_isa_best();
+    struct kind kind = kinds[_i / 2 % KINDS];
     if (QUICK && isa != best) return;
     cpu_isa_prefer(isa);
     struct model alone, mixed;
-    model_open(&alone, dtype, 1);
-    model_open(&mixed, dtype, 1 + _i % 2);
+    model_open(&alone, kind, 1);
+    model_open(&mixed, kind, 1 + _i % 2);
     make_pool(&alone);
     alone.b->ops->close(alone.b);
     poison_cache(&mixed);
@@ -369,8 +375,11 @@ END_TEST
 START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
-    if (QUICK && isas[_i / 2] != cpu_isa_best()) return;
-    cpu_isa_prefer(isas[_i / 2]);
+    static const struct kind cases[] = {{DTYPE_F32, false}, {DTYPE_BF16, false}, {DTYPE_BF16, true}};
+    const struct cpu_isa *isa = isas[_i / 3];
+    struct kind kind = cases[_i % 3];
+    if (QUICK && isa != cpu_isa_best()) return;
+    cpu_isa_prefer(isa);
     float inv_freq[D / 2];
     for (int i = 0; i < D / 2; i++)
         inv_freq[i] = powf(10000, -2 * (float)i / D);
@@ -383,9 +392,10 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
                                   .max_rows = LENGTH,
                                   .max_seqs = 1,
                                   .max_context = LENGTH,
-                                  .n_kv_blocks = N_BLOCKS};
+                                  .n_kv_blocks = N_BLOCKS,
+                                  .kv_int8 = kind.kv_int8};
     struct backend *b;
-    OK(backend_open_cpu(&shape, _i % 2 ? DTYPE_BF16 : DTYPE_F32, 2, &b));
+    OK(backend_open_cpu(&shape, kind.dtype, 2, &b));
     struct tensor *qkv = make_tensor(b, TENSOR_F32, LENGTH, COLUMNS);
     struct tensor *out = make_tensor(b, TENSOR_ACTIVATION, LENGTH, GROUP * D);
     int32_t *position = mem_alloc_array(LENGTH, sizeof *position), blocks[N_BLOCKS];
@@ -436,9 +446,9 @@ int main(int argc, char **argv)
     if (!choose_isas(argc, argv)) return EXIT_SKIPPED;
     Suite *suite = suite_create("exactness");
     TCase *tcase = tcase_create("exactness");
-    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * DTYPES * n_isas);
+    tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
     tcase_add_loop_test(tcase, products_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
-    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 2 * n_isas);
+    tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -13,6 +13,7 @@ static const float ROUNDING = 0x1p-22f, BF16_STEP = 0x1p-7f, GUARD = -12345.5f;
 
 enum { DTYPES = 4 };
 static enum dtype dtype;
+static bool kv_int8;
 static struct backend *both[2]; // reference, cpu
 
 // Every test runs for each (instruction set, dtype); false when that is left out.
@@ -21,6 +22,7 @@ static bool setup(int variant)
     static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
     const struct cpu_isa *isa = isas[variant / DTYPES];
     dtype = dtypes[variant % DTYPES];
+    kv_int8 = false;
     random_state = 0x9e3779b97f4a7c15u + (uint64_t)variant;
     if (QUICK && isa != cpu_isa_best()) return false;
     cpu_isa_prefer(isa);
@@ -317,9 +319,9 @@ enum { SEQUENCES = 3, CONTEXT = 150 };
 static void check_attention(int d, int group, int n_kv_heads, int window, bool with_gains)
 {
     int n_heads = group * n_kv_heads, columns = (n_heads + 2 * n_kv_heads) * d, max_blocks = 10;
-    float inv_freq[64];
+    float inv_freq[72];
     for (int i = 0; i < d / 2; i++)
-        inv_freq[i] = powf(10000, -2 * (float)i / (float)d);
+        inv_freq[i] = kv_int8 ? 0 : powf(10000, -2 * (float)i / (float)d);
     struct backend_shape shape = {.n_layers = 2,
                                   .n_heads = n_heads,
                                   .n_kv_heads = n_kv_heads,
@@ -328,7 +330,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
                                   .max_rows = SEQUENCES * CONTEXT,
                                   .max_seqs = SEQUENCES,
                                   .max_context = CONTEXT,
-                                  .n_kv_blocks = SEQUENCES * max_blocks};
+                                  .n_kv_blocks = SEQUENCES * max_blocks,
+                                  .kv_int8 = kv_int8};
     open_both(&shape);
     struct tensor *qkv[2], *out[2];
     struct weight *gains[2][2] = {{NULL}};
@@ -336,7 +339,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
     for (int i = 0; i < 2; i++) {
         qkv[i] = make_tensor(both[i], TENSOR_F32, shape.max_rows, columns);
         out[i] = make_tensor(both[i], TENSOR_ACTIVATION, shape.max_rows, n_heads * d);
-        for (int j = 0; with_gains && j < 2; j++)
+        for (int j = 0; with_gains && !kv_int8 && j < 2; j++)
             gains[i][j] = make_vector(both[i], gain, d);
     }
     int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], probe_row[SEQUENCES];
@@ -387,7 +390,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
         }
         for (int r = 0; r < rows; r++) // q only: what k and v columns hold afterwards is each backend's own affair
             compare(rotated[1] + r * columns, rotated[0] + r * columns, 1, n_heads * d, 1e-5f, 1e-6f);
-        // In bf16 a key or value may round to the other neighbour in one of the two.
+        // In bf16 a key or value may round to the other neighbour in one of the two. Bytes do not: nothing is rotated
+        // or normalised there, so both make them of the same numbers.
         compare_activation(out, rows, n_heads * d, dtype == DTYPE_BF16 ? 4e-3f : 1e-5f, 0);
         compare(probes[1], probes[0], 1, (int)probe_size, 1e-6f, dtype == DTYPE_BF16 ? 2e-2f : 1e-4f);
         for (int i = 0; i < 2; i++) {
@@ -402,10 +406,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
     close_both();
 }
 
-START_TEST(attention_matches_reference)
+static void check_attention_shapes(void)
 {
-    if (!setup(_i)) return;
-    if (is_int8()) return; // nothing of it is int8
     check_attention(8, 1, 2, 13, false);
     check_attention(16, 2, 2, 1, true);
     check_attention(64, 4, 1, 13, false);
@@ -418,6 +420,68 @@ START_TEST(attention_matches_reference)
     check_attention(80, 7, 1, 13, false);
     check_attention(112, 6, 1, 3, false);
     check_attention(6, 36, 1, 13, false); // more heads in a group than a tile holds
+}
+
+START_TEST(attention_matches_reference)
+{
+    if (!setup(_i)) return;
+    if (is_int8()) return; // nothing of it is int8
+    check_attention_shapes();
+}
+END_TEST
+
+START_TEST(attention_over_int8_kv_matches_reference)
+{
+    if (!setup(_i) || dtype != DTYPE_BF16) return;
+    kv_int8 = true;
+    check_attention_shapes();
+    check_attention(144, 2, 1, 13, false); // more than is quantised at a time
+}
+END_TEST
+
+// An entry that is not finite shows in the rows that see it, and no longer once its place is another's.
+START_TEST(int8_entries_that_are_not_finite_show)
+{
+    if (!setup(_i) || dtype == DTYPE_F32) return;
+    enum { D = 6, ROWS = 20 };
+    struct backend_shape shape = small;
+    float inv_freq[D / 2] = {0};
+    shape.head_size = D, shape.inv_freq = inv_freq, shape.kv_int8 = true;
+    shape.max_rows = shape.max_context = ROWS, shape.n_kv_blocks = 2;
+    open_both(&shape);
+    int32_t position[ROWS], start[2] = {0, ROWS}, kv_len[1] = {0}, blocks[2] = {1, 0};
+    for (int i = 0; i < ROWS; i++)
+        position[i] = i;
+    struct ragged_batch batch = {.n_rows = ROWS,
+                                 .position = position,
+                                 .n_seqs = 1,
+                                 .row_start = start,
+                                 .kv_len = kv_len,
+                                 .block_table = blocks,
+                                 .max_blocks = 2};
+    float *values = random_floats(ROWS * 3 * D, 1);
+    for (int bad = 0; bad < 4; bad++) { // a key, a value, a key of zeros, all well
+        for (int i = 0; i < D; i++)
+            values[9 * 3 * D + D + i] = bad == 2 ? 0 : 0.5f;
+        values[9 * 3 * D + D + 1] = bad == 0 ? INFINITY : bad == 2 ? 0 : 0.25f;
+        values[9 * 3 * D + 2 * D + 1] = bad == 1 ? NAN : 0.25f;
+        for (int i = 0; i < 2; i++) {
+            struct backend *b = both[i];
+            struct tensor *qkv = make_tensor(b, TENSOR_F32, ROWS, 3 * D);
+            struct tensor *out = make_tensor(b, TENSOR_ACTIVATION, ROWS, D);
+            memcpy(b->ops->tensor_data(b, qkv), values, ROWS * 3 * D * sizeof *values);
+            OK(b->ops->begin(b, &batch));
+            OK(b->ops->rope_append(b, 0, qkv, NULL, NULL, 0));
+            OK(b->ops->attention(b, 0, out, qkv));
+            int n;
+            float *y = read_activation(b, out, ROWS, D, &n);
+            for (int r = 0; r < ROWS; r++)
+                ck_assert_msg(isnan(y[r * n]) == (bad < 2 && r >= 9), "row %d of case %d: %g", r, bad, y[r * n]);
+            free(y);
+        }
+    }
+    free(values);
+    close_both();
 }
 END_TEST
 
@@ -434,6 +498,8 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, embeddings_are_exact_tied_or_not, 0, variants);
     tcase_add_loop_test(tcase, nan_stays_in_its_row, 0, variants);
     tcase_add_loop_test(tcase, attention_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, attention_over_int8_kv_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, int8_entries_that_are_not_finite_show, 0, variants);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -400,25 +400,30 @@ START_TEST(dtype_and_sizes_are_as_asked_for)
     struct tiny_model spec = tiny_model_spec("llama");
     static const struct {
         enum dtype stored;
-        const char *asked;
-        enum dtype expected;
-    } cases[] = {{DTYPE_F32, "auto", DTYPE_F32},
-                 {DTYPE_F16, "auto", DTYPE_BF16},
-                 {DTYPE_BF16, "auto", DTYPE_BF16},
-                 {DTYPE_BF16, "f32", DTYPE_F32},
-                 {DTYPE_F32, "bf16", DTYPE_BF16}};
+        const char *asked, *asked_kv;
+        enum dtype expected, expected_kv;
+        size_t head_bytes; // of the K of one entry
+    } cases[] = {{DTYPE_F32, "auto", NULL, DTYPE_F32, DTYPE_F32, 64},
+                 {DTYPE_F16, "auto", "auto", DTYPE_BF16, DTYPE_BF16, 32},
+                 {DTYPE_BF16, "auto", "bf16", DTYPE_BF16, DTYPE_BF16, 32},
+                 {DTYPE_BF16, "auto", "int8", DTYPE_BF16, DTYPE_INT8, 16 + 4},
+                 {DTYPE_BF16, "f32", "auto", DTYPE_F32, DTYPE_F32, 64},
+                 {DTYPE_F32, "int8", "auto", DTYPE_INT8, DTYPE_BF16, 32},
+                 {DTYPE_F32, "int8-g128", "int8", DTYPE_INT8_G128, DTYPE_INT8, 16 + 4},
+                 {DTYPE_F32, "bf16", "auto", DTYPE_BF16, DTYPE_BF16, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks ranks;
         spec.dtype = cases[i].stored;
         char *dir = tiny_model_temp(&spec);
         struct model_options options = options_for(dir, "reference", cases[i].asked);
+        options.kv_dtype = cases[i].asked_kv;
         options.n_kv_blocks = 0; // 8 contexts of 512 tokens
         ranks_open(&ranks, &options, 2);
         ck_assert_int_eq(model_dtype(ranks.model[0]), cases[i].expected);
+        ck_assert_int_eq(model_kv_dtype(ranks.model[0]), cases[i].expected_kv);
         ck_assert_int_eq(model_kv_blocks(ranks.model[0]), 8 * 512 / KV_BLOCK_TOKENS);
         // both ranks' K and V: 2 layers, 4 KV heads of 16
-        size_t element = dtype_size_bytes(cases[i].expected);
-        ck_assert_uint_eq(model_kv_bytes(ranks.model[0]), 8u * 512 * 2 * 2 * 2 * 16 * element);
+        ck_assert_uint_eq(model_kv_bytes(ranks.model[0]), 8u * 512 * 2 * 2 * 2 * cases[i].head_bytes);
         // embedding and head 272 x 64, per layer qkv 256 x 64, o 64 x 128, MLP 3 x 96 x 64 halved; 5 norms whole
         size_t halved = (2u * 272 * 64 + 2 * (256 * 64 + 64 * 128 + 3 * 96 * 64)) / 2;
         ck_assert_uint_eq(model_weight_bytes(ranks.model[1]), (halved + 5 * 64) * dtype_size_bytes(cases[i].stored));
@@ -464,6 +469,12 @@ START_TEST(wrong_options_are_refused)
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "f64");
     refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be auto, f32, bf16, int8 or int8-g128");
+    options = options_for(dir, "reference", "bf16");
+    options.kv_dtype = "int4";
+    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int4: must be auto, bf16 or int8");
+    options = options_for(dir, "reference", "f32");
+    options.kv_dtype = "int8";
+    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int8: a model computed in f32 keeps K and V in f32");
     options = options_for(dir, "abacus", "auto");
     refuse_open(&options, 1, STATUS_INVALID, "abacus");
     options = options_for(dir, "reference", "auto");

@@ -252,6 +252,9 @@ START_TEST(bad_shapes_and_batches_are_named)
     bad = shape, bad.head_size = 5;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
     ck_assert_str_eq(status_message(), "head size 5: must be even and at least 2");
+    bad = shape, bad.kv_int8 = true;
+    ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_UNSUPPORTED);
+    ck_assert_str_eq(status_message(), "K and V in int8 need weights in bf16, int8 or int8-g128, not in f32");
     bad = shape, bad.n_kv_blocks = 0;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
 

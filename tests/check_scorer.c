@@ -89,13 +89,15 @@ static enum status group_forward(void *context, const struct ragged_batch *batch
     return status;
 }
 
-static struct group *test_group_open(const char *dir, const char *backend, const char *dtype, int size)
+static struct group *test_group_open(const char *dir, const char *backend, const char *dtype, const char *kv_dtype,
+                                     int size)
 {
     struct group *g = mem_alloc(sizeof *g);
     g->size = size;
     g->options = (struct model_options){.dir = dir,
                                         .backend = backend,
                                         .dtype = dtype,
+                                        .kv_dtype = kv_dtype,
                                         .threads = 1,
                                         .max_rows = 1024,
                                         .max_seqs = 16,
@@ -268,7 +270,7 @@ START_TEST(importance_and_kept_tokens_equal_the_slow_ones)
     struct model_config config;
     ck_assert_int_eq(model_config_read(dir, &config), STATUS_OK);
     struct slow_llama *slow = slow_llama_create(&spec);
-    struct group *g = test_group_open(dir, settings[_i].backend, "f32", settings[_i].ranks);
+    struct group *g = test_group_open(dir, settings[_i].backend, "f32", "auto", settings[_i].ranks);
     static struct prompt_case cases[18];
     static struct scores scores[18];
     make_cases(cases, 18, 120, &config);
@@ -291,7 +293,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
     struct model_config config;
     ck_assert_int_eq(model_config_read(dir, &config), STATUS_OK);
     struct slow_llama *slow = slow_llama_create(&spec);
-    struct group *g = test_group_open(dir, _i ? "cpu" : "reference", "f32", 1);
+    struct group *g = test_group_open(dir, _i ? "cpu" : "reference", "f32", "auto", 1);
     static struct prompt_case cases[9];
     static struct scores scores[9];
     make_cases(cases, 9, 60, &config);
@@ -331,7 +333,7 @@ START_TEST(company_chunks_and_budget_change_no_bit)
     char *dir = tiny_model_temp(&spec);
     struct model_config config;
     ck_assert_int_eq(model_config_read(dir, &config), STATUS_OK);
-    struct group *g = test_group_open(dir, "cpu", _i < 2 ? "f32" : "bf16", _i == 1 ? 2 : 1);
+    struct group *g = test_group_open(dir, "cpu", _i < 2 ? "f32" : "bf16", _i < 4 ? "auto" : "int8", _i == 1 ? 2 : 1);
     static struct prompt_case cases[18];
     static struct scores alone[18], packed[18];
     make_cases(cases, 18, 150, &config);
@@ -438,7 +440,7 @@ START_TEST(golden_attention_gives_the_same_importance)
     size_t count;
     float *attention = read_npy(path, &count); // [8][layers][heads][n]
     ck_assert_int_eq(count, 8 * heads * c.n);
-    struct group *g = test_group_open(dir, goldens[_i].backend, "f32", goldens[_i].ranks);
+    struct group *g = test_group_open(dir, goldens[_i].backend, "f32", "auto", goldens[_i].ranks);
     static const int look_aheads[] = {1, 4, 8}, windows[] = {1, 13};
     int n_exact = 0;
     for (int k = 0; k < 6; k++) {
@@ -476,7 +478,7 @@ int main(void)
     TCase *all = tcase_create("all");
     tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_ones, 0, sizeof settings / sizeof settings[0]);
     tcase_add_loop_test(all, eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
-    tcase_add_loop_test(all, company_chunks_and_budget_change_no_bit, 0, 4);
+    tcase_add_loop_test(all, company_chunks_and_budget_change_no_bit, 0, 6);
     tcase_add_loop_test(all, golden_attention_gives_the_same_importance, 0, sizeof goldens / sizeof goldens[0]);
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);

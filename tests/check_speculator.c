@@ -305,6 +305,8 @@ static const struct {
     {"--model /nowhere", "/nowhere"},
     {"--backend tpu", "backend 'tpu'"},
     {"--dtype int4", "--dtype 'int4': must be one of auto|f32|bf16|int8|int8-g128"},
+    {"--kv-dtype int4", "--kv-dtype 'int4': must be one of auto|bf16|int8"},
+    {"--dtype f32 --kv-dtype int8", "kv-dtype int8: a model computed in f32 keeps K and V in f32"},
     {"--router nowhere", "'nowhere'"},
     {"--speed 9", "unknown flag --speed"},
 };

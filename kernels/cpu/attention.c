@@ -19,12 +19,13 @@ static int segments_of(int entries)
 static enum status cache_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
-    size_t d = (size_t)shape->head_size, element_bytes = cpu->bf16 ? 2 : 4, line = 64;
+    size_t d = (size_t)shape->head_size, element_bytes = shape->kv_int8 ? 1 : cpu->bf16 ? 2 : 4, line = 64;
     cpu->v_stride = (int)((d + 15) / 16 * 16);
     cpu->v_offset_bytes = KV_BLOCK_TOKENS * d * element_bytes;
-    cpu->kv_block_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
-    // One cache line more: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same cache sets.
-    cpu->kv_block_bytes = (cpu->kv_block_bytes + line - 1) / line * line + line;
+    cpu->scale_offset_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
+    cpu->kv_block_bytes = cpu->scale_offset_bytes + (shape->kv_int8 ? 2 * KV_BLOCK_TOKENS * sizeof(float) : 0);
+    // An odd number of cache lines: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same sets.
+    cpu->kv_block_bytes = ((cpu->kv_block_bytes + line - 1) / line | 1) * line;
     cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
     cpu->kv = cpu_memory((size_t)shape->n_layers, cpu->kv_layer_bytes, false);
     if (cpu->kv) return STATUS_OK;
@@ -130,9 +131,11 @@ static struct kv_view kv_of(const struct cpu *cpu, int layer, int sequence, int 
         .blocks = cpu->batch.block_table + (size_t)sequence * (size_t)cpu->batch.max_blocks,
         .block_bytes = (size_t)cpu->shape.n_kv_heads * cpu->kv_block_bytes,
         .v_offset_bytes = cpu->v_offset_bytes,
+        .scale_offset_bytes = cpu->scale_offset_bytes,
         .head_size = cpu->shape.head_size,
         .v_stride = cpu->v_stride,
         .bf16 = cpu->bf16,
+        .int8 = cpu->shape.kv_int8,
     };
 }
 
@@ -147,6 +150,13 @@ struct attention {
     float epsilon;
 };
 
+static void append_head(const struct attention *a, float *head, const float *gain, const float *cos_sin)
+{
+    const struct cpu *cpu = a->cpu;
+    cpu->isa->rope_head(head, gain, cpu->shape.head_size, a->epsilon, cos_sin);
+    if (cpu->shape.kv_int8) cpu->isa->spread_head(head, cpu->shape.head_size);
+}
+
 static void append_row(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
@@ -155,11 +165,11 @@ static void append_row(void *arg, int row, int thread)
     float *q = cpu_row(a->qkv, row), *k = q + n_heads * d, *v = k + n_kv_heads * d;
     const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
     for (int h = 0; h < n_heads; h++)
-        cpu->isa->rope_head(q + h * d, a->q_gain, d, a->epsilon, cos_sin);
+        append_head(a, q + h * d, a->q_gain, cos_sin);
     int s = cpu->row_sequence[row], entry = cpu->batch.kv_len[s] + row - cpu->batch.row_start[s];
     for (int h = 0; h < n_kv_heads; h++) {
         struct kv_view kv = kv_of(cpu, a->layer, s, h);
-        cpu->isa->rope_head(k + h * d, a->k_gain, d, a->epsilon, cos_sin);
+        append_head(a, k + h * d, a->k_gain, cos_sin);
         cpu->isa->kv_append(&kv, entry, k + h * d, v + h * d);
     }
 }

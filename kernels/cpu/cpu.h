@@ -87,7 +87,7 @@ struct cpu {
     size_t probe_capacity;
 
     char *kv; // [n_layers][n_kv_blocks][Hkv] blocks as in struct kv_view, each kv_block_bytes long
-    size_t kv_block_bytes, kv_layer_bytes, v_offset_bytes;
+    size_t kv_block_bytes, kv_layer_bytes, v_offset_bytes, scale_offset_bytes;
     int v_stride;
 
     float *scratch; // of products [threads][scratch_floats]

@@ -82,13 +82,16 @@ struct panel_out {
 
 // The cached K and V of one layer, one KV head, one sequence. A block of KV_BLOCK_TOKENS entries is K as words of its
 // dimensions, [words_of(D)][KV_BLOCK_TOKENS], then V as words of its entries, [words_of(KV_BLOCK_TOKENS)][v_stride]:
-// both products of attention sum over words as they lie.
+// both products of attention sum over words as they lie. In int8 it is K as bytes [D][KV_BLOCK_TOKENS] and V as bytes
+// [KV_BLOCK_TOKENS][v_stride], of which two rows make a row of such words, then the scales of K and of V
+// [KV_BLOCK_TOKENS] f32 each.
 struct kv_view {
     char *base; // of block 0
     const int32_t *blocks;
-    size_t block_bytes, v_offset_bytes;
+    size_t block_bytes, v_offset_bytes, scale_offset_bytes;
     int head_size, v_stride; // v_stride: head_size rounded up to 16
-    bool bf16;
+    bool bf16;               // the products' type
+    bool int8;               // the cache's; then bf16 too
 };
 
 // Queries of consecutive rows of one sequence and of all heads that share a KV head.
@@ -99,7 +102,7 @@ struct attend_tile {
     int first, end;  // entries attended to here; first is a multiple of SEGMENT_ENTRIES
     const float *q;  // row 0, first head of the group; heads are head_size apart
     int q_stride;    // floats from row to row
-    void *out;       // as q, in the activation dtype (bf16 as the cache)
+    void *out;       // as q, in the activation dtype (bf16 as the products)
     int out_stride;  // elements from row to row
     float *partial;  // NULL, or [attend_partial_floats] for the result of this one segment, to be merged later
     float *scratch;  // [attend_scratch_floats]
@@ -112,10 +115,17 @@ static inline size_t attend_partial_floats(int queries, int head_size)
     return (size_t)queries * (padded + SUM_LANES) + ((size_t)queries + 15) / 16 * 16;
 }
 
+// Room for the K and V of a step in int8 as words of bf16, and their scales.
+static inline size_t step_words_floats(int head_size)
+{
+    size_t padded = ((size_t)head_size + 15) / 16 * 16;
+    return TILE_ENTRIES * (padded + 2);
+}
+
 static inline size_t attend_scratch_floats(int queries, int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
-    return (size_t)queries * padded + 2 * attend_partial_floats(queries, head_size) +
+    return step_words_floats(head_size) + (size_t)queries * padded + 2 * attend_partial_floats(queries, head_size) +
            2 * (size_t)ATTEND_QUERY_TILE * TILE_ENTRIES;
 }
 
@@ -136,7 +146,7 @@ static inline size_t probe_stride(int n)
 
 static inline size_t probe_scratch_floats(int n, int head_size)
 {
-    return ATTEND_QUERY_TILE * (probe_stride(n) + TILE_ENTRIES + (size_t)head_size);
+    return step_words_floats(head_size) + ATTEND_QUERY_TILE * (probe_stride(n) + TILE_ENTRIES + (size_t)head_size);
 }
 
 struct cpu_isa {
@@ -153,6 +163,8 @@ struct cpu_isa {
     void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);
     // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2] (NULL: none).
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
+    // In place on one head: the Hadamard matrix of an int8 cache (backend.h).
+    void (*spread_head)(float *head, int head_size);
     // K and V of one entry into its block.
     void (*kv_append)(const struct kv_view *kv, int entry, const float *k, const float *v);
     void (*attend)(const struct attend_tile *tile);

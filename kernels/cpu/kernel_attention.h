@@ -22,6 +22,7 @@ enum {
 // Where the K and V of the entries of one step lie.
 struct step_blocks {
     const uint32_t *keys[TILE_BLOCKS], *values[TILE_BLOCKS];
+    const float *k_scale, *v_scale; // [TILE_ENTRIES], after step_widen
 };
 
 // Blocks beyond the last of `end` entries repeat it: what is computed from them is masked.
@@ -38,6 +39,11 @@ INLINE struct step_blocks step_blocks_at(const struct kv_view *kv, int first, in
     return step;
 }
 
+INLINE int step_n_blocks(int first, int end)
+{
+    return end - first < TILE_ENTRIES ? (end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS : TILE_BLOCKS;
+}
+
 // Part `part` of `parts` of a step's blocks into the L2 cache: the hardware does not foresee where the next block lies.
 INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, int part, int parts)
 {
@@ -46,6 +52,43 @@ INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, in
     for (int i = 0; i < TILE_BLOCKS; i++)
         for (size_t line = from; line < to; line++)
             __builtin_prefetch((const char *)step->keys[i] + line * 64, 0, 2);
+}
+
+// Pairs of rows of bytes to rows of words of two bf16.
+INLINE void widen(uint32_t *to, const void *from, int pairs, int columns)
+{
+    const int8_t *bytes = from;
+    for (int r = 0; r < pairs; r++, bytes += 2 * columns, to += columns)
+        for (int c = 0; c < columns; c += VEC) {
+            vec_word words = vec_pair(vec_load_bytes(bytes + c), vec_load_bytes(bytes + columns + c));
+            memcpy(to + c, &words, sizeof words);
+        }
+}
+
+// A step's first n blocks of int8 as the products read them, in `memory` [step_words_floats]: once for all queries of a
+// tile. The rest of the step repeats the last of them, as in step_blocks_at.
+static __attribute__((noinline)) struct step_blocks step_widen(const struct kv_view *kv, const struct step_blocks *step,
+                                                               int n, float *memory, bool with_values)
+{
+    float *k_scale = memory, *v_scale = memory + TILE_ENTRIES;
+    uint32_t *words = (uint32_t *)(void *)(memory + 2 * TILE_ENTRIES);
+    struct step_blocks wide = {.k_scale = k_scale, .v_scale = v_scale};
+    for (int i = 0; i < n; i++) {
+        const float *scale = (const float *)(const void *)((const char *)step->keys[i] + kv->scale_offset_bytes);
+        memcpy(k_scale + i * KV_BLOCK_TOKENS, scale, KV_BLOCK_TOKENS * sizeof *scale);
+        memcpy(v_scale + i * KV_BLOCK_TOKENS, scale + KV_BLOCK_TOKENS, KV_BLOCK_TOKENS * sizeof *scale);
+        wide.keys[i] = words;
+        widen(words, step->keys[i], kv->head_size / 2, KV_BLOCK_TOKENS);
+        words += kv->head_size / 2 * KV_BLOCK_TOKENS;
+        wide.values[i] = words;
+        if (with_values) widen(words, step->values[i], KV_BLOCK_TOKENS / 2, kv->v_stride);
+        words += KV_BLOCK_TOKENS / 2 * kv->v_stride;
+    }
+    for (int i = n; i < TILE_BLOCKS; i++) {
+        wide.keys[i] = wide.keys[n - 1];
+        wide.values[i] = wide.values[n - 1];
+    }
+    return wide;
 }
 
 // score[r][e] = q_r . k_e for the TILE_ENTRIES entries of a step; q is [queries][words].
@@ -86,11 +129,20 @@ INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int word
     }
 }
 
+// Vector `i` of a query's scores; those that are not valid are masked.
+INLINE vec step_score(const float *score, const float *k_scale, int i, int valid, const bool int8)
+{
+    vec s = vec_load(score + i * VEC);
+    if (int8) s = s * vec_load(k_scale + i * VEC);
+    return valid < TILE_ENTRIES ? vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff())) : s;
+}
+
 // Turns a step's scores into weights 2^(scale * score - max), the first `valid` ones; the others become 0. Raises max,
 // adds to the lanes of sum, and tells what sums so far must be multiplied by. Queries go side by side: one alone would
-// wait for its maximum.
-INLINE void step_softmax(const float *score, int valid, float scale, float *max, float *sum, uint32_t *weight,
-                         float *rescale, const int queries, const bool bf16)
+// wait for its maximum. In int8 scores and weights take on the scales of K and V.
+INLINE void step_softmax(const struct step_blocks *step, const float *score, int valid, float scale, float *max,
+                         float *sum, uint32_t *weight, float *rescale, const int queries, const bool bf16,
+                         const bool int8)
 {
     vec largest[QUERY_TILE];
     float old_max[SUM_LANES] = {0}, new_max[SUM_LANES] = {0};
@@ -98,11 +150,8 @@ INLINE void step_softmax(const float *score, int valid, float scale, float *max,
     for (int r = 0; r < queries; r++) {
         largest[r] = vec_set(-__builtin_inff());
 #pragma GCC unroll 16
-        for (int i = 0; i < TILE_ENTRIES; i += VEC) {
-            vec s = vec_load(score + r * TILE_ENTRIES + i);
-            if (valid < TILE_ENTRIES) s = vec_select(vec_first(valid - i), s, vec_set(-__builtin_inff()));
-            largest[r] = vec_max(largest[r], s);
-        }
+        for (int i = 0; i < STEP_VECS; i++)
+            largest[r] = vec_max(largest[r], step_score(score + r * TILE_ENTRIES, step->k_scale, i, valid, int8));
     }
 #pragma GCC unroll 4
     for (int width = VEC / 2; width; width /= 2)
@@ -124,8 +173,7 @@ INLINE void step_softmax(const float *score, int valid, float scale, float *max,
         vec w[STEP_VECS], total = vec_load(sum + r * SUM_LANES) * rescale[r];
 #pragma GCC unroll 16
         for (int i = 0; i < STEP_VECS; i++) {
-            vec s = vec_load(score + r * TILE_ENTRIES + i * VEC);
-            if (valid < TILE_ENTRIES) s = vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff()));
+            vec s = step_score(score + r * TILE_ENTRIES, step->k_scale, i, valid, int8);
             w[i] = vec_fma(s, vec_set(scale), vec_set(-new_max[r]));
         }
         vec_exp2(w, STEP_VECS);
@@ -133,6 +181,9 @@ INLINE void step_softmax(const float *score, int valid, float scale, float *max,
 #pragma GCC unroll 16
         for (int i = 0; i < STEP_VECS; i++) {
             total = total + w[i];
+            if (int8) w[i] = w[i] * vec_load(step->v_scale + i * VEC);
+            // The scale of an entry that is not valid may be NaN, and 0 * NaN is NaN.
+            if (int8 && valid < TILE_ENTRIES) w[i] = vec_select(vec_first(valid - i * VEC), w[i], vec_set(0));
             if (bf16)
                 vec_store_bf16((uint16_t *)(void *)to + i * VEC, w[i]);
             else
@@ -216,22 +267,29 @@ static __attribute__((noinline)) void any_scores(const uint32_t *const *keys, co
     }
 }
 
-static __attribute__((noinline)) void any_softmax(const float *score, int valid, float scale, float *max, float *sum,
-                                                  uint32_t *weight, float *rescale, int queries, bool bf16)
+static __attribute__((noinline)) void any_softmax(const struct step_blocks *step, const float *score, int valid,
+                                                  float scale, float *max, float *sum, uint32_t *weight, float *rescale,
+                                                  int queries, bool bf16, bool int8)
 {
-    switch (queries + (bf16 ? 0 : QUERY_TILE)) {
-    case 1: step_softmax(score, valid, scale, max, sum, weight, rescale, 1, true); break;
-    case 2: step_softmax(score, valid, scale, max, sum, weight, rescale, 2, true); break;
-    case 3: step_softmax(score, valid, scale, max, sum, weight, rescale, 3, true); break;
-    case 4: step_softmax(score, valid, scale, max, sum, weight, rescale, 4, true); break;
-    case 5: step_softmax(score, valid, scale, max, sum, weight, rescale, 5, true); break;
-    case 6: step_softmax(score, valid, scale, max, sum, weight, rescale, 6, true); break;
-    case QUERY_TILE + 1: step_softmax(score, valid, scale, max, sum, weight, rescale, 1, false); break;
-    case QUERY_TILE + 2: step_softmax(score, valid, scale, max, sum, weight, rescale, 2, false); break;
-    case QUERY_TILE + 3: step_softmax(score, valid, scale, max, sum, weight, rescale, 3, false); break;
-    case QUERY_TILE + 4: step_softmax(score, valid, scale, max, sum, weight, rescale, 4, false); break;
-    case QUERY_TILE + 5: step_softmax(score, valid, scale, max, sum, weight, rescale, 5, false); break;
-    case QUERY_TILE + 6: step_softmax(score, valid, scale, max, sum, weight, rescale, 6, false); break;
+    switch (queries + (int8 ? 2 * QUERY_TILE : bf16 ? 0 : QUERY_TILE)) {
+    case 1: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 1, true, false); break;
+    case 2: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 2, true, false); break;
+    case 3: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 3, true, false); break;
+    case 4: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 4, true, false); break;
+    case 5: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 5, true, false); break;
+    case 6: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 6, true, false); break;
+    case QUERY_TILE + 1: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 1, false, false); break;
+    case QUERY_TILE + 2: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 2, false, false); break;
+    case QUERY_TILE + 3: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 3, false, false); break;
+    case QUERY_TILE + 4: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 4, false, false); break;
+    case QUERY_TILE + 5: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 5, false, false); break;
+    case QUERY_TILE + 6: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 6, false, false); break;
+    case 2 * QUERY_TILE + 1: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 1, true, true); break;
+    case 2 * QUERY_TILE + 2: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 2, true, true); break;
+    case 2 * QUERY_TILE + 3: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 3, true, true); break;
+    case 2 * QUERY_TILE + 4: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 4, true, true); break;
+    case 2 * QUERY_TILE + 5: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 5, true, true); break;
+    case 2 * QUERY_TILE + 6: step_softmax(step, score, valid, scale, max, sum, weight, rescale, 6, true, true); break;
     }
 }
 
@@ -309,7 +367,8 @@ struct attend_work {
     const struct attend_tile *tile;
     int words; // of D
     float scale;
-    uint32_t *q; // [queries][words]
+    float *widened; // int8: for step_widen
+    uint32_t *q;    // [queries][words]
     struct partial partial;
     float *score;     // [QUERY_TILE][TILE_ENTRIES]
     uint32_t *weight; // [QUERY_TILE][words of TILE_ENTRIES]
@@ -317,48 +376,51 @@ struct attend_work {
 
 // Queries i .. i + queries - 1, which all see `valid` entries of this step.
 INLINE void attend_queries(const struct attend_work *w, const struct step_blocks *step, int i, int valid, int queries,
-                           const bool bf16)
+                           const bool bf16, const bool int8)
 {
     int stride = w->tile->kv.v_stride;
     float rescale[SUM_LANES];
     any_scores(step->keys, w->q + i * w->words, w->words, w->score, queries, bf16);
-    any_softmax(w->score, valid, w->scale, w->partial.max + i, w->partial.sum + i * SUM_LANES, w->weight, rescale,
-                queries, bf16);
+    any_softmax(step, w->score, valid, w->scale, w->partial.max + i, w->partial.sum + i * SUM_LANES, w->weight, rescale,
+                queries, bf16, int8);
     any_weigh(step->values, stride, w->weight, valid, rescale, w->partial.o + i * stride, queries, bf16);
 }
 
 // One step, TILE_ENTRIES entries from `first` on, for all queries that see any of them. Rows that see only a part come
 // one by one, then all that see the whole step together, cut evenly: 7 are 4 + 3, not 6 + 1.
-INLINE void attend_step(const struct attend_work *w, int first, int end, const bool bf16)
+INLINE void attend_step(const struct attend_work *w, int first, int end, const bool bf16, const bool int8)
 {
     const struct attend_tile *t = w->tile;
     bool more = first + TILE_ENTRIES < end;
     struct step_blocks step = step_blocks_at(&t->kv, first, end), next;
+    if (int8) step = step_widen(&t->kv, &step, step_n_blocks(first, end), w->widened, true);
     if (more) next = step_blocks_at(&t->kv, first + TILE_ENTRIES, end);
     int row = t->first_valid > first ? 0 : first - t->first_valid + 1;
     for (; row < t->rows && t->first_valid + row - first < TILE_ENTRIES; row++)
         for (int head = 0, n; head < t->group; head += n) {
             n = t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE;
-            attend_queries(w, &step, row * t->group + head, t->first_valid + row - first, n, bf16);
+            attend_queries(w, &step, row * t->group + head, t->first_valid + row - first, n, bf16, int8);
         }
     int i = row * t->group, queries = t->rows * t->group - i, tiles = (queries + QUERY_TILE - 1) / QUERY_TILE;
     for (int j = 0; j < tiles; j++) {
         int from = queries * j / tiles, n = queries * (j + 1) / tiles - from;
-        if (more) step_prefetch(&next, t->kv.v_offset_bytes * 2, j, tiles);
-        attend_queries(w, &step, i + from, TILE_ENTRIES, n, bf16);
+        if (more) step_prefetch(&next, t->kv.scale_offset_bytes + (int8 ? 128 : 0), j, tiles);
+        attend_queries(w, &step, i + from, TILE_ENTRIES, n, bf16, int8);
     }
 }
 
-INLINE void attend_typed(const struct attend_tile *t, const bool bf16)
+INLINE void attend_typed(const struct attend_tile *t, const bool bf16, const bool int8)
 {
     int d = t->kv.head_size, stride = t->kv.v_stride, queries = t->rows * t->group;
-    float *partials = t->scratch + queries * stride, *total_at = partials + attend_partial_floats(queries, d);
+    float *q = t->scratch + step_words_floats(d), *partials = q + queries * stride;
+    float *total_at = partials + attend_partial_floats(queries, d);
     float *score = total_at + attend_partial_floats(queries, d);
     struct attend_work w = {
         .tile = t,
         .words = words_of(d, bf16),
         .scale = 1.44269504f / __builtin_sqrtf((float)d),
-        .q = (uint32_t *)(void *)t->scratch,
+        .widened = t->scratch,
+        .q = (uint32_t *)(void *)q,
         .partial = partial_in(t->partial ? t->partial : partials, queries, stride),
         .score = score,
         .weight = (uint32_t *)(void *)(score + QUERY_TILE * TILE_ENTRIES),
@@ -374,7 +436,7 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16)
         int i = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
         partial_clear(&w.partial, i, queries, stride);
         for (int entry = first; entry < end; entry += TILE_ENTRIES)
-            attend_step(&w, entry, end, bf16);
+            attend_step(&w, entry, end, bf16, int8);
         if (!t->partial) partial_merge(&total, &w.partial, i, queries, stride);
     }
     if (!t->partial) partial_finish(t, &total);
@@ -382,10 +444,12 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16)
 
 static void attend(const struct attend_tile *t)
 {
-    if (t->kv.bf16)
-        attend_typed(t, true);
+    if (t->kv.int8)
+        attend_typed(t, true, true);
+    else if (t->kv.bf16)
+        attend_typed(t, true, false);
     else
-        attend_typed(t, false);
+        attend_typed(t, false, false);
 }
 
 static void attend_merge(const struct attend_tile *t, int segments)
@@ -449,20 +513,24 @@ INLINE void raise_smoothed(float *maximum, const float *p, int n, int reach, flo
     }
 }
 
-INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const bool bf16)
+INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const bool bf16, const bool int8)
 {
     const struct kv_view *kv = &t->kv;
     int d = kv->head_size, n = t->n, words = words_of(d, bf16);
-    float *p = t->scratch + TILE_ENTRIES, *score = t->scratch + QUERY_TILE * t->stride;
+    float *first_p = t->scratch + step_words_floats(d), *p = first_p + TILE_ENTRIES;
+    float *score = first_p + QUERY_TILE * t->stride;
     float scale = 1.44269504f / __builtin_sqrtf((float)d);
     uint32_t *q = (uint32_t *)(void *)(score + QUERY_TILE * TILE_ENTRIES);
     for (int r = 0; r < heads; r++)
         store_row(q + r * words, bf16, t->q + (head + r) * d, d);
     for (int first = 0; first < n; first += TILE_ENTRIES) {
         struct step_blocks step = step_blocks_at(kv, first, n);
+        if (int8) step = step_widen(kv, &step, step_n_blocks(first, n), t->scratch, false);
         any_scores(step.keys, q, words, score, heads, bf16);
         for (int r = 0; r < heads; r++)
-            memcpy(p + (size_t)r * t->stride + first, score + r * TILE_ENTRIES, TILE_ENTRIES * sizeof *p);
+            for (int i = 0; i < STEP_VECS; i++)
+                vec_store(p + (size_t)r * t->stride + first + i * VEC,
+                          step_score(score + r * TILE_ENTRIES, step.k_scale, i, TILE_ENTRIES, int8));
     }
     for (int r = 0; r < heads; r++, p += t->stride) {
         float sum = softmax_all(p, n, scale);
@@ -472,16 +540,18 @@ INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const b
     }
 }
 
-INLINE void probe_typed(const struct probe_tile *t, const bool bf16)
+INLINE void probe_typed(const struct probe_tile *t, const bool bf16, const bool int8)
 {
     for (int head = 0; head < t->group; head += QUERY_TILE)
-        probe_heads(t, head, t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE, bf16);
+        probe_heads(t, head, t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE, bf16, int8);
 }
 
 static void probe(const struct probe_tile *t)
 {
-    if (t->kv.bf16)
-        probe_typed(t, true);
+    if (t->kv.int8)
+        probe_typed(t, true, true);
+    else if (t->kv.bf16)
+        probe_typed(t, true, false);
     else
-        probe_typed(t, false);
+        probe_typed(t, false, false);
 }

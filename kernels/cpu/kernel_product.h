@@ -187,9 +187,9 @@ static void panel_product(const struct panel_product *p)
 
 // ---- quantisation ---------------------------------------------------------------------------------------------------
 
-// n values as bytes q + 128 with x ~ q * scale, |q| <= 127; returns scale. Symmetric, to the nearest (ties to even).
-// The scale of values that are not all finite is NaN, and so is then every product with them.
-static float quantise(uint8_t *out, const void *x, bool bf16, int n)
+// n values become bytes q with x ~ q * scale, |q| <= 127, symmetric, to the nearest (ties to even): returns scale, and
+// what x is multiplied by. The scale of values that are not all finite is NaN, and so is then every product with them.
+INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
 {
     const float *floats = x;
     const uint16_t *halves = x;
@@ -207,19 +207,34 @@ static float quantise(uint8_t *out, const void *x, bool bf16, int n)
         bad += v * 0.f;
     }
     bool nothing = !(most >= QUANTISE_LEAST && bad == 0.f);
-    float inverse = nothing ? 0 : QUANTISE_MOST / most;
+    *inverse_p = nothing ? 0 : QUANTISE_MOST / most;
+    return (nothing ? 0 : most / QUANTISE_MOST) + bad;
+}
+
+// Some of those values as bytes: q + `middle`.
+INLINE void quantise_bytes(uint8_t *out, const void *x, bool bf16, int n, float inverse, uint32_t middle)
+{
+    const float *floats = x;
+    const uint16_t *halves = x;
     const float shift = 12582912.f; // as in vec_exp
-    for (i = 0; i + VEC <= n; i += VEC) {
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) {
         vec v = bf16 ? vec_load_bf16(halves + i) : vec_load(floats + i);
-        vec_word bits = (vec_word)(v * inverse + shift) - 0x4b400000u + 128u;
+        vec_word bits = (vec_word)(v * inverse + shift) - 0x4b400000u + middle;
         vec_byte bytes = __builtin_convertvector(bits & 0xffu, vec_byte);
         memcpy(out + i, &bytes, sizeof bytes);
     }
     for (; i < n; i++) {
         float v = bf16 ? bf16_to_f32(halves[i]) : floats[i];
-        out[i] = (uint8_t)(f32_bits(v * inverse + shift) - 0x4b400000u + 128u);
+        out[i] = (uint8_t)(f32_bits(v * inverse + shift) - 0x4b400000u + middle);
     }
-    return (nothing ? 0 : most / QUANTISE_MOST) + bad;
+}
+
+static float quantise(uint8_t *out, const void *x, bool bf16, int n)
+{
+    float inverse, scale = quantise_scale(x, bf16, n, &inverse);
+    quantise_bytes(out, x, bf16, n, inverse, 128);
+    return scale;
 }
 
 // ---- ends -----------------------------------------------------------------------------------------------------------

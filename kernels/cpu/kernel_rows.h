@@ -56,10 +56,63 @@ static void rope_head(float *head, const float *gain, int head_size, float epsil
     }
 }
 
+// Sums and differences of dims i and i + half within blocks, for half a block, a quarter of it, ... 1.
+static void spread_head(float *head, int head_size)
+{
+    int block = head_size & -head_size, half = block / 2;
+    float scale = 1 / __builtin_sqrtf((float)block);
+    for (; half >= VEC || (half && block < VEC); half /= 2)
+        for (int i = 0; i < head_size; i += 2 * half) {
+            float *low = head + i, *high = low + half;
+            int j = 0;
+            for (; j + VEC <= half; j += VEC) {
+                vec x = vec_load(low + j), y = vec_load(high + j);
+                vec_store(low + j, x + y);
+                vec_store(high + j, x - y);
+            }
+            for (; j < half; j++) {
+                float x = low[j], y = high[j];
+                low[j] = x + y;
+                high[j] = x - y;
+            }
+        }
+    vec_mask lane = vec_lanes();
+    for (int i = 0; i + VEC <= head_size; i += VEC) {
+        vec x = vec_load(head + i);
+#pragma GCC unroll 4
+        for (int width = VEC / 2; half && width; width /= 2)
+            x = vec_swap(x, width) + vec_select((lane & width) != 0, -x, x);
+        vec_store(head + i, x * scale);
+    }
+    for (int i = head_size / VEC * VEC; i < head_size; i++)
+        head[i] *= scale;
+}
+
+INLINE void kv_append_int8(const struct kv_view *kv, char *block, int slot, const float *k, const float *v)
+{
+    int d = kv->head_size;
+    uint8_t *keys = (uint8_t *)block + slot, row[128];
+    uint8_t *values = (uint8_t *)block + kv->v_offset_bytes + slot * kv->v_stride;
+    float *scale = (float *)(void *)(block + kv->scale_offset_bytes) + slot, inverse;
+    scale[0] = quantise_scale(k, false, d, &inverse);
+    for (int first = 0; first < d; first += 128) {
+        int n = d - first < 128 ? d - first : 128;
+        quantise_bytes(row, k + first, false, n, inverse, 0);
+        for (int i = 0; i < n; i++)
+            keys[(first + i) * KV_BLOCK_TOKENS] = row[i];
+    }
+    scale[KV_BLOCK_TOKENS] = quantise_scale(v, false, d, &inverse);
+    quantise_bytes(values, v, false, d, inverse, 0);
+}
+
 static void kv_append(const struct kv_view *kv, int entry, const float *k, const float *v)
 {
     char *block = kv->base + (size_t)kv->blocks[entry / KV_BLOCK_TOKENS] * kv->block_bytes;
     int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size, words = words_of(d, kv->bf16);
+    if (kv->int8) {
+        kv_append_int8(kv, block, slot, k, v);
+        return;
+    }
     uint32_t *keys = (uint32_t *)(void *)block + slot;
     float *values = (float *)(void *)(block + kv->v_offset_bytes);
     uint32_t row[64];

@@ -29,6 +29,7 @@ const struct cpu_isa CPU_ISA_SYMBOL = {
     .panel_finish = panel_finish,
     .rmsnorm_row = rmsnorm_row,
     .rope_head = rope_head,
+    .spread_head = spread_head,
     .kv_append = kv_append,
     .attend = attend,
     .attend_merge = attend_merge,

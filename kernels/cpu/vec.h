@@ -31,6 +31,7 @@ typedef int32_t vec_mask __attribute__((vector_size(4 * VEC))); // lanes of all 
 typedef uint32_t vec_word __attribute__((vector_size(4 * VEC)));
 typedef uint16_t vec_half __attribute__((vector_size(2 * VEC)));
 typedef uint8_t vec_byte __attribute__((vector_size(VEC)));
+typedef int8_t vec_signed_byte __attribute__((vector_size(VEC)));
 
 INLINE vec vec_load(const float *from)
 {
@@ -106,6 +107,19 @@ INLINE vec vec_odd(vec_word words)
     return (vec)(words & 0xffff0000u);
 }
 
+INLINE vec vec_load_bytes(const int8_t *from)
+{
+    vec_signed_byte bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return vec_from_int(__builtin_convertvector(bytes, vec_mask));
+}
+
+// Words of two bf16 from numbers that bf16 holds exactly.
+INLINE vec_word vec_pair(vec even, vec odd)
+{
+    return (vec_word)even >> 16 | (vec_word)odd;
+}
+
 INLINE vec vec_load_bf16(const uint16_t *from)
 {
     vec_half half;
@@ -169,13 +183,19 @@ INLINE float vec_largest(vec v)
     return v[0];
 }
 
-// Lanes whose number is below n.
-INLINE vec_mask vec_first(int n)
+// Each lane's number.
+INLINE vec_mask vec_lanes(void)
 {
     vec_mask lane;
     for (int i = 0; i < VEC; i++)
         lane[i] = i;
-    return lane < n;
+    return lane;
+}
+
+// Lanes whose number is below n.
+INLINE vec_mask vec_first(int n)
+{
+    return vec_lanes() < n;
 }
 
 // e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by the polynomial of Cephes' expf. 0 below -87 (the last

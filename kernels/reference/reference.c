@@ -2,7 +2,8 @@
 // The oracle: a Llama forward pass in plain C, meant to be read beside the paper and to be right. One thread, simple
 // loops, every sum in double. Values are stored as f32; in a bf16 backend those that bf16 hardware would keep as bf16
 // (weights, activations, K and V) are rounded to it whenever they are stored, and nothing else is. In an int8 backend
-// matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16.
+// matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16. K and V in
+// int8 are kept as their bytes, with a scale for each head of an entry.
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
@@ -37,6 +38,7 @@ struct reference {
     int64_t probe_size;        // floats in `probe`
     float *cos, *sin;          // [max_rows][D/2] of each row's position
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
+    float *k_scale, *v_scale;  // [layer][block][entry in block][Hkv], 1 unless K and V are bytes
     float *probe;              // maxima, the probes' keys one after another
     double *score, *smooth;    // [max_context] of one query
     float *row;                // [most columns of a weight] as a product reads it
@@ -63,23 +65,29 @@ static void tensor_put(const struct reference *ref, struct tensor *t, int64_t ro
     t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? stored(ref, v) : v;
 }
 
+// Makes bytes of n values; returns their scale. Not finite: NaN.
+static float to_bytes(float *x, int64_t n)
+{
+    float most = 0;
+    bool finite = true;
+    for (int64_t i = 0; i < n; i++) {
+        most = fmaxf(most, fabsf(x[i]));
+        finite &= isfinite(x[i]) != 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+        x[i] = !finite || most < QUANTISE_LEAST ? 0 : rintf(x[i] * (QUANTISE_MOST / most));
+    return finite ? most / QUANTISE_MOST : NAN;
+}
+
 // Rounds n values to bytes times a scale, one scale per QUANTISE_GROUP of them in DTYPE_INT8_G128. Not finite: all NaN.
 static void quantise(const struct reference *ref, float *x, int64_t n)
 {
     int64_t size = ref->dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
     for (int64_t first = 0; first < n; first += size) {
         int64_t end = first + size < n ? first + size : n;
-        float most = 0;
-        bool finite = true;
-        for (int64_t i = first; i < end; i++) {
-            most = fmaxf(most, fabsf(x[i]));
-            finite &= isfinite(x[i]) != 0;
-        }
+        float scale = to_bytes(x + first, end - first);
         for (int64_t i = first; i < end; i++)
-            if (!finite)
-                x[i] = NAN;
-            else
-                x[i] = most < QUANTISE_LEAST ? 0 : rintf(x[i] * (QUANTISE_MOST / most)) * (most / QUANTISE_MOST);
+            x[i] *= scale;
     }
 }
 
@@ -116,6 +124,8 @@ static void reference_close(struct backend *b)
     free(ref->sin);
     free(ref->k_cache);
     free(ref->v_cache);
+    free(ref->k_scale);
+    free(ref->v_scale);
     free(ref->probe);
     free(ref->score);
     free(ref->smooth);
@@ -334,14 +344,41 @@ static void head_normalise(const struct reference *ref, float *head, const struc
         head[i] = (float)((double)head[i] * scale * (double)gain->data[i]);
 }
 
-// Where entry `entry` of sequence s and KV head h begins in k_cache and v_cache.
+// Turns blocks of a head by the Hadamard matrix (see backend.h). In f32: the order of its sums is part of the
+// definition, so that all backends quantise the same numbers.
+static void spread(const struct reference *ref, float *head)
+{
+    int d = ref->shape.head_size, block = d & -d;
+    for (int half = block / 2; half; half /= 2)
+        for (int i = 0; i < d; i++)
+            if (!(i & half)) {
+                float x = head[i], y = head[i + half];
+                head[i] = x + y;
+                head[i + half] = x - y;
+            }
+    for (int i = 0; i < d; i++)
+        head[i] *= 1 / sqrtf((float)block);
+}
+
+// Where entry `entry` of sequence s and KV head h lies in k_scale and v_scale, and times D in k_cache and v_cache.
 static size_t cache_at(const struct reference *ref, int layer, int s, int entry, int h)
 {
     const struct backend_shape *shape = &ref->shape;
     size_t block = (size_t)ref->batch.block_table[s * ref->batch.max_blocks + entry / KV_BLOCK_TOKENS];
     size_t slot = ((size_t)layer * (size_t)shape->n_kv_blocks + block) * KV_BLOCK_TOKENS;
     slot += (size_t)(entry % KV_BLOCK_TOKENS);
-    return (slot * (size_t)shape->n_kv_heads + (size_t)h) * (size_t)shape->head_size;
+    return slot * (size_t)shape->n_kv_heads + (size_t)h;
+}
+
+// One head of an entry as the cache holds it: bytes and a scale, or in the type of activations.
+static void cache_put(const struct reference *ref, float *cache, float *scale, size_t at, const float *head)
+{
+    int d = ref->shape.head_size;
+    float *x = cache + at * (size_t)d;
+    memcpy(x, head, (size_t)d * sizeof *x);
+    for (int i = 0; !ref->shape.kv_int8 && i < d; i++)
+        x[i] = stored(ref, x[i]);
+    scale[at] = ref->shape.kv_int8 ? to_bytes(x, d) : 1;
 }
 
 static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
@@ -358,19 +395,16 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
             for (int h = 0; h < n_heads; h++, head += d) {
                 head_normalise(ref, head, q_gain, epsilon);
                 rotate(ref, t, head);
+                if (ref->shape.kv_int8) spread(ref, head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d) {
                 head_normalise(ref, head, k_gain, epsilon);
                 rotate(ref, t, head);
-                float *k = ref->k_cache + cache_at(ref, layer, s, entry, h);
-                for (int i = 0; i < d; i++)
-                    k[i] = stored(ref, head[i]);
+                if (ref->shape.kv_int8) spread(ref, head);
+                cache_put(ref, ref->k_cache, ref->k_scale, cache_at(ref, layer, s, entry, h), head);
             }
-            for (int h = 0; h < n_kv_heads; h++, head += d) {
-                float *v = ref->v_cache + cache_at(ref, layer, s, entry, h);
-                for (int i = 0; i < d; i++)
-                    v[i] = stored(ref, head[i]);
-            }
+            for (int h = 0; h < n_kv_heads; h++, head += d)
+                cache_put(ref, ref->v_cache, ref->v_scale, cache_at(ref, layer, s, entry, h), head);
         }
     return STATUS_OK;
 }
@@ -383,11 +417,12 @@ static double attend(struct reference *ref, int layer, int s, const float *q, in
     int d = ref->shape.head_size;
     double max = -INFINITY, sum = 0;
     for (int e = 0; e < n; e++) {
-        const float *k = ref->k_cache + cache_at(ref, layer, s, e, kv_head);
+        size_t at = cache_at(ref, layer, s, e, kv_head);
+        const float *k = ref->k_cache + at * (size_t)d;
         double product = 0;
         for (int i = 0; i < d; i++)
             product += (double)stored(ref, q[i]) * (double)k[i];
-        ref->score[e] = product / sqrt(d) * M_LOG2E;
+        ref->score[e] = product * (double)ref->k_scale[at] / sqrt(d) * M_LOG2E;
         if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum and so shows
     }
     for (int e = 0; e < n; e++)
@@ -425,8 +460,9 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
                 for (int i = 0; i < d; i++) {
                     double sum = 0;
                     for (int e = 0; e < n; e++) {
-                        double weight = (double)stored(ref, (float)ref->score[e]);
-                        sum += weight * (double)ref->v_cache[cache_at(ref, layer, s, e, h / group) + (size_t)i];
+                        size_t at = cache_at(ref, layer, s, e, h / group);
+                        double weight = (double)stored(ref, (float)(ref->score[e] * (double)ref->v_scale[at]));
+                        sum += weight * (double)ref->v_cache[at * (size_t)d + (size_t)i];
                     }
                     tensor_put(ref, out, t, h * d + i, sum / total);
                 }
@@ -482,9 +518,11 @@ enum status backend_open_reference(const struct backend_shape *shape, enum dtype
     ref->cos = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->cos);
     ref->sin = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->sin);
     size_t entries = (size_t)shape->n_layers * (size_t)shape->n_kv_blocks * KV_BLOCK_TOKENS;
-    size_t entry_bytes = (size_t)shape->n_kv_heads * (size_t)shape->head_size * sizeof *ref->k_cache;
-    ref->k_cache = mem_alloc_array(entries, entry_bytes);
-    ref->v_cache = mem_alloc_array(entries, entry_bytes);
+    entries *= (size_t)shape->n_kv_heads;
+    ref->k_cache = mem_alloc_array(entries, (size_t)shape->head_size * sizeof *ref->k_cache);
+    ref->v_cache = mem_alloc_array(entries, (size_t)shape->head_size * sizeof *ref->v_cache);
+    ref->k_scale = mem_alloc_array(entries, sizeof *ref->k_scale);
+    ref->v_scale = mem_alloc_array(entries, sizeof *ref->v_scale);
     ref->probe = mem_alloc_array((size_t)shape->max_seqs * context, sizeof *ref->probe);
     ref->score = mem_alloc_array(context, sizeof *ref->score);
     ref->smooth = mem_alloc_array(context, sizeof *ref->smooth);

@@ -25,6 +25,15 @@ check_json "$work/engine.json" 'all(.[] | select(.phase == "score"); .over_plain
 check_json "$work/full.json" '[.[] | select(.phase == "score") | .look_ahead] | .[0] <= 3 and .[1] == 1'
 grep -q 'no prefill of 3 x 100 tokens' "$work/engine.log" || fail "nothing said of what was left out"
 
+# A cache in int8 is less to read.
+for kv in bf16 int8; do
+    "$bin/forepack" bench engine --shape "$shape" --kv-dtype $kv --prompt-tokens 0 --context 64 --decode-tokens 2 \
+        --batch 2 "${quick[@]}" --json >"$work/kv-$kv.json" 2>"$work/kv-$kv.log"
+    check_json "$work/kv-$kv.json" "all(.[]; .kv_dtype == \"$kv\" and .tokens_per_s > 0)"
+done
+jq -e --slurpfile int8 "$work/kv-int8.json" '.[0].gbytes > $int8[0][0].gbytes' "$work/kv-bf16.json" >/dev/null ||
+    fail "memory traffic of an int8 cache"
+
 # A group of two ranks, no probe, as a table and as JSON.
 "$bin/forepack" bench engine --shape "$shape" --tp 2 --dtype f32 --prompt-tokens 16 --decode-tokens 2 --batch 1 \
     --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/tp.json" 2>"$work/tp.log"
