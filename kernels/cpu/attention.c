@@ -74,12 +74,36 @@ void cpu_attention_free(struct cpu *cpu)
 
 // ---- cutting the batch ----------------------------------------------------------------------------------------------
 
-static int tile_longer_first(const void *a, const void *b)
+static bool tile_goes_first(const struct row_tile *a, const struct row_tile *b)
 {
-    const struct row_tile *x = a, *y = b;
-    int64_t cost_x = (int64_t)x->rows * (x->end - x->first), cost_y = (int64_t)y->rows * (y->end - y->first);
-    if (cost_x != cost_y) return cost_x < cost_y ? 1 : -1;
-    return x->row != y->row ? x->row - y->row : x->first - y->first;
+    int64_t cost_a = (int64_t)a->rows * (a->end - a->first), cost_b = (int64_t)b->rows * (b->end - b->first);
+    if (cost_a != cost_b) return cost_a > cost_b;
+    return a->row != b->row ? a->row < b->row : a->first < b->first;
+}
+
+// Restores the heap, whose top goes last of all, below `root`.
+static void tiles_sift(struct row_tile *tiles, int root, int n)
+{
+    for (int child; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && tile_goes_first(&tiles[child], &tiles[child + 1])) child++;
+        if (!tile_goes_first(&tiles[root], &tiles[child])) return;
+        struct row_tile moved = tiles[root];
+        tiles[root] = tiles[child];
+        tiles[child] = moved;
+    }
+}
+
+// The longest first. A heap sort, since glibc's qsort() allocates from 1 KiB on.
+static void tiles_sort(struct row_tile *tiles, int n)
+{
+    for (int root = n / 2 - 1; root >= 0; root--)
+        tiles_sift(tiles, root, n);
+    for (int end = n - 1; end > 0; end--) {
+        struct row_tile last = tiles[0];
+        tiles[0] = tiles[end];
+        tiles[end] = last;
+        tiles_sift(tiles, 0, end);
+    }
 }
 
 // The only row of a sequence in this batch, as a tile for each of its segments.
@@ -118,7 +142,7 @@ void cpu_attention_begin(struct cpu *cpu)
     for (int i = 0; i < cpu->n_tiles; i++)
         cpu->attend_work += (int64_t)cpu->tiles[i].rows * (cpu->tiles[i].end - cpu->tiles[i].first);
     cpu->attend_work *= 2 * (int64_t)cpu->shape.n_heads * cpu->shape.head_size;
-    qsort(cpu->tiles, (size_t)cpu->n_tiles, sizeof *cpu->tiles, tile_longer_first);
+    tiles_sort(cpu->tiles, cpu->n_tiles);
     cpu->probe_size = ragged_probe_size(batch);
     for (int thread = 0; thread < cpu->threads; thread++)
         memset(cpu->probe + (size_t)thread * cpu->probe_capacity, 0, (size_t)cpu->probe_size * sizeof *cpu->probe);
