@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "bench/rounds.h"
+#include "model/model.h"
 
 int bench_engine(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
@@ -13,6 +14,20 @@ int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
+
+// Which model: fields model, shape, load, backend and dtype of the command's options.
+// clang-format off
+#define BENCH_MODEL_OPTION_ROWS(o)                                                                                     \
+    {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "model directory"},                          \
+    {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
+     .help = "instead of --model: a config.json, run with random weights of that shape"},                              \
+    {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
+     .help = "dummy: random weights also with --model, which then needs no checkpoint"},                               \
+    {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "cpu",                           \
+     .choices = "cpu|reference", .help = "what computes"},                                                             \
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
+     .help = "type of the weights; auto is the checkpoint's"}
+// clang-format on
 
 enum { BENCH_COUNTS_MAX = 32 };
 

@@ -26,15 +26,7 @@ static struct {
 // clang-format off
 static const struct option options[] = {
     {.name = "-Model"},
-    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory"},
-    {.name = "shape", .type = OPTION_STRING, .value = &o.shape,
-     .help = "instead of --model: a config.json, run with random weights of that shape"},
-    {.name = "load", .type = OPTION_CHOICE, .value = &o.load, .default_text = "auto", .choices = "auto|dummy",
-     .help = "dummy: random weights also with --model, which then needs no checkpoint"},
-    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|reference",
-     .help = "what computes"},
-    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto",
-     .choices = "auto|f32|bf16|int8|int8-g128", .help = "type of the weights; auto is the checkpoint's"},
+    BENCH_MODEL_OPTION_ROWS(o),
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is all the process may use"},
     {.name = "-Prompts"},

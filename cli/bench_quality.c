@@ -48,7 +48,7 @@ static const struct option options[] = {
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|reference",
      .help = "what computes"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto",
-     .choices = "auto|f32|bf16|int8|int8-g128", .help = "type of the weights of both; auto is the checkpoint's"},
+     .choices = MODEL_DTYPES, .help = "type of the weights of both; auto is the checkpoint's"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is all the process may use"},
     {.name = "token-budget", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,

@@ -6,6 +6,7 @@
 #include "cli/answer.h"
 #include "cli/remote.h"
 #include "cli/request.h"
+#include "model/model.h"
 
 struct local_flags {
     char *model, *backend, *dtype, *kv_dtype, *packed_cache;
@@ -20,9 +21,9 @@ extern struct local_flags local_flags;
     {.name = "backend", .type = OPTION_CHOICE, .value = &local_flags.backend, .default_text = "cpu",                    \
      .choices = "cpu|reference", .help = "with --model: what computes"},                                                \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &local_flags.dtype, .default_text = "auto",                       \
-     .choices = "auto|f32|bf16|int8|int8-g128", .help = "with --model: type that weights are computed in; auto is the checkpoint's"}, \
+     .choices = MODEL_DTYPES, .help = "with --model: type that weights are computed in; auto is the checkpoint's"}, \
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &local_flags.kv_dtype, .default_text = "auto",                 \
-     .choices = "auto|bf16|int8", .help = "with --model: type of the KV cache; auto is f32 with f32 weights, else bf16"}, \
+     .choices = MODEL_KV_DTYPES, .help = "with --model: type of the KV cache; auto is f32 with f32 weights, else bf16"}, \
     {.name = "packed-cache", .type = OPTION_STRING, .value = &local_flags.packed_cache, .default_text = "off",          \
      .help = "with --model: keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},    \
     {.name = "threads", .type = OPTION_INT, .value = &local_flags.threads, .default_text = "0", .max = 4096,            \

@@ -22,6 +22,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
+#include "model/model.h"
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *kv_dtype, *packed_cache, *log_level;
@@ -44,9 +45,9 @@ static const struct option options[] = {
     {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
-    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
      .help = "type that weights are computed in; auto is the checkpoint's"},
-    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = "auto|bf16|int8",
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the workers' KV cache; auto is f32 with f32 weights, else bf16. int8 halves it"},
     {.name = "-Processes"},
     {.name = "workers", .type = OPTION_INT, .value = &o.workers, .default_text = "1", .min = 1, .max = 64,

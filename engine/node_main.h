@@ -50,9 +50,9 @@ struct node_options {
      .help = "to measure: dummy makes random weights, --model needs no checkpoint"},                                   \
     {.name = "backend", .type = OPTION_STRING, .value = &(o).backend, .default_text = "cpu",                           \
      .help = "what computes: cpu, reference"},                                                                         \
-    {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = "auto|f32|bf16|int8|int8-g128",  \
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,  \
      .help = "type that weights are computed in; auto: the checkpoint's"},                                             \
-    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = "auto|bf16|int8", \
+    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES, \
      .help = "type of the KV cache; auto: f32 with f32 weights, else bf16. int8 halves it"},                           \
     {.name = "packed-cache", .type = OPTION_STRING, .value = &(o).packed_cache, .default_text = "off",                 \
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},                 \

@@ -15,6 +15,10 @@
 
 struct model;
 
+// What the options dtype and kv_dtype may be, as choices of a command line.
+#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128"
+#define MODEL_KV_DTYPES "auto|bf16|int8"
+
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
     bool dummy;           // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
