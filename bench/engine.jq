@@ -4,7 +4,7 @@
 
 . as $all
 | def row($file; $phase; $batch; $tokens):
-    first(($all[$file] // [])[] | select(.phase == $phase and .batch == $batch and ($tokens == null or .tokens == $tokens)))
+    first(($all[$file] // [])[], ($all[$file + "-packed"] // [])[] | select(.phase == $phase and .batch == $batch and ($tokens == null or .tokens == $tokens)))
         // null;
   def round_to($digits): pow(10; $digits) as $p | (. * $p | round) / $p;
   def percent: . * 100 | round_to(1) | "\(.) %";

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The whole table of the CPU engine in one command: every measurement with the probe of the chip around each of its
-# rounds, as JSON files and as one page of Markdown. On two cores it takes about an hour; nothing else should run.
+# rounds, as JSON files and as one page of Markdown. On two cores it takes about half an hour; nothing else should run.
 # Usage: bench/engine.sh [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--probe-ms N] [--min-ms N]
 #                        [--shapes DIR] [--long A,B] [--dtypes "bf16 int8"]
 #   --out DIR      where the files go (default bench-out)
@@ -67,11 +67,15 @@ big=$shapes/llama-3.2-1b.json small=$shapes/llama-110m.json
 for dtype in $dtypes; do
     all=(--dtype "$dtype" --threads "$threads")
     # Decode from 128 to 172 entries: 150 on average.
-    table=(--prompt-tokens 128,512,2048 --batch 1,8,32 --context 128 --decode-tokens 44)
-    measure "1b-$dtype" engine --shape "$big" "${all[@]}" "${table[@]}"
-    measure "110m-$dtype" engine --shape "$small" "${all[@]}" "${table[@]}"
-    measure "1b-$dtype-kernels" kernels --shape "$big" "${all[@]}"
-    measure "110m-$dtype-kernels" kernels --shape "$small" "${all[@]}"
+    all+=(--context 128 --decode-tokens 44)
+    for name in 1b 110m; do
+        shape=$big
+        [ "$name" = 1b ] || shape=$small
+        measure "$name-$dtype" engine --shape "$shape" "${all[@]}" --prompt-tokens 512 --batch 1
+        measure "$name-$dtype-packed" engine --shape "$shape" "${all[@]}" --prompt-tokens 128 --batch 8,32
+    done
+    measure "1b-$dtype-kernels" kernels --shape "$big" --dtype "$dtype" --threads "$threads"
+    measure "110m-$dtype-kernels" kernels --shape "$small" --dtype "$dtype" --threads "$threads"
 done
 bf16=(--dtype bf16 --batch 1 --decode-tokens 0)
 measure 1b-long engine --shape "$big" "${bf16[@]}" --threads "$threads" --prompt-tokens "$long"
