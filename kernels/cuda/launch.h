@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of the CUDA backend as C functions that put them into a stream. Pointers are device memory unless a name
+// says host. A launcher checks nothing: shapes were checked by the backend. It returns what the launch returned;
+// errors of the run show at the next wait.
+//
+// Notation as in kernels/backend.h: T rows, S sequences, H query heads, Hkv KV heads, D head size.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The KV cache of all layers. The D values of (layer, block, K or V, h, entry) start at element
+// ((((layer * n_blocks + block) * 2 + is_v) * Hkv + h) * KV_BLOCK_TOKENS + entry) * D.
+// n_blocks counts one more than the caller has: the last takes the rows that pad a captured pass.
+struct kv_cache {
+    void *data;
+    float *scale; // FP8: one for each head of an entry, in the same order; NULL for bf16
+    bool fp8;     // e4m3 bytes times `scale`; else bf16
+    int n_layers, n_blocks, n_kv_heads, head_size;
+};
+
+// Rows [row, row + rows) of sequence `seq`, at most ATTEND_ROWS of them, that one thread block attends for one head.
+enum { ATTEND_ROWS = 64 };
+struct attend_tile {
+    int32_t seq, row, rows;
+};
+
+// A lone row of a sequence (decode) reads its entries in stretches of SPLIT_ENTRIES, each by a thread block of its own.
+// Stretches begin at multiples of it: what a row computes never depends on its neighbours in the batch.
+enum { SPLIT_ENTRIES = 256 };
+
+// struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes.
+struct device_batch {
+    int n_rows, n_seqs, max_blocks, n_logit_rows, n_probes, probe_window;
+    const int32_t *token, *position;                 // [T]
+    const int32_t *row_seq;                          // [T] sequence of each row
+    const int32_t *row_start, *kv_len, *block_table; // as in the batch
+    const int32_t *logit_row;                        // [L]
+    const int32_t *probe_row, *probe_keys;           // [P]
+    const int32_t *probe_first;                      // [P+1] where its maxima start in the probe array
+    const struct attend_tile *tiles;                 // rows of sequences with several rows, costliest first
+    int n_tiles;
+    const int32_t *lone_row; // [n_lone] rows of sequences with one row
+    int n_lone;
+    int max_splits; // stretches of the longest lone row, its own entry included
+    int most_probe_keys;
+};
+
+// out f32 [T, hidden]: row of the table (bf16) of each token, zeros for tokens of other ranks.
+cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
+                         int32_t first_row, const int32_t *token, int rows, int hidden);
+// out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
+cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
+                           float epsilon, const int32_t *row_index, int rows, int n);
+// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, 2n].
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int rows, int n);
+// Rows of bf16 as e4m3 bytes with a scale each: largest magnitude / 448. Not finite: scale NaN.
+cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
+                                 int x_stride, int rows, int n);
+// The end of a product in f32 [rows, n]: y = x * row_scale * column_scale (either may be NULL) + bias (may be NULL);
+// then as `add` says out f32 += y, or out = y, f32 or bf16.
+cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
+                            const float *row_scale, const float *column_scale, const float *bias, int rows, int n);
+
+// backend_ops.rope_append.
+cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                               int layer, float *qkv, int n_heads, const float *q_gain, const float *k_gain,
+                               float epsilon, const float *inv_freq);
+// backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
+// partials: attention_partial_floats() of scratch. window: entries that a row sees at most, itself included; 0: all.
+cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                             int layer, void *out, int out_stride, const float *qkv, int n_heads, int window,
+                             float *partials);
+size_t attention_partial_floats(int max_lone, int max_splits, int n_heads, int head_size);
+// Raises the probe maxima by this layer's attention of the probe rows. sums: f32 [P][H][2] of scratch.
+cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                              int layer, float *probe, const float *qkv, int n_heads, float *sums);
+
+// The likeliest id and its logit of each row: ids count from first_id; of equal logits the lower id. NaN counts as
+// -inf; a row of nothing else gets -1.
+cudaError_t launch_argmax(cudaStream_t stream, const float *logits, int64_t row_stride, int rows, int n,
+                          int32_t first_id, float *most, int32_t *id);
+
+#ifdef __cplusplus
+}
+#endif
