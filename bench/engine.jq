@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The page of bench/engine.sh out of its JSON files: {"1b-bf16": [rows], ...}. First what the engine is to reach, then
-# every row. Goals that are given for a machine of 44 GB/s and 1054 GFLOP/s (bf16) are scaled by the probe of the row.
+# every row. Goals that are given for a machine of 44 GB/s and 1054 GFLOP/s (bf16) are scaled by the probe of the row: by the
+# time for its bytes plus the time for its arithmetic, since a pass of 8 rows is bound by neither alone.
 
 . as $all
 | def row($file; $phase; $batch; $tokens):
@@ -21,8 +22,10 @@
     (if $row == null or $scale == null then null else $tokens_per_s * $scale end) as $goal
     | goal($what; $goal // 1; (if $goal == null then null else $row.tokens_per_s end); true;
            "at least \($tokens_per_s) tokens/s, here \($goal // 0 | round_to(1))"; "\($row.tokens_per_s // 0 | round_to(1)) tokens/s");
-  def memory: if . == null then null else .dram_gbytes_per_s / 44 end;
-  def compute($peak): if . == null then null else .peak_gflops / $peak end;
+  # Time that a machine of such limits would need for the row's bytes and then its arithmetic.
+  def both($gflops; $gbytes_per_s): .gbytes / $gbytes_per_s + (.linear_gflop + .attention_gflop) / $gflops;
+  def scale($peak): if . == null or .peak_gflops == null then null
+    else both($peak; 44) / both(.peak_gflops; .dram_gbytes_per_s) end;
   # Time over that of the linear part at the rate of 512 tokens and attention at 60 % of the peak.
   def long($row):
     row("1b-bf16"; "prefill"; 1; 512) as $short
@@ -31,11 +34,13 @@
       end) as $value
     | goal("one prompt of \($row.tokens // "-"), bf16, 1B"; 1.15; $value; false;
            "at most 1.15 x (linear part as at 512 tokens + attention at 60 % of peak)"; "\($value // 0 | round_to(3))");
-  # Two ranks over the mean of the two measurements of one, all as shares of their own probes.
+  # Two ranks over the mean of the two measurements of one, all in units of what their own probes allow: arithmetic for
+  # prefill, bytes and arithmetic for decode.
   def ranks($what; $phase; $batch; $goal):
-    ([row("1b-one"; $phase; $batch; null), row("1b-one-again"; $phase; $batch; null)] | map(.share) | add / 2) as $one
+    def reached: if $phase == "prefill" then .share else both(.peak_gflops; .dram_gbytes_per_s) * 1000 / .ms end;
+    (["1b-one", "1b-one-again"] | map(row(.; $phase; $batch; null) | values | reached)) as $one
     | row("1b-two"; $phase; $batch; null) as $two
-    | (if $one == null or $two == null or $one == 0 then null else $two.share / $one end) as $value
+    | (if ($one | length) == 0 or $two == null then null else ($two | reached) / ($one | add / length) end) as $value
     | goal($what; $goal; $value; true; "at least \($goal | percent)"; "\($value // 0 | percent)");
   def products($file; $what):
     [($all[$file] // [])[] | select(.m >= 256) | .share] as $shares
@@ -50,10 +55,10 @@
   (($all["1b-long"] // [])[] | long(.)),
   share("decode bf16, 1B, one sequence"; 0.92; row("1b-bf16"; "decode"; 1; null)),
   share("decode int8, 1B, one sequence"; 0.90; row("1b-int8"; "decode"; 1; null)),
-  (row("1b-bf16"; "decode"; 8; null) as $r | rate("decode bf16, 1B, 8 sequences"; 110; $r; $r | memory)),
-  (row("1b-bf16"; "decode"; 32; null) as $r | rate("decode bf16, 1B, 32 sequences"; 220; $r; $r | compute(1054))),
-  (row("1b-int8"; "decode"; 32; null) as $r | rate("decode int8, 1B, 32 sequences"; 400; $r; $r | compute(2106))),
-  (row("110m-bf16"; "decode"; 32; null) as $r | rate("decode bf16, 110M, 32 sequences"; 1800; $r; $r | compute(1054))),
+  (row("1b-bf16"; "decode"; 8; null) as $r | rate("decode bf16, 1B, 8 sequences"; 110; $r; $r | scale(1054))),
+  (row("1b-bf16"; "decode"; 32; null) as $r | rate("decode bf16, 1B, 32 sequences"; 220; $r; $r | scale(1054))),
+  (row("1b-int8"; "decode"; 32; null) as $r | rate("decode int8, 1B, 32 sequences"; 400; $r; $r | scale(2106))),
+  (row("110m-bf16"; "decode"; 32; null) as $r | rate("decode bf16, 110M, 32 sequences"; 1800; $r; $r | scale(1054))),
   products("1b-bf16-kernels"; "matrix products alone, bf16, 1B, M >= 256"),
   products("1b-int8-kernels"; "matrix products alone, int8, 1B, M >= 256"),
   ranks("two ranks against one, prefill 512"; "prefill"; 1; 0.95),
