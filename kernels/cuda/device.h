@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every kernel includes first: CUDA's headers under nvcc, or their emulation on the CPU (tests/cuda_emulator), and
+// the few words that both share. A .cu file that stays with these, and with kernels/cuda/ptx.h for single instructions,
+// compiles by both.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef FOREPACK_CUDA_EMULATED
+#include "tests/cuda_emulator/device.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+// The launch's dynamic shared memory as `type *name`.
+#define DYNAMIC_SHARED(type, name)                                                                                     \
+    extern __shared__ __align__(128) unsigned char cuda_dynamic_shared[];                                              \
+    type *const name = reinterpret_cast<type *>(cuda_dynamic_shared)
+
+template <typename T> struct cuda_as {
+    typedef T type;
+};
+
+enum { CUDA_SHARED_UNASKED = 48 * 1024 }; // a kernel gets more dynamic shared memory only when it was asked for
+
+// Arguments are converted to the kernel's own types, as in a call.
+template <typename... P>
+static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
+                                      cudaStream_t stream, typename cuda_as<P>::type... args)
+{
+    const void *const function = reinterpret_cast<const void *>(kernel);
+    if (shared_bytes > CUDA_SHARED_UNASKED) {
+        cudaError_t error =
+            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (error != cudaSuccess) return error;
+    }
+    void *pointers[] = {const_cast<void *>(static_cast<const void *>(&args))...};
+    return cudaLaunchKernel(function, grid, block, pointers, shared_bytes, stream);
+}
+#endif
+
+// Puts kernel(args...) into the stream: CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, args...), a cudaError_t.
+#define CUDA_LAUNCH(...) cuda_launch(__VA_ARGS__)
+
+enum { WARP = 32 };
+static const unsigned FULL_WARP = 0xffffffffu;
+
+// Of the values of all 32 lanes, in every lane; always in the same order.
+static __device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2)
+        x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lanes));
+    return x;
+}
+
+// e4m3 has no infinity: what is too large becomes +-448, NaN stays NaN.
+static __device__ __forceinline__ uint8_t e4m3_from_float(float x)
+{
+    return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
+
+static __device__ __forceinline__ float float_from_e4m3(uint8_t x)
+{
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
+}
