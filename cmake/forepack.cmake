@@ -19,6 +19,16 @@ function(forepack_program name)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
   target_link_libraries(${name} PRIVATE ${arg_LINK})
+  forepack_loads_cuda(${name})
+endfunction()
+
+# The CUDA backend is a module that calls functions of the program which loads it (kernels/module.h): so all of these
+# libraries must be in it, whether it calls them itself or not.
+function(forepack_loads_cuda name)
+  if(FOREPACK_CUDA)
+    set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON
+                          LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,forepack_base,forepack_kernels")
+  endif()
 endfunction()
 
 # Sanitizer settings every test runs with: MPI's plugins leak by design, everything else is ours.
@@ -34,25 +44,43 @@ set(FOREPACK_TEST_ENVIRONMENT
     "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
     "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
 
-# forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [TIMEOUT seconds] LIBS libraries...): tests/NAME.c under
-# Check. With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve). With EACH it is one test
-# for each word, which is its argument; exit code 77 means that this machine cannot run it.
+# forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [TIMEOUT seconds] [CUDA] LIBS libraries...): tests/NAME.c
+# (or .cpp) under Check. With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve). With EACH
+# it is one test for each word, which is its argument; exit code 77 means that this machine cannot run it. With CUDA it has
+# the CUDA backend on an emulated GPU in it, where that can be built; and where the backend itself is built the test exists
+# once more as gpu_NAME, with the label gpu: its argument is cuda, and it is skipped where no GPU is.
 function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "CUDA" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
   endif()
-  add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/${name}.c ${arg_SOURCES})
-  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  file(GLOB source ${CMAKE_SOURCE_DIR}/tests/${name}.c ${CMAKE_SOURCE_DIR}/tests/${name}.cpp)
+  add_executable(${name} ${source} ${arg_SOURCES})
+  target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
   target_link_libraries(${name} PRIVATE ${arg_LIBS} PkgConfig::CHECK)
+  if(arg_CUDA AND TARGET forepack_cuda_emulated)
+    target_link_libraries(${name} PRIVATE forepack_cuda_emulated)
+    set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  endif()
+  if(arg_CUDA AND FOREPACK_CUDA)
+    add_executable(${name}_gpu ${source} ${arg_SOURCES})
+    target_compile_options(${name}_gpu PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
+    target_compile_definitions(${name}_gpu PRIVATE FOREPACK_TEST_CUDA)
+    target_link_libraries(${name}_gpu PRIVATE ${arg_LIBS} PkgConfig::CHECK CUDA::cudart)
+    forepack_loads_cuda(${name}_gpu)
+    add_dependencies(${name}_gpu forepack_cuda)
+    add_test(NAME gpu_${name} COMMAND ${name}_gpu cuda)
+    set_tests_properties(gpu_${name} PROPERTIES LABELS gpu SKIP_RETURN_CODE 77)
+    list(APPEND tests gpu_${name})
+  endif()
   if(arg_RANKS)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} --oversubscribe
              --bind-to none $<TARGET_FILE:${name}>)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
-    set(tests ${name})
+    list(APPEND tests ${name})
   elseif(arg_EACH)
     foreach(word ${arg_EACH})
       add_test(NAME ${name}_${word} COMMAND ${name} ${word})
@@ -61,7 +89,7 @@ function(forepack_test name)
     endforeach()
   else()
     add_test(NAME ${name} COMMAND ${name})
-    set(tests ${name})
+    list(APPEND tests ${name})
   endif()
   set_tests_properties(${tests} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")
 endfunction()

@@ -5,8 +5,10 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
+#include "kernels/module.h"
 
 // ---- dtypes ---------------------------------------------------------------------------------------------------------
 
@@ -132,10 +134,31 @@ enum status ragged_batch_check(const struct ragged_batch *batch, const struct ba
 
 // ---- by name --------------------------------------------------------------------------------------------------------
 
+static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
+{
+    cuda_open_function *open;
+    enum status status = cuda_module_load(&open);
+    return status ? status : open(shape, dtype, backend_p);
+}
+
+// The GPU, unless there is none or it does not compute what is asked for. A GPU that is there and fails is an error:
+// whoever has one wants to know, not to be served slowly.
+static enum status open_auto(const struct backend_shape *shape, enum dtype dtype, int threads,
+                             struct backend **backend_p)
+{
+    enum status status = open_cuda(shape, dtype, backend_p);
+    if (status == STATUS_OK) log_info("backend=cuda: a GPU was found");
+    if (status != STATUS_UNAVAILABLE && status != STATUS_UNSUPPORTED) return status;
+    log_info("backend=cpu: %s", status_message());
+    return backend_open_cpu(shape, dtype, threads, backend_p);
+}
+
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p)
 {
+    if (!strcmp(name, "auto")) return open_auto(shape, dtype, threads, backend_p);
+    if (!strcmp(name, "cuda")) return open_cuda(shape, dtype, backend_p);
     if (!strcmp(name, "cpu")) return backend_open_cpu(shape, dtype, threads, backend_p);
     if (!strcmp(name, "reference")) return backend_open_reference(shape, dtype, backend_p);
-    return status_fail(STATUS_INVALID, "backend '%s': must be one of cpu|reference", name);
+    return status_fail(STATUS_INVALID, "backend '%s': must be one of auto|cpu|cuda|reference", name);
 }

@@ -146,6 +146,10 @@ struct backend {
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
-// By name: "reference" or "cpu" (or "cuda" where it is built in); STATUS_INVALID names what there is.
+// On a GPU, in bf16 or fp8. Only in the module (kernels/module.h): programs say backend_open("cuda"). STATUS_UNAVAILABLE:
+// this machine has no GPU, or no driver for it.
+enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
+// By name: "reference", "cpu", "cuda" or "auto": the GPU where the CUDA backend is built, a GPU is there and computes in
+// `dtype`, else the CPU; the log says which and why. STATUS_INVALID names what there is.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of the CPU backend against the reference, on odd shapes, for each instruction set the machine has
-// and every dtype. Bounds: sums over K of values below 1 may differ by K roundings of f32; where a result is stored as
-// bf16 the two may also round to different neighbours (2^-7 of the value). The int8 types differ in how they multiply;
-// there both sides quantise the same numbers to the same bytes, so products are as close as in f32.
+// Every operation of the CPU backend, and of the CUDA backend, against the reference, on odd shapes, for each
+// instruction set the machine has and every dtype. Bounds: sums over K of values below 1 may differ by K roundings of
+// f32; where a result is stored as bf16 the two may also round to different neighbours (2^-7 of the value). The int8
+// types differ in how they multiply; there both sides quantise the same numbers to the same bytes, so products are as
+// close as in f32.
 #include <math.h>
 #include <stdio.h>
 
@@ -14,7 +15,8 @@ static const float ROUNDING = 0x1p-22f, BF16_STEP = 0x1p-7f, GUARD = -12345.5f;
 enum { DTYPES = 4 };
 static enum dtype dtype;
 static bool kv_int8;
-static struct backend *both[2]; // reference, cpu
+static const char *backend_name;
+static struct backend *both[2]; // reference, the one tested
 
 // Every test runs for each (instruction set, dtype); false when that is left out.
 static bool setup(int variant)
@@ -25,6 +27,8 @@ static bool setup(int variant)
     kv_int8 = false;
     random_state = 0x9e3779b97f4a7c15u + (uint64_t)variant;
     if (QUICK && isa != cpu_isa_best()) return false;
+    backend_name = isa == &cuda_level ? "cuda" : "cpu";
+    if (isa == &cuda_level) return dtype == DTYPE_BF16;
     cpu_isa_prefer(isa);
     return true;
 }
@@ -32,7 +36,7 @@ static bool setup(int variant)
 static void open_both(const struct backend_shape *shape)
 {
     OK(backend_open("reference", shape, dtype, 0, &both[0]));
-    OK(backend_open("cpu", shape, dtype, 2, &both[1]));
+    OK(backend_open(backend_name, shape, dtype, 2, &both[1]));
 }
 
 static void close_both(void)
@@ -91,7 +95,7 @@ static void random_activation(struct tensor *x[2], int rows, int columns)
     for (int i = 0; i < 2; i++) {
         struct backend *b = both[i];
         struct tensor *raw = make_tensor(b, TENSOR_F32, rows, columns);
-        memcpy(b->ops->tensor_data(b, raw), signs, (size_t)(rows * columns) * sizeof *signs);
+        tensor_write(b, raw, signs, (size_t)(rows * columns));
         x[i] = make_tensor(b, TENSOR_ACTIVATION, rows, columns);
         OK(b->ops->rmsnorm(b, x[i], raw, make_vector(b, gain, columns), 0, NULL, rows));
     }
@@ -107,15 +111,14 @@ static void check_linear(int rows, int n, int k, bool with_bias)
     struct tensor *x[2], *stored[2];
     random_activation(x, rows, k);
     float *w = random_floats((size_t)n * (size_t)k, 1), *bias = random_floats((size_t)n, 1);
-    float *base = random_floats((size_t)rows * (size_t)n, 1), *y[2];
+    float *base = random_floats((size_t)(rows + 1) * (size_t)n, 1), *y[2];
+    for (int c = 0; c < n; c++)
+        base[rows * n + c] = GUARD;
     for (int mode = LINEAR_STORE; mode <= LINEAR_ADD; mode++) {
         for (int i = 0; i < 2; i++) {
             struct backend *b = both[i];
             struct tensor *out = make_tensor(b, TENSOR_F32, rows + 1, n);
-            float *data = b->ops->tensor_data(b, out);
-            memcpy(data, base, (size_t)(rows * n) * sizeof *data);
-            for (int c = 0; c < n; c++)
-                data[rows * n + c] = GUARD;
+            tensor_write(b, out, base, (size_t)((rows + 1) * n));
             struct weight *bw = make_weight(b, w, n, k), *bv = with_bias ? make_vector(b, bias, n) : NULL;
             OK(b->ops->linear(b, out, x[i], bw, bv, (enum linear_mode)mode, rows));
             y[i] = mem_alloc_array((size_t)(rows + 1) * (size_t)n, sizeof(float));
@@ -236,7 +239,7 @@ START_TEST(rmsnorm_matches_reference)
         for (int j = 0; j < 2; j++) {
             struct backend *b = both[j];
             struct tensor *x = make_tensor(b, TENSOR_F32, 5, n);
-            memcpy(b->ops->tensor_data(b, x), values, (size_t)(5 * n) * sizeof *values);
+            tensor_write(b, x, values, (size_t)(5 * n));
             out[j] = make_tensor(b, TENSOR_ACTIVATION, 5, n);
             OK(b->ops->rmsnorm(b, out[j], x, make_vector(b, gain, n), 1e-5f, index, 3));
         }
@@ -293,7 +296,7 @@ START_TEST(nan_stays_in_its_row)
         struct backend *b = both[1];
         struct tensor *x = make_tensor(b, TENSOR_F32, ROWS, K), *norm = make_tensor(b, TENSOR_ACTIVATION, ROWS, K);
         if (bad) values[4 * K + 7] = NAN, values[2 * K] = INFINITY;
-        memcpy(b->ops->tensor_data(b, x), values, ROWS * K * sizeof *values);
+        tensor_write(b, x, values, ROWS * K);
         OK(b->ops->rmsnorm(b, norm, x, make_vector(b, ones, K), 1e-5f, NULL, ROWS));
         struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, N);
         OK(b->ops->linear(b, out, norm, make_weight(b, w, N, K), NULL, LINEAR_STORE, ROWS));
@@ -378,7 +381,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
             struct backend *b = both[i];
             OK(b->ops->begin(b, &batch));
             for (int layer = 0; layer < 2; layer++) {
-                memcpy(b->ops->tensor_data(b, qkv[i]), values, (size_t)(rows * columns) * sizeof *values);
+                tensor_write(b, qkv[i], values, (size_t)(rows * columns));
                 OK(b->ops->rope_append(b, layer, qkv[i], gains[i][0], gains[i][1], 1e-6f));
                 OK(b->ops->attention(b, layer, out[i], qkv[i]));
             }
@@ -469,7 +472,7 @@ START_TEST(int8_entries_that_are_not_finite_show)
             struct backend *b = both[i];
             struct tensor *qkv = make_tensor(b, TENSOR_F32, ROWS, 3 * D);
             struct tensor *out = make_tensor(b, TENSOR_ACTIVATION, ROWS, D);
-            memcpy(b->ops->tensor_data(b, qkv), values, ROWS * 3 * D * sizeof *values);
+            tensor_write(b, qkv, values, ROWS * 3 * D);
             OK(b->ops->begin(b, &batch));
             OK(b->ops->rope_append(b, 0, qkv, NULL, NULL, 0));
             OK(b->ops->attention(b, 0, out, qkv));

@@ -245,7 +245,7 @@ START_TEST(bad_shapes_and_batches_are_named)
     struct backend *b;
     struct backend_shape bad = shape;
     ck_assert_int_eq(backend_open("abacus", &shape, DTYPE_F32, 0, &b), STATUS_INVALID);
-    ck_assert_str_eq(status_message(), "backend 'abacus': must be one of cpu|reference");
+    ck_assert_str_eq(status_message(), "backend 'abacus': must be one of auto|cpu|cuda|reference");
     ck_assert_int_eq(backend_open("reference", &shape, DTYPE_F16, 0, &b), STATUS_UNSUPPORTED);
     bad.n_kv_heads = 3;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);

@@ -1,17 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets a test of the CPU's kernels runs with.
+// Which instruction sets a test of kernels runs with; the CUDA backend, on an emulated GPU or on one that is there,
+// counts as one more.
 #pragma once
 
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 
 extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests alone
 
-enum { MOST_ISAS = CPU_ISA_COUNT + 1 };
+static const struct cpu_isa cuda_level = {.name = "cuda"};
+
+enum { MOST_ISAS = CPU_ISA_COUNT + 2 };
 static const struct cpu_isa *isas[MOST_ISAS];
 static int n_isas;
+
+// Whether there is a GPU, or an emulated one; says why not. Fibers are beyond ThreadSanitizer.
+static inline bool cuda_is_here(void)
+{
+#ifdef __SANITIZE_THREAD__
+    return false;
+#endif
+    const struct backend_shape least = {.n_layers = 1,
+                                        .n_heads = 1,
+                                        .n_kv_heads = 1,
+                                        .head_size = 64,
+                                        .inv_freq = (float[32]){1},
+                                        .max_rows = 1,
+                                        .max_seqs = 1,
+                                        .max_context = 1,
+                                        .n_kv_blocks = 1};
+    struct backend *b;
+    enum status status = backend_open("cuda", &least, DTYPE_BF16, 0, &b);
+    if (!status) b->ops->close(b);
+    if (status) printf("%s\n", status_message());
+    return !status;
+}
 
 // The one named on the command line, or all that this machine has; returns how many.
 static inline int choose_isas(int argc, char **argv)
@@ -21,6 +47,7 @@ static inline int choose_isas(int argc, char **argv)
             level < CPU_ISA_COUNT ? cpu_isa_at((enum cpu_isa_level)level) : &cpu_isa_amx_emulated;
         if (isa && (argc < 2 || !strcmp(isa->name, argv[1]))) isas[n_isas++] = isa;
     }
+    if ((argc < 2 || !strcmp(cuda_level.name, argv[1])) && cuda_is_here()) isas[n_isas++] = &cuda_level;
     for (int i = 0; i < n_isas; i++)
         printf("testing %s\n", isas[i]->name);
     if (!n_isas) printf("skipped: this machine has no %s\n", argv[1]);

@@ -10,6 +10,10 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 
+#ifdef FOREPACK_TEST_CUDA // the GPU's runtime is linked, or its emulation
+#include <cuda_runtime_api.h>
+#endif
+
 #define OK(call) ck_assert_msg((call) == STATUS_OK, "%s", status_message())
 
 // A build that looks for races runs 20 times slower: there the best instruction set and fewer rounds have to do.
@@ -72,6 +76,20 @@ static inline struct tensor *make_tensor(struct backend *b, enum tensor_kind kin
     struct tensor *t;
     OK(b->ops->tensor_create(b, kind, rows, columns, &t));
     return t;
+}
+
+// Puts values at the beginning of a tensor, wherever its memory is.
+static inline void tensor_write(struct backend *b, struct tensor *t, const float *values, size_t n)
+{
+#ifdef FOREPACK_TEST_CUDA
+    if (!strcmp(b->ops->name, "cuda")) {
+        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // steps before, in the backend's own stream
+        ck_assert_int_eq(cudaMemcpy(b->ops->tensor_data(b, t), values, n * sizeof *values, cudaMemcpyHostToDevice),
+                         cudaSuccess);
+        return;
+    }
+#endif
+    memcpy(b->ops->tensor_data(b, t), values, n * sizeof *values);
 }
 
 enum { MAX_READ_COLUMNS = 80 };

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend as programs reach it. It is a shared object beside them (libforepack_cuda.so, built with
+// -DFOREPACK_CUDA=ON) that is loaded when first asked for, so that programs start where the NVIDIA libraries are not
+// installed. What it calls of ours it finds in the program.
+#pragma once
+
+#include "kernels/backend.h"
+
+typedef enum status cuda_open_function(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
+
+// backend_open_cuda, of the program itself where that is linked in (tests do), else of the module. STATUS_UNSUPPORTED:
+// none lies beside the program; STATUS_UNAVAILABLE: the one there cannot be loaded here.
+enum status cuda_module_load(cuda_open_function **open_p);
+
+// A module that was built with other headers than the program would be called wrongly: it exports this number as
+// `forepack_cuda_layout`.
+enum {
+    CUDA_MODULE_LAYOUT = sizeof(struct backend_ops) + 1000 * sizeof(struct backend_shape) +
+                         1000000 * (sizeof(struct ragged_batch) / sizeof(void *)) + 100000000 * (int)DTYPE_COUNT
+};
+extern const int forepack_cuda_layout;

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiler made of the CUDA kernels, read from the built module itself (no tool of the toolkit is needed).
+
+For each architecture: attention runs on tensor cores, no kernel needs more registers than fit its threads, and none
+keeps more of them in local memory than stated. Names the kernel that fails.
+
+Usage: check_cuda_code.py libforepack_cuda.so ARCHITECTURE...   (80 90 100)
+"""
+import collections
+import struct
+import sys
+
+EM_CUDA = 190
+SHT_SYMTAB, SHT_NOTE_INFO = 2, 0x70000000
+REGISTERS = 0x2F  # attribute of .nv.info: symbol, registers a thread
+HMMA, LDL, STL = 0x23C, 0x983, 0x387  # low 12 bits of an instruction of 128: product on tensor cores, local memory
+
+MOST_REGISTERS = 255
+# Instructions that touch local memory: spilled registers, or an array indexed while it runs.
+MOST_LOCAL = 0
+
+Kernel = collections.namedtuple("Kernel", "name registers tensor local instructions")
+
+
+def sections(data, at):
+    """{name: (type, offset, size, info)} of the ELF file at `at`, and the architecture it is for."""
+    flags, = struct.unpack_from("<I", data, at + 48)
+    offset, = struct.unpack_from("<Q", data, at + 40)
+    size, count, names_index = struct.unpack_from("<HHH", data, at + 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, at + offset + i * size) for i in range(count)]
+    names_at = at + headers[names_index][4]
+    found = []
+    for header in headers:
+        start = names_at + header[0]
+        found.append((data[start : data.index(b"\0", start)].decode(), header[1], at + header[4], header[5]))
+    return found, flags
+
+
+def architecture(flags):
+    """Since CUDA 13 (ABI 8) the number stands in the second byte, before in the first."""
+    return flags >> 8 & 0xFF if flags & 0xFF in (0, 2, 4, 6) or flags >> 8 & 0xFF in (80, 90, 100, 120) else flags & 0xFF
+
+
+def kernels(data, found):
+    by_name = {name: (offset, size) for name, kind, offset, size in found}
+    symbols, strings = by_name[".symtab"], by_name[".strtab"]
+    names = []
+    for at in range(symbols[0], symbols[0] + symbols[1], 24):
+        start = strings[0] + struct.unpack_from("<I", data, at)[0]
+        names.append(data[start : data.index(b"\0", start)].decode())
+    registers = {}
+    at, size = by_name[".nv.info"]
+    end = at + size
+    while at < end:
+        form, attribute, value = struct.unpack_from("<BBH", data, at)
+        if form == 4 and attribute == REGISTERS:
+            symbol, count = struct.unpack_from("<II", data, at + 4)
+            registers[names[symbol]] = count
+        at += 4 + (value if form == 4 else 0)
+    for name, (offset, size) in by_name.items():
+        if not name.startswith(".text."):
+            continue
+        words = [struct.unpack_from("<Q", data, i)[0] & 0xFFF for i in range(offset, offset + size, 16)]
+        kernel = name[len(".text.") :]
+        yield Kernel(kernel, registers.get(kernel, 0), words.count(HMMA), words.count(LDL) + words.count(STL), len(words))
+
+
+def cubins(data):
+    at = data.find(b"\x7fELF", 1)  # the file itself begins with one
+    while at >= 0:
+        if struct.unpack_from("<H", data, at + 18)[0] == EM_CUDA:
+            yield at
+        at = data.find(b"\x7fELF", at + 4)
+
+
+def main():
+    path, wanted = sys.argv[1], {int(word) for word in sys.argv[2:]}
+    data = open(path, "rb").read()
+    failures, seen, attention = [], set(), set()
+    for at in cubins(data):
+        found, flags = sections(data, at)
+        arch = architecture(flags)
+        for kernel in kernels(data, found):
+            seen.add(arch)
+            print(f"sm_{arch} registers={kernel.registers} tensor={kernel.tensor} local={kernel.local} {kernel.name}")
+            where = f"sm_{arch}: {kernel.name}"
+            if kernel.registers > MOST_REGISTERS:
+                failures.append(f"{where}: {kernel.registers} registers, at most {MOST_REGISTERS}")
+            if kernel.local > MOST_LOCAL:
+                failures.append(f"{where}: {kernel.local} accesses to local memory, at most {MOST_LOCAL}")
+            if "attend" in kernel.name or "attention" in kernel.name:
+                attention.add(arch)
+                if not kernel.tensor:
+                    failures.append(f"{where}: nothing runs on tensor cores")
+    failures += [f"sm_{arch}: no kernels were compiled for it" for arch in sorted(wanted - seen)]
+    failures += [f"sm_{arch}: no attention kernel" for arch in sorted(wanted & seen - attention)]
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,761 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA runtime's devices, memory, streams, events and graphs, see emulator.h.
+#include "tests/cuda_emulator/runtime.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tests/cuda_emulator/device.h"
+#include "tests/cuda_emulator/emulator.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define __asan_poison_memory_region(at, bytes)   (void)(at), (void)(bytes)
+#define __asan_unpoison_memory_region(at, bytes) (void)(at), (void)(bytes)
+#endif
+
+typedef std::function<void()> operation;
+
+struct CUgraph_st {
+    std::vector<operation> operations;
+};
+
+struct CUgraphExec_st {
+    std::shared_ptr<std::vector<operation>> operations;
+};
+
+struct CUstream_st {
+    int device;
+    std::deque<operation> waiting;
+    CUgraph_st *capture; // what is put goes there
+    bool capture_origin, capture_invalid;
+};
+
+struct CUevent_st {
+    CUstream_st *stream; // of the last record
+    CUgraph_st *capture;
+    bool done;     // what was recorded has been reached
+    int64_t clock; // when: operations run by then
+    uint64_t records;
+};
+
+struct allocation {
+    size_t bytes;
+    int device; // -1: pinned host memory
+};
+
+static std::recursive_mutex mutex;
+static std::map<uintptr_t, allocation> allocations;
+static std::vector<CUstream_st *> streams;
+static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
+static size_t device_bytes = (size_t)512 << 20;
+static std::map<int, size_t> used;
+static int64_t operations_run;
+static bool lost, in_kernel;
+static thread_local int device;
+static thread_local CUstream_st *capturing; // origin of this thread's capture
+static thread_local cudaError_t last_error;
+static CUstream_st default_stream;
+
+int emulated_launches;
+
+static const size_t GUARDED = 4096; // bytes of an allocation that the host must not touch
+
+static cudaError_t result(cudaError_t error)
+{
+    if (error != cudaSuccess) last_error = error;
+    return error;
+}
+
+std::unique_lock<std::recursive_mutex> emulated_lock(void)
+{
+    return std::unique_lock<std::recursive_mutex>(mutex);
+}
+
+// ---- settings -------------------------------------------------------------------------------------------------------
+
+void emulator_set_devices(int n)
+{
+    n_devices = n;
+}
+
+void emulator_set_memory(size_t bytes)
+{
+    device_bytes = bytes;
+}
+
+void emulator_set_capability(int major, int minor)
+{
+    capability = major * 10 + minor;
+}
+
+int emulated_capability(void)
+{
+    return capability;
+}
+
+size_t emulator_memory_used(void)
+{
+    auto lock = emulated_lock();
+    size_t sum = 0;
+    for (auto &entry : used)
+        sum += entry.second;
+    return sum;
+}
+
+int emulator_launches(void)
+{
+    return emulated_launches;
+}
+
+int emulator_graph_launches(void)
+{
+    return n_graph_launches;
+}
+
+void emulator_fail_after(int n)
+{
+    fail_after = n;
+    if (!n) lost = false;
+}
+
+// ---- devices --------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = n_devices;
+    return result(n_devices ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int which)
+{
+    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    device = which;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *which)
+{
+    *which = device;
+    return cudaSuccess;
+}
+
+enum { MULTIPROCESSORS = 4, MOST_SHARED = 227 * 1024 };
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
+{
+    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    memset(prop, 0, sizeof *prop);
+    snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    prop->major = capability / 10;
+    prop->minor = capability % 10;
+    prop->totalGlobalMem = device_bytes;
+    prop->multiProcessorCount = MULTIPROCESSORS;
+    prop->sharedMemPerBlock = 48 * 1024;
+    prop->sharedMemPerBlockOptin = MOST_SHARED;
+    prop->sharedMemPerMultiprocessor = MOST_SHARED + 1024;
+    prop->warpSize = 32;
+    prop->maxThreadsPerBlock = 1024;
+    prop->maxThreadsPerMultiProcessor = 2048;
+    prop->regsPerBlock = 65536;
+    prop->l2CacheSize = 1 << 20;
+    prop->unifiedAddressing = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int which)
+{
+    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    switch ((int)attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = MOST_SHARED; break;
+    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
+    default: return result(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int which)
+{
+    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", which + 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = n_devices ? CUDART_VERSION : 0;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch ((int)error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorInvalidValue: return "invalid argument";
+    case cudaErrorInvalidConfiguration: return "invalid configuration argument";
+    case cudaErrorNotReady: return "device not ready";
+    case cudaErrorLaunchFailure: return "unspecified launch failure";
+    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+    default: return "an error of the emulated GPU";
+    }
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return cudaGetErrorString(error);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    if (!lost) last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+// Where an address lies, or end().
+static std::map<uintptr_t, allocation>::iterator find(const void *at)
+{
+    auto next = allocations.upper_bound((uintptr_t)at);
+    if (next == allocations.begin()) return allocations.end();
+    auto entry = std::prev(next);
+    return (uintptr_t)at < entry->first + entry->second.bytes ? entry : allocations.end();
+}
+
+bool emulated_is_device_memory(const void *at, size_t bytes)
+{
+    auto entry = find(at);
+    return entry != allocations.end() && (uintptr_t)at + bytes <= entry->first + entry->second.bytes;
+}
+
+static void guard(bool on)
+{
+    for (auto &entry : allocations) {
+        if (entry.second.device < 0) continue;
+        size_t bytes = entry.second.bytes < GUARDED ? entry.second.bytes : GUARDED;
+        if (on)
+            __asan_poison_memory_region((void *)entry.first, bytes);
+        else
+            __asan_unpoison_memory_region((void *)entry.first, bytes);
+    }
+}
+
+static bool is_mapped(uintptr_t address)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident;
+    return mincore((void *)(address & ~(page - 1)), 1, &resident) == 0;
+}
+
+void emulated_check_argument(const char *kernel, const void *value, size_t bytes)
+{
+    auto lock = emulated_lock();
+    for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
+        uintptr_t word;
+        memcpy(&word, (const char *)value + i, sizeof word);
+        // Two small numbers side by side are no address either.
+        if (word >> 47 || word < (uintptr_t)1 << 40 || find((void *)word) != allocations.end() || !is_mapped(word))
+            continue;
+        fprintf(stderr, "cuda emulator: an argument of %s has a host pointer, or one that was freed, at byte %zu\n",
+                kernel, i);
+        abort();
+    }
+}
+
+static cudaError_t run_all(void);
+
+static cudaError_t allocate(void **p, size_t bytes, int on)
+{
+    auto lock = emulated_lock();
+    *p = NULL;
+    if (capturing) {
+        capturing->capture_invalid = true;
+        return result(cudaErrorStreamCaptureUnsupported);
+    }
+    if (lost) return result(cudaErrorLaunchFailure);
+    if (on >= 0 && (on >= n_devices || bytes > device_bytes - used[on]))
+        return result(n_devices ? cudaErrorMemoryAllocation : cudaErrorNoDevice);
+    if (!bytes) return cudaSuccess;
+    if (posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
+    memset(*p, 0xff, bytes);
+    if (on >= 0) used[on] += bytes;
+    allocations[(uintptr_t)*p] = {bytes, on};
+    if (!in_kernel) guard(true);
+    return cudaSuccess;
+}
+
+static cudaError_t release(void *p, bool pinned)
+{
+    auto lock = emulated_lock();
+    if (!p) return cudaSuccess;
+    auto entry = allocations.find((uintptr_t)p);
+    if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
+    cudaError_t error = run_all();
+    if (!pinned) used[entry->second.device] -= entry->second.bytes;
+    __asan_unpoison_memory_region(p, entry->second.bytes);
+    allocations.erase(entry);
+    free(p);
+    return result(error);
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    return allocate(p, bytes, device);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    return release(p, false);
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned)
+{
+    return allocate(p, bytes, -1);
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return allocate(p, bytes, -1);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    return release(p, true);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
+{
+    auto lock = emulated_lock();
+    if (device >= n_devices) return result(cudaErrorNoDevice);
+    *total_p = device_bytes;
+    *free_p = device_bytes - used[device];
+    return cudaSuccess;
+}
+
+// ---- streams --------------------------------------------------------------------------------------------------------
+
+static void run_one(const operation &run)
+{
+    if (lost) return;
+    if (fail_after && --fail_after == 0) {
+        lost = true;
+        return;
+    }
+    operations_run++;
+    bool outermost = !in_kernel;
+    if (outermost) guard(false);
+    in_kernel = true;
+    run();
+    if (outermost) {
+        in_kernel = false;
+        guard(true);
+    }
+}
+
+static cudaError_t run_stream(CUstream_st *stream)
+{
+    while (!stream->waiting.empty()) {
+        operation next = std::move(stream->waiting.front());
+        stream->waiting.pop_front();
+        next();
+    }
+    return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+static cudaError_t run_all(void)
+{
+    run_stream(&default_stream);
+    for (CUstream_st *stream : streams)
+        run_stream(stream);
+    return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+static CUstream_st *real(cudaStream_t stream)
+{
+    return stream ? stream : &default_stream;
+}
+
+cudaError_t emulated_put(cudaStream_t to, operation run)
+{
+    auto lock = emulated_lock();
+    CUstream_st *stream = real(to);
+    if (lost) return result(cudaErrorLaunchFailure);
+    if (stream->capture)
+        stream->capture->operations.push_back([=] { run_one(run); });
+    else {
+        if (!to) run_all(); // the legacy default stream comes after all others
+        stream->waiting.push_back([=] { run_one(run); });
+        if (!to) run_all();
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
+{
+    auto lock = emulated_lock();
+    if (device >= n_devices) return result(cudaErrorNoDevice);
+    *stream_p = new CUstream_st();
+    (*stream_p)->device = device;
+    streams.push_back(*stream_p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream_p, unsigned flags, int)
+{
+    return cudaStreamCreateWithFlags(stream_p, flags);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream_p)
+{
+    return cudaStreamCreateWithFlags(stream_p, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    auto lock = emulated_lock();
+    cudaError_t error = run_stream(stream);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == stream) streams.erase(streams.begin() + (long)i--);
+    delete stream;
+    return result(error);
+}
+
+// A wait that a capture forbids spoils it.
+static bool spoils(CUstream_st *stream)
+{
+    if (!capturing && !(stream && stream->capture)) return false;
+    if (stream && !stream->capture) return false; // another stream may be waited for
+    (capturing ? capturing : stream)->capture_invalid = true;
+    return true;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    auto lock = emulated_lock();
+    if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    return result(stream ? run_stream(stream) : run_all());
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    return cudaStreamSynchronize(stream);
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    auto lock = emulated_lock();
+    if (spoils(NULL)) return result(cudaErrorStreamCaptureUnsupported);
+    return result(run_all());
+}
+
+// ---- copies ---------------------------------------------------------------------------------------------------------
+
+// Pageable host memory: copies from it have read it when they return, copies to it have written it.
+static bool is_pageable(const void *at)
+{
+    return find(at) == allocations.end();
+}
+
+static void check_direction(const void *to, const void *from, enum cudaMemcpyKind kind)
+{
+    auto a = find(to), b = find(from);
+    bool to_device = a != allocations.end() && a->second.device >= 0;
+    bool from_device = b != allocations.end() && b->second.device >= 0;
+    if (kind == cudaMemcpyDefault) return;
+    if (to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
+        from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice))
+        return;
+    fprintf(stderr, "cuda emulator: a copy from %s to %s memory, called otherwise (kind %d)\n",
+            from_device ? "device" : "host", to_device ? "device" : "host", (int)kind);
+    abort();
+}
+
+static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                             enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    auto lock = emulated_lock();
+    if (!bytes || !rows) return cudaSuccess;
+    check_direction(to, from, kind);
+    bool wait = is_pageable(to) || is_pageable(from);
+    if (wait && spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    cudaError_t error = emulated_put(stream, [=] {
+        for (size_t r = 0; r < rows; r++)
+            memcpy((char *)to + r * to_pitch, (const char *)from + r * from_pitch, bytes);
+    });
+    if (error != cudaSuccess || !wait) return error;
+    return result(run_stream(real(stream)));
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    return copy_rows(to, bytes, from, bytes, bytes, 1, kind, stream);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    return copy_rows(to, bytes, from, bytes, bytes, 1, kind, NULL);
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                              enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    if (bytes > to_pitch || bytes > from_pitch) return result(cudaErrorInvalidPitchValue);
+    return copy_rows(to, to_pitch, from, from_pitch, bytes, rows, kind, stream);
+}
+
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
+                         enum cudaMemcpyKind kind)
+{
+    return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, kind, NULL);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    auto lock = emulated_lock();
+    if (bytes && !emulated_is_device_memory(to, bytes)) return result(cudaErrorInvalidValue);
+    return emulated_put(stream, [=] { memset(to, value, bytes); });
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes)
+{
+    return cudaMemsetAsync(to, value, bytes, NULL);
+}
+
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows, cudaStream_t stream)
+{
+    return emulated_put(stream, [=] {
+        for (size_t r = 0; r < rows; r++)
+            memset((char *)to + r * pitch, value, bytes);
+    });
+}
+
+// ---- kernels --------------------------------------------------------------------------------------------------------
+
+cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                            std::function<void()> body)
+{
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || !threads ||
+        threads > 1024 || block.z > 64)
+        return result(cudaErrorInvalidConfiguration);
+    if (shared_bytes > MOST_SHARED) return result(cudaErrorInvalidValue);
+    return emulated_put(stream, [=] {
+        emulated_launches++;
+        emulated_run(kernel, grid, block, shared_bytes, body);
+    });
+}
+
+// ---- events ---------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event_p, unsigned)
+{
+    *event_p = new CUevent_st();
+    (*event_p)->done = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event_p)
+{
+    return cudaEventCreateWithFlags(event_p, 0);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    auto lock = emulated_lock();
+    cudaError_t error = run_all(); // what it was recorded for may still refer to it
+    delete event;
+    return result(error);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
+{
+    auto lock = emulated_lock();
+    CUstream_st *stream = real(to);
+    event->stream = stream;
+    event->capture = stream->capture;
+    if (stream->capture) return cudaSuccess;
+    uint64_t record = ++event->records;
+    event->done = false;
+    return emulated_put(to, [=] {
+        if (event->records == record) event->done = true, event->clock = operations_run;
+    });
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t to, unsigned)
+{
+    return cudaEventRecord(event, to);
+}
+
+// Runs the stream that the event was recorded in up to the event.
+static cudaError_t reach(CUevent_st *event)
+{
+    while (!event->done && !lost && !event->stream->waiting.empty()) {
+        operation next = std::move(event->stream->waiting.front());
+        event->stream->waiting.pop_front();
+        next();
+    }
+    return lost ? cudaErrorLaunchFailure : cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    auto lock = emulated_lock();
+    if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
+    return result(reach(event));
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    return cudaEventSynchronize(event);
+}
+
+// A microsecond for each operation between the two: the same in every run.
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    auto lock = emulated_lock();
+    if (!start->done || !end->done) return result(cudaErrorNotReady);
+    *ms = (float)(end->clock - start->clock) * 1e-3f;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
+{
+    auto lock = emulated_lock();
+    CUstream_st *stream = real(to);
+    if (event->capture) { // the stream joins the capture
+        if (stream->capture && stream->capture != event->capture) return result(cudaErrorStreamCaptureMerge);
+        stream->capture = event->capture;
+        return cudaSuccess;
+    }
+    if (stream->capture) return result(cudaErrorStreamCaptureIsolation);
+    if (event->done || event->stream == stream) return cudaSuccess;
+    CUstream_st *other = event->stream;
+    uint64_t record = event->records;
+    stream->waiting.push_back([=] {
+        while (event->records == record && !event->done && !lost && !other->waiting.empty()) {
+            operation next = std::move(other->waiting.front());
+            other->waiting.pop_front();
+            next();
+        }
+    });
+    return cudaSuccess;
+}
+
+// ---- graphs ---------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    auto lock = emulated_lock();
+    if (!stream || stream->capture) return result(cudaErrorStreamCaptureUnsupported);
+    stream->capture = new CUgraph_st();
+    stream->capture_origin = true;
+    stream->capture_invalid = false;
+    if (mode != cudaStreamCaptureModeRelaxed) capturing = stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph_p)
+{
+    auto lock = emulated_lock();
+    *graph_p = NULL;
+    if (!stream || !stream->capture || !stream->capture_origin) return result(cudaErrorStreamCaptureUnmatched);
+    CUgraph_st *graph = stream->capture;
+    for (CUstream_st *other : streams)
+        if (other->capture == graph) other->capture = NULL;
+    stream->capture_origin = false;
+    if (capturing == stream) capturing = NULL;
+    if (stream->capture_invalid) {
+        delete graph;
+        return result(cudaErrorStreamCaptureInvalidated);
+    }
+    *graph_p = graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status_p)
+{
+    auto lock = emulated_lock();
+    *status_p = !real(stream)->capture          ? cudaStreamCaptureStatusNone
+                : real(stream)->capture_invalid ? cudaStreamCaptureStatusInvalidated
+                                                : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec_p, cudaGraph_t graph, unsigned long long)
+{
+    auto lock = emulated_lock();
+    if (!graph) return result(cudaErrorInvalidValue);
+    *exec_p = new CUgraphExec_st{std::make_shared<std::vector<operation>>(graph->operations)};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    auto lock = emulated_lock();
+    if (!exec || real(stream)->capture) return result(cudaErrorInvalidValue);
+    auto operations = exec->operations;
+    n_graph_launches++;
+    if (lost) return result(cudaErrorLaunchFailure);
+    if (!stream) run_all();
+    real(stream)->waiting.push_back([=] {
+        for (const operation &run : *operations)
+            run();
+    });
+    if (!stream) run_all();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *count_p)
+{
+    auto lock = emulated_lock();
+    *count_p = graph->operations.size();
+    return cudaSuccess;
+}
