@@ -12,7 +12,6 @@ import struct
 import sys
 
 EM_CUDA = 190
-SHT_SYMTAB, SHT_NOTE_INFO = 2, 0x70000000
 REGISTERS = 0x2F  # attribute of .nv.info: symbol, registers a thread
 HMMA, LDL, STL = 0x23C, 0x983, 0x387  # low 12 bits of an instruction of 128: product on tensor cores, local memory
 
@@ -23,32 +22,30 @@ MOST_LOCAL = 0
 Kernel = collections.namedtuple("Kernel", "name registers tensor local instructions")
 
 
+def text_at(data, at):
+    return data[at : data.index(b"\0", at)].decode()
+
+
 def sections(data, at):
-    """{name: (type, offset, size, info)} of the ELF file at `at`, and the architecture it is for."""
-    flags, = struct.unpack_from("<I", data, at + 48)
-    offset, = struct.unpack_from("<Q", data, at + 40)
+    """{name: (offset, size)} of the ELF file at `at`, and its flags."""
+    (flags,) = struct.unpack_from("<I", data, at + 48)
+    (offset,) = struct.unpack_from("<Q", data, at + 40)
     size, count, names_index = struct.unpack_from("<HHH", data, at + 58)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", data, at + offset + i * size) for i in range(count)]
+    headers = [struct.unpack_from("<IIQQQQ", data, at + offset + i * size) for i in range(count)]
     names_at = at + headers[names_index][4]
-    found = []
-    for header in headers:
-        start = names_at + header[0]
-        found.append((data[start : data.index(b"\0", start)].decode(), header[1], at + header[4], header[5]))
-    return found, flags
+    return {text_at(data, names_at + header[0]): (at + header[4], header[5]) for header in headers}, flags
 
 
 def architecture(flags):
-    """Since CUDA 13 (ABI 8) the number stands in the second byte, before in the first."""
-    return flags >> 8 & 0xFF if flags & 0xFF in (0, 2, 4, 6) or flags >> 8 & 0xFF in (80, 90, 100, 120) else flags & 0xFF
+    """The number stands in the second byte since CUDA 13, which keeps something small in the first; before in the first."""
+    return flags & 0xFF if flags & 0xFF >= 50 else flags >> 8 & 0xFF
 
 
-def kernels(data, found):
-    by_name = {name: (offset, size) for name, kind, offset, size in found}
+def kernels(data, by_name):
     symbols, strings = by_name[".symtab"], by_name[".strtab"]
     names = []
     for at in range(symbols[0], symbols[0] + symbols[1], 24):
-        start = strings[0] + struct.unpack_from("<I", data, at)[0]
-        names.append(data[start : data.index(b"\0", start)].decode())
+        names.append(text_at(data, strings[0] + struct.unpack_from("<I", data, at)[0]))
     registers = {}
     at, size = by_name[".nv.info"]
     end = at + size

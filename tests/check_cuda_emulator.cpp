@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU itself: that it computes what CUDA defines, and that it notices what CUDA forbids.
 #include <check.h>
+#include <cublasLt.h>
 #include <math.h>
+#include <nccl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-
-#include <cublasLt.h>
 
 #include "kernels/cuda/device.h"
 #include "tests/cuda_emulator/emulator.h"
@@ -495,6 +496,94 @@ START_TEST(products_are_those_of_the_numbers)
 }
 END_TEST
 
+// ---- between ranks --------------------------------------------------------------------------------------------------
+
+enum { RANKS = 3, COUNT = 40 };
+
+struct rank {
+    pthread_t thread;
+    ncclUniqueId id;
+    int rank;
+    bool kept; // sums in a graph
+    float sum[COUNT], gathered[RANKS * COUNT];
+};
+
+static void connect(struct rank *r, ncclComm_t *comm_p)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclResult_t result = ncclCommInitRankConfig(comm_p, RANKS, r->id, r->rank, &config);
+    while (result == ncclInProgress)
+        ncclCommGetAsyncError(*comm_p, &result);
+    ck_assert_int_eq(result, ncclSuccess);
+}
+
+static void *run_rank(void *argument)
+{
+    struct rank *r = static_cast<struct rank *>(argument);
+    ncclComm_t comm;
+    cudaStream_t own;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    connect(r, &comm);
+    OK(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
+    float *x = device_array<float>(COUNT), *all = device_array<float>(RANKS * COUNT), values[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        values[i] = (float)(i * (r->rank + 1));
+    OK(cudaMemcpyAsync(x, values, sizeof values, cudaMemcpyHostToDevice, own));
+    if (r->kept) OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+    ck_assert_int_eq(ncclAllReduce(x, x, COUNT, ncclFloat, ncclSum, comm, own), ncclSuccess);
+    if (r->kept) {
+        OK(cudaStreamEndCapture(own, &graph));
+        OK(cudaGraphInstantiate(&exec, graph, 0));
+        for (int i = 0; i < 2; i++)
+            OK(cudaGraphLaunch(exec, own));
+        OK(cudaStreamSynchronize(own));
+        OK(cudaGraphExecDestroy(exec));
+        OK(cudaGraphDestroy(graph));
+    }
+    OK(cudaMemcpyAsync(r->sum, x, sizeof r->sum, cudaMemcpyDeviceToHost, own));
+    if (r->rank == 0) {
+        ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+        for (int from = 1; from < RANKS; from++)
+            ck_assert_int_eq(ncclRecv(all + from * COUNT, COUNT, ncclFloat, from, comm, own), ncclSuccess);
+        ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+        OK(cudaMemcpyAsync(all, x, sizeof values, cudaMemcpyDeviceToDevice, own));
+        OK(cudaMemcpyAsync(r->gathered, all, sizeof r->gathered, cudaMemcpyDeviceToHost, own));
+    } else {
+        ck_assert_int_eq(ncclSend(x, COUNT, ncclFloat, 0, comm, own), ncclSuccess);
+    }
+    while (cudaStreamQuery(own) == cudaErrorNotReady)
+        ;
+    OK(cudaStreamDestroy(own));
+    OK(cudaFree(x));
+    OK(cudaFree(all));
+    ncclCommFinalize(comm);
+    ncclCommDestroy(comm);
+    return NULL;
+}
+
+START_TEST(ranks_sum_and_gather)
+{
+    static struct rank ranks[RANKS];
+    ncclUniqueId id;
+    ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r].id = id, ranks[r].rank = r, ranks[r].kept = _i;
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(ranks[r].thread, NULL);
+    for (int i = 0; i < COUNT; i++) {
+        float want = (float)(i * (1 + 2 + 3) * (_i ? 3 : 1)); // twice: the sum of three sums
+        for (int r = 0; r < RANKS; r++) {
+            ck_assert(ranks[r].sum[i] == want);
+            ck_assert(ranks[0].gathered[r * COUNT + i] == want);
+        }
+    }
+}
+END_TEST
+
 static void open_stream(void)
 {
     OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -519,6 +608,7 @@ int main(void)
     tcase_add_test(tests, a_lost_device_fails_every_call);
     tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
     tcase_add_test(tests, products_are_those_of_the_numbers);
+    tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 2);
     tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 10);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, mistakes);

@@ -6,9 +6,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 ./deploy/packages.sh
 
-# `dev` finds memory errors in every unit test; `release` is what users run, so the integration tests run on it too.
+# `dev` finds memory errors in every unit test; `release` is what users run, so the integration tests run on it too: with
+# the CUDA backend beside the programs where it can be built, since such programs are to serve on the CPU as well.
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    cuda=ON
+else
+    cuda=OFF
+    echo "skipped: nvcc is not there, the CUDA backend is not built"
+fi
+cmake --preset dev >/dev/null
+cmake --preset release -DFOREPACK_CUDA=$cuda >/dev/null
 for preset in dev release; do
-    cmake --preset "$preset" >/dev/null
     cmake --build --preset "$preset"
 done
 ctest --preset dev --parallel 2 "$@"

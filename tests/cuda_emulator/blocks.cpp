@@ -125,14 +125,14 @@ void emulated_block_barrier(const char *file, int line)
 
 const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line)
 {
-    int first = current / LANES * LANES;
-    struct warp *warp = &warps[current / LANES];
-    if (first + LANES > n_threads || bytes > SLOT) stuck("a warp's operation in a warp of fewer than 32 threads");
+    const unsigned self = (unsigned)current, lane = self % LANES, first = self - lane;
+    struct warp *warp = &warps[self / LANES];
+    if ((int)first + LANES > n_threads || bytes > SLOT) stuck("a warp's operation in a warp of fewer than 32 threads");
     unsigned char *slot = warp->slot[warp->exchanges & 1];
-    memcpy(slot + (size_t)(current - first) * bytes, mine, bytes);
+    memcpy(slot + lane * bytes, mine, bytes);
     // The last to come counts, before any other goes on.
     if (warp->arrived == LANES - 1) warp->exchanges++;
-    wait_for_all(AT_WARP, first, LANES, &warp->arrived, {file, line, bytes});
+    wait_for_all(AT_WARP, (int)first, LANES, &warp->arrived, {file, line, bytes});
     return slot;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU for tests, played by the CPU: the functions of the CUDA runtime and of cuBLASLt that the CUDA backend calls,
-// linked in place of the NVIDIA libraries. Kernels are the ones of kernels/cuda, compiled by g++ (see device.h).
+// A GPU for tests, played by the CPU: the functions of the CUDA runtime, of cuBLASLt and of NCCL that the CUDA backend
+// calls, linked in place of the NVIDIA libraries. Kernels are the ones of kernels/cuda, compiled by g++ (see device.h).
 //
 // As lazy as the real one may be: what is put into a stream runs when something waits for it, so that memory which the
 // host gives back or changes too early shows. What waits: the synchronising calls, cudaFree, copies without Async, and
@@ -24,6 +24,9 @@ int emulator_launches(void);                        // kernels and products run 
 int emulator_graph_launches(void);
 // From now on the n-th operation that runs fails the way a lost device does, and every call after it; 0: none does.
 void emulator_fail_after(int n);
+
+// From now on this rank of every NCCL group has failed, as the others learn; -1: none has.
+void emulator_fail_rank(int rank);
 
 #ifdef __cplusplus
 }

@@ -11,7 +11,6 @@
 
 #include <deque>
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "tests/cuda_emulator/device.h"
@@ -24,14 +23,14 @@
 #define __asan_unpoison_memory_region(at, bytes) (void)(at), (void)(bytes)
 #endif
 
-typedef std::function<void()> operation;
+typedef std::function<bool()> operation; // false: it has to wait, the stream goes no further
 
 struct CUgraph_st {
     std::vector<operation> operations;
 };
 
 struct CUgraphExec_st {
-    std::shared_ptr<std::vector<operation>> operations;
+    std::vector<operation> operations;
 };
 
 struct CUstream_st {
@@ -365,39 +364,71 @@ cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 
 // ---- streams --------------------------------------------------------------------------------------------------------
 
-static void run_one(const operation &run)
+static bool run_one(const operation &run)
 {
-    if (lost) return;
-    if (fail_after && --fail_after == 0) {
-        lost = true;
-        return;
-    }
-    operations_run++;
+    if (lost) return true;
     bool outermost = !in_kernel;
     if (outermost) guard(false);
     in_kernel = true;
-    run();
+    bool done = run();
     if (outermost) {
         in_kernel = false;
         guard(true);
     }
+    operations_run += done;
+    if (done && fail_after && --fail_after == 0) lost = true;
+    return done;
+}
+
+// Runs a stream as far as it goes; whether it went anywhere.
+static bool advance(CUstream_st *stream)
+{
+    bool moved = false;
+    while (!stream->waiting.empty() && run_one(stream->waiting.front())) {
+        stream->waiting.pop_front();
+        moved = true;
+    }
+    return moved;
+}
+
+static bool advance_all(void)
+{
+    bool moved = advance(&default_stream);
+    for (CUstream_st *stream : streams)
+        moved |= advance(stream);
+    return moved;
+}
+
+// Runs the streams, as those of a device run by themselves, until this one is empty. Not ready: it waits for what
+// another thread has yet to put into a stream.
+static cudaError_t poll_stream(CUstream_st *stream)
+{
+    advance(stream);
+    while (!stream->waiting.empty() && advance_all())
+        ;
+    return lost ? cudaErrorLaunchFailure : stream->waiting.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+// Gives the others the lock between two looks; the caller holds it once.
+static void let_others(void)
+{
+    mutex.unlock();
+    usleep(50);
+    mutex.lock();
 }
 
 static cudaError_t run_stream(CUstream_st *stream)
 {
-    while (!stream->waiting.empty()) {
-        operation next = std::move(stream->waiting.front());
-        stream->waiting.pop_front();
-        next();
-    }
-    return lost ? cudaErrorLaunchFailure : cudaSuccess;
+    cudaError_t error;
+    while ((error = poll_stream(stream)) == cudaErrorNotReady)
+        let_others();
+    return error;
 }
 
 static cudaError_t run_all(void)
 {
-    run_stream(&default_stream);
-    for (CUstream_st *stream : streams)
-        run_stream(stream);
+    while (advance_all())
+        ;
     return lost ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
@@ -406,19 +437,27 @@ static CUstream_st *real(cudaStream_t stream)
     return stream ? stream : &default_stream;
 }
 
-cudaError_t emulated_put(cudaStream_t to, operation run)
+cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
 {
     auto lock = emulated_lock();
     CUstream_st *stream = real(to);
     if (lost) return result(cudaErrorLaunchFailure);
-    if (stream->capture)
-        stream->capture->operations.push_back([=] { run_one(run); });
-    else {
-        if (!to) run_all(); // the legacy default stream comes after all others
-        stream->waiting.push_back([=] { run_one(run); });
-        if (!to) run_all();
+    if (stream->capture) {
+        stream->capture->operations.push_back(run);
+        return cudaSuccess;
     }
+    if (!to) run_all(); // the default stream comes after all others
+    stream->waiting.push_back(run);
+    if (!to) run_all();
     return cudaSuccess;
+}
+
+cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
+{
+    return emulated_put_waiting(to, [=] {
+        run();
+        return true;
+    });
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
@@ -460,23 +499,33 @@ static bool spoils(CUstream_st *stream)
     return true;
 }
 
+static cudaError_t run_every_stream(void)
+{
+    cudaError_t error = run_stream(&default_stream);
+    for (size_t i = 0; i < streams.size() && error == cudaSuccess; i++)
+        error = run_stream(streams[i]);
+    return error;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     auto lock = emulated_lock();
     if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
-    return result(stream ? run_stream(stream) : run_all());
+    return result(stream ? run_stream(stream) : run_every_stream());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    return cudaStreamSynchronize(stream);
+    auto lock = emulated_lock();
+    if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    return poll_stream(real(stream)); // not ready is no error to remember
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
     auto lock = emulated_lock();
     if (spoils(NULL)) return result(cudaErrorStreamCaptureUnsupported);
-    return result(run_all());
+    return result(run_every_stream());
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
@@ -617,27 +666,29 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t to, unsigne
     return cudaEventRecord(event, to);
 }
 
-// Runs the stream that the event was recorded in up to the event.
-static cudaError_t reach(CUevent_st *event)
+// Runs the streams until the event is reached.
+static cudaError_t poll_event(CUevent_st *event)
 {
-    while (!event->done && !lost && !event->stream->waiting.empty()) {
-        operation next = std::move(event->stream->waiting.front());
-        event->stream->waiting.pop_front();
-        next();
-    }
-    return lost ? cudaErrorLaunchFailure : cudaSuccess;
+    while (!event->done && advance_all())
+        ;
+    return lost ? cudaErrorLaunchFailure : event->done ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     auto lock = emulated_lock();
     if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
-    return result(reach(event));
+    cudaError_t error;
+    while ((error = poll_event(event)) == cudaErrorNotReady)
+        let_others();
+    return result(error);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    return cudaEventSynchronize(event);
+    auto lock = emulated_lock();
+    if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
+    return poll_event(event);
 }
 
 // A microsecond for each operation between the two: the same in every run.
@@ -660,16 +711,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
     }
     if (stream->capture) return result(cudaErrorStreamCaptureIsolation);
     if (event->done || event->stream == stream) return cudaSuccess;
-    CUstream_st *other = event->stream;
     uint64_t record = event->records;
-    stream->waiting.push_back([=] {
-        while (event->records == record && !event->done && !lost && !other->waiting.empty()) {
-            operation next = std::move(other->waiting.front());
-            other->waiting.pop_front();
-            next();
-        }
-    });
-    return cudaSuccess;
+    return emulated_put_waiting(to, [=] { return event->records != record || event->done; });
 }
 
 // ---- graphs ---------------------------------------------------------------------------------------------------------
@@ -716,7 +759,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec_p, cudaGraph_t graph, uns
 {
     auto lock = emulated_lock();
     if (!graph) return result(cudaErrorInvalidValue);
-    *exec_p = new CUgraphExec_st{std::make_shared<std::vector<operation>>(graph->operations)};
+    *exec_p = new CUgraphExec_st{graph->operations};
     return cudaSuccess;
 }
 
@@ -741,15 +784,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     auto lock = emulated_lock();
     if (!exec || real(stream)->capture) return result(cudaErrorInvalidValue);
-    auto operations = exec->operations;
     n_graph_launches++;
-    if (lost) return result(cudaErrorLaunchFailure);
-    if (!stream) run_all();
-    real(stream)->waiting.push_back([=] {
-        for (const operation &run : *operations)
-            run();
-    });
-    if (!stream) run_all();
+    for (const operation &run : exec->operations) {
+        cudaError_t error = emulated_put_waiting(stream, run);
+        if (error != cudaSuccess) return error;
+    }
     return cudaSuccess;
 }
 
