@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
+#include "tests/cuda_here.h"
 
 extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests alone
 
@@ -16,28 +16,6 @@ static const struct cpu_isa cuda_level = {.name = "cuda"};
 enum { MOST_ISAS = CPU_ISA_COUNT + 2 };
 static const struct cpu_isa *isas[MOST_ISAS];
 static int n_isas;
-
-// Whether there is a GPU, or an emulated one; says why not. Fibers are beyond ThreadSanitizer.
-static inline bool cuda_is_here(void)
-{
-#ifdef __SANITIZE_THREAD__
-    return false;
-#endif
-    const struct backend_shape least = {.n_layers = 1,
-                                        .n_heads = 1,
-                                        .n_kv_heads = 1,
-                                        .head_size = 64,
-                                        .inv_freq = (float[32]){1},
-                                        .max_rows = 1,
-                                        .max_seqs = 1,
-                                        .max_context = 1,
-                                        .n_kv_blocks = 1};
-    struct backend *b;
-    enum status status = backend_open("cuda", &least, DTYPE_BF16, 0, &b);
-    if (!status) b->ops->close(b);
-    if (status) printf("%s\n", status_message());
-    return !status;
-}
 
 // The one named on the command line, or all that this machine has; returns how many.
 static inline int choose_isas(int argc, char **argv)
@@ -54,5 +32,3 @@ static inline int choose_isas(int argc, char **argv)
     fflush(stdout); // tests fork
     return n_isas;
 }
-
-enum { EXIT_SKIPPED = 77 };

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether tests of the CUDA backend can run.
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/backend.h"
+
+enum { EXIT_SKIPPED = 77 };
+
+// Whether there is a GPU, or an emulated one; says why not. Asked in a process of its own: tests
+// fork, and a process that has used a GPU must not. Fibers are beyond ThreadSanitizer.
+static inline bool cuda_is_here(void)
+{
+#ifdef __SANITIZE_THREAD__
+    return false;
+#endif
+    const struct backend_shape least = {.n_layers = 1,
+                                        .n_heads = 1,
+                                        .n_kv_heads = 1,
+                                        .head_size = 64,
+                                        .inv_freq = (float[32]){1},
+                                        .max_rows = 1,
+                                        .max_seqs = 1,
+                                        .max_context = 1,
+                                        .n_kv_blocks = 1};
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        struct backend *b;
+        enum status status = backend_open("cuda", &least, DTYPE_BF16, 0, &b);
+        if (!status) b->ops->close(b);
+        if (status) printf("%s\n", status_message());
+        fflush(stdout);
+        _exit(status != STATUS_OK);
+    }
+    int code;
+    return child > 0 && waitpid(child, &code, 0) == child && WIFEXITED(code) && WEXITSTATUS(code) == 0;
+}

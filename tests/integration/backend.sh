@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What computes. `auto` takes a GPU where the CUDA backend was built and there is one; everywhere else it serves on the
+# CPU and says why, and `cuda` is refused with the same reason.
+. "$(dirname "$0")/lib.sh"
+
+module=$bin/libforepack_cuda.so
+if [ ! -e "$module" ]; then
+    reason="there is no CUDA backend here: .*libforepack_cuda.so is not there"
+elif ldd "$module" | grep -q "not found"; then
+    reason="the CUDA backend cannot be loaded: .*: cannot open shared object file"
+else
+    reason="no CUDA device"
+fi
+alone() { "$bin/forepack" generate --model "$main_model" --dtype bf16 --prompt "Hello" --max-tokens 8 --json "$@"; }
+tokens() { jq -c .token_ids "$work/$1.json"; }
+
+alone --backend cpu >"$work/cpu.json" 2>"$work/cpu.log"
+alone --backend auto >"$work/auto.json" 2>"$work/auto.log"
+if alone --backend cuda >"$work/cuda.json" 2>"$work/cuda.log"; then
+    echo "there is a GPU here: $(grep -c backend=cuda "$work/auto.log") line of the log says so"
+    equal "$(tokens cuda)" "$(tokens auto)" "what auto computes"
+else
+    grep -qE "$reason" "$work/cuda.log" || fail "--backend cuda does not say '$reason'"
+    equal 1 "$(wc -l <"$work/cuda.log")" "lines of the refusal"
+    grep -qE "backend=cpu: $reason" "$work/auto.log" || fail "--backend auto does not say '$reason'"
+    equal "$(tokens cpu)" "$(tokens auto)" "what auto computes"
+fi
+
+start_up --workers 1 --tp 1 --speculators 1 --backend auto
+grep -qE "backend=c(pu: $reason|uda)" "$work/up.log" || fail "the worker does not say what computes"
+generate --prompt "Hello" --max-tokens 3 >"$work/answer.json"
+equal 3 "$(jq '.token_ids | length' "$work/answer.json")" "tokens of a cluster"
+stop_up
+echo "backend: all passed"
