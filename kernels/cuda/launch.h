@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -24,15 +25,17 @@ struct kv_cache {
     int n_layers, n_blocks, n_kv_heads, head_size;
 };
 
-// Rows [row, row + rows) of sequence `seq`, at most ATTEND_ROWS of them, that one thread block attends for one head.
-enum { ATTEND_ROWS = 64 };
+// Attention of sequences with several rows goes by pairs of a row and one of the query heads that share a KV head: pair
+// i of a sequence and KV head is row i / group, head i % group of the group. One thread block takes the pairs
+// [pair, pair + pairs) of sequence `seq` for one KV head.
+enum { ATTEND_PAIRS = 128 };
 struct attend_tile {
-    int32_t seq, row, rows;
+    int32_t seq, pair, pairs;
 };
 
-// A lone row of a sequence (decode) reads its entries in stretches of SPLIT_ENTRIES, each by a thread block of its own.
-// Stretches begin at multiples of it: what a row computes never depends on its neighbours in the batch.
-enum { SPLIT_ENTRIES = 256 };
+// A lone row of a sequence (decode) reads its entries in stretches, each by a thread block of its own; geometry.h says
+// how long they are. That depends on the row's own entries alone: what it computes never depends on its neighbours.
+enum { SPLIT_ENTRIES = 256, SPLITS_MOST = 128 }; // the shortest stretch; the most stretches of one row
 
 // struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes.
 struct device_batch {
@@ -47,7 +50,7 @@ struct device_batch {
     int n_tiles;
     const int32_t *lone_row; // [n_lone] rows of sequences with one row
     int n_lone;
-    int max_splits; // stretches of the longest lone row, its own entry included
+    int max_splits; // at least the stretches of any lone row, its own entry included; at most SPLITS_MOST
     int most_probe_keys;
 };
 
@@ -77,9 +80,16 @@ cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, con
                              int layer, void *out, int out_stride, const float *qkv, int n_heads, int window,
                              float *partials);
 size_t attention_partial_floats(int max_lone, int max_splits, int n_heads, int head_size);
-// Raises the probe maxima by this layer's attention of the probe rows. sums: f32 [P][H][2] of scratch.
+// Its lone rows alone, by decode.cu; launch_attention calls it.
+cudaError_t launch_attention_lone(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                                  int layer, void *out, int out_stride, const float *qkv, int n_heads, int window,
+                                  float *partials);
+// Raises the probe maxima by this layer's attention of the probe rows. sums: importance_sum_floats() of scratch.
+// cudaErrorInvalidValue for a probe window wider than PROBE_WINDOW_MOST.
+enum { PROBE_WINDOW_MOST = 1023 };
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                               int layer, float *probe, const float *qkv, int n_heads, float *sums);
+size_t importance_sum_floats(int max_probes, int n_heads);
 
 // The likeliest id and its logit of each row: ids count from first_id; of equal logits the lower id. NaN counts as
 // -inf; a row of nothing else gets -1.

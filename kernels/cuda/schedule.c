@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/schedule.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "kernels/cuda/geometry.h"
+
+// ---- laying out -----------------------------------------------------------------------------------------------------
+
+struct staging {
+    char *host;
+    const char *device;
+    size_t used;
+};
+
+// Room for `count` values of `size` bytes; *device_p is where they will be on the device.
+static void *put(struct staging *staging, size_t count, size_t size, const void **device_p)
+{
+    void *host = staging->host + staging->used;
+    *device_p = staging->device + staging->used;
+    staging->used += (count * size + 15) / 16 * 16;
+    return host;
+}
+
+static int32_t *put_ints(struct staging *staging, int64_t count, const int32_t **device_p)
+{
+    const void *device;
+    int32_t *host = put(staging, (size_t)count, sizeof *host, &device);
+    *device_p = device;
+    return host;
+}
+
+// The first n of them from the batch, the others all `rest`.
+static void put_copy(struct staging *staging, const int32_t *from, int n, int padding, int32_t rest,
+                     const int32_t **device_p)
+{
+    int32_t *to = put_ints(staging, (int64_t)n + padding, device_p);
+    memcpy(to, from, (size_t)n * sizeof *to);
+    for (int i = 0; i < padding; i++)
+        to[n + i] = rest;
+}
+
+// ---- tiles ----------------------------------------------------------------------------------------------------------
+
+// Pairs of a (row, head) and an entry that the tile goes through, in steps of a whole row: what it costs.
+static int64_t tile_cost(const struct ragged_batch *batch, const struct attend_tile *tile, int group, int window)
+{
+    int first_row = tile->pair / group, last_row = (tile->pair + tile->pairs - 1) / group;
+    int end = batch->kv_len[tile->seq] + last_row + 1;
+    return end - geometry_first_seen(batch->kv_len[tile->seq] + first_row, window);
+}
+
+struct tile_order {
+    const struct ragged_batch *batch;
+    int group, window;
+};
+
+// Moves tile i of a heap of n, whose least costly is on top, down to where it belongs.
+static void sift(const struct tile_order *order, struct attend_tile *tiles, int n, int i)
+{
+    struct attend_tile tile = tiles[i];
+    int64_t cost = tile_cost(order->batch, &tile, order->group, order->window);
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        int64_t least = tile_cost(order->batch, &tiles[child], order->group, order->window);
+        if (child + 1 < n) {
+            int64_t other = tile_cost(order->batch, &tiles[child + 1], order->group, order->window);
+            if (other < least) least = other, child++;
+        }
+        if (least >= cost) break;
+        tiles[i] = tiles[child];
+    }
+    tiles[i] = tile;
+}
+
+// Costliest first, so that the last blocks to start are short ones. A heap sort: qsort may allocate.
+static void sort_tiles(const struct tile_order *order, struct attend_tile *tiles, int n)
+{
+    for (int i = n / 2 - 1; i >= 0; i--)
+        sift(order, tiles, n, i);
+    for (int end = n - 1; end > 0; end--) {
+        struct attend_tile least = tiles[0];
+        tiles[0] = tiles[end];
+        tiles[end] = least;
+        sift(order, tiles, end, 0);
+    }
+}
+
+static int rows_of(const struct ragged_batch *batch, int s)
+{
+    return batch->row_start[s + 1] - batch->row_start[s];
+}
+
+static int64_t tiles_of(int64_t rows, int group)
+{
+    return rows > 1 ? (rows * group + ATTEND_PAIRS - 1) / ATTEND_PAIRS : 0;
+}
+
+static void put_tiles(struct staging *staging, const struct ragged_batch *batch, const struct schedule_options *options,
+                      struct device_batch *out)
+{
+    int64_t n = 0;
+    for (int s = 0; s < batch->n_seqs; s++)
+        n += tiles_of(rows_of(batch, s), options->group);
+    const void *device;
+    struct attend_tile *tiles = put(staging, (size_t)n, sizeof *tiles, &device), *tile = tiles;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int pairs = rows_of(batch, s) * options->group;
+        for (int first = 0; rows_of(batch, s) > 1 && first < pairs; first += ATTEND_PAIRS) {
+            int rest = pairs - first;
+            *tile++ = (struct attend_tile){s, first, rest < ATTEND_PAIRS ? rest : ATTEND_PAIRS};
+        }
+    }
+    assert(tile == tiles + n);
+    sort_tiles(&(struct tile_order){batch, options->group, options->window}, tiles, (int)n);
+    out->tiles = device;
+    out->n_tiles = (int)n;
+}
+
+// ---- the rest of the batch ------------------------------------------------------------------------------------------
+
+static void put_lone_rows(struct staging *staging, const struct ragged_batch *batch, int padding,
+                          struct device_batch *out)
+{
+    int n = padding, max_splits = padding ? 1 : 0;
+    for (int s = 0; s < batch->n_seqs; s++)
+        n += rows_of(batch, s) == 1;
+    int32_t *row = put_ints(staging, n, &out->lone_row);
+    for (int s = 0; s < batch->n_seqs; s++)
+        if (rows_of(batch, s) == 1) {
+            int splits = geometry_splits(batch->kv_len[s] + 1);
+            if (splits > max_splits) max_splits = splits;
+            *row++ = batch->row_start[s];
+        }
+    for (int i = 0; i < padding; i++)
+        *row++ = batch->n_rows + i;
+    out->n_lone = n;
+    out->max_splits = max_splits;
+}
+
+static void put_sequences(struct staging *staging, const struct ragged_batch *batch,
+                          const struct schedule_options *options, struct device_batch *out)
+{
+    int padding = options->padding_rows, n_seqs = batch->n_seqs;
+    int32_t *row_seq = put_ints(staging, (int64_t)batch->n_rows + padding, &out->row_seq);
+    for (int s = 0; s < n_seqs; s++)
+        for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
+            row_seq[r] = s;
+    int32_t *row_start = put_ints(staging, (int64_t)n_seqs + padding + 1, &out->row_start);
+    memcpy(row_start, batch->row_start, (size_t)(n_seqs + 1) * sizeof *row_start);
+    for (int i = 0; i < padding; i++) {
+        row_seq[batch->n_rows + i] = n_seqs + i;
+        row_start[n_seqs + i + 1] = batch->n_rows + i + 1;
+    }
+    put_copy(staging, batch->kv_len, n_seqs, padding, 0, &out->kv_len);
+
+    int columns = options->table_columns ? options->table_columns : schedule_table_columns(batch);
+    int32_t *table = put_ints(staging, (int64_t)(n_seqs + padding) * columns, &out->block_table);
+    memset(table, 0, (size_t)(n_seqs + padding) * (size_t)columns * sizeof *table);
+    for (int s = 0; s < n_seqs; s++, table += columns) {
+        int blocks = (batch->kv_len[s] + rows_of(batch, s) + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        assert(blocks <= columns);
+        memcpy(table, batch->block_table + (size_t)s * (size_t)batch->max_blocks, (size_t)blocks * sizeof *table);
+    }
+    for (int i = 0; i < padding; i++, table += columns)
+        table[0] = options->padding_block;
+    out->n_seqs = n_seqs + padding;
+    out->max_blocks = columns;
+}
+
+static void put_probes(struct staging *staging, const struct ragged_batch *batch, struct device_batch *out)
+{
+    int n = batch->n_probes, most = 0;
+    put_copy(staging, batch->probe_row, n, 0, 0, &out->probe_row);
+    put_copy(staging, batch->probe_keys, n, 0, 0, &out->probe_keys);
+    int32_t *first = put_ints(staging, (int64_t)n + 1, &out->probe_first);
+    first[0] = 0;
+    for (int p = 0; p < n; p++) {
+        first[p + 1] = first[p] + batch->probe_keys[p];
+        if (batch->probe_keys[p] > most) most = batch->probe_keys[p];
+    }
+    out->n_probes = n;
+    out->probe_window = batch->probe_window;
+    out->most_probe_keys = most;
+}
+
+int schedule_table_columns(const struct ragged_batch *batch)
+{
+    int most = 0;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        int entries = batch->kv_len[s] + rows_of(batch, s);
+        if (entries > most) most = entries;
+    }
+    return (most + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
+size_t schedule_most_bytes(const struct backend_shape *shape)
+{
+    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
+    size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
+    size_t tiles = rows * group / ATTEND_PAIRS + seqs; // the last tile of a sequence need not be full
+    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
+    return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + 12 * 16; // each of the 12 lists rounded up
+}
+
+size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
+                     const void *device, struct device_batch *out)
+{
+    struct staging staging = {host, device, 0};
+    int padding = options->padding_rows;
+    put_copy(&staging, batch->token, batch->n_rows, padding, 0, &out->token);
+    put_copy(&staging, batch->position, batch->n_rows, padding, 0, &out->position);
+    put_sequences(&staging, batch, options, out);
+    int32_t *logit_row = put_ints(&staging, (int64_t)batch->n_logit_rows + padding, &out->logit_row);
+    memcpy(logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof *logit_row);
+    for (int i = 0; i < padding; i++)
+        logit_row[batch->n_logit_rows + i] = batch->n_rows + i;
+    put_probes(&staging, batch, out);
+    put_tiles(&staging, batch, options, out);
+    put_lone_rows(&staging, batch, padding, out);
+    out->n_rows = batch->n_rows + padding;
+    out->n_logit_rows = batch->n_logit_rows + padding;
+    return staging.used;
+}

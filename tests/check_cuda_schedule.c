@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernels/cuda/schedule and geometry: every pair of a row and a head is attended once, costliest tiles first; what the
+// device finds is what the batch says; nothing outside of the staging. Neither a GPU nor its emulation is needed.
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/cuda/geometry.h"
+#include "kernels/cuda/schedule.h"
+#include "tests/kernel_fixture.h"
+
+enum { MAX_ROWS = 700, MAX_SEQS = 24, MAX_CONTEXT = 40000, COLUMNS = MAX_CONTEXT / KV_BLOCK_TOKENS + 3 };
+
+// A batch of random shape with the arrays that it borrows.
+struct made {
+    struct ragged_batch batch;
+    int32_t token[MAX_ROWS], position[MAX_ROWS], logit_row[MAX_ROWS], probe_row[MAX_ROWS], probe_keys[MAX_ROWS];
+    int32_t row_start[MAX_SEQS + 1], kv_len[MAX_SEQS], table[MAX_SEQS * COLUMNS];
+};
+
+static void make(struct made *m, int most_rows)
+{
+    int n_seqs = 1 + random_below(MAX_SEQS - 4), rows = 0;
+    m->batch = (struct ragged_batch){
+        .token = m->token,
+        .position = m->position,
+        .n_seqs = n_seqs,
+        .row_start = m->row_start,
+        .kv_len = m->kv_len,
+        .block_table = m->table,
+        .max_blocks = COLUMNS,
+        .logit_row = m->logit_row,
+        .probe_row = m->probe_row,
+        .probe_keys = m->probe_keys,
+        .probe_window = 13,
+    };
+    for (int s = 0; s < n_seqs; s++) {
+        m->row_start[s] = rows;
+        m->kv_len[s] = random_below(3) ? random_below(300) : random_below(MAX_CONTEXT - 600);
+        int room = MAX_ROWS - 8 - rows - (n_seqs - s), count = random_below(3) ? 1 + random_below(most_rows) : 1;
+        rows += count <= room ? count : 1;
+    }
+    m->row_start[n_seqs] = m->batch.n_rows = rows;
+    for (int r = 0; r < rows; r++)
+        m->token[r] = random_below(1000), m->position[r] = random_below(1000);
+    for (size_t i = 0; i < sizeof m->table / sizeof *m->table; i++)
+        m->table[i] = random_below(100000);
+    for (int s = 0; s < n_seqs; s++) {
+        m->logit_row[m->batch.n_logit_rows++] = m->row_start[s + 1] - 1;
+        if (random_below(2)) continue;
+        m->probe_row[m->batch.n_probes] = m->row_start[s + 1] - 1;
+        m->probe_keys[m->batch.n_probes++] = 1 + random_below(m->kv_len[s] + 1);
+    }
+}
+
+// Where the device's array lies in the staging that `host` holds.
+static const void *staged(const void *host, const char *device, const void *at)
+{
+    return (const char *)host + ((const char *)at - device);
+}
+
+static void check_ints(const void *host, const char *device, const int32_t *at, const int32_t *expected, int n)
+{
+    ck_assert_int_eq(memcmp(staged(host, device, at), expected, (size_t)n * sizeof *expected), 0);
+}
+
+static void check_tiles(const struct made *m, const struct schedule_options *options, const struct attend_tile *tiles,
+                        int n)
+{
+    const struct ragged_batch *batch = &m->batch;
+    int group = options->group, *seen = mem_alloc_array((size_t)MAX_ROWS * (size_t)group, sizeof *seen), before = 0;
+    for (int i = 0; i < n; i++) {
+        const struct attend_tile *t = &tiles[i];
+        ck_assert_int_ge(t->pairs, 1);
+        ck_assert_int_le(t->pairs, ATTEND_PAIRS);
+        int rows = batch->row_start[t->seq + 1] - batch->row_start[t->seq];
+        ck_assert_int_gt(rows, 1);
+        ck_assert_int_le(t->pair + t->pairs, rows * group);
+        for (int p = t->pair; p < t->pair + t->pairs; p++)
+            seen[batch->row_start[t->seq] * group + p]++;
+        int first = batch->kv_len[t->seq] + t->pair / group, window = options->window;
+        int end = batch->kv_len[t->seq] + (t->pair + t->pairs - 1) / group + 1;
+        int entries = end - (window && first >= window ? first - window + 1 : 0);
+        if (i) ck_assert_int_ge(before, entries);
+        before = entries;
+    }
+    for (int s = 0; s < batch->n_seqs; s++)
+        for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
+            for (int h = 0; h < group; h++)
+                ck_assert_int_eq(seen[r * group + h], batch->row_start[s + 1] - batch->row_start[s] > 1);
+    free(seen);
+}
+
+static void check_lone(const struct made *m, const int32_t *lone, const struct device_batch *d, int padding)
+{
+    int n = 0, splits = padding ? 1 : 0;
+    for (int s = 0; s < m->batch.n_seqs; s++)
+        if (m->row_start[s + 1] - m->row_start[s] == 1) {
+            ck_assert_int_eq(lone[n++], m->row_start[s]);
+            int own = geometry_splits(m->kv_len[s] + 1);
+            splits = own > splits ? own : splits;
+        }
+    for (int i = 0; i < padding; i++)
+        ck_assert_int_eq(lone[n++], m->batch.n_rows + i);
+    ck_assert_int_eq(d->n_lone, n);
+    ck_assert_int_eq(d->max_splits, splits);
+}
+
+START_TEST(staging_holds_the_batch_and_its_work)
+{
+    struct made *m = mem_alloc(sizeof *m);
+    const char *device = (const char *)(uintptr_t)0x7f0000000000;
+    for (int round = 0; round < 400; round++) {
+        make(m, 1 + random_below(200));
+        const struct ragged_batch *batch = &m->batch;
+        static const int groups[] = {1, 2, 3, 4, 7, 8, 64, 200}, windows[] = {0, 1, 100, 4096};
+        struct schedule_options options = {.group = groups[random_below(8)],
+                                           .window = windows[random_below(4)],
+                                           .table_columns = random_below(2) ? COLUMNS : 0,
+                                           .padding_rows = random_below(2) ? random_below(4) : 0,
+                                           .padding_block = 7777};
+        int padding = options.padding_rows, n = batch->n_rows, n_seqs = batch->n_seqs;
+        struct backend_shape shape = {.n_heads = 2 * options.group,
+                                      .n_kv_heads = 2,
+                                      .max_rows = n + padding,
+                                      .max_seqs = n_seqs + padding,
+                                      .max_context = COLUMNS * KV_BLOCK_TOKENS};
+        size_t bytes = schedule_most_bytes(&shape);
+        void *host = malloc(bytes); // not cleared, and of its exact size: sanitizers see what is wrong
+        struct device_batch d;
+        size_t used = schedule_make(batch, &options, host, device, &d);
+        ck_assert_uint_le(used, bytes);
+
+        ck_assert_int_eq(d.n_rows, n + padding);
+        ck_assert_int_eq(d.n_seqs, n_seqs + padding);
+        ck_assert_int_eq(d.n_logit_rows, batch->n_logit_rows + padding);
+        check_ints(host, device, d.token, batch->token, n);
+        check_ints(host, device, d.position, batch->position, n);
+        check_ints(host, device, d.row_start, batch->row_start, n_seqs + 1);
+        check_ints(host, device, d.kv_len, batch->kv_len, n_seqs);
+        check_ints(host, device, d.logit_row, batch->logit_row, batch->n_logit_rows);
+        check_ints(host, device, d.probe_row, batch->probe_row, batch->n_probes);
+        check_ints(host, device, d.probe_keys, batch->probe_keys, batch->n_probes);
+        ck_assert_int_eq(d.max_blocks, options.table_columns ? COLUMNS : schedule_table_columns(batch));
+
+        const int32_t *row_seq = staged(host, device, d.row_seq), *table = staged(host, device, d.block_table);
+        const int32_t *probe_first = staged(host, device, d.probe_first);
+        for (int s = 0; s < n_seqs; s++) {
+            int entries = batch->kv_len[s] + batch->row_start[s + 1] - batch->row_start[s];
+            for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
+                ck_assert_int_eq(row_seq[r], s);
+            for (int b = 0; b * KV_BLOCK_TOKENS < entries; b++)
+                ck_assert_int_eq(table[s * d.max_blocks + b], m->table[s * COLUMNS + b]);
+        }
+        for (int i = 0; i < padding; i++) {
+            const int32_t *kv_len = staged(host, device, d.kv_len), *start = staged(host, device, d.row_start);
+            ck_assert_int_eq(row_seq[n + i], n_seqs + i);
+            ck_assert_int_eq(kv_len[n_seqs + i], 0);
+            ck_assert_int_eq(start[n_seqs + i + 1], n + i + 1);
+            ck_assert_int_eq(table[(n_seqs + i) * d.max_blocks], 7777);
+            ck_assert_int_eq(((const int32_t *)staged(host, device, d.token))[n + i], 0);
+            ck_assert_int_eq(((const int32_t *)staged(host, device, d.logit_row))[batch->n_logit_rows + i], n + i);
+        }
+        ck_assert_int_eq(probe_first[batch->n_probes], ragged_probe_size(batch));
+        for (int p = 0; p < batch->n_probes; p++)
+            ck_assert_int_eq(probe_first[p + 1] - probe_first[p], batch->probe_keys[p]);
+        check_tiles(m, &options, staged(host, device, d.tiles), d.n_tiles);
+        check_lone(m, staged(host, device, d.lone_row), &d, padding);
+        free(host);
+    }
+    free(m);
+}
+END_TEST
+
+// A captured pass keeps its pointers: they must not depend on lengths, only on counts.
+START_TEST(equal_counts_lie_at_equal_places)
+{
+    struct made *m = mem_alloc(sizeof *m);
+    void *host = malloc(1 << 22);
+    struct schedule_options options = {.group = 4, .table_columns = COLUMNS};
+    struct device_batch first = {0};
+    for (int round = 0; round < 20; round++) {
+        make(m, 1);
+        m->batch.n_probes = 0;
+        options.padding_rows = MAX_SEQS - m->batch.n_seqs; // a bucket of MAX_SEQS rows
+        struct device_batch d;
+        schedule_make(&m->batch, &options, host, host, &d);
+        ck_assert_int_eq(d.n_lone, MAX_SEQS);
+        if (round == 0) first = d;
+        d.max_splits = first.max_splits; // a captured pass uses the most that it was made for
+        d.most_probe_keys = first.most_probe_keys;
+        ck_assert(d.token == first.token && d.lone_row == first.lone_row && d.block_table == first.block_table);
+        ck_assert(d.logit_row == first.logit_row && d.row_seq == first.row_seq && d.kv_len == first.kv_len);
+        ck_assert_int_eq(d.n_rows, first.n_rows);
+    }
+    free(host);
+    free(m);
+}
+END_TEST
+
+START_TEST(stretches_cover_a_row)
+{
+    for (int n = 1; n < 300000; n += n < 1000 ? 1 : 977) {
+        int stretch = geometry_stretch(n), splits = geometry_splits(n);
+        ck_assert_int_eq(stretch % SPLIT_ENTRIES, 0);
+        ck_assert_int_le(splits, SPLITS_MOST);
+        ck_assert_int_ge(splits * stretch, n);
+        ck_assert_int_lt((splits - 1) * stretch, n);
+    }
+    ck_assert_int_eq(geometry_stretch(SPLIT_ENTRIES * SPLITS_MOST), SPLIT_ENTRIES);
+    ck_assert_int_ge(geometry_splits(INT32_MAX), 1);
+    ck_assert_int_le(geometry_splits(INT32_MAX), SPLITS_MOST);
+}
+END_TEST
+
+START_TEST(windows_and_places)
+{
+    for (int own = 0; own < 50; own++)
+        for (int window = 0; window < 50; window++) {
+            int first = geometry_first_seen(own, window);
+            ck_assert_int_eq(own - first + 1, window && window <= own ? window : own + 1);
+        }
+    // Blocks of one layer after another, K before V, heads in between: no two places overlap, none is left out.
+    struct kv_cache kv = {.n_layers = 3, .n_blocks = 5, .n_kv_heads = 2, .head_size = 8};
+    int64_t expected = 0;
+    for (int layer = 0; layer < 3; layer++)
+        for (int block = 0; block < 5; block++)
+            for (int v = 0; v < 2; v++)
+                for (int h = 0; h < 2; h++, expected += KV_BLOCK_TOKENS)
+                    ck_assert_int_eq(geometry_kv_at(&kv, layer, block, v, h), expected);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_schedule");
+    TCase *cases = tcase_create("all");
+    tcase_set_timeout(cases, 0);
+    tcase_add_test(cases, staging_holds_the_batch_and_its_work);
+    tcase_add_test(cases, equal_counts_lie_at_equal_places);
+    tcase_add_test(cases, stretches_cover_a_row);
+    tcase_add_test(cases, windows_and_places);
+    suite_add_tcase(suite, cases);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
