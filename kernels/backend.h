@@ -135,6 +135,18 @@ struct backend_ops {
     // probes.
     float *(*probe_data)(struct backend *b);
     enum status (*probe_read)(struct backend *b, float *host); // copies them to the host; waits
+
+    // Passes of one kind (decode), kept as a whole; NULL in backends that keep none. `replay` is to be asked right
+    // after `begin`: true if all steps up to the logits' product are under way already, as they were kept. Else *rows_p
+    // says for how many rows they are to be called: those of the batch or, where the pass is filled up to be kept,
+    // more; of the logits then as many.
+    bool (*replay)(struct backend *b, int *rows_p);
+    // After the logits' product, before anything reads what the pass computed; `steps` is how the steps ended.
+    // *again_p: the pass could not be kept and nothing was computed, the steps are to be called again.
+    enum status (*pass_end)(struct backend *b, enum status steps, bool *again_p);
+    // At start-up, after a first pass that was nobody's: chooses how to compute, by timing, each product that the pass
+    // asked for. Tensors hold rubbish afterwards. NULL: there is nothing to choose.
+    enum status (*warm)(struct backend *b);
 };
 
 struct backend {
