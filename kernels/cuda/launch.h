@@ -60,15 +60,17 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 // out bf16 [rows, stride] = x / rms(x) * gain; x f32 [.., n]; row_index NULL: rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
-// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, 2n].
-cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int rows, int n);
-// Rows of bf16 as e4m3 bytes with a scale each: largest magnitude / 448. Not finite: scale NaN.
+// out bf16 [rows, out_stride] = silu(x[:, 0..n)) * x[:, n..2n); x f32 [rows, x_stride].
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows,
+                          int n);
+// Rows of bf16 or f32 as e4m3 bytes with a scale each: largest magnitude / 448. Not finite: scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
-                                 int x_stride, int rows, int n);
-// The end of a product in f32 [rows, n]: y = x * row_scale * column_scale (either may be NULL) + bias (may be NULL);
-// then as `add` says out f32 += y, or out = y, f32 or bf16.
+                                 bool x_f32, int x_stride, int rows, int n);
+// The end of a product in f32 [rows, x_stride]: y = x * row_scale * column_scale (either may be NULL) + bias (may be
+// NULL), of the first n columns; then as `add` says out f32 += y, or out = y, f32 or bf16. x may be out.
 cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
-                            const float *row_scale, const float *column_scale, const float *bias, int rows, int n);
+                            int x_stride, const float *row_scale, const float *column_scale, const float *bias,
+                            int rows, int n);
 
 // backend_ops.rope_append.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps that are one loop over rows: embedding, RMSNorm, SwiGLU, rows as FP8, the end of a product. All are bound
+// by memory: accesses of 16 bytes where the shape allows it, one element at a time where it does not. A row belongs to
+// one thread block whose size follows from the row's length alone, and sums run in one order: a row's result does not
+// depend on how many others there are.
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+
+enum { MOST_THREADS = 512, STRIPE_THREADS = 256 };
+
+// Elements that a thread handles at a time: 8 bf16 are 16 bytes, 8 f32 are two times 16.
+enum { WIDE = 8 };
+
+static const float E4M3_MOST = 448.f;
+static const float E4M3_LEAST = 0x1p-100f; // rows without larger values become zeros: 448 / largest is then a number
+
+// Threads for a row of n: all of it in few steps, no more warps than there is work.
+static int threads_of(int n)
+{
+    int threads = (n / WIDE + WARP - 1) / WARP * WARP;
+    return threads < WARP ? WARP : threads > MOST_THREADS ? MOST_THREADS : threads;
+}
+
+// ---- groups of W neighbours -----------------------------------------------------------------------------------------
+
+template <int W> static __device__ __forceinline__ void load(float *to, const float *from)
+{
+    if (W == 1) {
+        to[0] = from[0];
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < W; i += 4) {
+        float4 four = *reinterpret_cast<const float4 *>(from + i);
+        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+    }
+}
+
+template <int W> static __device__ __forceinline__ void store(float *to, const float *from)
+{
+    if (W == 1) {
+        to[0] = from[0];
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < W; i += 4)
+        *reinterpret_cast<float4 *>(to + i) = make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]);
+}
+
+struct __align__(16) eight
+{
+    __nv_bfloat16 of[WIDE];
+};
+
+template <int W> static __device__ __forceinline__ void load(float *to, const __nv_bfloat16 *from)
+{
+    if (W == 1) {
+        to[0] = __bfloat162float(from[0]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < W; i += WIDE) {
+        eight group = *reinterpret_cast<const eight *>(from + i);
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            to[i + j] = __bfloat162float(group.of[j]);
+    }
+}
+
+template <int W> static __device__ __forceinline__ void store(__nv_bfloat16 *to, const float *from)
+{
+    if (W == 1) {
+        to[0] = __float2bfloat16_rn(from[0]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < W; i += WIDE) {
+        eight group;
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            group.of[j] = __float2bfloat16_rn(from[i + j]);
+        *reinterpret_cast<eight *>(to + i) = group;
+    }
+}
+
+struct __align__(8) eight_bytes
+{
+    uint8_t of[WIDE];
+};
+
+template <int W> static __device__ __forceinline__ void store_bytes(uint8_t *to, const float *from)
+{
+    if (W == 1) {
+        to[0] = e4m3_from_float(from[0]);
+        return;
+    }
+    eight_bytes group;
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+        group.of[j] = e4m3_from_float(from[j]);
+    *reinterpret_cast<eight_bytes *>(to) = group;
+}
+
+// ---- embedding ------------------------------------------------------------------------------------------------------
+
+// A block for each row.
+template <int W>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    embed_kernel(float *out, const __nv_bfloat16 *table, int table_stride, int64_t table_rows, int32_t first_row,
+                 const int32_t *token, int hidden)
+{
+    int64_t row = (int64_t)token[blockIdx.x] - first_row;
+    bool here = row >= 0 && row < table_rows;
+    const __nv_bfloat16 *from = table + row * table_stride;
+    float *to = out + (int64_t)blockIdx.x * hidden;
+    for (int i = (int)threadIdx.x * W; i < hidden; i += (int)blockDim.x * W) {
+        float group[W];
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            group[j] = 0;
+        if (here) load<W>(group, from + i);
+        store<W>(to + i, group);
+    }
+}
+
+cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
+                         int32_t first_row, const int32_t *token, int rows, int hidden)
+{
+    const __nv_bfloat16 *bf16 = (const __nv_bfloat16 *)table;
+    if (hidden % WIDE == 0)
+        return CUDA_LAUNCH(embed_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(hidden)), 0, stream, out,
+                           bf16, table_stride, table_rows, first_row, token, hidden);
+    return CUDA_LAUNCH(embed_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(hidden)), 0, stream, out, bf16,
+                       table_stride, table_rows, first_row, token, hidden);
+}
+
+// ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
+
+enum { MOST_WARPS = MOST_THREADS / WARP };
+
+// Of the values of all threads of a block, in every thread: by warps, then over warps in their order. All threads call.
+static __device__ __forceinline__ float block_sum(float x, float *of_warps)
+{
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0;
+    for (int w = 0; w < (int)blockDim.x / WARP; w++)
+        sum += of_warps[w];
+    return sum;
+}
+
+static __device__ __forceinline__ float block_max(float x, float *of_warps)
+{
+    x = warp_max(x);
+    if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float most = of_warps[0];
+    for (int w = 1; w < (int)blockDim.x / WARP; w++)
+        most = fmaxf(most, of_warps[w]);
+    return most;
+}
+
+// A block for each row; the row is read twice, the second time from the cache.
+template <int W>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, const float *x, const float *gain, float epsilon,
+                   const int32_t *row_index, int n)
+{
+    __shared__ float of_warps[MOST_WARPS];
+    int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
+    const float *from = x + row * n;
+    __nv_bfloat16 *to = out + (int64_t)blockIdx.x * out_stride;
+    const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
+    float squares = 0;
+    for (int i = first; i < n; i += step) {
+        float group[W];
+        load<W>(group, from + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            squares += group[j] * group[j];
+    }
+    const float scale = 1 / sqrtf(block_sum(squares, of_warps) / (float)n + epsilon);
+    for (int i = first; i < n; i += step) {
+        float group[W], gains[W];
+        load<W>(group, from + i);
+        load<W>(gains, gain + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            group[j] = group[j] * scale * gains[j];
+        store<W>(to + i, group);
+    }
+}
+
+cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
+                           float epsilon, const int32_t *row_index, int rows, int n)
+{
+    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    if (n % WIDE == 0)
+        return CUDA_LAUNCH(rmsnorm_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
+                           out_stride, x, gain, epsilon, row_index, n);
+    return CUDA_LAUNCH(rmsnorm_kernel<1>, dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bf16,
+                       out_stride, x, gain, epsilon, row_index, n);
+}
+
+// ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
+
+// A grid of rows x stripes of columns.
+template <int W>
+static __global__ void __launch_bounds__(STRIPE_THREADS)
+    swiglu_kernel(__nv_bfloat16 *out, int out_stride, const float *x, int x_stride, int n)
+{
+    const float LOG2_E = 1.44269504f;
+    int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
+    if (i >= n) return; // no barrier follows
+    const float *from = x + (int64_t)blockIdx.x * x_stride + i;
+    float gate[W], up[W];
+    load<W>(gate, from);
+    load<W>(up, from + n);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        gate[j] = gate[j] / (1 + exp2f(-gate[j] * LOG2_E)) * up[j];
+    store<W>(out + (int64_t)blockIdx.x * out_stride + i, gate);
+}
+
+// Blocks for the stripes of a row of n, each of STRIPE_THREADS or fewer groups of w.
+static dim3 stripes(int rows, int n, int w, int threads)
+{
+    return dim3((unsigned)rows, (unsigned)((n + w * threads - 1) / (w * threads)));
+}
+
+static int stripe_threads(int n)
+{
+    int threads = threads_of(n);
+    return threads < STRIPE_THREADS ? threads : STRIPE_THREADS;
+}
+
+cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride, int rows, int n)
+{
+    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    int threads = stripe_threads(n);
+    if (n % WIDE == 0 && x_stride % 4 == 0)
+        return CUDA_LAUNCH(swiglu_kernel<WIDE>, stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0, stream,
+                           bf16, out_stride, x, x_stride, n);
+    return CUDA_LAUNCH(swiglu_kernel<1>, stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream, bf16,
+                       out_stride, x, x_stride, n);
+}
+
+// ---- rows as FP8 ----------------------------------------------------------------------------------------------------
+
+// A block for each row, which is read twice. Bytes behind n stay as they are.
+template <int W, typename T>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    quantise_kernel(uint8_t *out, int out_stride, float *row_scale, const T *x, int x_stride, int n)
+{
+    __shared__ float of_warps[MOST_WARPS];
+    const T *from = x + (int64_t)blockIdx.x * x_stride;
+    uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
+    const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
+    float most = 0;
+    for (int i = first; i < n; i += step) {
+        float group[W];
+        load<W>(group, from + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            most = fmaxf(most, group[j] - group[j] == 0 ? fabsf(group[j]) : INFINITY); // fmaxf would pass over NaN
+    }
+    most = block_max(most, of_warps);
+    const bool finite = most < INFINITY;
+    const float factor = finite && most >= E4M3_LEAST ? E4M3_MOST / most : 0;
+    for (int i = first; i < n; i += step) {
+        float group[W];
+        load<W>(group, from + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            group[j] = factor == 0 ? 0 : group[j] * factor;
+        store_bytes<W>(to + i, group);
+    }
+    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? most / E4M3_MOST : NAN;
+}
+
+template <typename T>
+static cudaError_t quantise(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
+                            int x_stride, int rows, int n)
+{
+    uint8_t *bytes = (uint8_t *)out;
+    const T *from = (const T *)x;
+    if (n % WIDE == 0 && x_stride % WIDE == 0 && out_stride % WIDE == 0)
+        return CUDA_LAUNCH((quantise_kernel<WIDE, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream,
+                           bytes, out_stride, row_scale, from, x_stride, n);
+    return CUDA_LAUNCH((quantise_kernel<1, T>), dim3((unsigned)rows), dim3((unsigned)threads_of(n)), 0, stream, bytes,
+                       out_stride, row_scale, from, x_stride, n);
+}
+
+cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
+                                 bool x_f32, int x_stride, int rows, int n)
+{
+    return (x_f32 ? quantise<float> : quantise<__nv_bfloat16>)(stream, out, out_stride, row_scale, x, x_stride, rows,
+                                                               n);
+}
+
+// ---- the end of a product -------------------------------------------------------------------------------------------
+
+// A grid of rows x stripes of columns. x may be out.
+template <int W, bool ADD, typename T>
+static __global__ void __launch_bounds__(STRIPE_THREADS)
+    epilogue_kernel(T *out, int out_stride, const float *x, int x_stride, const float *row_scale,
+                    const float *column_scale, const float *bias, int n)
+{
+    int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
+    if (i >= n) return; // no barrier follows
+    float y[W], of_columns[W];
+    load<W>(y, x + (int64_t)blockIdx.x * x_stride + i);
+    if (row_scale) {
+        float scale = row_scale[blockIdx.x];
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] *= scale;
+    }
+    if (column_scale) {
+        load<W>(of_columns, column_scale + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] *= of_columns[j];
+    }
+    if (bias) {
+        load<W>(of_columns, bias + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] += of_columns[j];
+    }
+    T *to = out + (int64_t)blockIdx.x * out_stride + i;
+    if (ADD) {
+        load<W>(of_columns, to);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] += of_columns[j];
+    }
+    store<W>(to, y);
+}
+
+template <bool ADD, typename T>
+static cudaError_t epilogue(cudaStream_t stream, void *out, int out_stride, const float *x, int x_stride,
+                            const float *row_scale, const float *column_scale, const float *bias, int rows, int n)
+{
+    int threads = stripe_threads(n);
+    if (n % WIDE == 0 && x_stride % WIDE == 0 && out_stride % WIDE == 0)
+        return CUDA_LAUNCH((epilogue_kernel<WIDE, ADD, T>), stripes(rows, n, WIDE, threads), dim3((unsigned)threads), 0,
+                           stream, (T *)out, out_stride, x, x_stride, row_scale, column_scale, bias, n);
+    return CUDA_LAUNCH((epilogue_kernel<1, ADD, T>), stripes(rows, n, 1, threads), dim3((unsigned)threads), 0, stream,
+                       (T *)out, out_stride, x, x_stride, row_scale, column_scale, bias, n);
+}
+
+cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
+                            int x_stride, const float *row_scale, const float *column_scale, const float *bias,
+                            int rows, int n)
+{
+    if (out_bf16)
+        return epilogue<false, __nv_bfloat16>(stream, out, out_stride, x, x_stride, row_scale, column_scale, bias, rows,
+                                              n);
+    return (add ? epilogue<true, float> : epilogue<false, float>)(stream, out, out_stride, x, x_stride, row_scale,
+                                                                  column_scale, bias, rows, n);
+}
