@@ -73,15 +73,12 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
     return STATUS_OK;
 }
 
-enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
+// From the embedding to the logits.
+static enum status steps(struct model *m, const struct ragged_batch *batch, int rows, int logit_rows)
 {
     struct backend *b = m->backend;
     const struct backend_ops *ops = b->ops;
     const float epsilon = m->config.norm_epsilon;
-    const int rows = batch->n_rows;
-    TRY(check_batch(m, batch));
-    TRY(ops->begin(b, batch));
-
     TRY(ops->embed(b, m->residual, m->embedding));
     TRY(join_residual(m, rows));
     for (int l = 0; l < m->config.n_layers; l++) {
@@ -98,18 +95,63 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
         TRY(ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows));
         TRY(join_residual(m, rows));
     }
-    if (batch->n_logit_rows) {
-        const int n = batch->n_logit_rows;
-        TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, epsilon, batch->logit_row, n));
-        TRY(ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, n));
-        TRY(gather_logits(m, n));
-    }
+    if (!logit_rows) return STATUS_OK;
+    TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, epsilon, batch->logit_row, logit_rows));
+    return ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
+}
+
+// The steps one by one, or as the backend kept them.
+static enum status run_steps(struct model *m, const struct ragged_batch *batch)
+{
+    struct backend *b = m->backend;
+    const bool keeps = b->ops->replay && m->comm->size == 1;
+    bool again = false;
+    do {
+        int rows = keeps ? m->max_logit_rows : batch->n_rows;
+        enum status status = STATUS_OK;
+        if (!keeps || !b->ops->replay(b, &rows))
+            status = steps(m, batch, rows, batch->n_logit_rows + rows - batch->n_rows);
+        if (keeps) status = b->ops->pass_end(b, status, &again);
+        TRY(status);
+    } while (again);
+    return STATUS_OK;
+}
+
+enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
+{
+    TRY(check_batch(m, batch));
+    TRY(m->backend->ops->begin(m->backend, batch));
+    TRY(run_steps(m, batch));
+    if (batch->n_logit_rows) TRY(gather_logits(m, batch->n_logit_rows));
     if (batch->n_probes) TRY(gather_probes(m, batch));
 
     bool here = m->comm->rank == 0;
     result->logits = here && batch->n_logit_rows ? m->host_logits : NULL;
     result->probes = here && batch->n_probes ? m->host_probes : NULL;
     return STATUS_OK;
+}
+
+// A first pass tells the backend which products there are to choose algorithms for. Its row goes to block 0 of the
+// cache, which nobody holds yet.
+static enum status warm_up(struct model *m)
+{
+    struct backend *b = m->backend;
+    if (!b->ops->warm) return STATUS_OK;
+    const int32_t zero[1] = {0}, row_start[2] = {0, 1};
+    const struct ragged_batch batch = {.n_rows = 1,
+                                       .token = zero,
+                                       .position = zero,
+                                       .n_seqs = 1,
+                                       .row_start = row_start,
+                                       .kv_len = zero,
+                                       .block_table = zero,
+                                       .max_blocks = 1,
+                                       .n_logit_rows = 1,
+                                       .logit_row = zero,
+                                       .probe_window = 1};
+    struct forward_result result;
+    TRY(model_forward(m, &batch, &result));
+    return b->ops->warm(b);
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
@@ -294,7 +336,8 @@ static enum status open_with(const struct model_options *options, const struct s
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
     if (m->saves) m->backend->ops->saved_finish(m->backend);
-    return make_buffers(m);
+    TRY(make_buffers(m));
+    return warm_up(m);
 }
 
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p)
