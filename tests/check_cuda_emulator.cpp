@@ -379,6 +379,7 @@ START_TEST(a_lost_device_fails_every_call)
     ck_assert(CUDA_LAUNCH(writes, 1, 1, 0, stream, x, 0) == cudaErrorLaunchFailure);
     ck_assert(cudaGetLastError() == cudaErrorLaunchFailure);
     ck_assert(cudaGetLastError() == cudaErrorLaunchFailure);
+    ck_assert(cudaFree(x) == cudaErrorLaunchFailure);
 }
 END_TEST
 

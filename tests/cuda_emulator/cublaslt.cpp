@@ -387,6 +387,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
                               cudaStream_t stream)
 {
+    emulated_call one;
     const struct algorithm *algorithm = known(algo);
     if (!algorithm) return CUBLAS_STATUS_INVALID_VALUE;
     struct call x = {*inside<struct product>(p),

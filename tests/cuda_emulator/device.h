@@ -30,6 +30,14 @@ extern dim3 blockDim, gridDim;
 #define EMULATED_PLACE             const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
 
+// Lives while a call of the host is under way: one at a time, and what the emulator allocates is no allocation of the
+// token loop (base/no_alloc.h).
+struct emulated_call {
+    int suspended;
+    emulated_call();
+    ~emulated_call();
+};
+
 void *emulated_dynamic_shared(void);
 void emulated_block_barrier(const char *file, int line);
 // Puts `bytes` of this lane where all lanes of its warp see them, and returns those of lanes 0..31, one after another,
@@ -55,6 +63,7 @@ template <typename... P>
 static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                       cudaStream_t stream, typename cuda_as<P>::type... args)
 {
+    emulated_call call;
     const char *const name = __PRETTY_FUNCTION__;
     int in_order[] = {0, (emulated_check_argument(name, &args, sizeof args), 0)...};
     (void)in_order;

@@ -70,7 +70,7 @@ struct ncclComm {
 
 void emulator_fail_rank(int rank)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     failing_rank = rank;
 }
 
@@ -95,7 +95,7 @@ const char *ncclGetLastError(ncclComm_t)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     memset(id, 0, sizeof *id);
     uint64_t number = ++identifiers;
     memcpy(id, &number, sizeof number);
@@ -105,7 +105,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     uint64_t number;
     memcpy(&number, &id, sizeof number);
     auto entry = groups.find(number);
@@ -120,7 +120,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId i
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result_p)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     *result_p = comm->in->failed    ? ncclRemoteError
                 : failing_rank >= 0 ? comm->rank == failing_rank ? ncclUnhandledCudaError : ncclRemoteError
                 : comm->in->joined < comm->in->size ? ncclInProgress
@@ -135,7 +135,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     delete comm;
     return ncclSuccess;
 }
@@ -143,7 +143,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 // What the rank has in its stream goes on, as the real one's kernels are ended.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     comm->in->failed++;
     delete comm;
     return ncclSuccess;
@@ -167,7 +167,7 @@ static ncclResult_t put(cudaStream_t stream, std::function<bool()> run)
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (type != ncclFloat || (operation != ncclSum && operation != ncclMax)) return ncclInvalidArgument;
     if (!emulated_is_device_memory(from, count * sizeof(float)) ||
         !emulated_is_device_memory(to, count * sizeof(float)))
@@ -193,7 +193,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int to, ncclComm_t comm, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (type != ncclFloat || to < 0 || to >= comm->in->size) return ncclInvalidArgument;
     if (!emulated_is_device_memory(from, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
@@ -209,7 +209,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int t
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (type != ncclFloat || from < 0 || from >= comm->in->size) return ncclInvalidArgument;
     if (!emulated_is_device_memory(to, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;

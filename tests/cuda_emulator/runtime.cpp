@@ -11,8 +11,12 @@
 
 #include <deque>
 #include <map>
+#include <mutex>
 #include <vector>
 
+extern "C" {
+#include "base/no_alloc.h"
+}
 #include "tests/cuda_emulator/device.h"
 #include "tests/cuda_emulator/emulator.h"
 
@@ -76,9 +80,16 @@ static cudaError_t result(cudaError_t error)
     return error;
 }
 
-std::unique_lock<std::recursive_mutex> emulated_lock(void)
+emulated_call::emulated_call()
 {
-    return std::unique_lock<std::recursive_mutex>(mutex);
+    mutex.lock();
+    suspended = no_alloc_suspend();
+}
+
+emulated_call::~emulated_call()
+{
+    no_alloc_resume(suspended);
+    mutex.unlock();
 }
 
 // ---- settings -------------------------------------------------------------------------------------------------------
@@ -105,7 +116,7 @@ int emulated_capability(void)
 
 size_t emulator_memory_used(void)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     size_t sum = 0;
     for (auto &entry : used)
         sum += entry.second;
@@ -279,7 +290,7 @@ static bool is_mapped(uintptr_t address)
 
 void emulated_check_argument(const char *kernel, const void *value, size_t bytes)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
         uintptr_t word;
         memcpy(&word, (const char *)value + i, sizeof word);
@@ -296,7 +307,7 @@ static cudaError_t run_all(void);
 
 static cudaError_t allocate(void **p, size_t bytes, int on)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     *p = NULL;
     if (capturing) {
         capturing->capture_invalid = true;
@@ -316,7 +327,7 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
 
 static cudaError_t release(void *p, bool pinned)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!p) return cudaSuccess;
     auto entry = allocations.find((uintptr_t)p);
     if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
@@ -355,7 +366,7 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (device >= n_devices) return result(cudaErrorNoDevice);
     *total_p = device_bytes;
     *free_p = device_bytes - used[device];
@@ -439,7 +450,7 @@ static CUstream_st *real(cudaStream_t stream)
 
 cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     CUstream_st *stream = real(to);
     if (lost) return result(cudaErrorLaunchFailure);
     if (stream->capture) {
@@ -462,7 +473,7 @@ cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (device >= n_devices) return result(cudaErrorNoDevice);
     *stream_p = new CUstream_st();
     (*stream_p)->device = device;
@@ -482,7 +493,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream_p)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     cudaError_t error = run_stream(stream);
     for (size_t i = 0; i < streams.size(); i++)
         if (streams[i] == stream) streams.erase(streams.begin() + (long)i--);
@@ -509,21 +520,21 @@ static cudaError_t run_every_stream(void)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
     return result(stream ? run_stream(stream) : run_every_stream());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
     return poll_stream(real(stream)); // not ready is no error to remember
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (spoils(NULL)) return result(cudaErrorStreamCaptureUnsupported);
     return result(run_every_stream());
 }
@@ -553,7 +564,7 @@ static void check_direction(const void *to, const void *from, enum cudaMemcpyKin
 static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows,
                              enum cudaMemcpyKind kind, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!bytes || !rows) return cudaSuccess;
     check_direction(to, from, kind);
     bool wait = is_pageable(to) || is_pageable(from);
@@ -591,7 +602,7 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (bytes && !emulated_is_device_memory(to, bytes)) return result(cudaErrorInvalidValue);
     return emulated_put(stream, [=] { memset(to, value, bytes); });
 }
@@ -641,7 +652,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event_p)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     cudaError_t error = run_all(); // what it was recorded for may still refer to it
     delete event;
     return result(error);
@@ -649,7 +660,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     CUstream_st *stream = real(to);
     event->stream = stream;
     event->capture = stream->capture;
@@ -676,7 +687,7 @@ static cudaError_t poll_event(CUevent_st *event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
     cudaError_t error;
     while ((error = poll_event(event)) == cudaErrorNotReady)
@@ -686,7 +697,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
     return poll_event(event);
 }
@@ -694,7 +705,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 // A microsecond for each operation between the two: the same in every run.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!start->done || !end->done) return result(cudaErrorNotReady);
     *ms = (float)(end->clock - start->clock) * 1e-3f;
     return cudaSuccess;
@@ -702,7 +713,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     CUstream_st *stream = real(to);
     if (event->capture) { // the stream joins the capture
         if (stream->capture && stream->capture != event->capture) return result(cudaErrorStreamCaptureMerge);
@@ -719,7 +730,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!stream || stream->capture) return result(cudaErrorStreamCaptureUnsupported);
     stream->capture = new CUgraph_st();
     stream->capture_origin = true;
@@ -730,7 +741,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph_p)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     *graph_p = NULL;
     if (!stream || !stream->capture || !stream->capture_origin) return result(cudaErrorStreamCaptureUnmatched);
     CUgraph_st *graph = stream->capture;
@@ -748,7 +759,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph_p)
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status_p)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     *status_p = !real(stream)->capture          ? cudaStreamCaptureStatusNone
                 : real(stream)->capture_invalid ? cudaStreamCaptureStatusInvalidated
                                                 : cudaStreamCaptureStatusActive;
@@ -757,7 +768,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureSta
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec_p, cudaGraph_t graph, unsigned long long)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!graph) return result(cudaErrorInvalidValue);
     *exec_p = new CUgraphExec_st{graph->operations};
     return cudaSuccess;
@@ -782,7 +793,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     if (!exec || real(stream)->capture) return result(cudaErrorInvalidValue);
     n_graph_launches++;
     for (const operation &run : exec->operations) {
@@ -794,7 +805,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *count_p)
 {
-    auto lock = emulated_lock();
+    emulated_call call;
     *count_p = graph->operations.size();
     return cudaSuccess;
 }

@@ -5,7 +5,8 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
-#include <mutex>
+
+#include "tests/cuda_emulator/device.h"
 
 // Runs all blocks of a kernel; the caller holds the lock.
 void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
@@ -13,7 +14,6 @@ void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes
 cudaError_t emulated_put(cudaStream_t stream, std::function<void()> run);
 // The same for one that may have to wait for other streams: false from `run` means that it is to be called again.
 cudaError_t emulated_put_waiting(cudaStream_t stream, std::function<bool()> run);
-std::unique_lock<std::recursive_mutex> emulated_lock(void);
 bool emulated_is_device_memory(const void *at, size_t bytes);
 extern int emulated_launches;
 int emulated_capability(void); // major * 10 + minor
