@@ -148,7 +148,7 @@ static enum status open_auto(const struct backend_shape *shape, enum dtype dtype
 {
     enum status status = open_cuda(shape, dtype, backend_p);
     if (status == STATUS_OK) log_info("backend=cuda: a GPU was found");
-    if (status != STATUS_UNAVAILABLE && status != STATUS_UNSUPPORTED) return status;
+    if (status != STATUS_NOT_FOUND && status != STATUS_UNSUPPORTED) return status;
     log_info("backend=cpu: %s", status_message());
     return backend_open_cpu(shape, dtype, threads, backend_p);
 }

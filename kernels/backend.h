@@ -158,8 +158,8 @@ struct backend {
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
-// On a GPU, in bf16 or fp8. Only in the module (kernels/module.h): programs say backend_open("cuda"). STATUS_UNAVAILABLE:
-// this machine has no GPU, or no driver for it.
+// On a GPU, in bf16 or fp8. Only in the module (kernels/module.h): programs say backend_open("cuda"). STATUS_NOT_FOUND:
+// this machine has no GPU, no driver for it, or not its libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 // By name: "reference", "cpu", "cuda" or "auto": the GPU where the CUDA backend is built, a GPU is there and computes in
 // `dtype`, else the CPU; the log says which and why. STATUS_INVALID names what there is.

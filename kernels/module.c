@@ -30,7 +30,7 @@ static enum status load(void)
     if (access(path, F_OK) != 0)
         return status_fail(STATUS_UNSUPPORTED, "there is no CUDA backend here: %s is not there", path);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!module) return status_fail(STATUS_UNAVAILABLE, "the CUDA backend cannot be loaded: %s", dlerror());
+    if (!module) return status_fail(STATUS_NOT_FOUND, "the CUDA backend cannot be loaded: %s", dlerror());
     const int *layout = dlsym(module, "forepack_cuda_layout");
     if (!layout || *layout != CUDA_MODULE_LAYOUT)
         return status_fail(STATUS_UNAVAILABLE, "%s belongs to another version of this program", path);

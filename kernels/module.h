@@ -9,7 +9,7 @@
 typedef enum status cuda_open_function(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 
 // backend_open_cuda, of the program itself where that is linked in (tests do), else of the module. STATUS_UNSUPPORTED:
-// none lies beside the program; STATUS_UNAVAILABLE: the one there cannot be loaded here.
+// none lies beside the program; STATUS_NOT_FOUND: the libraries that it needs are not here.
 enum status cuda_module_load(cuda_open_function **open_p);
 
 // A module that was built with other headers than the program would be called wrongly: it exports this number as
