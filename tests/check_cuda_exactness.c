@@ -8,7 +8,7 @@
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
-enum { SEQUENCES = 4, LENGTH = 700, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
+enum { SEQUENCES = 3, LENGTH = 340, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
 // Head size, query heads of a KV head, KV heads.
 static const struct form {
@@ -153,7 +153,7 @@ START_TEST(lone_rows_beside_others_are_the_same_bits)
     for (int round = 0; round < 6; round++) {
         int done[SEQUENCES], rows[SEQUENCES], at = 0;
         for (int s = 0; s < SEQUENCES; s++) {
-            static const int edges[] = {0, 15, 16, 255, 256, 257, 511, 512, LENGTH - 1};
+            static const int edges[] = {0, 15, 16, 255, 256, 257, 31, 32, LENGTH - 1};
             done[s] = random_below(2) ? edges[random_below(9)] : random_below(LENGTH);
             rows[s] = s && random_below(3) == 0 && done[s] < LENGTH - 40 ? 2 + random_below(38) : 1;
         }
@@ -198,6 +198,7 @@ int main(void)
     if (!cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("cuda_exactness");
     TCase *tests = tcase_create("attention");
+    tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, chunks_beside_others_are_the_same_bits, 0, FORMS);
     tcase_add_loop_test(tests, lone_rows_beside_others_are_the_same_bits, 0, FORMS);
     tcase_add_loop_test(tests, lone_rows_agree_with_prefilled_ones, 0, FORMS);
