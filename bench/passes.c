@@ -16,6 +16,7 @@ struct passes {
     int32_t *tokens; // [context] every sequence's
     int blocks_each; // KV blocks of one sequence
     struct ragged_batch batch;
+    struct draw *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are wanted
     int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // its arrays
 };
 
@@ -41,6 +42,9 @@ struct passes *passes_create(struct engine *engine, const struct passes_limits *
     p->row_start = mem_alloc_array(seqs + 1, sizeof *p->row_start);
     p->kv_len = mem_alloc_array(seqs, sizeof *p->kv_len);
     p->block_table = mem_alloc_array(seqs * (size_t)kv_blocks_for(limits->context), sizeof *p->block_table);
+    if (model_samples(engine_model(engine))) p->draw = mem_alloc_array(seqs, sizeof *p->draw);
+    for (size_t i = 0; p->draw && i < seqs; i++)
+        p->draw[i].top_p = 1;
     passes_set_entries(p, 1);
     return p;
 }
@@ -49,6 +53,7 @@ void passes_free(struct passes *p)
 {
     if (!p) return;
     free(p->tokens);
+    free(p->draw);
     free(p->token);
     free(p->position);
     free(p->logit_row);
@@ -105,9 +110,12 @@ static void add_sequence(struct passes *p, int seq, int cached, int rows, bool w
     if (want_logits) p->logit_row[p->batch.n_logit_rows++] = first + rows - 1;
 }
 
+// The logits are fetched where they are asked for, else a token of each row as a worker does it.
 static enum status run(struct passes *p, struct work *work_p, const float **logits_p)
 {
     struct forward_result result;
+    p->batch.draw = logits_p || !p->batch.n_logit_rows ? NULL : p->draw;
+    p->batch.tokens_alone = p->batch.draw != NULL;
     if (work_p) {
         struct work work = work_of(&p->work, &p->batch);
         work_add(work_p, &work);

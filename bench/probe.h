@@ -9,7 +9,7 @@
 // before any thread, before memory is filled. One thread at a time.
 #pragma once
 
-#include "base/status.h"
+#include "model/model.h"
 
 enum probe_type { PROBE_F32, PROBE_BF16, PROBE_INT8, PROBE_TYPES };
 
@@ -23,6 +23,9 @@ struct probe_reading {
 
 // `duration_ms` for each of the two halves of a reading.
 enum status probe_open(int threads, int duration_ms, struct probe **probe_p);
+// Of devices that measure themselves, `devices` of one kind of which the model of this process has the first; NULL
+// where its backend does not. Borrows the model. A product in bf16, whatever the type asked for.
+struct probe *probe_open_device(struct model *m, int devices, int duration_ms);
 void probe_close(struct probe *p); // NULL is fine
 
 enum status probe_read(struct probe *p, enum probe_type type, struct probe_reading *reading_p);

@@ -23,8 +23,8 @@ int bench_router(int argc, char **argv);
      .help = "instead of --model: a config.json, run with random weights of that shape"},                              \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
      .help = "dummy: random weights also with --model, which then needs no checkpoint"},                               \
-    {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "cpu",                           \
-     .choices = "cpu|reference", .help = "what computes"},                                                             \
+    {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
+     .choices = MODEL_BACKENDS, .help = "what computes; auto is a GPU for each rank, or else the CPU"},                \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
      .help = "type of the weights; auto is the checkpoint's"}
 // clang-format on

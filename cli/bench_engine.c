@@ -223,6 +223,7 @@ static json_t *add_row(struct bench *b, const struct run *run, const struct meas
                         json_string(isnan(m->share)   ? "unknown"
                                     : m->memory_bound ? "memory"
                                                       : "compute"));
+    json_object_set_new(row, "backend", json_string(model_backend(engine_model(b->engine))));
     json_object_set_new(row, "dtype", json_string(b->dtype));
     json_object_set_new(row, "kv_dtype", json_string(b->kv_dtype));
     json_object_set_new(row, "ranks", json_integer(b->ranks));
@@ -312,6 +313,7 @@ static enum status measure_score(struct bench *b, int tokens)
                                        .max_seqs = b->limits.seqs,
                                        .context_tokens = b->limits.context,
                                        .kv_blocks = b->limits.kv_blocks,
+                                       .samples = model_samples(engine_model(b->engine)),
                                        .forward = forward,
                                        .context = b->engine};
     struct scoring s = {.run = {.bench = b, .phase = "score", .batch = 1, .tokens = tokens}};
@@ -469,6 +471,12 @@ static enum status run_engine(struct bench *b, struct comm *comm)
         struct work_model work = work_model_of(&b->config, weight_bytes, entry_bytes);
         b->passes = passes_create(b->engine, &b->limits, &work);
         b->megabytes_at_open = peak_rss_mb(b);
+        struct probe *device =
+            o.probe_ms ? probe_open_device(engine_model(b->engine), b->ranks, (int)o.probe_ms) : NULL;
+        if (device) {
+            probe_close(b->probe);
+            b->probe = device;
+        }
         engine_set_step_limit(b->engine, 0); // a long chunk of a large model may take minutes
         status = measure_all(b);
         passes_free(b->passes);

@@ -10,4 +10,5 @@ int command_score(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
+int command_plan(int argc, char **argv);
 int command_bench(int argc, char **argv);

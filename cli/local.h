@@ -18,8 +18,8 @@ extern struct local_flags local_flags;
 #define LOCAL_OPTION_ROWS                                                                                               \
     {.name = "model", .type = OPTION_STRING, .value = &local_flags.model,                                              \
      .help = "run this model directory in the process itself, without a cluster"},                                     \
-    {.name = "backend", .type = OPTION_CHOICE, .value = &local_flags.backend, .default_text = "cpu",                    \
-     .choices = "cpu|reference", .help = "with --model: what computes"},                                                \
+    {.name = "backend", .type = OPTION_CHOICE, .value = &local_flags.backend, .default_text = "auto",                   \
+     .choices = MODEL_BACKENDS, .help = "with --model: what computes; auto is a GPU where there is one, else the CPU"}, \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &local_flags.dtype, .default_text = "auto",                       \
      .choices = MODEL_DTYPES, .help = "with --model: type that weights are computed in; auto is the checkpoint's"}, \
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &local_flags.kv_dtype, .default_text = "auto",                 \

@@ -23,6 +23,7 @@ static const struct {
     {"status", command_status, "nodes, pools, queue and bins of a cluster"},
     {"tokenize", command_tokenize, "text to token ids, with a model directory"},
     {"detokenize", command_detokenize, "token ids to text, with a model directory"},
+    {"plan", command_plan, "memory and cost of a model on GPUs, before there are any"},
     {"bench", command_bench, "measurements: engine, kernels"},
 };
 

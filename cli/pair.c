@@ -104,6 +104,7 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
                                        .max_seqs = 1,
                                        .context_tokens = scored,
                                        .kv_blocks = kv_blocks_for(scored) + 1,
+                                       .samples = model_samples(engine_model(p->spec)),
                                        .forward = forward,
                                        .context = p->spec};
     p->scorer = scorer_create(&model, on_scored, p);

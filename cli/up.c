@@ -25,7 +25,7 @@
 #include "model/model.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *dtype, *kv_dtype, *packed_cache, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache, *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms, drain_ms, min_tokens;
 } o;
 
@@ -45,6 +45,8 @@ static const struct option options[] = {
     {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
+     .help = "what computes; auto is a GPU for each rank of a node (all nodes use the same ones), or else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
      .help = "type that weights are computed in; auto is the checkpoint's"},
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
@@ -85,7 +87,7 @@ static const struct option options[] = {
 };
 // clang-format on
 
-enum { PAUSE_FIRST_MS = 200, PAUSE_MOST_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000, ARGS_MAX = 40 };
+enum { PAUSE_FIRST_MS = 200, PAUSE_MOST_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000, ARGS_MAX = 48 };
 
 struct child {
     const char *role;
@@ -172,6 +174,9 @@ static void node_arguments(const struct child *c, struct arguments *a)
     a->items[a->n++] = mem_format("%s:%lld", any ? "127.0.0.1" : o.host, (long long)o.port);
     add(a, "--node-id");
     a->items[a->n++] = mem_format("%s-%d", c->role, c->index);
+    add_pair(a, "--backend", o.backend);
+    add(a, "--kv-fraction"); // where the nodes share GPUs
+    a->items[a->n++] = mem_format("%.3f", MODEL_KV_FRACTION / (double)(o.workers + o.speculators));
     add_pair(a, "--dtype", o.dtype);
     if (worker) add_pair(a, "--kv-dtype", o.kv_dtype);
     add_pair(a, "--packed-cache", o.packed_cache);

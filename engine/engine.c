@@ -2,6 +2,7 @@
 // The step protocol: the leader rings, broadcasts the batch as one array of integers, and every rank runs the model.
 #include "engine/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,15 +25,17 @@ struct engine {
     size_t wire_ints;
 };
 
-// ---- the batch on the wire: six counts, then the arrays in the order of struct ragged_batch ----
+// ---- the batch on the wire: eight counts, the draws (which want to lie at multiples of eight bytes), then the other
+// arrays in the order of struct ragged_batch ----
 
-enum { COUNTS = 6 };
+enum { COUNTS = 8, DRAW_INTS = sizeof(struct draw) / sizeof(int32_t) };
+enum { DRAW_NONE, DRAW_BESIDE, DRAW_ALONE }; // tokens beside logits, or alone
 
 static size_t wire_size(const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
     return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
-           2 * (size_t)b->n_probes;
+           (b->draw ? DRAW_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_probes;
 }
 
 // Of the largest batch that the model takes. Every row may be a probe.
@@ -41,7 +44,7 @@ static size_t wire_limit(const struct model_options *options, const struct model
     size_t rows = (size_t)options->max_rows, seqs = (size_t)options->max_seqs;
     int context = options->max_context ? options->max_context : model_get_config(model)->max_context;
     size_t blocks = ((size_t)context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * blocks + rows + 2 * rows;
+    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * blocks + (1 + DRAW_INTS) * rows + 2 * rows;
 }
 
 static enum status check_wire(const struct engine *e, size_t ints)
@@ -59,8 +62,11 @@ static int32_t *put(int32_t *to, const int32_t *from, size_t n)
 static void wire_pack(int32_t *w, const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int32_t counts[COUNTS] = {b->n_rows, b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_probes, b->probe_window};
+    int draws = !b->draw ? DRAW_NONE : b->tokens_alone ? DRAW_ALONE : DRAW_BESIDE;
+    int32_t counts[COUNTS] = {b->n_rows,   b->n_seqs,       b->max_blocks, b->n_logit_rows,
+                              b->n_probes, b->probe_window, draws};
     w = put(w, counts, COUNTS);
+    if (b->draw) w = put(w, (const int32_t *)(const void *)b->draw, DRAW_INTS * (size_t)b->n_logit_rows);
     w = put(w, b->token, rows);
     w = put(w, b->position, rows);
     w = put(w, b->row_start, seqs + 1);
@@ -75,13 +81,15 @@ static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batc
 {
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3], .n_probes = w[4]};
     b->probe_window = w[5];
-    bool counted = true;
+    if (w[6] != DRAW_NONE) b->draw = (const void *)(w + COUNTS);
+    b->tokens_alone = w[6] == DRAW_ALONE;
+    bool counted = w[6] <= DRAW_ALONE;
     for (int i = 0; i < COUNTS; i++)
         counted = counted && w[i] >= 0;
     if (!counted || wire_size(b) != ints)
         return status_fail(STATUS_INTERNAL, "a batch of %zu integers is no batch", ints);
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    b->token = w + COUNTS;
+    b->token = w + COUNTS + (b->draw ? DRAW_INTS * b->n_logit_rows : 0);
     b->position = b->token + rows;
     b->row_start = b->position + rows;
     b->kv_len = b->row_start + seqs + 1;
@@ -93,11 +101,53 @@ static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batc
 }
 
 // A rank that fails takes the group with it: its sentence must say which one and where.
-static enum status name_rank(const struct engine *e, enum status status)
+static enum status name_rank(const struct comm *comm, enum status status)
 {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    return status_context(status, "rank %d on %s", e->comm->rank, host);
+    return status_context(status, "rank %d on %s", comm->rank, host);
+}
+
+// ---- opening ----
+
+// All ranks together: they have the same kind of backend, which `auto` chooses on each host by itself.
+static enum status same_backend(const struct model *model, struct comm *comm)
+{
+    char leader[32] = "";
+    if (comm->rank == 0) snprintf(leader, sizeof leader, "%s", model_backend(model));
+    enum status status = comm->ops->broadcast(comm, leader, sizeof leader);
+    if (status != STATUS_OK || strcmp(leader, model_backend(model)) == 0) return status;
+    status = status_fail(STATUS_INVALID, "the backend here is %s, the leader's is %s: choose one with --backend",
+                         model_backend(model), leader);
+    return name_rank(comm, status);
+}
+
+// Every stage is the ranks' own affair until all have done it.
+static enum status open_together(const struct model_options *options, struct comm *comm, struct doorbell *bell,
+                                 struct model **model_p)
+{
+    struct model *model = NULL;
+    enum status opened = model_open(options, comm, &model), status = doorbell_agree(bell, opened);
+    if (status == STATUS_OK) status = doorbell_agree(bell, same_backend(model, comm));
+    if (status == STATUS_OK) status = doorbell_agree(bell, model_join(model));
+    if (status == STATUS_OK)
+        *model_p = model;
+    else if (opened == STATUS_OK)
+        model_close(model);
+    return status;
+}
+
+static enum status open_alone(const struct model_options *options, struct comm *comm, struct model **model_p)
+{
+    struct model *model;
+    enum status status = model_open(options, comm, &model);
+    if (status != STATUS_OK) return status;
+    status = model_join(model);
+    if (status == STATUS_OK)
+        *model_p = model;
+    else
+        model_close(model);
+    return status;
 }
 
 // ---- public ----
@@ -110,11 +160,10 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
 
     struct model_options mine = *options;
     mine.threads = group_threads(options->threads); // ranks of one host share its cores
+    group_place(&mine.host_rank, &mine.host_ranks);
     struct model *model = NULL;
-    enum status opened = model_open(&mine, comm, &model);
-    status = bell ? doorbell_agree(bell, opened) : opened;
+    status = bell ? open_together(&mine, comm, bell, &model) : open_alone(&mine, comm, &model);
     if (status != STATUS_OK) {
-        if (opened == STATUS_OK) model_close(model);
         if (bell) doorbell_close(bell);
         return status;
     }
@@ -131,7 +180,7 @@ int engine_rank(const struct engine *e)
     return e->comm->rank;
 }
 
-const struct model *engine_model(const struct engine *e)
+struct model *engine_model(const struct engine *e)
 {
     return e->model;
 }
@@ -153,7 +202,7 @@ static enum status lead_step(struct engine *e, const struct ragged_batch *batch,
     if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, e->wire, ints * sizeof *e->wire);
     if (status == STATUS_OK) status = model_forward(e->model, batch, result);
     watchdog_leave(e->dog);
-    return status == STATUS_OK ? STATUS_OK : name_rank(e, status);
+    return status == STATUS_OK ? STATUS_OK : name_rank(e->comm, status);
 }
 
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
@@ -186,7 +235,7 @@ enum status engine_follow(struct engine *e)
         no_alloc_begin("engine_follow");
         status = follow_step(e, ring.size_bytes);
         no_alloc_end();
-        if (status != STATUS_OK) return name_rank(e, status);
+        if (status != STATUS_OK) return name_rank(e->comm, status);
     }
 }
 

@@ -29,6 +29,9 @@ int group_rank_hint(void);
 // Compute threads of this rank: `asked`, or for 0 its share of the cores the process may use, at least 1.
 int group_threads(int asked);
 
+// Where this process stands among the group's on its host: its index and their number; 0 of 1 without MPI.
+void group_place(int *host_rank_p, int *host_ranks_p);
+
 struct engine;
 
 // Opens the model on every rank and agrees that all did; when one failed, every rank fails with its status. The lowest
@@ -36,7 +39,7 @@ struct engine;
 // told once. Options must be the same on all ranks; threads 0 means this rank's share of its host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
 int engine_rank(const struct engine *e);
-const struct model *engine_model(const struct engine *e);
+struct model *engine_model(const struct engine *e);
 
 // Leader: how long one pass may take before the group counts as stuck (a cut link does not fail, it hangs). Then the
 // leader logs and ends the process with 1, and mpirun the group. Default 120 s; 0 is no limit.

@@ -22,6 +22,9 @@ static int environment_int(const char *name, int otherwise)
 // Ranks of this host that share this one's cores, itself included; 0 until they have met.
 static int sharers;
 
+// This rank among those of its host.
+static int host_rank, host_ranks = 1;
+
 // Ranks that were not given cores of their own (they all have the same mask) divide them: else their compute threads,
 // which are pinned where they have all of a mask to themselves, would meet on the same ones. Threads that exist
 // already, MPI's, keep the whole mask.
@@ -32,6 +35,8 @@ static void take_share(void)
     int size, rank, index = 0;
     MPI_Comm_size(host, &size);
     MPI_Comm_rank(host, &rank);
+    host_rank = rank;
+    host_ranks = size;
     cpu_set_t cores, mine, *all = mem_alloc_array((size_t)size, sizeof *all);
     cores_usable(&cores);
     int error = MPI_Allgather(&cores, sizeof cores, MPI_BYTE, all, sizeof cores, MPI_BYTE, host);
@@ -57,6 +62,12 @@ int group_threads(int asked)
     int ranks_here = sharers ? sharers : environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
     int share = cores_count() / (ranks_here > 0 ? ranks_here : 1);
     return share > 0 ? share : 1;
+}
+
+void group_place(int *host_rank_p, int *host_ranks_p)
+{
+    *host_rank_p = host_rank;
+    *host_ranks_p = host_ranks;
 }
 
 // Shared memory where all ranks are on one host, MPI's messages otherwise; MPI also brings the former about.

@@ -30,7 +30,8 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_rows = (int)options->token_budget,
                                   .max_seqs = (int)options->max_seqs,
                                   .max_context = (int)options->max_context,
-                                  .n_kv_blocks = (int)options->kv_blocks};
+                                  .n_kv_blocks = (int)options->kv_blocks,
+                                  .kv_fraction = options->kv_fraction};
 }
 
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model)
@@ -159,8 +160,8 @@ static int lead(const struct node_program *program, struct engine *engine, struc
     if (status != STATUS_OK) return fail(program, status);
     struct node_limits limits = node_limits_get(program->common, engine_model(engine));
     log_info(
-        "ready model=%s router=%s ranks=%d dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d kv_blocks=%d",
-        program->common->model, program->common->router, comm->size, hello.dtype,
+        "ready model=%s router=%s ranks=%d backend=%s dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d kv_blocks=%d",
+        program->common->model, program->common->router, comm->size, model_backend(engine_model(engine)), hello.dtype,
         dtype_name(model_kv_dtype(engine_model(engine))), limits.token_budget, limits.max_seqs, limits.context_tokens,
         limits.kv_blocks);
     enum node_end end = program->serve(engine, node, &limits);

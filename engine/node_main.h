@@ -35,6 +35,7 @@ struct node_options {
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks; // as in struct model_options
+    double kv_fraction;                                              // the same
     char *prefix_cache;                                              // "on", "off"
     char *log_level;
 };
@@ -48,8 +49,8 @@ struct node_options {
      .help = "to measure: a config.json to run with random weights; --model then gives the tokenizer alone"},          \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
      .help = "to measure: dummy makes random weights, --model needs no checkpoint"},                                   \
-    {.name = "backend", .type = OPTION_STRING, .value = &(o).backend, .default_text = "cpu",                           \
-     .help = "what computes: cpu, reference"},                                                                         \
+    {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
+     .choices = MODEL_BACKENDS, .help = "what computes; auto: a GPU for each rank, or else the CPU"},                  \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,  \
      .help = "type that weights are computed in; auto: the checkpoint's"},                                             \
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES, \
@@ -65,7 +66,9 @@ struct node_options {
     {.name = "max-context", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,       \
      .unit = "tokens", .help = "longest sequence; 0: what the model allows"},                                          \
     {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = 100000000,          \
-     .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB"},                \
+     .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB; on a GPU kv-fraction"}, \
+    {.name = "kv-fraction", .type = OPTION_REAL, .value = &(o).kv_fraction, .default_text = "0.9", .min = 0.01, .max = 1, \
+     .help = "of a GPU's memory that this process may take: what weights and working memory leave of it is KV cache"}, \
     {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &(o).prefix_cache, .default_text = "on",                  \
      .choices = "on|off", .help = "full KV blocks of prompts and answers serve those that begin with the same tokens"}, \
     {.name = "-Cluster"},                                                                                              \

@@ -33,6 +33,7 @@ enum dtype dtype_of_activations(enum dtype dtype);
 // Bytes that the K or the V of one entry and KV head takes in `dtype`; in DTYPE_INT8 with its scale.
 size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
+struct comm;
 struct backend; // a device context: threads or stream, scratch memory
 struct tensor;  // device memory [max_rows][columns], row-major
 struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
@@ -59,7 +60,9 @@ struct backend_shape {
     int max_rows;            // largest T
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
-    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers
+    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers; see also kv_create
+    int host_rank;           // this rank among the host_ranks of its host: which of the host's devices it uses
+    int host_ranks;          // 0: as 1
     bool kv_int8;            // K and V as bytes, see rope_append; else as activations. Not in an f32 backend
 };
 
@@ -147,6 +150,30 @@ struct backend_ops {
     // At start-up, after a first pass that was nobody's: chooses how to compute, by timing, each product that the pass
     // asked for. Tensors hold rubbish afterwards. NULL: there is nothing to choose.
     enum status (*warm)(struct backend *b);
+
+    // What a device with memory of its own has to offer beside; each may be NULL.
+    //
+    // Drawing tokens where the logits are. picks F32 [rows, 2]: a struct pick for each of `rows` rows of `logits`. Those
+    // lie in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves the
+    // shares of the ranks); row by row they are the logits of n_ids ids from first_id on, the last part's perhaps
+    // followed by what is none. With `draw` as the batch's draws say, by the id itself where they are equally likely;
+    // without, the likeliest, of equal logits the lower id. NaN counts as -inf.
+    enum status (*sample)(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
+                          int32_t first_id, int32_t n_ids, bool draw);
+    // Waits for all steps, as a read does: for ranks that have nothing to read, so that they notice what failed.
+    enum status (*wait)(struct backend *b);
+    // A comm for collectives on this backend's memory, in step with its other steps. `host` is the comm between the
+    // same ranks on host memory; it stays the caller's, and is used for broadcasts as long as the new one is. All ranks
+    // together. While it is open the backend's waits notice a rank that failed. Closed before the backend.
+    enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
+    // Bytes of the device in all, and free now.
+    enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
+    // Makes the KV cache, in place of the one of shape.n_kv_blocks, which such a backend does not make when it is
+    // opened: so it can have what weights and tensors leave free. Once, before the first `begin`.
+    enum status (*kv_create)(struct backend *b, int n_kv_blocks);
+    // What the device reaches for about `ms` each: 10^9 operations a second of a large bf16 product, 10^9 bytes a second
+    // read and written by a large copy.
+    enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 
 struct backend {

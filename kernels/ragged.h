@@ -10,9 +10,26 @@
 // Plain data, borrowed: every array belongs to the caller and must stay put during the call it is passed to.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { KV_BLOCK_TOKENS = 16 }; // entries of KV in one block
+
+// How the token of a logit row is drawn, in the terms of worker/sampler.h: nothing but its logits counts beside these.
+struct draw {
+    double uniform;            // in [0, 1): where in the distribution
+    double top_p;              // 1: off
+    float inverse_temperature; // 0: the likeliest token, and nothing else here counts
+    float min_p;               // 0: off
+    int32_t top_k;             // 0: off
+    int32_t unused;
+};
+
+// What came of it, in the place of two floats.
+struct pick {
+    float logit;
+    int32_t id; // -1: none can be chosen, all logits are NaN or -inf
+};
 
 struct ragged_batch {
     int n_rows;              // T, at least 1
@@ -26,7 +43,9 @@ struct ragged_batch {
     int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
 
     int n_logit_rows;         // L
-    const int32_t *logit_row; // [L] rows whose logits are wanted, ascending
+    const int32_t *logit_row; // [L] rows whose logits, or next tokens, are wanted, ascending
+    const struct draw *draw;  // [L] the token of each is drawn where its logits are; NULL: no tokens are wanted
+    bool tokens_alone;        // with `draw`: no logits are wanted
 
     // Speculator only: rows whose attention over the first `probe_keys` entries of their sequence (the prompt) is
     // wanted, as max over layers and heads of the smoothed softmax (design: token importance; arXiv 2502.02789).

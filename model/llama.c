@@ -27,22 +27,68 @@ static enum status join_residual(struct model *m, int rows)
     return m->comm->ops->all_reduce_sum(m->comm, data, (size_t)rows * (size_t)m->config.hidden);
 }
 
-static enum status gather_logits(struct model *m, int rows)
+// The first `rows` rows of every rank's tensor, one rank's below the other's, into one on rank 0.
+static enum status gather_rows(struct model *m, struct tensor *mine, int rows, int columns, struct tensor *all)
 {
     struct backend *b = m->backend;
-    struct comm *comm = m->comm;
-    if (comm->size == 1) return b->ops->read(b, m->logits, rows, m->host_logits);
+    float *out = m->comm->rank == 0 ? b->ops->tensor_data(b, all) : NULL;
+    return m->comm->ops->gather(m->comm, b->ops->tensor_data(b, mine), (size_t)rows * (size_t)columns, out);
+}
 
+static enum status read_logits(struct model *m, int rows)
+{
+    struct backend *b = m->backend;
+    int size = m->comm->size;
+    if (size == 1) return b->ops->read(b, m->logits, rows, m->host_logits);
     size_t share = (size_t)m->vocab_share, vocab = (size_t)m->config.vocab_size, n = (size_t)rows;
-    float *all = comm->rank == 0 ? b->ops->tensor_data(b, m->gathered) : NULL;
-    TRY(comm->ops->gather(comm, b->ops->tensor_data(b, m->logits), n * share, all));
-    if (comm->rank != 0) return STATUS_OK;
-    TRY(b->ops->read(b, m->gathered, comm->size * rows, m->host_gathered)); // [rank][row][share]
+    TRY(b->ops->read(b, m->gathered, size * rows, m->host_gathered)); // [rank][row][share]
     for (size_t first = 0, rank = 0; first < vocab; first += share, rank++)
         for (size_t row = 0; row < n; row++)
             memcpy(m->host_logits + row * vocab + first, m->host_gathered + (rank * n + row) * share,
                    (first + share < vocab ? share : vocab - first) * sizeof(float));
     return STATUS_OK;
+}
+
+// Of each row the best of what `parts` ranks picked, their ids ascending: equal logits go to the lower one.
+static enum status read_tokens(struct model *m, struct tensor *picks, int parts, int rows)
+{
+    TRY(m->backend->ops->read(m->backend, picks, parts * rows, m->host_picks)); // [part][row]
+    for (int row = 0; row < rows; row++) {
+        struct pick best = {.id = -1}, pick;
+        for (int part = 0; part < parts; part++) {
+            memcpy(&pick, m->host_picks + 2 * (part * rows + row), sizeof pick);
+            if (pick.id >= 0 && (best.id < 0 || pick.logit > best.logit)) best = pick;
+        }
+        m->host_tokens[row] = best.id;
+    }
+    return STATUS_OK;
+}
+
+static bool all_likeliest(const struct ragged_batch *batch)
+{
+    for (int l = 0; l < batch->n_logit_rows; l++)
+        if (batch->draw[l].inverse_temperature > 0) return false;
+    return true;
+}
+
+// What the batch wants of the logits, which are on the ranks in shares. The likeliest of all is the likeliest of those
+// that the ranks find in their shares; other draws need all logits in one place, as whoever wants them for himself
+// does.
+static enum status finish_logits(struct model *m, const struct ragged_batch *batch)
+{
+    struct backend *b = m->backend;
+    const int rows = batch->n_logit_rows, size = m->comm->size;
+    const bool here = m->comm->rank == 0, drawn = batch->draw && (size == 1 || !all_likeliest(batch));
+    const bool wanted = !batch->draw || !batch->tokens_alone;
+    if (size > 1 && (wanted || drawn)) TRY(gather_rows(m, m->logits, rows, m->vocab_share, m->gathered));
+    if (drawn && here)
+        TRY(b->ops->sample(b, m->picks, size > 1 ? m->gathered : m->logits, size, rows, 0, m->config.vocab_size, true));
+    if (batch->draw && !drawn) {
+        TRY(b->ops->sample(b, m->picks, m->logits, 1, rows, m->first_id, m->n_ids, false));
+        TRY(gather_rows(m, m->picks, rows, 2, m->gathered_picks));
+    }
+    if (here && batch->draw) TRY(read_tokens(m, drawn ? m->picks : m->gathered_picks, drawn ? 1 : size, rows));
+    return here && wanted ? read_logits(m, rows) : STATUS_OK;
 }
 
 static enum status gather_probes(struct model *m, const struct ragged_batch *batch)
@@ -70,6 +116,8 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
         if (batch->logit_row[l] < 0 || batch->logit_row[l] >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: logit row %d of %d", (int)batch->logit_row[l],
                                batch->n_rows);
+    if (batch->draw && !model_samples(m))
+        return status_fail(STATUS_INTERNAL, "ragged batch: backend %s draws no tokens", m->backend->ops->name);
     return STATUS_OK;
 }
 
@@ -104,7 +152,7 @@ static enum status steps(struct model *m, const struct ragged_batch *batch, int 
 static enum status run_steps(struct model *m, const struct ragged_batch *batch)
 {
     struct backend *b = m->backend;
-    const bool keeps = b->ops->replay && m->comm->size == 1;
+    const bool keeps = b->ops->replay && (m->comm->size == 1 || m->comm != m->host_comm);
     bool again = false;
     do {
         int rows = keeps ? m->max_logit_rows : batch->n_rows;
@@ -122,18 +170,19 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
     TRY(check_batch(m, batch));
     TRY(m->backend->ops->begin(m->backend, batch));
     TRY(run_steps(m, batch));
-    if (batch->n_logit_rows) TRY(gather_logits(m, batch->n_logit_rows));
+    if (batch->n_logit_rows) TRY(finish_logits(m, batch));
     if (batch->n_probes) TRY(gather_probes(m, batch));
 
-    bool here = m->comm->rank == 0;
-    result->logits = here && batch->n_logit_rows ? m->host_logits : NULL;
+    bool here = m->comm->rank == 0, tokens = here && batch->n_logit_rows && batch->draw;
+    result->logits = here && batch->n_logit_rows && !(tokens && batch->tokens_alone) ? m->host_logits : NULL;
     result->probes = here && batch->n_probes ? m->host_probes : NULL;
-    return STATUS_OK;
+    result->tokens = tokens ? m->host_tokens : NULL;
+    return here || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
 }
 
 // A first pass tells the backend which products there are to choose algorithms for. Its row goes to block 0 of the
 // cache, which nobody holds yet.
-static enum status warm_up(struct model *m)
+enum status model_warm_up(struct model *m)
 {
     struct backend *b = m->backend;
     if (!b->ops->warm) return STATUS_OK;
@@ -160,21 +209,26 @@ static enum status split(const struct model_options *options, struct model *m)
 {
     const struct model_config *c = &m->config;
     const int size = m->comm->size;
-    if (c->n_kv_heads < size)
-        return status_fail(STATUS_UNSUPPORTED, "%s: %d KV heads cannot be split over %d ranks: take at most %d ranks",
-                           options->dir, c->n_kv_heads, size, c->n_kv_heads);
+    // More ranks than KV heads: each head on as many ranks as share its query heads.
+    if (c->n_kv_heads % size != 0 && size % c->n_kv_heads != 0)
+        return status_fail(
+            STATUS_UNSUPPORTED,
+            "%s: %d KV heads cannot be split over %d ranks: take a number of ranks that divides %d or is "
+            "a multiple of it",
+            options->dir, c->n_kv_heads, size, c->n_kv_heads);
     const struct {
         const char *what;
         int n;
-    } parts[] = {{"KV heads", c->n_kv_heads}, {"attention heads", c->n_heads}, {"MLP columns", c->intermediate}};
-    for (int i = 0; i < 3; i++)
+    } parts[] = {{"attention heads", c->n_heads}, {"MLP columns", c->intermediate}};
+    for (int i = 0; i < 2; i++)
         if (parts[i].n % size != 0)
             return status_fail(STATUS_UNSUPPORTED,
                                "%s: %d %s cannot be split evenly over %d ranks: take a number of ranks that "
                                "divides %d",
                                options->dir, parts[i].n, parts[i].what, size, parts[i].n);
     m->n_heads = c->n_heads / size;
-    m->n_kv_heads = c->n_kv_heads / size;
+    m->n_kv_heads = c->n_kv_heads > size ? c->n_kv_heads / size : 1;
+    m->first_kv_head = m->comm->rank * c->n_kv_heads / size;
     m->intermediate = c->intermediate / size;
 
     m->vocab_share = (c->vocab_size + size - 1) / size;
@@ -250,7 +304,10 @@ static enum status plan(const struct model_options *o, struct model *m)
     }
     m->max_logit_rows = o->max_logit_rows;
     if (!m->max_logit_rows) m->max_logit_rows = o->max_seqs < o->max_rows ? o->max_seqs : o->max_rows;
+    m->kv_block_bytes = (size_t)block_bytes;
     m->kv_bytes = (size_t)(blocks * block_bytes);
+    m->kv_blocks_asked = o->n_kv_blocks;
+    m->kv_fraction = o->kv_fraction > 0 ? o->kv_fraction : MODEL_KV_FRACTION;
     m->shape = (struct backend_shape){.n_layers = c->n_layers,
                                       .n_heads = m->n_heads,
                                       .n_kv_heads = m->n_kv_heads,
@@ -259,38 +316,52 @@ static enum status plan(const struct model_options *o, struct model *m)
                                       .max_seqs = o->max_seqs,
                                       .max_context = context,
                                       .n_kv_blocks = (int)blocks,
+                                      .host_rank = o->host_rank,
+                                      .host_ranks = o->host_ranks,
                                       .kv_int8 = m->kv_dtype == DTYPE_INT8};
     return STATUS_OK;
+}
+
+int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX])
+{
+    const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
+    const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
+    const struct tensor_need all[] = {
+        {&m->residual, TENSOR_F32, rows, m->config.hidden, 0},
+        {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden, 0},
+        {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0},
+        {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0},
+        {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0},
+        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0},
+        {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0},
+        {&m->picks, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0},
+        {&m->gathered_picks, TENSOR_F32, samples ? gathers : 0, 2, 0},
+    };
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].rows) continue;
+        enum dtype dtype = all[i].kind == TENSOR_F32 ? DTYPE_F32 : dtype_of_activations(m->dtype);
+        list[n] = all[i];
+        list[n++].bytes = (size_t)all[i].rows * (size_t)all[i].columns * dtype_size_bytes(dtype);
+    }
+    return n;
 }
 
 static enum status make_buffers(struct model *m)
 {
     struct backend *b = m->backend;
-    const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
-    const struct {
-        struct tensor **tensor_p;
-        enum tensor_kind kind;
-        int rows, columns;
-    } tensors[] = {
-        {&m->residual, TENSOR_F32, rows, m->config.hidden},
-        {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden},
-        {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d},
-        {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d},
-        {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate},
-        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share},
-        {&m->gathered, TENSOR_F32, m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0, m->vocab_share},
-    };
-    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-        if (!tensors[i].rows) continue;
-        TRY(b->ops->tensor_create(b, tensors[i].kind, tensors[i].rows, tensors[i].columns, tensors[i].tensor_p));
-        enum dtype dtype = tensors[i].kind == TENSOR_F32 ? DTYPE_F32 : dtype_of_activations(m->dtype);
-        m->pass_bytes += (size_t)tensors[i].rows * (size_t)tensors[i].columns * dtype_size_bytes(dtype);
+    struct tensor_need list[MODEL_TENSORS_MAX];
+    const int size = m->comm->size, n = model_list_tensors(m, model_samples(m), list);
+    for (int i = 0; i < n; i++) {
+        TRY(b->ops->tensor_create(b, list[i].kind, list[i].rows, list[i].columns, list[i].tensor_p));
+        m->pass_bytes += list[i].bytes;
     }
-    if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)rows * (size_t)m->config.hidden);
     if (m->comm->rank != 0) return STATUS_OK;
     m->host_logits = mem_alloc_array((size_t)m->max_logit_rows * (size_t)m->config.vocab_size, sizeof(float));
     m->pass_bytes += (size_t)m->max_logit_rows * (size_t)m->config.vocab_size * sizeof(float);
     m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
+    m->host_picks = mem_alloc_array(2 * (size_t)size * (size_t)m->max_logit_rows, sizeof(float));
+    m->host_tokens = mem_alloc_array((size_t)m->max_logit_rows, sizeof *m->host_tokens);
     if (size > 1)
         m->host_gathered =
             mem_alloc_array((size_t)size * (size_t)m->max_logit_rows * (size_t)m->vocab_share, sizeof(float));
@@ -305,6 +376,9 @@ static enum status open_backend(const struct model_options *options, struct mode
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     m->shape.inv_freq = NULL; // the backend has its copy
     free(inv_freq);
+    size_t total;
+    if (status == STATUS_OK && m->backend->ops->memory)
+        status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
     return status;
 }
 
@@ -326,29 +400,35 @@ static enum status open_saved(const struct model_options *o, const struct safete
     return STATUS_OK;
 }
 
-static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
+enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
+    TRY(check_options(options, &m->config));
+    TRY(split(options, m));
     TRY(choose_dtype(options->dtype, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
-    TRY(plan(options, m));
+    return plan(options, m);
+}
+
+static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
+{
+    TRY(model_lay_out(options, st, m));
     TRY(open_backend(options, m));
     TRY(open_saved(options, st, m));
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
     if (m->saves) m->backend->ops->saved_finish(m->backend);
-    TRY(make_buffers(m));
-    return warm_up(m);
+    return make_buffers(m);
 }
+
+// ---- opening and closing --------------------------------------------------------------------------------------------
 
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p)
 {
     struct model *m = mem_alloc(sizeof *m);
     struct safetensors *st = NULL;
     int64_t from_us = clock_now_us();
-    m->comm = comm;
+    m->comm = m->host_comm = comm;
     enum status status = model_config_read(options->dir, &m->config);
-    if (status == STATUS_OK) status = check_options(options, &m->config);
-    if (status == STATUS_OK) status = split(options, m);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
     if (status == STATUS_OK) status = open_with(options, st, m);
     safetensors_close(st);
@@ -357,10 +437,10 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         return status;
     }
     log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s kv_dtype=%s rank=%d/%d weight_bytes=%zu "
-             "kv_bytes=%zu kv_blocks=%d context=%d ms=%.0f",
+             "context=%d ms=%.0f",
              options->dir, m->config.architecture, m->config.n_layers, m->backend->ops->name, dtype_name(m->dtype),
-             dtype_name(m->kv_dtype), comm->rank, comm->size, m->weight_bytes, m->kv_bytes, m->shape.n_kv_blocks,
-             m->shape.max_context, (double)(clock_now_us() - from_us) / 1000);
+             dtype_name(m->kv_dtype), comm->rank, comm->size, m->weight_bytes, m->shape.max_context,
+             (double)(clock_now_us() - from_us) / 1000);
     *model_p = m;
     return STATUS_OK;
 }
@@ -368,17 +448,25 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 void model_close(struct model *m)
 {
     if (!m) return;
+    if (m->comm != m->host_comm) m->comm->ops->close(m->comm);
     if (m->backend) m->backend->ops->close(m->backend);
     free(m->layers);
     free(m->host_logits);
     free(m->host_gathered);
     free(m->host_probes);
+    free(m->host_picks);
+    free(m->host_tokens);
     free(m);
 }
 
 const struct model_config *model_get_config(const struct model *m)
 {
     return &m->config;
+}
+
+const char *model_backend(const struct model *m)
+{
+    return m->backend->ops->name;
 }
 
 enum dtype model_dtype(const struct model *m)
@@ -389,6 +477,21 @@ enum dtype model_dtype(const struct model *m)
 enum dtype model_kv_dtype(const struct model *m)
 {
     return m->kv_dtype;
+}
+
+bool model_samples(const struct model *m)
+{
+    return m->backend->ops->sample != NULL;
+}
+
+bool model_measures(const struct model *m)
+{
+    return m->backend->ops->measure != NULL;
+}
+
+enum status model_measure(struct model *m, int ms, double *gflops_p, double *gbytes_per_s_p)
+{
+    return m->backend->ops->measure(m->backend, ms, gflops_p, gbytes_per_s_p);
 }
 
 int model_kv_blocks(const struct model *m)

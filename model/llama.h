@@ -24,15 +24,20 @@ struct model {
     struct model_config config;
     enum dtype dtype, kv_dtype;
     int max_logit_rows;
-    struct comm *comm; // borrowed
+    struct comm *comm;      // host_comm, or one on the device's memory that is ours
+    struct comm *host_comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
     size_t weight_bytes, kv_bytes, pass_bytes;
-    bool saves, saved; // packed weights are kept between starts; those of the last start are there
+    size_t kv_block_bytes;
+    int kv_blocks_asked;  // 0: as many as there is room for
+    double kv_fraction;   // of the device's memory, see struct model_options
+    size_t free_at_start; // of the device's memory, before weights
+    bool saves, saved;    // packed weights are kept between starts; those of the last start are there
 
     // This rank's share: H, Hkv and I above, and V vocabulary ids from first_id on. V is the same on every rank; where
     // the ranks do not divide the vocabulary, the last rank's table ends early and its head has rows of zeros.
-    int n_heads, n_kv_heads, intermediate;
+    int n_heads, n_kv_heads, first_kv_head, intermediate;
     int vocab_share, first_id, n_ids;
 
     struct weight *embedding;  // [n_ids, hidden]
@@ -41,21 +46,42 @@ struct model {
     struct weight *head;       // [V, hidden]
 
     // Working memory, in the backend.
-    struct tensor *residual; // [max_rows, hidden] f32
-    struct tensor *normed;   // [max_rows, hidden] activation
-    struct tensor *qkv;      // [max_rows, (H + 2 Hkv) D] f32
-    struct tensor *attended; // [max_rows, H D] activation
-    struct tensor *mlp;      // [max_rows, I] activation
-    struct tensor *logits;   // [max_logit_rows, V] f32
-    struct tensor *gathered; // [size * max_logit_rows, V] f32, on rank 0 of several
+    struct tensor *residual;       // [max_rows, hidden] f32
+    struct tensor *normed;         // [max_rows, hidden] activation
+    struct tensor *qkv;            // [max_rows, (H + 2 Hkv) D] f32
+    struct tensor *attended;       // [max_rows, H D] activation
+    struct tensor *mlp;            // [max_rows, I] activation
+    struct tensor *logits;         // [max_logit_rows, V] f32
+    struct tensor *gathered;       // [size * max_logit_rows, V] f32, on rank 0 of several
+    struct tensor *picks;          // [max_logit_rows, 2] struct pick; where the backend samples, like
+    struct tensor *gathered_picks; // [size * max_logit_rows, 2], on rank 0 of several
 
     // On rank 0, in host memory.
     float *host_logits;   // [max_logit_rows, vocab_size]
     float *host_gathered; // [size * max_logit_rows, V]
     float *host_probes;   // [max_seqs * max_context]
+    float *host_picks;    // [size * max_logit_rows, 2]
+    int32_t *host_tokens; // [max_logit_rows]
 };
 
 struct safetensors;
+
+// A pass that is nobody's, once passes can be made, from which the backend chooses how to compute. All ranks together.
+enum status model_warm_up(struct model *m);
+
+// What is known of a rank's model before a backend is open, from its config and comm: the split, the dtypes, sizes of
+// the batch and the KV cache. st may be NULL.
+enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m);
+
+// Working memory in the backend: where each tensor goes, and how large it is.
+struct tensor_need {
+    struct tensor **tensor_p;
+    enum tensor_kind kind;
+    int rows, columns;
+    size_t bytes;
+};
+enum { MODEL_TENSORS_MAX = 16 };
+int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]); // how many
 
 // The dtype that "auto" stands for: that of the checkpoint's embedding table; bf16 where there is none (st NULL).
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);

@@ -136,18 +136,19 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     const struct backend_ops *ops = m->backend->ops;
     int64_t rank = m->comm->rank, d = c->head_size, hidden = c->hidden;
     int64_t q_all = c->n_heads * d, kv_all = c->n_kv_heads * d, q = m->n_heads * d, kv = m->n_kv_heads * d;
+    int64_t first_kv = m->first_kv_head * d;
 
     struct matrix_view qkv[3], o;
     TRY(rows_of(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
-    TRY(rows_of(in, "self_attn.k_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[1]));
-    TRY(rows_of(in, "self_attn.v_proj.weight", kv_all, hidden, rank * kv, kv, &qkv[2]));
+    TRY(rows_of(in, "self_attn.k_proj.weight", kv_all, hidden, first_kv, kv, &qkv[1]));
+    TRY(rows_of(in, "self_attn.v_proj.weight", kv_all, hidden, first_kv, kv, &qkv[2]));
     TRY(load_matrix(in, qkv, 3, &layer->qkv));
     TRY(columns_of(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
     TRY(load_matrix(in, &o, 1, &layer->o));
     if (c->qkv_bias) {
         TRY(columns_of(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
-        TRY(columns_of(in, "self_attn.k_proj.bias", 0, kv_all, rank * kv, kv, &qkv[1]));
-        TRY(columns_of(in, "self_attn.v_proj.bias", 0, kv_all, rank * kv, kv, &qkv[2]));
+        TRY(columns_of(in, "self_attn.k_proj.bias", 0, kv_all, first_kv, kv, &qkv[1]));
+        TRY(columns_of(in, "self_attn.v_proj.bias", 0, kv_all, first_kv, kv, &qkv[2]));
         TRY(ops->weight_vector(m->backend, qkv, 3, &layer->qkv_bias));
     }
     if (c->o_bias) {

@@ -15,14 +15,15 @@
 
 struct model;
 
-// What the options dtype and kv_dtype may be, as choices of a command line.
+// What the options backend, dtype and kv_dtype may be, as choices of a command line.
+#define MODEL_BACKENDS  "auto|cpu|cuda|reference"
 #define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128"
 #define MODEL_KV_DTYPES "auto|bf16|int8"
 
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
     bool dummy;           // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
-    const char *backend;  // "cpu", "reference"
+    const char *backend;  // "auto" (cuda where there is a GPU, else cpu), "cpu", "cuda", "reference"
     const char *dtype;    // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16), "f32", "bf16",
                           // "int8", "int8-g128" (kernels/backend.h)
     const char *kv_dtype; // of K and V: "auto" or NULL (as the activations), "bf16", "int8" (both not with f32 weights)
@@ -33,14 +34,36 @@ struct model_options {
     int max_context;    // KV entries of one sequence at most; 0: what the config allows
     const char *packed_cache; // where packed weights are kept for the next start: a folder, "auto" (beside the
                               // checkpoint), NULL or "off" (nowhere)
-    int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: as many as one full context per sequence, at most 1 GiB
+    int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: on a GPU what kv_fraction leaves room for, else as many as one
+                        // full context per sequence, at most 1 GiB
+    double kv_fraction; // of a GPU's memory that all of this process may take, the KV cache with what the rest leaves of
+                        // it; 0: MODEL_KV_FRACTION
+    int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
 };
+#define MODEL_KV_FRACTION 0.9
 
-// On failure status_message() names the file and what is wrong with it.
+// Opens one rank's model, alone. On failure status_message() names the file and what is wrong with it.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
+// Then, all ranks together once all are open, before the first pass: connects their devices and makes the KV cache where
+// the device's memory decides its size. STATUS_EXHAUSTED says with numbers what does not fit.
+enum status model_join(struct model *m);
 void model_close(struct model *m);
 
+// What one rank of a model takes, counted from its shape: for `forepack plan`, and for the log at start-up.
+struct memory_plan {
+    double weights;         // of the whole model, a count
+    enum dtype dtype, kv_dtype;
+    size_t weight_bytes;    // of this rank, as computed with
+    size_t pass_bytes;      // activations and logits of a pass of max_rows, in the backend
+    size_t kv_block_bytes;
+    size_t workspace_bytes; // on a GPU, about: cuBLASLt, products before they are rounded, split attention, the runtime
+                            // and between ranks NCCL
+    int context;            // tokens of the longest sequence
+};
+enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p);
+
 const struct model_config *model_get_config(const struct model *m);
+const char *model_backend(const struct model *m); // what computes: "cpu", "cuda", "reference"
 enum dtype model_dtype(const struct model *m);
 enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
@@ -48,15 +71,24 @@ size_t model_weight_bytes(const struct model *m); // this rank's weights as read
 size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
 size_t model_pass_bytes(const struct model *m);   // this rank's activations and logits of one pass of max_rows
 
+// Whether tokens can be drawn where the logits are: batches may then have `draw`.
+bool model_samples(const struct model *m);
+
+// On rank 0, NULL elsewhere and where the batch does not ask for it; valid until the next forward.
 struct forward_result {
-    const float *logits; // [n_logit_rows][vocab_size] on rank 0, NULL elsewhere; valid until the next forward
-    const float *probes; // [sum of probe_keys] on rank 0, NULL without probes: max over all ranks
+    const float *logits;   // [n_logit_rows][vocab_size]
+    const float *probes;   // [sum of probe_keys]: max over all ranks
+    const int32_t *tokens; // [n_logit_rows], -1 where none can be chosen: all logits are NaN or -inf
 };
 
 // One pass. A batch over the limits or outside vocabulary, context or cache is its maker's bug and gets
 // STATUS_INTERNAL before anything is computed; every rank then says so alike. Any other failure leaves the ranks out
 // of step: the group must end.
 enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result);
+
+// What this rank's device reaches (backend_ops.measure), where the backend can tell.
+bool model_measures(const struct model *m);
+enum status model_measure(struct model *m, int ms, double *gflops_p, double *gbytes_per_s_p);
 
 // Digest of config and weights (names, types and shapes whole, data sampled): equal for copies of one checkpoint,
 // sharded or not, different for another.

@@ -55,6 +55,7 @@ struct scorer {
     int32_t *token, *position;                   // [token_budget]
     int32_t *row_start, *kv_len;                 // [max_seqs + 1]
     int32_t *logit_row, *probe_row, *probe_keys; // [max_seqs]
+    struct draw *draw;                           // [max_seqs], all of them: the likeliest
     int32_t *block_table;                        // [max_seqs][blocks of the longest sequence there can be]
 };
 
@@ -315,6 +316,8 @@ static struct ragged_batch make_batch(struct scorer *s)
     batch.logit_row = s->logit_row;
     batch.probe_row = s->probe_row;
     batch.probe_keys = s->probe_keys;
+    batch.tokens_alone = s->model.samples && batch.n_logit_rows > 0;
+    if (batch.tokens_alone) batch.draw = s->draw;
     return batch;
 }
 
@@ -350,8 +353,16 @@ static void answer(struct scorer *s, struct prompt *p)
     free(kept);
 }
 
+// The token of logit row `row`. Where all logits are NaN it does not matter: so is the importance.
+static int32_t take_token(const struct scorer *s, const struct forward_result *out, int row)
+{
+    const int n = s->model.config->vocab_size;
+    if (!out->tokens) return argmax(out->logits + (size_t)row * (size_t)n, n);
+    return out->tokens[row] < 0 ? 0 : out->tokens[row];
+}
+
 // What the pass brought for a prompt that had rows in it.
-static void take_step(struct scorer *s, struct prompt *p, const float *probe, const float *logits)
+static void take_step(struct scorer *s, struct prompt *p, const float *probe, bool sampled, int32_t token)
 {
     p->cached += p->rows;
     p->last_pass = s->pass;
@@ -363,22 +374,22 @@ static void take_step(struct scorer *s, struct prompt *p, const float *probe, co
     for (int j = 0; j < p->n; j++)
         p->importance[j] += probe[j];
     p->steps++;
-    if (!logits) return;
-    p->next = argmax(logits, s->model.config->vocab_size);
+    if (!sampled) return;
+    p->next = token;
     // The token that ends the text is never fed, so this step was the last.
     if (model_config_is_eos(s->model.config, p->next)) p->look_ahead = p->steps;
 }
 
 static void take_results(struct scorer *s, const struct forward_result *out)
 {
-    const float *probe = out->probes, *logits = out->logits;
+    const float *probe = out->probes;
+    int row = 0; // of the logits
     for (int i = 0; i < s->n_running; i++) {
         struct prompt *p = s->prompts[i];
         if (!p->rows) continue;
         bool probed = p->probe >= 0, sampled = probed && p->steps + 1 < p->look_ahead;
-        take_step(s, p, probed ? probe : NULL, sampled ? logits : NULL);
+        take_step(s, p, probed ? probe : NULL, sampled, sampled ? take_token(s, out, row++) : 0);
         if (probed) probe += p->n;
-        if (sampled) logits += s->model.config->vocab_size;
     }
 }
 
@@ -431,6 +442,9 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
     s->row_start = mem_alloc_array(seqs + 1, sizeof *s->row_start);
     s->kv_len = mem_alloc_array(seqs + 1, sizeof *s->kv_len);
     s->logit_row = mem_alloc_array(seqs, sizeof *s->logit_row);
+    s->draw = mem_alloc_array(seqs, sizeof *s->draw);
+    for (size_t i = 0; i < seqs; i++)
+        s->draw[i].top_p = 1;
     s->probe_row = mem_alloc_array(seqs, sizeof *s->probe_row);
     s->probe_keys = mem_alloc_array(seqs, sizeof *s->probe_keys);
     size_t blocks = (size_t)kv_blocks_for(longest_sequence(s));
@@ -449,6 +463,7 @@ void scorer_free(struct scorer *s)
     free(s->row_start);
     free(s->kv_len);
     free(s->logit_row);
+    free(s->draw);
     free(s->probe_row);
     free(s->probe_keys);
     free(s->block_table);

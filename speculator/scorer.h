@@ -33,6 +33,7 @@ struct scorer_model {
     int max_seqs;                      // prompts in one pass at most
     int context_tokens;                // KV entries of one sequence at most
     int kv_blocks;
+    bool samples;      // it draws tokens itself, see model_samples()
     bool prefix_cache; // full blocks of prompts serve those that begin alike; changes no score
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;

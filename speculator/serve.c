@@ -123,6 +123,7 @@ enum node_end speculator_serve(struct engine *engine, struct node *node, const s
                                  .max_seqs = limits->max_seqs,
                                  .context_tokens = limits->context_tokens,
                                  .kv_blocks = limits->kv_blocks,
+                                 .samples = model_samples(engine_model(engine)),
                                  .prefix_cache = limits->prefix_cache,
                                  .forward = forward,
                                  .context = engine};

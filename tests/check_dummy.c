@@ -114,7 +114,7 @@ START_TEST(a_real_open_of_a_shape_says_what_is_missing)
     ck_assert_int_ne(ranks_try_open(&ranks, &options, 1), STATUS_OK);
     ck_assert_msg(strstr(status_message(), "tiny.json") != NULL, "%s", status_message());
     options = options_for(path, "cpu", "auto");
-    ck_assert_int_eq(ranks_try_open(&ranks, &options, 4), STATUS_UNSUPPORTED); // 2 KV heads
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 3), STATUS_UNSUPPORTED); // 2 KV heads
     ck_assert_msg(strstr(status_message(), "tiny.json: 2 KV heads") != NULL, "%s", status_message());
     free(path);
 }

@@ -52,10 +52,17 @@ static void join_ranks(struct rank *ranks, int size)
     }
 }
 
+static const char *backend = "cpu";
+
 static struct model_options options_for(const char *dir)
 {
-    return (struct model_options){
-        .dir = dir, .backend = "cpu", .dtype = "f32", .threads = 1, .max_rows = 64, .max_seqs = 32, .n_kv_blocks = 64};
+    return (struct model_options){.dir = dir,
+                                  .backend = backend,
+                                  .dtype = "f32",
+                                  .threads = 1,
+                                  .max_rows = 64,
+                                  .max_seqs = 32,
+                                  .n_kv_blocks = 64};
 }
 
 static void *open_rank(void *arg)
@@ -83,6 +90,16 @@ static void *follow_rank(void *arg)
 static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
 enum { PROMPT = sizeof prompt / sizeof *prompt };
 
+// Of a backend that draws tokens: tokens beside logits, then tokens alone.
+static void ask_for_tokens(struct ragged_batch *batch, int step)
+{
+    static struct draw draws[PROMPT];
+    for (int i = 0; i < PROMPT; i++)
+        draws[i] = (struct draw){.uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 ? 0.5f : 0};
+    batch->draw = draws;
+    batch->tokens_alone = step == 2;
+}
+
 static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
 {
     size_t vocab = (size_t)model_get_config(engine_model(engine))->vocab_size;
@@ -91,10 +108,15 @@ static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
         if (step == 0) forward_add(f, 0, 0, prompt, NULL, PROMPT, LOGITS_ALL);
         if (step > 0) forward_add(f, 0, PROMPT + step - 1, prompt + step, NULL, 1, LOGITS_LAST);
         if (step > 0) forward_add(f, 1, 4 * (step - 1), prompt, NULL, 4, LOGITS_LAST);
+        if (model_samples(engine_model(engine))) ask_for_tokens(&f->batch, step);
         struct forward_result mine;
         ck_assert_int_eq(engine_forward(engine, &f->batch, &mine), STATUS_OK);
         struct forward_result theirs = ranks_forward(alone, &f->batch);
-        ck_assert_mem_eq(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float));
+        size_t rows = (size_t)f->batch.n_logit_rows;
+        ck_assert_int_eq(!mine.logits, f->batch.tokens_alone);
+        ck_assert_int_eq(!mine.tokens, !f->batch.draw);
+        if (mine.logits) ck_assert_mem_eq(mine.logits, theirs.logits, rows * vocab * sizeof(float));
+        if (mine.tokens) ck_assert_mem_eq(mine.tokens, theirs.tokens, rows * sizeof *mine.tokens);
     }
 }
 
@@ -116,6 +138,7 @@ static void *lead_rank(void *arg)
 
 START_TEST(a_group_steps_like_its_model_and_lets_go)
 {
+    backend = _i ? "reference" : "cpu"; // the former draws tokens
     struct tiny_model spec = tiny_model_spec("llama3");
     char *dir = tiny_model_temp(&spec);
     struct rank ranks[RANKS] = {{.dir = dir}, {.dir = dir}};
@@ -123,6 +146,7 @@ START_TEST(a_group_steps_like_its_model_and_lets_go)
     join_ranks(ranks, 2);
     ck_assert_msg(ranks[1].status == STATUS_OK, "%s", ranks[1].message);
     tiny_model_remove(dir);
+    backend = "cpu";
 }
 END_TEST
 
@@ -404,7 +428,7 @@ int main(void)
     Suite *suite = suite_create("engine");
     TCase *tcase = tcase_create("engine");
     tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, a_group_steps_like_its_model_and_lets_go);
+    tcase_add_loop_test(tcase, a_group_steps_like_its_model_and_lets_go, 0, 2);
     tcase_add_test(tcase, one_rank_needs_no_followers);
     tcase_add_test(tcase, one_failing_rank_fails_all_and_alone_says_why);
     tcase_add_test(tcase, every_ring_is_heard_and_so_is_the_end);

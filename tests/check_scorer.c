@@ -50,6 +50,7 @@ static void *follow(void *argument)
     struct follower *me = argument;
     struct group *g = me->group;
     enum status status = model_open(&g->options, g->comms[me->rank], &g->models[me->rank]);
+    if (status == STATUS_OK) status = model_join(g->models[me->rank]);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     for (int step = 0;;) {
         pthread_mutex_lock(&g->mutex);
@@ -115,6 +116,7 @@ static struct group *test_group_open(const char *dir, const char *backend, const
         ck_assert_int_eq(pthread_create(&g->threads[r], NULL, follow, f), 0);
     }
     enum status status = model_open(&g->options, g->comms[0], &g->models[0]);
+    if (status == STATUS_OK) status = model_join(g->models[0]);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     return g;
 }
@@ -175,6 +177,7 @@ static void score(struct group *g, const struct model_config *config, const stru
                                  .max_seqs = seqs ? seqs : g->options.max_seqs,
                                  .context_tokens = config->max_context,
                                  .kv_blocks = blocks ? blocks : g->options.n_kv_blocks,
+                                 .samples = model_samples(g->models[0]),
                                  .forward = group_forward,
                                  .context = g};
     struct scorer *s = scorer_create(&model, take_result, scores);

@@ -15,10 +15,11 @@ struct job {
     char message[256]; // the sentence is the thread's own
 };
 
+// Without a batch: what all ranks do once their models are open.
 static void *run(void *argument)
 {
     struct job *job = argument;
-    job->status = model_forward(job->model, job->batch, &job->result);
+    job->status = job->batch ? model_forward(job->model, job->batch, &job->result) : model_join(job->model);
     if (job->status != STATUS_OK) {
         strncpy(job->message, status_message(), sizeof job->message - 1);
         job->message[sizeof job->message - 1] = 0;
@@ -39,7 +40,10 @@ enum status ranks_try_open(struct ranks *r, const struct model_options *options,
             return status;
         }
     }
-    return STATUS_OK;
+    struct forward_result none;
+    status = ranks_try_forward(r, NULL, &none);
+    if (status != STATUS_OK) ranks_close(r);
+    return status;
 }
 
 void ranks_open(struct ranks *r, const struct model_options *options, int size)

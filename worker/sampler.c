@@ -198,9 +198,14 @@ static void penalise(struct sampler *s, const struct sampler_context *c)
     }
 }
 
+static bool masks_ends(const struct sampler_context *c)
+{
+    return c->n_output < c->sampling->min_tokens;
+}
+
 static void mask_ends(struct sampler *s, const struct sampler_context *c)
 {
-    if (c->n_output >= c->sampling->min_tokens) return;
+    if (!masks_ends(c)) return;
     for (int i = 0; i < c->n_eos && !c->sampling->ignore_eos; i++)
         s->logits[c->eos[i]] = -INFINITY;
     for (int i = 0; i < c->sampling->n_stop_ids; i++)
@@ -312,9 +317,7 @@ enum status sampler_pick(struct sampler *s, const float *logits, const struct sa
     mask_ends(s, context);
     int32_t token = best(s->logits, s->vocab_size);
     float max = s->logits[token];
-    if (max == -INFINITY) {
-        return status_fail(STATUS_INTERNAL, "no token can be chosen: all logits are NaN, -inf or masked by min_tokens");
-    }
+    if (max == -INFINITY) return sampler_fail_none();
     if (p->temperature >= TEMPERATURE_GREEDY) {
         weigh(s->weights, s->logits, s->vocab_size, max, (float)(1 / p->temperature));
         if (p->min_p > 0) keep_probable(s, p->min_p);
@@ -326,6 +329,29 @@ enum status sampler_pick(struct sampler *s, const float *logits, const struct sa
     token_p->token = token;
     token_p->logprob = p->logprobs >= 0 ? logprob(clamp(logits[token]), log_sum) : 0;
     return STATUS_OK;
+}
+
+bool sampler_draws(const struct sampler_context *context)
+{
+    const struct sampling *p = context->sampling;
+    return p->logprobs < 0 && p->repetition_penalty == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0 &&
+           !masks_ends(context);
+}
+
+struct draw sampler_draw(const struct sampler_context *context)
+{
+    const struct sampling *p = context->sampling;
+    if (p->temperature < TEMPERATURE_GREEDY) return (struct draw){.top_p = 1};
+    return (struct draw){.uniform = sampler_uniform(p->seed, (uint64_t)context->n_output),
+                         .top_p = p->top_p,
+                         .inverse_temperature = (float)(1 / p->temperature),
+                         .min_p = (float)p->min_p,
+                         .top_k = p->top_k};
+}
+
+enum status sampler_fail_none(void)
+{
+    return status_fail(STATUS_INTERNAL, "no token can be chosen: all logits are NaN, -inf or masked by min_tokens");
 }
 
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token)

@@ -14,6 +14,7 @@
 // A sampler is scratch memory for one vocabulary; one thread at a time. Nothing is allocated per token.
 #pragma once
 
+#include "kernels/ragged.h"
 #include "model/generation.h"
 
 struct sampler;
@@ -45,6 +46,14 @@ struct sampled_token {
 // logits [vocab_size]. STATUS_INTERNAL when no token can be chosen: all logits are NaN or -inf, or masked.
 enum status sampler_pick(struct sampler *s, const float *logits, const struct sampler_context *context,
                          struct sampled_token *token_p);
+
+// The same choice for the backend to make, where the logits are (kernels/ragged.h). Whether it can: without penalties,
+// log-probabilities and masked tokens, which depend on more than the logits. The token may differ from sampler_pick()'s
+// where a sum of weights comes within rounding (a few 1e-9 of all) of what the draw or top-p compares it with.
+bool sampler_draws(const struct sampler_context *context);
+struct draw sampler_draw(const struct sampler_context *context);
+// What sampler_pick() fails with when no token can be chosen.
+enum status sampler_fail_none(void);
 
 // Whether `token` ends the text: a stop id, or an end-of-text token that is not ignored.
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token);

@@ -41,6 +41,9 @@ struct scheduler {
     int32_t *token, *position;       // [token_budget]
     int32_t *row_start;              // [max_seqs + 1]
     int32_t *kv_len, *logit_row;     // [max_seqs]
+    struct draw *draw;               // [max_seqs] of the logit rows
+    bool samples;                    // the model draws tokens itself
+    bool some_drawn, some_read;      // of the pass: rows whose token it draws, rows whose logits it hands out
     int32_t *block_table;            // [max_seqs][blocks of the longest sequence there can be]
     struct sequence **batched;       // [max_seqs] whose rows they are
     struct sequence_output *outputs; // [max_seqs]
@@ -223,6 +226,36 @@ static int room(const struct scheduler *s)
     return s->rows_most - s->batch.n_rows;
 }
 
+// What the sequence's next token depends on beside its logits.
+static struct sampler_context context_of(const struct scheduler *s, const struct sequence *q)
+{
+    return (struct sampler_context){
+        .sampling = &q->sampling,
+        .eos = s->config->eos_id,
+        .n_eos = s->config->n_eos,
+        .prompt = q->penalty_ids ? q->penalty_ids : q->tokens,
+        .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
+        .output = q->tokens + q->n_kept,
+        .n_output = sequence_generated(q),
+    };
+}
+
+// Whether the model draws the sequence's token, where it can: a matter of the request alone, not of its company.
+static bool is_drawn(const struct scheduler *s, const struct sampler_context *context)
+{
+    return s->samples && sampler_draws(context);
+}
+
+// The sequence's token is due: after row `row`.
+static void add_logit_row(struct scheduler *s, const struct sequence *q, int row)
+{
+    struct sampler_context context = context_of(s, q);
+    bool drawn = is_drawn(s, &context);
+    *(drawn ? &s->some_drawn : &s->some_read) = true;
+    s->draw[s->batch.n_logit_rows] = drawn ? sampler_draw(&context) : (struct draw){.top_p = 1};
+    s->logit_row[s->batch.n_logit_rows++] = row;
+}
+
 // Lays out the sequence's next n rows.
 static void add_rows(struct scheduler *s, struct sequence *q, int n)
 {
@@ -236,7 +269,7 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
         s->token[b->n_rows] = q->tokens[i];
         s->position[b->n_rows++] = q->positions[i];
     }
-    if (n == sequence_pending(q)) s->logit_row[b->n_logit_rows++] = b->n_rows - 1;
+    if (n == sequence_pending(q)) add_logit_row(s, q, b->n_rows - 1);
     if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;
 }
 
@@ -317,6 +350,7 @@ static void make_batch(struct scheduler *s)
         .logit_row = s->logit_row,
         .probe_window = 1,
     };
+    s->some_drawn = s->some_read = false;
     grow_all(s);
     s->rows_most = s->limits.token_budget;
     for (int i = 0; i < s->n_running; i++)
@@ -332,26 +366,31 @@ static void make_batch(struct scheduler *s)
     }
     begin_waiting(s);
     s->row_start[s->batch.n_seqs] = s->batch.n_rows;
+    s->batch.draw = s->some_drawn ? s->draw : NULL;
+    s->batch.tokens_alone = s->some_drawn && !s->some_read;
     lay_out_blocks(s);
 }
 
 // ---- what comes of it ----
 
+// The token of logit row `row`, as drawn by the model or from the logits that it handed out.
+static enum status choose_token(struct scheduler *s, const struct sampler_context *context,
+                                const struct forward_result *result, int row, struct sampled_token *token_p)
+{
+    if (!is_drawn(s, context))
+        return sampler_pick(s->sampler, result->logits + (size_t)row * (size_t)s->config->vocab_size, context, token_p);
+    *token_p = (struct sampled_token){.token = result->tokens[row]};
+    return token_p->token < 0 ? sampler_fail_none() : STATUS_OK;
+}
+
 // The next token of a sequence whose rows are all fed; tells whether the sequence has ended.
-static bool take_token(struct scheduler *s, struct sequence *q, const float *logits, struct sequence_output *out)
+static bool take_token(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row,
+                       struct sequence_output *out)
 {
     *out = (struct sequence_output){.id = q->id, .cached_tokens = q->told_reused ? 0 : q->n_reused};
     q->told_reused = true;
-    struct sampler_context context = {
-        .sampling = &q->sampling,
-        .eos = s->config->eos_id,
-        .n_eos = s->config->n_eos,
-        .prompt = q->penalty_ids ? q->penalty_ids : q->tokens,
-        .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
-        .output = q->tokens + q->n_kept,
-        .n_output = sequence_generated(q),
-    };
-    if (sampler_pick(s->sampler, logits, &context, &out->token) != STATUS_OK) {
+    struct sampler_context context = context_of(s, q);
+    if (choose_token(s, &context, result, row, &out->token) != STATUS_OK) {
         out->finish = SEQUENCE_ERROR;
         snprintf(out->error, sizeof out->error, "%s", status_message());
         return true;
@@ -371,15 +410,14 @@ static bool take_token(struct scheduler *s, struct sequence *q, const float *log
 // Moves everybody on and frees who has ended; the outputs stand in the order of the logits.
 static int take_results(struct scheduler *s, const struct forward_result *result)
 {
-    size_t vocab = (size_t)s->config->vocab_size;
     int n_outputs = 0;
     for (int i = 0; i < s->batch.n_seqs; i++) {
         struct sequence *q = s->batched[i];
         q->n_cached += q->step_rows;
         publish(s, q);
         if (sequence_pending(q) > 0) continue; // more of the prompt to come
-        const float *logits = result->logits + (size_t)n_outputs * vocab;
-        if (take_token(s, q, logits, &s->outputs[n_outputs++])) {
+        int row = n_outputs++;
+        if (take_token(s, q, result, row, &s->outputs[row])) {
             int index = 0;
             while (s->running[index] != q)
                 index++;
@@ -436,6 +474,8 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->row_start = mem_alloc_array(seqs + 1, sizeof *s->row_start);
     s->kv_len = mem_alloc_array(seqs, sizeof *s->kv_len);
     s->logit_row = mem_alloc_array(seqs, sizeof *s->logit_row);
+    s->draw = mem_alloc_array(seqs, sizeof *s->draw);
+    s->samples = model_samples(model);
     s->block_table = mem_alloc_array(seqs * (size_t)blocks, sizeof *s->block_table);
     *scheduler_p = s;
     return STATUS_OK;
@@ -454,6 +494,7 @@ void scheduler_destroy(struct scheduler *s)
     free(s->row_start);
     free(s->kv_len);
     free(s->logit_row);
+    free(s->draw);
     free(s->block_table);
     free(s);
 }

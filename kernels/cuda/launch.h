@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/ragged.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -44,6 +46,7 @@ struct device_batch {
     const int32_t *row_seq;                          // [T] sequence of each row
     const int32_t *row_start, *kv_len, *block_table; // as in the batch
     const int32_t *logit_row;                        // [L]
+    const struct draw *draw;                         // [L], NULL where the batch has none
     const int32_t *probe_row, *probe_keys;           // [P]
     const int32_t *probe_first;                      // [P+1] where its maxima start in the probe array
     const struct attend_tile *tiles;                 // rows of sequences with several rows, costliest first
@@ -93,10 +96,17 @@ cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, co
                               int layer, float *probe, const float *qkv, int n_heads, float *sums);
 size_t importance_sum_floats(int max_probes, int n_heads);
 
-// The likeliest id and its logit of each row: ids count from first_id; of equal logits the lower id. NaN counts as
-// -inf; a row of nothing else gets -1.
-cudaError_t launch_argmax(cudaStream_t stream, const float *logits, int64_t row_stride, int rows, int n,
-                          int32_t first_id, float *most, int32_t *id);
+// Logits of n_ids ids from first_id on, row by row: those of a row lie in stretches of `columns`, `part` floats apart.
+struct logit_rows {
+    const float *data;
+    int64_t part, row_stride;
+    int columns, n_ids;
+    int32_t first_id;
+};
+// backend_ops.sample; `draw` is device memory.
+cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows, struct pick *out);
+cudaError_t launch_sample(cudaStream_t stream, const struct logit_rows *logits, int rows, const struct draw *draw,
+                          struct pick *out);
 
 #ifdef __cplusplus
 }

@@ -5,12 +5,14 @@
 // matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16. K and V in
 // int8 are kept as their bytes, with a scale for each head of an entry.
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/no_alloc.h"
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
@@ -30,6 +32,11 @@ struct weight {
     bool borrowed;     // data belongs to the weight it is tied to
 };
 
+struct candidate {
+    double logit, weight;
+    int32_t id;
+};
+
 struct reference {
     struct backend base;
     struct backend_shape shape; // inv_freq is our copy
@@ -44,6 +51,8 @@ struct reference {
     float *row;                // [most columns of a weight] as a product reads it
     double *sums;              // [most columns of a weight] of one normalised row
     int64_t row_columns;
+    struct candidate *candidates; // [n_candidates] tokens of the row that is drawn from
+    int n_candidates;
     struct tensor *tensors;
     struct weight *weights;
 };
@@ -131,6 +140,7 @@ static void reference_close(struct backend *b)
     free(ref->smooth);
     free(ref->row);
     free(ref->sums);
+    free(ref->candidates);
     free(ref);
 }
 
@@ -487,6 +497,76 @@ static enum status probe_read(struct backend *b, float *host)
     return STATUS_OK;
 }
 
+// ---- drawing tokens -------------------------------------------------------------------------------------------------
+
+static int better_first(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->id - y->id;
+}
+
+static int lower_first(const void *a, const void *b)
+{
+    return ((const struct candidate *)a)->id - ((const struct candidate *)b)->id;
+}
+
+// How many of the n candidates, best first, the draw leaves: none less likely than min_p says, at most top_k, and of
+// those no more than it takes to reach top_p of their weight.
+static int filter(const struct candidate *c, int n, const struct draw *draw)
+{
+    int kept = 0;
+    double total = 0, mass = 0;
+    while (kept < n && c[kept].weight > 0 && c[kept].weight >= (double)draw->min_p &&
+           (!draw->top_k || kept < draw->top_k))
+        total += c[kept++].weight;
+    if (draw->top_p >= 1) return kept;
+    int reached = 0;
+    while (reached < kept && mass < draw->top_p * total)
+        mass += c[reached++].weight;
+    return reached;
+}
+
+static int32_t draw_one(struct candidate *c, int n, const struct draw *draw)
+{
+    for (int i = 0; i < n; i++)
+        c[i].weight = exp((c[i].logit - c[0].logit) * (double)draw->inverse_temperature);
+    n = filter(c, n, draw);
+    qsort(c, (size_t)n, sizeof *c, lower_first);
+    double total = 0, reached = 0;
+    for (int i = 0; i < n; i++)
+        total += c[i].weight;
+    for (int i = 0; i < n; i++)
+        if ((reached += c[i].weight) > draw->uniform * total) return c[i].id;
+    return c[n - 1].id;
+}
+
+static enum status sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
+                          int32_t first_id, int32_t n_ids, bool draw)
+{
+    struct reference *ref = self(b);
+    assert(picks->columns == 2 && rows <= picks->max_rows && parts * rows <= logits->max_rows);
+    assert(n_ids <= parts * logits->columns && (!draw || ref->batch.draw));
+    int suspended = no_alloc_suspend(); // qsort allocates
+    if (n_ids > ref->n_candidates)
+        ref->candidates = mem_resize(ref->candidates, (size_t)(ref->n_candidates = n_ids), sizeof *ref->candidates);
+    for (int row = 0; row < rows; row++) {
+        for (int32_t i = 0; i < n_ids; i++) {
+            int64_t at = (int64_t)(i / logits->columns * rows + row) * logits->columns + i % logits->columns;
+            float x = logits->data[at];
+            ref->candidates[i] = (struct candidate){isnan(x) ? -INFINITY : fmin((double)x, FLT_MAX), 0, first_id + i};
+        }
+        qsort(ref->candidates, (size_t)n_ids, sizeof *ref->candidates, better_first);
+        struct candidate best = ref->candidates[0];
+        struct pick pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
+        const struct draw *how = draw ? &ref->batch.draw[row] : NULL;
+        if (how && how->inverse_temperature > 0 && pick.id >= 0) pick.id = draw_one(ref->candidates, n_ids, how);
+        memcpy(picks->data + 2 * row, &pick, sizeof pick);
+    }
+    no_alloc_resume(suspended);
+    return STATUS_OK;
+}
+
 static const struct backend_ops reference_ops = {
     .name = "reference",
     .close = reference_close,
@@ -505,6 +585,7 @@ static const struct backend_ops reference_ops = {
     .attention = attention,
     .probe_data = probe_data,
     .probe_read = probe_read,
+    .sample = sample,
 };
 
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)

@@ -181,7 +181,7 @@ refused "texts.jsonl:2: prompt: must be a string" \
 refused "--stride 512: must be less than the window of 100" perplexity --window 100 --stride 512 \
     --model "$source_dir/deploy/demo-model/speculator" --prompts "$source_dir/deploy/demo-model/prompts.jsonl"
 refused "has no column output_tokens" serve --trace <(echo arrival_ms,prompt_tokens)
-refused "tiny.json" engine --shape "$shape" --tp 4 --prompt-tokens 16 # 2 KV heads
+refused "tiny.json" engine --shape "$shape" --tp 3 --prompt-tokens 16 # 2 KV heads
 prepack=(prepack --shape "$shape" --lengths)
 refused "exactly one of --prompts F.jsonl and --lengths F" prepack --shape "$shape"
 refused "must be of padded, length-ordered, batch, dataset, none" "${prepack[@]}" "$work/lengths.txt" --policies padded,nothing
@@ -193,3 +193,16 @@ refused "long:1: must be one whole number" "${prepack[@]}" "$work/long"
 refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths.txt" --report "$work/no/page.html"
 refused "--lengths F is required" router
 refused "--queue '0': must be whole numbers from 1" router --lengths "$work/lengths.txt" --queue 0
+
+# What a model takes of GPUs that are not here: more ranks, less of each; too small a GPU is said, with exit code 1.
+plan=("$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b.json" --dtype int8 --json)
+"${plan[@]}" --tp 8 >"$work/plan-8.json"
+"${plan[@]}" --tp 16 --spec-shape "$source_dir/bench/shapes/llama-3.1-8b.json" --keep-rate 0.1 >"$work/plan-16.json"
+check_json "$work/plan-16.json" '.fits and .gpus_needed == 8 and .kv_blocks > 0 and .weights > 4e11
+    and .speed_up_bound > 8 and .speed_up_bound < 10'
+jq -e --slurpfile eight "$work/plan-8.json" '.weights_mib < $eight[0].weights_mib and .kv_mib > $eight[0].kv_mib' \
+    "$work/plan-16.json" >/dev/null || fail "a plan for 16 GPUs beside one for 8"
+code=0
+"${plan[@]}" --tp 4 >"$work/plan-4.json" || code=$?
+[ $code = 1 ] || fail "exit code $code of a plan that does not fit"
+check_json "$work/plan-4.json" '.fits == false and .kv_blocks == 0'

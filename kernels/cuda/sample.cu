@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drawing tokens where the logits are, as worker/sampler.h says what the numbers of a draw mean and in which order they
+// apply: min-p, top-k, top-p, one draw that walks the tokens by id. One thread block a row; nothing is sorted.
+//
+// Weights are the sampler's bits (the same arithmetic, without fused multiply-adds), added up as integers in units of
+// 2^-45: so sums do not depend on how threads share them, and a row's token is the same in every launch. A vocabulary
+// of 2^18 fits into 64 bits. Beside the sampler's sums in double that is off by less than V * 2^-45 of the best token's
+// weight; only a draw or a top-p that falls into such a crack may choose the neighbour.
+//
+// What top-k and top-p keep is a run of tokens, best first; of equal logits the lower ids. Its end is found by halving
+// the range of logits, as integers in the same order, and reading the row each time: 20 to 30 passes over what lies in
+// the L2 cache. A row that wants neither costs four.
+#include <float.h>
+#include <math.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+
+enum { THREADS = 1024, WARPS = THREADS / WARP };
+
+typedef unsigned long long mass_t; // of weights, in units of 2^-45
+static const float MASS_OF_ONE = 35184372088832.0f;
+
+// ---- numbers, as in worker/sampler.c --------------------------------------------------------------------------------
+
+static __device__ __forceinline__ float clamp_logit(float x)
+{
+    if (!(x >= -FLT_MAX)) return -INFINITY;        // NaN too
+    return x > FLT_MAX ? FLT_MAX : x == 0 ? 0 : x; // one zero, so that equal logits are equal bits
+}
+
+// The same order as the logits.
+static __device__ __forceinline__ uint32_t key_of(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static __device__ __forceinline__ float logit_of_key(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+static __device__ __forceinline__ float exp_negative(float x)
+{
+    float y = x > -87.0f ? x : -87.0f;
+    float n = __fadd_rn(__fadd_rn(__fmul_rn(y, 1.44269504f), 12582912.0f), -12582912.0f);
+    float r = __fadd_rn(__fadd_rn(y, -__fmul_rn(n, 0.693359375f)), __fmul_rn(n, 2.12194440e-4f));
+    float p = 1.9875691500e-4f;
+    p = __fadd_rn(__fmul_rn(p, r), 1.3981999507e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 8.3334519073e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 4.1665795894e-2f);
+    p = __fadd_rn(__fmul_rn(p, r), 1.6666665459e-1f);
+    p = __fadd_rn(__fmul_rn(p, r), 5.0000001201e-1f);
+    p = __fadd_rn(__fadd_rn(__fmul_rn(__fmul_rn(p, r), r), r), 1.0f);
+    return x > -87.0f ? __fmul_rn(p, __int_as_float(((int)n + 127) * (1 << 23))) : 0.0f;
+}
+
+// ---- one row --------------------------------------------------------------------------------------------------------
+
+// Of a block, in shared memory.
+struct scratch {
+    mass_t of_warp[WARPS], of_thread[THREADS];
+    struct pick best_of_warp[WARPS];
+};
+
+// Of a row, and what of it is still in the draw: keys over `edge`, and that key itself for indices up to edge_index.
+struct row {
+    struct scratch *scratch;
+    const float *data;
+    int64_t part;
+    int columns, n;
+    float max, inverse_temperature;
+    uint32_t edge;
+    int edge_index;
+};
+
+static __device__ __forceinline__ float logit_at(const struct row *row, int i)
+{
+    int64_t at = i < row->columns ? i : i / row->columns * row->part + i % row->columns;
+    return clamp_logit(__ldg(row->data + at));
+}
+
+static __device__ __forceinline__ float weight_of(const struct row *row, float logit)
+{
+    return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
+}
+
+// What a token counts for. Tokens that are out of the draw count for nothing in all of these.
+enum measure {
+    COUNT, // 1 from key `from` up
+    TIES,  // 1 at key `from`
+    MASS,  // its weight from key `from` up
+};
+
+static __device__ __forceinline__ mass_t measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
+{
+    float logit = logit_at(row, i);
+    uint32_t key = key_of(logit);
+    if (key < from || key < row->edge || (key == row->edge && i > row->edge_index)) return 0;
+    if (measure == TIES) return key == from;
+    return measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
+}
+
+static __device__ __forceinline__ mass_t warp_sum_mass(mass_t x)
+{
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(FULL_WARP, x, lanes);
+    return x;
+}
+
+// Each warp's sum of x in of_warp, for all threads.
+static __device__ __forceinline__ void sum_by_warp(struct scratch *scratch, mass_t x)
+{
+    x = warp_sum_mass(x);
+    __syncthreads(); // the sums before these have been read
+    if (threadIdx.x % WARP == 0) scratch->of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+}
+
+static __device__ mass_t sum_row(const struct row *row, enum measure measure, uint32_t from)
+{
+    mass_t x = 0;
+    for (int i = (int)threadIdx.x; i < row->n; i += THREADS)
+        x += measure_at(row, i, measure, from);
+    sum_by_warp(row->scratch, x);
+    mass_t sum = 0;
+    for (int w = 0; w < WARPS; w++)
+        sum += row->scratch->of_warp[w];
+    return sum;
+}
+
+// Which of n sums, one after another, takes the running total over *left_p; *left_p becomes what is left at its start.
+static __device__ __forceinline__ int find(const mass_t *sums, int n, mass_t *left_p)
+{
+    int at = 0;
+    for (; at < n - 1 && sums[at] <= *left_p; at++)
+        *left_p -= sums[at];
+    return at;
+}
+
+// The index at which the sum by id gets over `target`, which must be less than all of it: first the stretch that a warp
+// has summed, then in it the thread, then its few.
+static __device__ int find_index(const struct row *row, enum measure measure, uint32_t from, mass_t target)
+{
+    int stretch = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
+    int begin = warp * stretch, end = min(begin + stretch, row->n);
+    mass_t x = 0;
+    for (int i = begin + (int)threadIdx.x % WARP; i < end; i += WARP)
+        x += measure_at(row, i, measure, from);
+    sum_by_warp(row->scratch, x);
+    begin = find(row->scratch->of_warp, WARPS, &target) * stretch;
+    end = min(begin + stretch, row->n);
+
+    int few = (stretch + THREADS - 1) / THREADS;
+    x = 0;
+    for (int i = begin + (int)threadIdx.x * few; i < min(begin + ((int)threadIdx.x + 1) * few, end); i++)
+        x += measure_at(row, i, measure, from);
+    row->scratch->of_thread[threadIdx.x] = x;
+    sum_by_warp(row->scratch, x);
+    int thread = find(row->scratch->of_warp, WARPS, &target) * WARP;
+    thread += find(row->scratch->of_thread + thread, WARP, &target);
+
+    int i = begin + thread * few;
+    for (mass_t here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
+        target -= here;
+    return i;
+}
+
+// Keeps the shortest run of tokens, best first, that measures `need`; all where they measure less.
+static __device__ void keep_best(struct row *row, enum measure measure, mass_t need)
+{
+    uint32_t low = row->edge,
+             high = key_of(row->max) + 1; // from `low` up they measure enough, from `high` up they do not
+    if (sum_row(row, measure, low) < need) return;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (sum_row(row, measure, middle) >= need)
+            low = middle;
+        else
+            high = middle;
+    }
+    mass_t above = sum_row(row, measure, low + 1), ties = sum_row(row, TIES, low);
+    mass_t each = measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
+    mass_t taken = (need - above + each - 1) / each;
+    int last = taken < ties ? find_index(row, TIES, low, taken - 1) : row->edge == low ? row->edge_index : row->n - 1;
+    row->edge = low;
+    row->edge_index = last;
+}
+
+// The least key whose weight is positive and at least `least`: no token below it is in the draw.
+static __device__ uint32_t least_key(const struct row *row, float least)
+{
+    uint32_t low = key_of(-INFINITY), high = key_of(row->max); // of weight 0 and 1
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        float weight = weight_of(row, logit_of_key(middle));
+        if (weight > 0 && weight >= least)
+            high = middle;
+        else
+            low = middle;
+    }
+    return high;
+}
+
+static __device__ bool better(struct pick a, struct pick b)
+{
+    return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 is the last
+}
+
+// The index of the likeliest, -1 where all are -inf, and its logit; the same in all threads.
+static __device__ struct pick likeliest(const struct row *row)
+{
+    struct pick *best_of_warp = row->scratch->best_of_warp, best = {-INFINITY, -1};
+    for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
+        struct pick here = {logit_at(row, i), i};
+        if (here.logit > best.logit) best = here;
+    }
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        struct pick other = {__shfl_xor_sync(FULL_WARP, best.logit, lanes), __shfl_xor_sync(FULL_WARP, best.id, lanes)};
+        if (better(other, best)) best = other;
+    }
+    if (threadIdx.x % WARP == 0) best_of_warp[threadIdx.x / WARP] = best;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++)
+        if (better(best_of_warp[w], best)) best = best_of_warp[w];
+    return best;
+}
+
+static __device__ int draw_index(struct row *row, const struct draw *draw)
+{
+    row->inverse_temperature = draw->inverse_temperature;
+    row->edge = least_key(row, draw->min_p);
+    row->edge_index = row->n - 1;
+    if (draw->top_k > 0 && draw->top_k < row->n) keep_best(row, COUNT, (mass_t)draw->top_k);
+    mass_t all = sum_row(row, MASS, 0);
+    if (draw->top_p < 1) {
+        keep_best(row, MASS, (mass_t)ceil(draw->top_p * (double)all));
+        all = sum_row(row, MASS, 0);
+    }
+    mass_t target = (mass_t)(draw->uniform * (double)all);
+    return find_index(row, MASS, 0, target < all ? target : all - 1);
+}
+
+// Grid: a block of THREADS for each row. Static shared memory only.
+template <bool DRAWS>
+static __global__ void __launch_bounds__(THREADS)
+    pick_kernel(struct logit_rows logits, const struct draw *draw, struct pick *out)
+{
+    __shared__ struct scratch scratch;
+    struct row row = {&scratch,
+                      logits.data + (int64_t)blockIdx.x * logits.row_stride,
+                      logits.part,
+                      logits.columns,
+                      logits.n_ids,
+                      0,
+                      0,
+                      0,
+                      0};
+    struct pick pick = likeliest(&row);
+    row.max = pick.logit;
+    // The same for all threads of the block.
+    if (DRAWS && pick.id >= 0 && draw[blockIdx.x].inverse_temperature > 0) {
+        pick.id = draw_index(&row, draw + blockIdx.x);
+        pick.logit = logit_at(&row, pick.id);
+    }
+    if (pick.id >= 0) pick.id += logits.first_id;
+    if (threadIdx.x == 0) out[blockIdx.x] = pick;
+}
+
+extern "C" cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows, struct pick *out)
+{
+    return CUDA_LAUNCH(pick_kernel<false>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits,
+                       (const struct draw *)NULL, out);
+}
+
+extern "C" cudaError_t launch_sample(cudaStream_t stream, const struct logit_rows *logits, int rows,
+                                     const struct draw *draw, struct pick *out)
+{
+    return CUDA_LAUNCH(pick_kernel<true>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits, draw, out);
+}

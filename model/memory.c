@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model takes of memory: counted from its shape before anything is opened, and measured on a device, where the
+// KV cache gets what the rest leaves. In units of 2^20 bytes, as the tools of GPUs count.
+#include <unistd.h>
+
+#include "base/log.h"
+#include "model/llama.h"
+#include "model/safetensors.h"
+
+#define MIB(bytes) ((double)(bytes) / (1 << 20))
+
+enum { KV_BLOCKS_MOST = 1 << 20 }; // a float holds it exactly; 16 million tokens
+
+// ---- counted --------------------------------------------------------------------------------------------------------
+
+// A matrix as computed with: its scales beside.
+static double matrix_bytes(enum dtype dtype, double rows, double columns)
+{
+    double bytes = rows * columns * (double)dtype_size_bytes(dtype);
+    if (dtype == DTYPE_INT8_G128) return bytes + rows * columns / 128 * sizeof(float);
+    return bytes + (dtype_size_bytes(dtype) == 1 ? rows * sizeof(float) : 0);
+}
+
+static size_t count_weights(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    const double hidden = c->hidden, q = (double)m->n_heads * c->head_size, kv = (double)m->n_kv_heads * c->head_size;
+    double layer = matrix_bytes(m->dtype, q + 2 * kv, hidden) + matrix_bytes(m->dtype, hidden, q) +
+                   matrix_bytes(m->dtype, 2.0 * m->intermediate, hidden) +
+                   matrix_bytes(m->dtype, hidden, m->intermediate) + 2 * hidden * sizeof(float);
+    double head = matrix_bytes(m->dtype, m->vocab_share, hidden);
+    bool shared = c->tied_embeddings && m->n_ids == m->vocab_share && m->dtype == dtype_of_activations(m->dtype);
+    double table = shared ? 0 : matrix_bytes(dtype_of_activations(m->dtype), m->n_ids, hidden);
+    return (size_t)(c->n_layers * layer + head + table + hidden * sizeof(float));
+}
+
+// On a GPU, roughly: what the runtime loads, cuBLASLt's workspace, the buffers of NCCL, and of a pass the widest
+// product in f32 and in bytes before it is rounded, maxima of probes and the stretches of split attention.
+static size_t count_workspace(const struct model *m)
+{
+    const double mib = 1 << 20, rows = m->shape.max_rows, seqs = m->shape.max_seqs, context = m->shape.max_context;
+    double widest = 2.0 * m->intermediate > m->vocab_share ? 2.0 * m->intermediate : m->vocab_share;
+    double bytes = 700 * mib + (m->comm->size > 1 ? 1024 * mib : 0) + rows * 2.0 * m->intermediate * sizeof(float);
+    bytes += m->max_logit_rows * widest * sizeof(float) + seqs * context * sizeof(float);
+    bytes += seqs * (context / 256 + 1) * m->n_heads * (m->config.head_size + 2) * sizeof(float);
+    if (dtype_size_bytes(m->dtype) == 1) bytes += rows * m->intermediate;
+    return (size_t)bytes;
+}
+
+static double count_parameters(const struct model_config *c)
+{
+    double hidden = c->hidden, q = (double)c->n_heads * c->head_size, kv = (double)c->n_kv_heads * c->head_size;
+    double layer = hidden * (2 * q + 2 * kv) + 3 * hidden * c->intermediate + 2 * hidden;
+    return c->n_layers * layer + hidden + (c->tied_embeddings ? 1 : 2) * hidden * c->vocab_size;
+}
+
+enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p)
+{
+    struct comm comm = {.rank = rank, .size = size};
+    struct model m = {.comm = &comm, .host_comm = &comm};
+    struct safetensors *st = NULL;
+    enum status status = model_config_read(options->dir, &m.config);
+    if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
+    if (status == STATUS_OK) status = model_lay_out(options, st, &m);
+    safetensors_close(st);
+    if (status != STATUS_OK) return status;
+    struct tensor_need list[MODEL_TENSORS_MAX];
+    size_t pass_bytes = 0;
+    for (int n = model_list_tensors(&m, true, list); n; n--)
+        pass_bytes += list[n - 1].bytes;
+    *plan_p = (struct memory_plan){.weights = count_parameters(&m.config),
+                                   .dtype = m.dtype,
+                                   .kv_dtype = m.kv_dtype,
+                                   .weight_bytes = count_weights(&m),
+                                   .pass_bytes = pass_bytes,
+                                   .kv_block_bytes = m.kv_block_bytes,
+                                   .workspace_bytes = count_workspace(&m),
+                                   .context = m.shape.max_context};
+    return STATUS_OK;
+}
+
+// ---- measured -------------------------------------------------------------------------------------------------------
+
+struct room {
+    size_t total, free;
+    double taken;   // by this process so far
+    double left_kv; // of the share it may take
+};
+
+static enum status measure(struct model *m, struct room *room)
+{
+    TRY(m->backend->ops->memory(m->backend, &room->total, &room->free));
+    room->taken = m->free_at_start > room->free ? (double)(m->free_at_start - room->free) : 0;
+    room->left_kv = m->kv_fraction * (double)room->total - room->taken;
+    if (room->left_kv > (double)room->free) room->left_kv = (double)room->free;
+    return STATUS_OK;
+}
+
+// Settles the size of a KV cache in the device's memory: as asked, or what the rank with least room has room for.
+static enum status fit_kv(struct model *m)
+{
+    struct room room = {0};
+    enum status status = measure(m, &room);
+    double fit = status == STATUS_OK && room.left_kv > 0 ? room.left_kv / (double)m->kv_block_bytes : 0;
+    int blocks = m->kv_blocks_asked ? m->kv_blocks_asked : fit < KV_BLOCKS_MOST ? (int)fit : KV_BLOCKS_MOST;
+    if (!m->kv_blocks_asked && m->comm->size > 1) {
+        float least = -(float)blocks;
+        TRY(m->host_comm->ops->all_reduce_max(m->host_comm, &least, 1));
+        blocks = (int)-least;
+    }
+    TRY(status);
+    m->shape.n_kv_blocks = blocks;
+    m->kv_bytes = (size_t)blocks * m->kv_block_bytes;
+    if (blocks && (double)m->kv_bytes <= (double)room.free) return STATUS_OK;
+    return status_fail(
+        STATUS_EXHAUSTED,
+        "no room for %d KV blocks of %.2f MiB: the GPU has %.0f MiB and %.0f are free; of the share of %.2f "
+        "that may be used, weights and working memory took %.0f MiB. Take more ranks, a smaller dtype or "
+        "kv-dtype, a lower token-budget, max-seqs or max-context, fewer kv-blocks or a higher kv-fraction",
+        blocks ? blocks : 1, MIB(m->kv_block_bytes), MIB(room.total), MIB(room.free), m->kv_fraction, MIB(room.taken));
+}
+
+// On a GPU the workspace is what weights and tensors do not explain of the memory taken; elsewhere it is not counted.
+static void log_plan(struct model *m)
+{
+    size_t weights = count_weights(m);
+    struct room room = {.free = (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE),
+                        .total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE)};
+    if (m->backend->ops->memory && measure(m, &room) != STATUS_OK) return;
+    double workspace = room.taken - (double)(weights + m->pass_bytes + m->kv_bytes);
+    log_info("memory_plan backend=%s rank=%d/%d weights_mib=%.0f pass_mib=%.0f workspace_mib=%.0f kv_mib=%.0f "
+             "kv_blocks=%d kv_tokens=%lld free_mib=%.0f of_mib=%.0f",
+             m->backend->ops->name, m->comm->rank, m->comm->size, MIB(weights), MIB(m->pass_bytes),
+             workspace > 0 ? MIB(workspace) : 0, MIB(m->kv_bytes), m->shape.n_kv_blocks,
+             (long long)m->shape.n_kv_blocks * KV_BLOCK_TOKENS, MIB(room.free), MIB(room.total));
+}
+
+enum status model_join(struct model *m)
+{
+    const struct backend_ops *ops = m->backend->ops;
+    if (m->comm->size > 1 && ops->comm_open) TRY(ops->comm_open(m->backend, m->host_comm, &m->comm));
+    if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)m->shape.max_rows * (size_t)m->config.hidden);
+    if (ops->kv_create) {
+        TRY(fit_kv(m));
+        TRY(ops->kv_create(m->backend, m->shape.n_kv_blocks));
+    }
+    TRY(model_warm_up(m));
+    log_plan(m);
+    return STATUS_OK;
+}

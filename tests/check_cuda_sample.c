@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens drawn on the device against the sampler of the CPU: from the same logits by the same uniform number the same
+// token, for shares of the vocabulary in one piece and in several, and the likeliest against a plain loop.
+#include <check.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/launch.h"
+#include "worker/sampler.h"
+
+enum { ROWS = 40, V_MAX = 5003 };
+
+static uint64_t state;
+
+static uint64_t random_bits(void)
+{
+    state += 0x9e3779b97f4a7c15u;
+    uint64_t x = state;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static int below(int n)
+{
+    return (int)(random_bits() % (uint64_t)n);
+}
+
+static double real(double from, double to)
+{
+    return from + (to - from) * (double)(random_bits() >> 11) * 0x1p-53;
+}
+
+static void *on_device(const void *host, size_t bytes)
+{
+    void *device;
+    ck_assert_int_eq(cudaMalloc(&device, bytes), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    return device;
+}
+
+// A few rows of V logits: smooth, coarse (many equal ones), steep, with values that are no numbers.
+static void fill(float *logits, int rows, int v)
+{
+    for (int r = 0; r < rows; r++) {
+        int kind = below(4);
+        for (int i = 0; i < v; i++) {
+            double x = real(-8, 8);
+            float *at = &logits[(size_t)r * (size_t)v + (size_t)i];
+            *at = (float)(kind == 0 ? x : kind == 1 ? floor(x / 2) : kind == 2 ? x * fabs(x) : x / 100);
+            if (kind == 1 && *at == 0 && below(2)) *at = -0.0f;
+            if (kind == 2 && below(50) == 0) *at = below(2) ? -INFINITY : below(2) ? NAN : INFINITY;
+        }
+    }
+}
+
+// As a gather over `parts` ranks leaves the rows: [part][row][columns]; behind the vocabulary what must not be read as
+// a logit.
+static float *in_parts(const float *logits, int rows, int v, int parts, int columns)
+{
+    float *out = malloc((size_t)parts * (size_t)rows * (size_t)columns * sizeof *out);
+    for (int p = 0; p < parts; p++)
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < columns; c++) {
+                int id = p * columns + c;
+                out[((size_t)p * (size_t)rows + (size_t)r) * (size_t)columns + (size_t)c] =
+                    id < v ? logits[(size_t)r * (size_t)v + (size_t)id] : 1e30f;
+            }
+    return out;
+}
+
+static void run(const float *logits, int rows, int v, int parts, int32_t first_id, const struct draw *draws,
+                struct pick *picks)
+{
+    int columns = (v + parts - 1) / parts;
+    float *laid = in_parts(logits, rows, v, parts, columns);
+    size_t bytes = (size_t)parts * (size_t)rows * (size_t)columns * sizeof *laid;
+    const struct logit_rows all = {.data = on_device(laid, bytes),
+                                   .part = (int64_t)rows * columns,
+                                   .row_stride = columns,
+                                   .columns = columns,
+                                   .n_ids = v,
+                                   .first_id = first_id};
+    struct draw *device_draws = draws ? on_device(draws, (size_t)rows * sizeof *draws) : NULL;
+    memset(picks, 0x55, (size_t)rows * sizeof *picks);
+    struct pick *out = on_device(picks, (size_t)rows * sizeof *picks);
+    cudaError_t error =
+        draws ? launch_sample(NULL, &all, rows, device_draws, out) : launch_argmax(NULL, &all, rows, out);
+    ck_assert_int_eq(error, cudaSuccess);
+    ck_assert_int_eq(cudaMemcpy(picks, out, (size_t)rows * sizeof *picks, cudaMemcpyDeviceToHost), cudaSuccess);
+    cudaFree((void *)all.data);
+    cudaFree(device_draws);
+    cudaFree(out);
+    free(laid);
+}
+
+static const int vocabularies[] = {1, 2, 31, 33, 260, 1000, 1025, V_MAX};
+enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
+
+START_TEST(the_likeliest_is_what_a_plain_loop_finds)
+{
+    int v = vocabularies[_i];
+    state = 11 + (uint64_t)_i;
+    float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
+    struct pick picks[ROWS];
+    fill(logits, ROWS, v);
+    for (int i = 0; i < v; i++)
+        logits[i] = i % 2 ? NAN : -INFINITY; // nothing to choose in the first row
+    for (int parts = 1; parts <= 3 && (parts - 1) * ((v + parts - 1) / parts) < v; parts += 2) {
+        run(logits, ROWS, v, parts, 7000, NULL, picks);
+        for (int r = 0; r < ROWS; r++) {
+            const float *row = logits + (size_t)r * (size_t)v;
+            float most = -INFINITY;
+            int best = -1;
+            for (int i = 0; i < v; i++)
+                if (row[i] > most) most = row[i], best = i;
+            ck_assert_int_eq(picks[r].id, best < 0 ? -1 : 7000 + best);
+            if (best >= 0) ck_assert(picks[r].logit == fminf(most, 3.40282347e38f));
+        }
+    }
+    free(logits);
+}
+END_TEST
+
+static void random_sampling(struct sampling *p, int v)
+{
+    sampling_defaults(p);
+    p->max_tokens = 1000;
+    p->seed = random_bits();
+    p->temperature = below(6) ? real(0.1, 3) : 0;
+    if (below(2)) p->top_k = 1 + below(v + 10);
+    if (below(2)) p->top_p = real(0.01, 1);
+    if (below(3) == 0) p->min_p = real(0, 1);
+    if (below(8) == 0) p->min_p = 1;
+}
+
+// Where the masses of two tokens meet within rounding both are right; with these seeds no draw falls there.
+START_TEST(draws_are_those_of_the_sampler)
+{
+    int v = vocabularies[_i];
+    state = 1000 + (uint64_t)_i;
+    float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
+    struct pick picks[ROWS];
+    struct draw draws[ROWS];
+    int32_t expected[ROWS];
+    static const int32_t output[1000];
+    struct sampler *s = sampler_create(v);
+    fill(logits, ROWS, v);
+    for (int i = 0; i < v; i++)
+        logits[i] = NAN;
+    for (int r = 0; r < ROWS; r++) {
+        struct sampling sampling;
+        random_sampling(&sampling, v);
+        struct sampler_context context = {.sampling = &sampling, .output = output, .n_output = below(1000)};
+        struct sampled_token token = {.token = -1};
+        ck_assert(sampler_draws(&context));
+        draws[r] = sampler_draw(&context);
+        sampler_pick(s, logits + (size_t)r * (size_t)v, &context, &token);
+        expected[r] = token.token;
+    }
+    for (int parts = 1; parts <= 4 && (parts - 1) * ((v + parts - 1) / parts) < v; parts += 3) {
+        run(logits, ROWS, v, parts, 0, draws, picks);
+        for (int r = 0; r < ROWS; r++)
+            ck_assert_msg(picks[r].id == expected[r], "row %d of %d logits in %d parts: token %d, expected %d", r, v,
+                          parts, picks[r].id, expected[r]);
+    }
+    sampler_destroy(s);
+    free(logits);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_sample");
+    TCase *tc = tcase_create("sample");
+    tcase_add_loop_test(tc, the_likeliest_is_what_a_plain_loop_finds, 0, N_VOCABULARIES);
+    tcase_add_loop_test(tc, draws_are_those_of_the_sampler, 0, N_VOCABULARIES);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
