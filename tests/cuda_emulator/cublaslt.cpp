@@ -141,6 +141,26 @@ struct call {
     int parts;
 };
 
+typedef float lanes __attribute__((vector_size(32), aligned(4))); // sums side by side: most of the time is spent here
+
+// The sum of u[i] v[i], in eight parts that are then added up. Both lie in vectors of the caller.
+__attribute__((no_sanitize("address"))) float dot(const float *u, const float *v, int64_t n)
+{
+    lanes sums[2] = {};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int half = 0; half < 2; half++)
+            sums[half] +=
+                *reinterpret_cast<const lanes *>(u + i + 8 * half) * *reinterpret_cast<const lanes *>(v + i + 8 * half);
+    float sum = 0;
+    for (; i < n; i++)
+        sum += u[i] * v[i];
+    sums[0] += sums[1];
+    for (int lane = 0; lane < 8; lane++)
+        sum += sums[0][lane];
+    return sum;
+}
+
 void multiply(const struct call &x)
 {
     int64_t m = (int64_t)x.d.rows, n = (int64_t)x.d.columns;
@@ -151,16 +171,8 @@ void multiply(const struct call &x)
         for (int64_t i = 0; i < m; i++) {
             float sum = 0;
             for (int part = 0; part < x.parts; part++) {
-                float lanes[8] = {0};
-                int64_t first = k * part / x.parts, last = k * (part + 1) / x.parts, at = first;
-                const float *u = &a[(size_t)(i * k)], *v = &b[(size_t)(j * k)];
-                for (; at + 8 <= last; at += 8)
-                    for (int lane = 0; lane < 8; lane++)
-                        lanes[lane] += u[at + lane] * v[at + lane];
-                for (; at < last; at++)
-                    lanes[0] += u[at] * v[at];
-                for (int lane = 0; lane < 8; lane++)
-                    sum += lanes[lane];
+                int64_t first = k * part / x.parts, last = k * (part + 1) / x.parts;
+                sum += dot(&a[(size_t)(i * k + first)], &b[(size_t)(j * k + first)], last - first);
             }
             sum *= x.alpha;
             for (int side = 0; side < 2; side++)
