@@ -15,6 +15,10 @@ struct core *core_create(const struct core_options *options, const struct core_o
     c->ops = *ops;
     c->pools[NODE_SPECULATOR].role = NODE_SPECULATOR;
     c->pools[NODE_WORKER].role = NODE_WORKER;
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        c->pools[role].computed = 1;
+        c->pools[role].due_slot_us = options->max_wait_us / (DUE_SLOTS - 2) + 1;
+    }
     request_table_init(&c->table);
     return c;
 }
@@ -105,12 +109,30 @@ static enum status check_queue(const struct core *c, const struct request *r)
     return STATUS_OK;
 }
 
-static enum status check_request(const struct core *c, const struct request *r)
+// What is estimated to be too late is refused before it takes anything from those who are in time.
+static enum status check_deadline(const struct core *c, const struct request *r, bool speculated, int64_t now_us)
+{
+    int64_t left_us = r->ttft_deadline_us - now_us;
+    struct core_estimate estimate;
+    if (r->ttft_deadline_us == INT64_MAX || r->score_only) return STATUS_OK;
+    if (!core_first_token_estimate(c, r, speculated, now_us, &estimate)) return STATUS_OK;
+    if (estimate.wait_us + estimate.own_us <= (double)left_us) return STATUS_OK;
+    return status_fail(STATUS_DEADLINE,
+                       "the first token would come in about %.0f ms (%.0f ms for what is ahead, %.0f ms for this "
+                       "prompt), and ttft_deadline_ms leaves %.0f: allow more, or try again later",
+                       (estimate.wait_us + estimate.own_us) / 1e3, estimate.wait_us / 1e3, estimate.own_us / 1e3,
+                       (double)left_us / 1e3);
+}
+
+static enum status check_request(const struct core *c, const struct request *r, int64_t now_us)
 {
     if (c->draining) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
     if (r->n_tokens < 1) return status_fail(STATUS_INVALID, "the prompt is empty: at least one token is needed");
     if (r->id && request_table_find_id(&c->table, r->id)) {
         return status_fail(STATUS_INVALID, "request_id \"%s\" is running already: choose another one", r->id);
+    }
+    if (r->ttft_deadline_us <= now_us) {
+        return status_fail(STATUS_DEADLINE, "ttft_deadline_ms had passed before the request was queued: allow more");
     }
     if (r->score_only) return check_queue(c, r); // whether it can be scored: core_submit sees next
     if (r->sampling.max_tokens < 1) {
@@ -132,7 +154,7 @@ static enum status check_request(const struct core *c, const struct request *r)
 }
 
 // Whether a speculator shall see it; SKIP_NONE: yes.
-static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
+static enum skip_reason skip_reason_of(const struct core *c, const struct request *r, int64_t now_us)
 {
     if (!r->score_only) {
         if (r->prefill.mode == PREFILL_OFF) return SKIP_OFF;
@@ -140,7 +162,9 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
         if (r->prefill.mode == PREFILL_AUTO && r->n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->pools[NODE_SPECULATOR].nodes) return SKIP_NO_NODE;
-    return core_pool_can_hold(c, NODE_SPECULATOR, r) ? SKIP_NONE : SKIP_TOO_LONG;
+    if (!core_pool_can_hold(c, NODE_SPECULATOR, r)) return SKIP_TOO_LONG;
+    bool may_choose = !r->score_only && r->prefill.mode == PREFILL_AUTO;
+    return may_choose && !core_speculation_pays(c, r, now_us) ? SKIP_COST : SKIP_NONE;
 }
 
 static void refuse(struct core *c, struct request *r, enum status status, int64_t now_us)
@@ -164,13 +188,18 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     r->usage.prompt_tokens = r->n_tokens;
     r->charged_us = r->arrived_us;
     r->score_deadline_us = now_us + c->options.score_timeout_us;
-    enum status status = check_request(c, r);
+    enum skip_reason skip = SKIP_NONE;
+    enum status status = check_request(c, r, now_us);
+    if (status == STATUS_OK) {
+        core_request_set_prefix(r, &(struct token_range){0, r->n_tokens - 1}, 1);
+        skip = skip_reason_of(c, r, now_us);
+        status = check_deadline(c, r, skip == SKIP_NONE, now_us);
+    }
     if (status != STATUS_OK) {
         refuse(c, r, status, now_us);
         return;
     }
     core_request_admit(c, r);
-    enum skip_reason skip = skip_reason_of(c, r);
     if (skip == SKIP_NONE) {
         core_request_wait_for_score(c, r, now_us);
     } else {

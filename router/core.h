@@ -6,6 +6,8 @@
 // - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from the whole queue of its
 //   pool and handed out (late binding); the rest stays packable. Whole prompts are packed for speculators, kept tokens
 //   for worker groups. A request that has waited max_wait goes into the next bin first: packing starves nobody.
+// - What passes cost each node is learned from what they report, and decides who is speculated, who would miss its
+//   deadline and is refused, which node gets a bin and how large it has to be (core_estimate.c).
 // - Speculators are optional: without one, or on any fault or timeout, everything is kept and the reason counted.
 // - A lost worker group's requests go back to READY with the tokens already streamed appended: a pause, no repeat.
 #pragma once
@@ -65,7 +67,7 @@ struct core_options {
     int64_t score_timeout_us; // a speculator's answer later than this: keep everything
     int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
     int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;           // under auto, shorter prompts are not speculated
+    int min_tokens;           // under auto, shorter prompts are not speculated; longer ones if it pays
     int tail_tokens;          // last tokens kept beyond the budget, at most a quarter of the prompt
     int bins_ahead;           // bins handed to a node before it has answered the first: 2 keeps it busy
     enum bin_policy policy;
@@ -78,7 +80,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
 void core_destroy(struct core *c); // every request left ends as CANCELLED first
 
 // --- clients. core_submit takes the request over; a refusal is told through sink.done like any other end
-// (EXHAUSTED, UNAVAILABLE, OUT_OF_RANGE, INVALID for an id that is running already).
+// (EXHAUSTED, UNAVAILABLE, OUT_OF_RANGE, DEADLINE, INVALID for an id that is running already).
 void core_submit(struct core *c, struct request *r, int64_t now_us);
 // By number (the call is gone: nothing to tell beyond sink.done) or by the client's id (Abort); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);

@@ -9,8 +9,8 @@
 //   holds, half of it is: then there is not room for all, and the other half still goes by priority.
 // - The rest of the bin goes by priority; among equals the tenant that was served least is next (core_queue.c).
 // - A node with nothing outstanding gets a bin at once: work is never held back from an idle node. A node that is busy
-//   gets its next bins (up to bins_ahead) only when they are large enough to be worth a pass, or somebody in them is
-//   urgent: so that it need not wait between passes, and bins have time to fill.
+//   gets its next bins (up to bins_ahead) only when they are large enough to be worth a pass (core_estimate.c), or
+//   somebody in them is urgent: so that it need not wait between passes, and bins have time to fill.
 // - What a node's prefix cache is likely to hold does not count against the bin's capacity, and a request waits for the
 //   node that holds more of it than others, as long as it has less to compute before and with it than they.
 // - A request over the capacity of a bin has one of its own; the node computes it in chunks.
@@ -24,11 +24,13 @@
 #include "base/mem.h"
 
 // So many requests (or tenants) that do not fit are looked at for one bin, then it is left as it is: a queue full of
-// what this node cannot hold must not cost the time of looking through it again and again.
+// what this node cannot hold must not cost the time of looking through it again and again. An idle node for which
+// nothing was found so has all of the queue looked through, now and then.
 enum {
     MISFITS_MAX = 2048,
     ELSEWHERE = 16,   // looks that finding out about another node's cache counts as
     LONGER_MAX = 256, // requests that would fit only with what is cached of them: so many are looked at
+    SEARCH_US = 100000,
 };
 
 // A bin being filled for one node.
@@ -38,6 +40,7 @@ struct filling {
     struct request **requests;
     int n, capacity;
     int64_t rows, room;
+    int64_t whole;  // rows, had the node no prefix cache
     int slots;      // sequences the node can still take
     int64_t blocks; // KV blocks it can still take
     int misfits;    // that may still be looked at
@@ -55,6 +58,13 @@ static int blocks_of(const struct request *r, const struct core_node *node)
     return node->hello.role == NODE_WORKER ? core_request_blocks(r, node) : 0;
 }
 
+// When the node would be done with what it has and a request of which it has to compute so many rows.
+static double done_at(const struct core *c, const struct core_node *node, const struct request *r, int64_t rows)
+{
+    if (!c->pools[node->hello.role].timed) return (double)(node->bin_tokens + rows);
+    return core_node_finish_us(node, rows, core_request_rows(r) - rows);
+}
+
 // Another node will be done with the request sooner, since it need not compute all of it.
 static bool better_elsewhere(const struct core *c, const struct core_node *node, const struct request *r)
 {
@@ -63,7 +73,7 @@ static bool better_elsewhere(const struct core *c, const struct core_node *node,
     for (const struct core_node *other = c->nodes; other; other = other->next) {
         if (other == node || other->hello.role != node->hello.role || !other->prefixes) continue;
         int64_t there = core_request_rows_on(r, other);
-        if (there >= rows || other->bin_tokens + there >= node->bin_tokens + rows) continue;
+        if (there >= rows || done_at(c, other, r, there) >= done_at(c, node, r, rows)) continue;
         bool reserved = other->hello.role == NODE_WORKER && c->starved && c->reserved == other;
         bool room = other->requests.count < other->hello.max_seqs && blocks_of(r, other) <= blocks_left(other);
         if (room && !reserved && core_node_can_hold(other, r)) return true;
@@ -94,16 +104,18 @@ static void take(struct filling *f, struct request *r)
     MEM_GROW(f->requests, f->n, f->capacity);
     f->requests[f->n++] = r;
     f->rows += rows;
+    f->whole += core_request_rows(r);
     f->room -= rows;
     f->slots--;
     f->blocks -= blocks_of(r, f->node);
     f->urgent |= r->urgent;
+    if (f->misfits > MISFITS_MAX) f->misfits = MISFITS_MAX; // found: no need to look through all of it again
     core_queue_pick(r);
 }
 
 static void fill_urgent(const struct core_pool *pool, struct filling *f)
 {
-    int64_t share = pool->urgent_tokens <= f->room ? f->room : f->room / 2;
+    int64_t share = pool->urgent_work.rows <= (double)f->room ? f->room : f->room / 2;
     for (struct request *r = pool->urgent.first; r && f->rows < share && !is_full(f); r = r->next)
         if (fits(f, r)) take(f, r);
 }
@@ -171,6 +183,7 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
     node->bins++;
     for (int i = 0; i < f->n; i++)
         core_request_place(c, f->requests[i], node, bin, now_us);
+    pool->computed += ((double)f->rows / (double)f->whole - pool->computed) / 8;
     pool->totals.bins++;
     pool->totals.items += (uint64_t)f->n;
     pool->totals.tokens += (uint64_t)f->rows;
@@ -189,7 +202,7 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
 static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_node *node, int64_t now_us)
 {
     // Waiting makes a bin fuller only where it may be filled with what comes later.
-    int64_t enough = node->bins && c->options.policy == BIN_DATASET ? (node->hello.token_budget + 1) / 2 : 1;
+    int64_t enough = node->bins && c->options.policy == BIN_DATASET ? core_node_enough_rows(c, node) : 1;
     if (pool->tokens < enough && !pool->urgent.count) return false;
     struct filling f = {.core = c,
                         .node = node,
@@ -199,6 +212,11 @@ static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_nod
                         .misfits = MISFITS_MAX,
                         .longer = LONGER_MAX};
     fill(c, pool, &f);
+    if (!f.n && f.misfits <= 0 && !node->bins && now_us - node->searched_us >= SEARCH_US) {
+        node->searched_us = now_us;
+        f.misfits = INT_MAX;
+        fill(c, pool, &f);
+    }
     bool worth = f.n && (f.urgent || f.rows >= enough || f.slots == 0);
     if (worth) {
         hand_over(c, pool, node, &f, now_us);
@@ -235,17 +253,22 @@ static void reserve(struct core *c)
     c->reserved = emptiest;
 }
 
-// The node with the least to compute among those that have room and have not yet wanted nothing in this round.
-static struct core_node *next_node(const struct core *c, enum node_role role)
+// Of the nodes that have room and have not yet wanted nothing in this round, the one that would be done first with what
+// it has and a prompt of usual length; by tokens while costs are not known.
+static struct core_node *next_node(const struct core *c, const struct core_pool *pool)
 {
+    enum node_role role = pool->role;
     struct core_node *best = NULL;
+    double best_finish = 0;
+    int64_t usual = pool->tokens / core_pool_waiting(pool);
     for (struct core_node *node = c->nodes; node; node = node->next) {
         if (node->hello.role != role || node->draining || node->passed) continue;
         if (node->bins >= c->options.bins_ahead || node->requests.count >= node->hello.max_seqs) continue;
         if (role == NODE_WORKER && c->starved && c->reserved == node) continue;
-        if (!best || node->bin_tokens < best->bin_tokens ||
-            (node->bin_tokens == best->bin_tokens && node->requests.count < best->requests.count)) {
+        double finish = pool->timed ? core_node_finish_us(node, usual, 0) : (double)node->bin_tokens;
+        if (!best || finish < best_finish || (finish <= best_finish && node->requests.count < best->requests.count)) {
             best = node;
+            best_finish = finish;
         }
     }
     return best;
@@ -257,9 +280,11 @@ void core_hand_out(struct core *c, int64_t now_us)
         struct core_pool *pool = &c->pools[role];
         for (struct core_node *node = c->nodes; node; node = node->next)
             node->passed = false;
+        int waiting = core_pool_waiting(pool);
+        pool->timed = waiting && core_costs_known(c, role, pool->tokens / waiting);
         while (core_pool_waiting(pool)) {
             if (role == NODE_WORKER) reserve(c);
-            struct core_node *node = next_node(c, role);
+            struct core_node *node = next_node(c, pool);
             if (!node) break;
             node->passed = !hand_out_bin(c, pool, node, now_us);
         }

@@ -206,10 +206,43 @@ void core_queue_open(const struct core *c, struct core_pool *pool)
         make_packable(r);
 }
 
+// --- how much waits
+
+static struct cost_work *due_slot(struct core_pool *pool, int64_t due_us)
+{
+    return &pool->due[(uint64_t)due_us / (uint64_t)pool->due_slot_us % DUE_SLOTS];
+}
+
+struct cost_work core_pool_due_before(const struct core_pool *pool, int64_t now_us, int64_t due_us)
+{
+    struct cost_work sum = {0, 0};
+    int64_t first = now_us / pool->due_slot_us, slots = due_us / pool->due_slot_us - first + 1;
+    for (int64_t i = 0; i < slots && i < DUE_SLOTS; i++) {
+        const struct cost_work *slot = &pool->due[(uint64_t)(first + i) % DUE_SLOTS];
+        sum.rows += slot->rows;
+        sum.pairs += slot->pairs;
+    }
+    return sum;
+}
+
+// Into the sums it belongs to (sign 1), or out of them (-1).
+static void count(struct core_pool *pool, const struct request *r, int sign)
+{
+    int rows = core_request_rows(r);
+    double pairs = cost_pairs(rows, 0);
+    struct cost_work *levels = &pool->levels[core_priority_level(r->priority)].work;
+    struct cost_work *sums[] = {r->urgent ? &pool->urgent_work : levels, due_slot(pool, r->due_us)};
+    for (int i = 0; i < (r->urgent ? 1 : 2); i++) {
+        sums[i]->rows += sign * rows;
+        sums[i]->pairs += sign * pairs;
+    }
+    pool->tokens += (int64_t)sign * rows;
+}
+
 // --- coming and going
 
-// Those that become urgent do so in the order in which they are due, since that is when; only who comes back from a
-// lost node is due before all others.
+// Those that become urgent do so in the order in which they are due, since that is when. Out of it are who comes back
+// from a lost node, due before all others, and who comes too late to meet its deadline, by no more than its own time.
 static void insert_urgent(struct core_pool *pool, struct request *r)
 {
     struct request *after = pool->urgent.last;
@@ -220,12 +253,13 @@ static void insert_urgent(struct core_pool *pool, struct request *r)
             after = after->prev;
     }
     request_list_insert(&pool->urgent, r, after);
-    pool->urgent_tokens += core_request_rows(r);
-    r->urgent = true;
 }
 
 void core_queue_make_urgent(struct core_pool *pool, struct request *r)
 {
+    count(pool, r, -1);
+    r->urgent = true;
+    count(pool, r, 1);
     request_list_remove(r);
     insert_urgent(pool, r);
 }
@@ -237,11 +271,12 @@ void core_queue_add(struct core *c, struct request *r)
     share->refs++;
     core_share_release(c, r);
     r->share = share;
-    pool->tokens += core_request_rows(r);
     bool returns = r->losses; // it was on a node already: ahead of everyone
+    r->urgent = returns && c->options.policy == BIN_DATASET;
+    if (r->urgent) r->due_us = 0;
+    count(pool, r, 1);
     if (c->options.policy == BIN_DATASET) {
-        if (returns) {
-            r->due_us = 0;
+        if (r->urgent) {
             insert_urgent(pool, r);
         } else {
             request_list_append(&pool->queue, r);
@@ -258,8 +293,7 @@ void core_queue_remove(struct core *c, struct request *r)
 {
     struct core_pool *pool = core_queue_of(c, r);
     if (r->indexed) index_remove(r);
-    pool->tokens -= core_request_rows(r);
-    if (r->urgent) pool->urgent_tokens -= core_request_rows(r);
+    count(pool, r, -1);
     r->urgent = false;
     request_list_remove(r);
 }

@@ -26,7 +26,7 @@ static bool on_worker(const struct request *r)
 
 int core_request_rows(const struct request *r)
 {
-    return r->state == REQUEST_SCORING ? r->n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
+    return r->kept ? r->usage.kept_tokens + r->usage.completion_tokens : r->n_tokens;
 }
 
 int core_request_rows_on(const struct request *r, const struct core_node *node)
@@ -37,7 +37,7 @@ int core_request_rows_on(const struct request *r, const struct core_node *node)
     return rows - PREFIX_BLOCK * (known < most ? known : most);
 }
 
-static void set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->prefix);
     r->n_prefix = prefix_chain_make(r->tokens, kept, n_kept, &r->prefix);
@@ -124,6 +124,7 @@ static void settle_bin(struct request *r)
     struct core_bin *bin = r->bin;
     if (!bin) return;
     r->node->bin_tokens -= r->bin_tokens;
+    r->node->bin_pairs -= r->bin_pairs;
     r->bin = NULL;
     if (--bin->open) return;
     r->node->bins--;
@@ -151,7 +152,7 @@ void core_request_leave(struct core *c, struct request *r, int64_t now_us)
 
 static void enqueue(struct core *c, struct request *r)
 {
-    r->due_us = r->state_since_us + c->options.max_wait_us;
+    r->due_us = core_request_due_us(c, r, r->state_since_us);
     core_queue_add(c, r);
     core_request_retime(c, r);
 }
@@ -172,8 +173,10 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     r->node = node;
     r->bin = bin;
     r->bin_tokens = rows;
+    r->bin_pairs = cost_pairs(rows, core_request_rows(r) - rows);
     bin->open++;
     node->bin_tokens += rows;
+    node->bin_pairs += r->bin_pairs;
     node->kv_blocks += r->kv_blocks;
     request_list_append(&node->requests, r);
     core_request_retime(c, r);
@@ -246,8 +249,6 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
 {
     core_request_leave(c, r, now_us);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING, now_us);
-    const struct token_range whole = {0, r->n_tokens - 1};
-    set_prefix(r, &whole, 1);
     enqueue(c, r);
 }
 
@@ -258,7 +259,6 @@ static void make_ready(struct core *c, struct request *r, int64_t now_us)
     request_set_state(r, REQUEST_READY, now_us);
     r->losses = 0;
     r->usage.kept_tokens = 0;
-    set_prefix(r, r->kept, r->n_kept_ranges);
     for (int k = 0; k < r->n_kept_ranges; k++)
         r->usage.kept_tokens += r->kept[k].last - r->kept[k].first + 1;
     if (r->score_only) {
@@ -360,6 +360,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
             r->kept[r->n_kept_ranges++] = result->kept[k];
         }
     }
+    core_request_set_prefix(r, r->kept, r->n_kept_ranges);
     if (r->want_importance) r->importance = mem_copy(result->importance, (size_t)r->n_tokens * sizeof *r->importance);
     make_ready(c, r, now_us);
 }

@@ -5,6 +5,7 @@
 //   core_nodes.c     attaching, losing and hearing from nodes
 //   core_queue.c     who waits, in the orders that bins are filled in
 //   core_bins.c      which requests go next, to which node
+//   core_estimate.c  how long things take, and what follows from it
 #pragma once
 
 #include "router/core.h"
@@ -22,16 +23,18 @@ struct core_node {
     struct node_hello hello;
     void *link;
     bool draining;
-    bool passed; // wanted nothing in this round of handing out
+    bool passed;         // wanted nothing in this round of handing out
+    int64_t searched_us; // when all of the queue was last looked through for it
     int64_t attached_us, heard_us;
     int kv_blocks_free;           // as its last heartbeat told
     struct request_list requests; // on it
     int bins;                     // outstanding
-    int64_t bin_tokens;           // in them, still to be computed
+    int64_t bin_tokens;           // in them, still to be computed;
+    double bin_pairs;             // and the pairs that go with them
     int64_t kv_blocks;            // expected to be needed by what is on it
     uint64_t tokens_in, tokens_out, cached_tokens;
     struct prefix_index *prefixes; // NULL: it has no prefix cache
-    struct cost_model cost; // of its passes
+    struct cost_model cost;        // of its passes
     struct core_node *next;
 };
 
@@ -52,16 +55,25 @@ struct core_share {
 struct core_level {
     struct core_share **heap; // with something to pack; the one served least on top
     int n, capacity;
-    double floor; // where a share begins when no other is there
+    double floor;          // where a share begins when no other is there
+    struct cost_work work; // of all that waits in it and is not urgent
 };
+
+// What waits and is not urgent, by when it will be: a ring of slots of time that is once around in max_wait.
+enum { DUE_SLOTS = 64 };
 
 // The nodes of one role and the queue in front of them.
 struct core_pool {
     enum node_role role;
     // Waiting: SCORING for speculators, READY for worker groups.
-    struct request_list queue;     // first come first
-    struct request_list urgent;    // whose time has come; earliest due first
-    int64_t tokens, urgent_tokens; // rows that all of them, and the urgent, take in bins
+    struct request_list queue;    // first come first
+    struct request_list urgent;   // whose time has come; earliest due first
+    int64_t tokens;               // rows that all of them take in bins
+    struct cost_work urgent_work; // and the urgent
+    struct cost_work due[DUE_SLOTS];
+    int64_t due_slot_us; // how long a slot of `due` is
+    double computed;     // share of such rows that lately had to be computed: prefix caches spared the rest
+    bool timed;          // in this round of handing out the costs of all nodes are known: what is least is time
     struct core_level levels[PRIORITY_LEVELS];
     int indexed;                // requests in the levels
     struct core_share **shares; // hashed by tenant
@@ -118,7 +130,8 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 void core_request_due(struct core *c, struct request *r, int64_t now_us); // its timer has come
 void core_request_retime(struct core *c, struct request *r);              // its timer may have changed
 
-int core_request_rows(const struct request *r); // rows its next pass takes, by state
+void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept); // what its next pass reads
+int core_request_rows(const struct request *r);                                  // rows its next pass takes, by state
 int core_request_rows_on(const struct request *r, const struct core_node *node); // less what its prefix cache may spare
 int core_request_blocks(const struct request *r,
                         const struct core_node *node); // KV blocks it is expected to need there
@@ -132,6 +145,8 @@ int core_pool_waiting(const struct core_pool *pool);
 void core_queue_add(struct core *c, struct request *r);
 void core_queue_remove(struct core *c, struct request *r);
 void core_queue_make_urgent(struct core_pool *pool, struct request *r);
+// What waits and is due between the two, to the length of a slot; not what is urgent.
+struct cost_work core_pool_due_before(const struct core_pool *pool, int64_t now_us, int64_t due_us);
 // Lets what the policy allows be packed: under `none` and `batch` the next once all before are gone.
 void core_queue_open(const struct core *c, struct core_pool *pool);
 // Into the bin being filled, charged to its tenant; or not after all.
@@ -149,8 +164,26 @@ void core_share_release(struct core *c, struct request *r); // its request is do
 bool core_node_can_hold(const struct core_node *node, const struct request *r); // ever, by state; draining ones: no
 bool core_pool_can_hold(const struct core *c, enum node_role role, const struct request *r);
 int core_pool_context(const struct core *c, enum node_role role); // the longest of its nodes; 0: no node
-void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
+void core_nodes_check_silence(struct core *c, int64_t now_us);    // at the start of a tick
 void core_update_ready(struct core *c);
+
+// --- core_estimate.c
+
+struct core_estimate {
+    double wait_us, own_us; // until its turn comes, and from then on
+};
+// Whether the costs of all nodes of the pool are known for a prompt of so many rows.
+bool core_costs_known(const struct core *c, enum node_role role, int64_t rows);
+// Until the first token of a request that is not in a queue yet; false: not known.
+bool core_first_token_estimate(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
+                               struct core_estimate *estimate_p);
+bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us); // or is not known
+// When a request that joins its queue now should be handed out at the latest.
+int64_t core_request_due_us(const struct core *c, const struct request *r, int64_t now_us);
+// By the node's costs, known or not: when it is done with what it has and a prompt of so many rows after `cached`.
+double core_node_finish_us(const struct core_node *node, int64_t rows, int64_t cached);
+// How large a bin has to be so that a larger one would hardly be cheaper.
+int64_t core_node_enough_rows(const struct core *c, const struct core_node *node);
 
 // --- core_bins.c
 

@@ -53,6 +53,23 @@ static void solve(double a[3][3], double b[3], int n)
     }
 }
 
+static bool is_known(const struct cost_moments *moments, int64_t now_us)
+{
+    return moments->most_rows && now_us - moments->learned_us < MEMORY_US;
+}
+
+// Whether anything is left.
+static bool forget(struct cost_model *m, int64_t now_us)
+{
+    bool left = false;
+    for (int size = 0; size < COST_SIZES; size++) {
+        struct cost_moments *moments = &m->moments[size];
+        if (!is_known(moments, now_us)) *moments = (struct cost_moments){.most_rows = 0};
+        left |= moments->most_rows > 0;
+    }
+    return left;
+}
+
 static void fit(struct cost_model *m)
 {
     double g[3][3] = {{0}}, s[3] = {0};
@@ -103,6 +120,7 @@ static void fit(struct cost_model *m)
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us)
 {
     if (rows < 1 || pairs < rows || pass_us < 1) return;
+    if (!forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
         double expected = cost_pass_us(m, 1, (double)rows, (double)pairs);
@@ -118,12 +136,16 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
         moments->sums[i] = KEEP * moments->sums[i] + term[i] * us / scale;
     }
     if (m->passes < INT_MAX) m->passes++;
-    if (rows > m->most_rows) m->most_rows = rows;
-    m->learned_us = now_us;
+    if (rows > moments->most_rows) moments->most_rows = rows;
+    moments->learned_us = now_us;
     fit(m);
 }
 
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
 {
-    return m->passes >= PASSES_MIN && 4 * m->most_rows >= rows && now_us - m->learned_us < MEMORY_US;
+    if (m->passes < PASSES_MIN) return false;
+    for (int size = 0; size < COST_SIZES; size++) {
+        if (is_known(&m->moments[size], now_us) && 4 * m->moments[size].most_rows >= rows) return true;
+    }
+    return false;
 }

@@ -8,7 +8,9 @@
 //
 // Least squares of the relative error, so that short passes count as much as long ones. What was seen is kept apart by
 // the size of the pass (powers of two of its rows) and forgotten apart: a thousand decodes do not wash out the one long
-// prefill, and a node that becomes faster or slower is followed within some dozens of passes of that size.
+// prefill, and a node that becomes faster or slower is followed within some dozens of passes of that size. A size that
+// did not come for ten minutes is forgotten altogether: the node may have become another one, and nothing that was
+// decided by its old costs (not to use it, say) can stand for ever.
 #pragma once
 
 #include <stdbool.h>
@@ -21,19 +23,24 @@ struct cost_model {
     struct cost_moments {
         double products[6]; // upper triangle, by rows
         double sums[3];
+        int64_t most_rows;  // of one pass; 0: none of this size is known
+        int64_t learned_us; // when last
     } moments[COST_SIZES];
     double fixed_us, row_us, pair_us;
-    int passes;         // learned from, at most INT_MAX
-    int64_t most_rows;  // of one pass
-    int64_t learned_us; // when last
+    int passes; // learned from, at most INT_MAX
+};
+
+// What is to be computed.
+struct cost_work {
+    double rows, pairs;
 };
 
 // A report that cannot be true (no rows, no time, fewer pairs than rows) is left out; one that is far off what is known
 // counts as less far off.
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us);
 
-// Whether it can be asked about passes of so many rows: some passes of a quarter of that at least have been seen, and
-// the last pass not so long ago that the node may have become another one.
+// Whether it can be asked about passes of so many rows: some passes have been seen, one of a quarter of that at least,
+// none so long ago that it is forgotten.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);

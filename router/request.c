@@ -17,8 +17,9 @@ static const char *const state_names[REQUEST_STATE_COUNT] = {
 };
 
 static const char *const skip_names[SKIP_COUNT] = {
-    [SKIP_NONE] = "none",       [SKIP_OFF] = "off",           [SKIP_KEEP_ALL] = "keep_all", [SKIP_SHORT] = "short",
-    [SKIP_NO_NODE] = "no_node", [SKIP_TOO_LONG] = "too_long", [SKIP_TIMEOUT] = "timeout",   [SKIP_LOST] = "lost",
+    [SKIP_NONE] = "none",         [SKIP_OFF] = "off",         [SKIP_KEEP_ALL] = "keep_all",
+    [SKIP_SHORT] = "short",       [SKIP_COST] = "cost",       [SKIP_NO_NODE] = "no_node",
+    [SKIP_TOO_LONG] = "too_long", [SKIP_TIMEOUT] = "timeout", [SKIP_LOST] = "lost",
 };
 
 const char *request_state_name(enum request_state state)

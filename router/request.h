@@ -37,6 +37,7 @@ enum skip_reason {
     SKIP_OFF,      // the client said so
     SKIP_KEEP_ALL, // keep_rate 1
     SKIP_SHORT,    // fewer than min_tokens, under auto
+    SKIP_COST,     // it would not come sooner, as nodes' costs are known, under auto
     SKIP_NO_NODE,  // no speculator is attached                 (degraded, under on and auto)
     SKIP_TOO_LONG, // over every speculator's context           (degraded)
     SKIP_TIMEOUT,  // no answer in time                         (degraded)
@@ -109,7 +110,8 @@ struct request {
     enum skip_reason skip;
     struct core_node *node;   // the node it is on, or NULL
     struct core_bin *bin;     // the outstanding bin it is in, or NULL
-    int bin_tokens;           // rows it takes in a bin
+    int bin_tokens;           // rows it takes in a bin,
+    double bin_pairs;         // and their pairs, see cost.h
     int kv_blocks;            // what it is expected to need on its node
     int64_t due_us;           // in a queue: when it should be handed out at the latest; 0: at once
     bool urgent;              // that time has come: into the next bin, whatever its priority

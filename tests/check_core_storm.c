@@ -36,6 +36,7 @@ static bool one_in(int n)
 static void check_node(const struct core_node *node)
 {
     int64_t bin_tokens = 0, kv_blocks = 0;
+    double bin_pairs = 0;
     int in_bins = 0, open = 0, count = 0;
     struct core_bin *bins[16];
     int n_bins = 0;
@@ -47,6 +48,7 @@ static void check_node(const struct core_node *node)
         kv_blocks += r->kv_blocks;
         if (!r->bin) continue;
         bin_tokens += r->bin_tokens;
+        bin_pairs += r->bin_pairs;
         in_bins++;
         int b = 0;
         while (b < n_bins && bins[b] != r->bin)
@@ -59,7 +61,7 @@ static void check_node(const struct core_node *node)
     ck_cheap(count == node->requests.count);
     ck_cheap(n_bins == node->bins);
     ck_cheap(open == in_bins);
-    ck_cheap(bin_tokens == node->bin_tokens);
+    ck_cheap(bin_tokens == node->bin_tokens && !(bin_pairs < node->bin_pairs) && !(bin_pairs > node->bin_pairs));
     ck_cheap(kv_blocks == node->kv_blocks);
     ck_cheap(node->bins <= f.options.bins_ahead);
     ck_cheap(count <= node->hello.max_seqs);
@@ -103,6 +105,25 @@ static void check_levels(const struct core_pool *pool)
     ck_cheap(refs == 0);
 }
 
+static void check_sums(const struct core_pool *pool, int64_t tokens, int64_t urgent_tokens)
+{
+    struct cost_work by_level = {0, 0}, by_time = {0, 0};
+    for (int level = 0; level < PRIORITY_LEVELS; level++) {
+        by_level.rows += pool->levels[level].work.rows;
+        by_level.pairs += pool->levels[level].work.pairs;
+    }
+    for (int slot = 0; slot < DUE_SLOTS; slot++) {
+        by_time.rows += pool->due[slot].rows;
+        by_time.pairs += pool->due[slot].pairs;
+    }
+    ck_cheap((int64_t)by_level.rows == tokens && (int64_t)by_time.rows == tokens);
+    ck_cheap((int64_t)by_level.pairs == (int64_t)by_time.pairs && by_time.pairs >= by_time.rows);
+    ck_cheap((int64_t)pool->urgent_work.rows == urgent_tokens);
+    struct cost_work before = core_pool_due_before(pool, f.now_us, f.now_us + f.options.max_wait_us);
+    ck_cheap(before.rows <= by_time.rows);
+    ck_cheap(pool->computed > 0 && pool->computed <= 1);
+}
+
 static void check_pool(const struct core_pool *pool, int *count_p)
 {
     int64_t tokens = 0, urgent_tokens = 0;
@@ -120,7 +141,7 @@ static void check_pool(const struct core_pool *pool, int *count_p)
         }
     }
     ck_cheap(tokens == pool->tokens);
-    ck_cheap(urgent_tokens == pool->urgent_tokens);
+    check_sums(pool, tokens - urgent_tokens, urgent_tokens);
     ck_cheap(count == core_pool_waiting(pool));
     ck_cheap(unindexed + pool->indexed == count);
     if (f.options.policy == BIN_DATASET) ck_cheap(unindexed == 0);
@@ -235,8 +256,17 @@ static void change_node(void)
     }
 }
 
+// A pass of a node that takes so long for a row.
+static void report_pass(struct fake_node *node, int row_us)
+{
+    int rows = 1 + random_below(600);
+    struct pass_cost pass = {rows, (int64_t)rows * (rows + 1) / 2, 200 + row_us * rows};
+    core_passed(f.c, node->node, &pass, f.now_us);
+}
+
 static void step_worker(struct fake_node *node)
 {
+    report_pass(node, 50);
     int n = 1 + random_below(6);
     for (int i = 0; i < n && node->n_requests; i++) {
         uint64_t number = node->requests[random_below(node->n_requests)];
@@ -264,6 +294,7 @@ static void step_worker(struct fake_node *node)
 
 static void step_speculator(struct fake_node *node)
 {
+    report_pass(node, one_in(2) ? 10 : 40);
     uint64_t number = node->requests[random_below(node->n_requests)];
     struct client *client = clients[number - first_number];
     ck_cheap(client->r && client->r->node == node->node);

@@ -144,6 +144,21 @@ START_TEST(what_it_does_not_know_it_says)
     report(&t, 512, cost_pairs(512, 0), 0);
     ck_assert(cost_knows(&m, 2048, now_us));
     ck_assert(cost_knows(&m, 2048, now_us + 599000000) && !cost_knows(&m, 2048, now_us + 601000000));
+    // What goes on to come does not keep alive what came once.
+    for (int i = 0; i < 10; i++) {
+        now_us += 90000000;
+        report(&t, 8, 4000, 0);
+    }
+    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us));
+    // Forgotten as a whole, it has no say in what the node is then.
+    now_us += 601000000;
+    const struct truth other = {300, 400, 0};
+    report(&other, 512, cost_pairs(512, 0), 0);
+    ck_assert(!cost_knows(&m, 8, now_us));
+    for (int i = 0; i < 3; i++)
+        report(&other, 512, cost_pairs(512, 0), 0);
+    ck_assert(cost_knows(&m, 2048, now_us));
+    ck_near(cost_pass_us(&m, 1, 512, cost_pairs(512, 0)), true_us(&other, 512, cost_pairs(512, 0)), 0.02);
 }
 END_TEST
 

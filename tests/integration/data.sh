@@ -14,7 +14,7 @@ start_up --main "$data/models/stories260K" --spec "$data/models/stories280K" --w
     --spec-tp 2 --min-tokens 64 --log-level warn
 code=0
 "$bin/forepack" batch --server "$server" --input "$data/prompts/alpaca.jsonl" --output "$work/alpaca.jsonl" \
-    --max-tokens 16 2>"$work/batch.log" || code=$?
+    --max-tokens 16 --prefill on 2>"$work/batch.log" || code=$?
 equal "$(wc -l <"$data/prompts/alpaca.jsonl")" "$(wc -l <"$work/alpaca.jsonl")" "rows answered"
 equal "" "$(jq -r 'select(.finish_reason == "error" and .error.code != 11) | .error.message' "$work/alpaca.jsonl")" \
     "errors other than a prompt over the context"

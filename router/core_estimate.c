@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long things take, from what passes cost the nodes (cost.h): when a node is done with what it has, how long a
+// request waits in front of a pool, whether speculation pays for it, and when it has to be on its way.
+//
+// - Ahead of a request is what the nodes have been handed and, of what waits, the less of what goes before it by
+//   priority and what is due before it: bins are filled by both (core_bins.c). Nodes take what waits as they come free,
+//   so that they fill up to one level, like vessels that are connected.
+// - Decodes beside a prefill, prompts that come later and the pairs of prompts that share a pass are not in it: an
+//   estimate is low rather than high, and nobody is refused for what may not happen.
+// - Nothing is estimated unless the costs of all nodes of a pool are known.
+#include "router/core_state.h"
+
+#include <math.h>
+
+// Speculation has to spare at least this share of the prefill: what is estimated is not known to the percent.
+#define MARGIN 0.1
+
+// The pool's nodes that may be handed something, one after another: from NULL to NULL.
+static const struct core_node *next_of(const struct core *c, enum node_role role, const struct core_node *node)
+{
+    for (node = node ? node->next : c->nodes; node; node = node->next) {
+        if (node->hello.role == role && !node->draining) return node;
+    }
+    return NULL;
+}
+
+bool core_costs_known(const struct core *c, enum node_role role, int64_t rows)
+{
+    const struct core_node *node = next_of(c, role, NULL);
+    if (!node) return false;
+    for (; node; node = next_of(c, role, node)) {
+        int64_t pass = rows < node->hello.token_budget ? rows : node->hello.token_budget;
+        if (!cost_knows(&node->cost, pass, c->now_us)) return false;
+    }
+    return true;
+}
+
+static double work_us(const struct core_node *node, double rows, double pairs)
+{
+    if (rows <= 0) return 0;
+    return fmax(1, cost_pass_us(&node->cost, ceil(rows / node->hello.token_budget), rows, pairs));
+}
+
+double core_node_finish_us(const struct core_node *node, int64_t rows, int64_t cached)
+{
+    double pairs = cost_pairs((double)rows, (double)cached);
+    return work_us(node, (double)(node->bin_tokens + rows), node->bin_pairs + pairs);
+}
+
+int64_t core_node_enough_rows(const struct core *c, const struct core_node *node)
+{
+    int64_t half = ((int64_t)node->hello.token_budget + 1) / 2;
+    if (!cost_knows(&node->cost, half, c->now_us)) return half;
+    double rows = 7 * node->cost.fixed_us; // over the cost of a row: then seven eighths of the pass are for them
+    return rows >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(rows / node->cost.row_us);
+}
+
+// --- one request
+
+// The request's own time at the node: of `tokens` that it will keep, or (0) of those that it has now.
+static double own_us(const struct core_node *node, const struct request *r, int tokens)
+{
+    int rows = tokens ? tokens : core_request_rows_on(r, node), cached = tokens ? 0 : core_request_rows(r) - rows;
+    double us = work_us(node, rows, cost_pairs(rows, cached));
+    if (node->hello.role == NODE_WORKER) return us;
+    double steps = r->prefill.look_ahead - 1; // a pass of one row each
+    return us + cost_pass_us(&node->cost, steps, steps, steps * (r->n_tokens + steps / 2));
+}
+
+static double least_own_us(const struct core *c, enum node_role role, const struct request *r, int tokens)
+{
+    double least = INFINITY;
+    for (const struct core_node *node = NULL; (node = next_of(c, role, node));)
+        if (core_node_can_hold(node, r)) least = fmin(least, own_us(node, r, tokens));
+    return least;
+}
+
+static double bin_us(const struct core *c, enum node_role role)
+{
+    double most = 0;
+    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
+        double rows = node->hello.token_budget;
+        most = fmax(most, work_us(node, rows, cost_pairs(rows, 0)));
+    }
+    return most;
+}
+
+// When it should be handed out at the latest, if it takes `own_us` from then on.
+static int64_t latest_us(const struct core *c, enum node_role role, const struct request *r, double own_us,
+                         int64_t now_us)
+{
+    int64_t due_us = now_us + c->options.max_wait_us;
+    if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return due_us;
+    int64_t left_us = r->ttft_deadline_us - now_us;
+    int64_t deadline_us = isfinite(own_us) ? r->ttft_deadline_us - (int64_t)fmin(own_us + bin_us(c, role), 1e15)
+                                           : now_us + left_us / 2; // not known: half of the time is for it
+    return deadline_us < due_us ? deadline_us : due_us;
+}
+
+static int kept_tokens(const struct core *c, const struct request *r)
+{
+    const struct prefill *p = &r->prefill;
+    int64_t chunk = p->chunk_tokens ? p->chunk_tokens : 1;
+    int64_t chunks = (int64_t)ceil(p->keep_rate * (double)((r->n_tokens + chunk - 1) / chunk)), kept = chunk * chunks;
+    if (!p->paper_exact) {
+        kept += c->options.tail_tokens < r->n_tokens / 4 ? c->options.tail_tokens : r->n_tokens / 4;
+        for (int k = 0; k < r->n_pinned; k++)
+            kept += r->pinned[k].last - r->pinned[k].first + 1;
+    }
+    return kept < r->n_tokens ? (int)kept : r->n_tokens;
+}
+
+// --- in front of a pool
+
+static struct cost_work sum(struct cost_work a, struct cost_work b)
+{
+    return (struct cost_work){a.rows + b.rows, a.pairs + b.pairs};
+}
+
+static struct cost_work less(struct cost_work a, struct cost_work b)
+{
+    return a.rows < b.rows ? a : b;
+}
+
+// What waits and goes before the request, that should be on its way at `due_us`.
+static struct cost_work ahead_of(const struct core *c, const struct core_pool *pool, const struct request *r,
+                                 int64_t due_us, int64_t now_us)
+{
+    bool ordered = c->options.policy == BIN_DATASET; // else first come, first served
+    struct cost_work ahead = {0, 0};
+    for (int level = ordered ? core_priority_level(r->priority) : 0; level < PRIORITY_LEVELS; level++)
+        ahead = sum(ahead, pool->levels[level].work);
+    if (ordered) {
+        // The urgent that one bin does not hold leave half of it to priority.
+        struct cost_work sooner = sum(pool->urgent_work, core_pool_due_before(pool, now_us, due_us));
+        ahead = less(sum(ahead, less(pool->urgent_work, ahead)), sooner);
+    }
+    return (struct cost_work){pool->computed * ahead.rows, pool->computed * ahead.pairs};
+}
+
+// When the last of what waits will have been handed out: the level that the nodes fill up to.
+static double level_us(const struct core *c, enum node_role role, struct cost_work ahead)
+{
+    if (ahead.rows <= 0) return 0;
+    for (double level = INFINITY;;) {
+        double share = 1, rate = 0; // of all that waits: what is gone by time 0, if the nodes had begun with it; per us
+        for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
+            double busy_us = core_node_finish_us(node, 0, 0), all_us = work_us(node, ahead.rows, ahead.pairs);
+            if (busy_us >= level) continue; // the others are done before it comes free
+            share += busy_us / all_us;
+            rate += 1 / all_us;
+        }
+        if (share / rate >= level) return level;
+        level = share / rate;
+    }
+}
+
+// At the pool's node that is done with the request first, which has `after_us` to go then.
+static struct core_estimate estimate(const struct core *c, enum node_role role, const struct request *r, int tokens,
+                                     double after_us, int64_t now_us)
+{
+    double least_us = least_own_us(c, role, r, tokens) + after_us;
+    struct cost_work ahead = ahead_of(c, &c->pools[role], r, latest_us(c, role, r, least_us, now_us), now_us);
+    double level = level_us(c, role, ahead);
+    struct core_estimate best = {INFINITY, INFINITY};
+    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
+        if (!core_node_can_hold(node, r)) continue;
+        struct core_estimate here = {fmax(level, core_node_finish_us(node, 0, 0)), own_us(node, r, tokens)};
+        if (here.wait_us + here.own_us < best.wait_us + best.own_us) best = here;
+    }
+    return best;
+}
+
+// Up to the first token, by way of a speculator. What waits for worker groups now is handed out while it is scored.
+static struct core_estimate by_speculator(const struct core *c, const struct request *r, int64_t now_us)
+{
+    struct core_estimate kept = estimate(c, NODE_WORKER, r, kept_tokens(c, r), 0, now_us);
+    struct core_estimate scored = estimate(c, NODE_SPECULATOR, r, 0, kept.own_us, now_us);
+    double ready_us = scored.wait_us + scored.own_us;
+    return (struct core_estimate){fmax(ready_us, kept.wait_us) - scored.own_us, scored.own_us + kept.own_us};
+}
+
+bool core_first_token_estimate(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
+                               struct core_estimate *estimate_p)
+{
+    if (!core_costs_known(c, NODE_WORKER, r->n_tokens)) return false;
+    if (speculated && !core_costs_known(c, NODE_SPECULATOR, r->n_tokens)) return false;
+    *estimate_p = speculated ? by_speculator(c, r, now_us) : estimate(c, NODE_WORKER, r, 0, 0, now_us);
+    return isfinite(estimate_p->own_us);
+}
+
+bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us)
+{
+    struct core_estimate whole, pruned;
+    if (!core_first_token_estimate(c, r, false, now_us, &whole)) return true;
+    if (!core_first_token_estimate(c, r, true, now_us, &pruned)) return true;
+    return pruned.wait_us + pruned.own_us + MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
+}
+
+int64_t core_request_due_us(const struct core *c, const struct request *r, int64_t now_us)
+{
+    bool scoring = r->state == REQUEST_SCORING;
+    if (r->ttft_deadline_us == INT64_MAX) return now_us + c->options.max_wait_us; // most have none
+    enum node_role role = scoring ? NODE_SPECULATOR : NODE_WORKER;
+    double us = INFINITY;
+    if (core_costs_known(c, role, core_request_rows(r))) us = least_own_us(c, role, r, 0);
+    if (scoring && !r->score_only) {
+        int kept = kept_tokens(c, r);
+        us += core_costs_known(c, NODE_WORKER, kept) ? least_own_us(c, NODE_WORKER, r, kept) : INFINITY;
+    }
+    return latest_us(c, role, r, us, now_us);
+}

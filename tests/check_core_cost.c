@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core_estimate: what is decided by what passes cost the nodes, and by deadlines: who is speculated, who is
+// refused, who is urgent, which node gets a bin and how large it has to be. Costs are made up here and taught.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "router/core_state.h"
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+static void setup(void)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+}
+
+static void teardown(void)
+{
+    fixture_stop(&f);
+}
+
+static void restart(void) // with the options as they have been changed
+{
+    struct core_options options = f.options;
+    fixture_stop(&f);
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+}
+
+struct truth {
+    double fixed_us, row_us, pair_us;
+};
+
+static double pass_us(const struct truth *t, int rows)
+{
+    return t->fixed_us + t->row_us * rows + t->pair_us * rows * (rows + 1) / 2;
+}
+
+// Passes of all sizes, until the costs are known.
+static void teach(struct fake_node *node, const struct truth *t)
+{
+    for (int i = 0; i < 200; i++) {
+        int rows = 1 << i % 10, cached = i % 3 * 200;
+        int64_t pairs = (int64_t)rows * cached + (int64_t)rows * (rows + 1) / 2;
+        double us = t->fixed_us + t->row_us * rows + t->pair_us * (double)pairs;
+        core_passed(f.c, node->node, &(struct pass_cost){rows, pairs, (int64_t)(us + 0.5)}, f.now_us);
+    }
+    fixture_advance(&f, 0);
+}
+
+static struct fake_node *node_of(enum node_role role, const char *id, const struct truth *t)
+{
+    struct node_hello hello = fixture_hello(role, id);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    if (t) teach(node, t);
+    return node;
+}
+
+static struct client *submit(int n_tokens, enum prefill_mode mode, int64_t deadline_us)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.mode = mode;
+    if (deadline_us) client->r->ttft_deadline_us = f.now_us + deadline_us;
+    fixture_submit(&f, client);
+    return client;
+}
+
+static struct client *send(int n_tokens, enum prefill_mode mode)
+{
+    struct client *client = submit(n_tokens, mode, 0);
+    fixture_advance(&f, 0);
+    return client;
+}
+
+static void cancel(struct client *client)
+{
+    core_cancel(f.c, client->number, f.now_us);
+    fixture_advance(&f, 0);
+}
+
+static bool is_speculated(int n_tokens, double keep_rate)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.keep_rate = keep_rate;
+    fixture_submit(&f, client);
+    bool speculated = client->r->state == REQUEST_SCORING;
+    ck_assert(speculated || client->r->skip == SKIP_COST);
+    core_cancel(f.c, client->number, f.now_us);
+    return speculated;
+}
+
+// --- whether speculation pays
+
+static const struct {
+    struct truth worker, speculator;
+    bool some, all; // of the lengths from 64 on pay at keep rate 0.3
+} pairs_of_nodes[] = {
+    {{1000, 100, 0}, {200, 10, 0}, true, false},      // a tenth of the cost a row: the longer ones
+    {{1000, 100, 0}, {10, 1, 0}, true, true},         // a hundredth: all
+    {{1000, 100, 0}, {1000, 100, 0}, false, false},   // as large as the main model: none
+    {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // it spares nothing but attention
+};
+
+START_TEST(a_prompt_is_speculated_if_that_makes_its_first_token_come_sooner)
+{
+    const struct truth *w = &pairs_of_nodes[_i].worker, *s = &pairs_of_nodes[_i].speculator;
+    node_of(NODE_WORKER, "w", w);
+    node_of(NODE_SPECULATOR, "s", s);
+    bool some = false, all = true;
+    for (int n = 64; n <= 512; n += 7) { // one pass
+        int chunks = (n + 31) / 32, kept = 32 * (int)ceil(0.3 * chunks) + 16, look_ahead = 7;
+        double score = pass_us(s, n) + look_ahead * (s->fixed_us + s->row_us + s->pair_us * (n + 4));
+        double gain = 0.9 * pass_us(w, n) - score - pass_us(w, kept < n ? kept : n);
+        if (fabs(gain) < 0.02 * pass_us(w, n)) continue; // known so well
+        bool speculated = is_speculated(n, 0.3);
+        ck_assert_msg(speculated == (gain > 0), "%d tokens: %g us are won", n, gain);
+        some |= speculated;
+        all &= speculated;
+    }
+    ck_assert(some == pairs_of_nodes[_i].some && all == pairs_of_nodes[_i].all);
+    ck_assert(!is_speculated(512, 0.95)); // what is spared is less than the margin
+    struct client *on = send(64, PREFILL_ON);
+    ck_assert_int_eq(on->r->state, REQUEST_SCORING); // whatever it costs
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.skipped[SKIP_COST] > 0 && status.totals.degraded == 0);
+    core_status_fini(&status);
+}
+END_TEST
+
+static const struct truth main_model = {1000, 100, 0}, small_model = {200, 10, 0};
+
+START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model), *s = node_of(NODE_SPECULATOR, "s", &small_model);
+    ck_assert(is_speculated(256, 0.3)); // 4 ms + 12 ms before 27 ms
+    struct client *scored[2] = {send(512, PREFILL_ON), send(512, PREFILL_ON)};
+    ck_assert(fake_node_has(s, scored[0]) && fake_node_has(s, scored[1]));
+    ck_assert(!is_speculated(256, 0.3)); // the two take 11 ms
+    struct client *prefilled = send(512, PREFILL_OFF);
+    ck_assert(fake_node_has(w, prefilled));
+    ck_assert(is_speculated(256, 0.3)); // it would wait 52 ms for the group anyhow
+    cancel(prefilled);
+    struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
+    ck_assert(is_speculated(256, 0.3));
+    cancel(waiting[0]);
+    cancel(waiting[1]);
+    ck_assert(!is_speculated(256, 0.3));
+    cancel(scored[0]);
+    cancel(scored[1]);
+    ck_assert(is_speculated(256, 0.3));
+}
+END_TEST
+
+START_TEST(what_was_decided_by_old_costs_is_tried_again)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model), *s = node_of(NODE_SPECULATOR, "s", &main_model);
+    ck_assert(!is_speculated(512, 0.3));
+    for (int minute = 0; minute < 9; minute++) {
+        fixture_advance(&f, 60 * (int64_t)SECOND);
+        core_passed(f.c, s->node, &(struct pass_cost){4, 10, 1400}, f.now_us); // of short prompts it goes on to know
+        teach(w, &main_model);
+    }
+    ck_assert(!is_speculated(512, 0.3));
+    fixture_advance(&f, 61 * (int64_t)SECOND);
+    ck_assert(is_speculated(512, 0.3)); // of long ones it does not
+    teach(s, &small_model);             // it has become faster
+    ck_assert(is_speculated(512, 0.3));
+    for (int i = 0; i < 3; i++)
+        teach(s, &main_model);
+    ck_assert(!is_speculated(512, 0.3));
+    // A node that is not known yet: by --min-tokens.
+    node_of(NODE_SPECULATOR, "new", NULL);
+    ck_assert(is_speculated(512, 0.3));
+}
+END_TEST
+
+// --- deadlines
+
+static void ck_refused(const struct client *client, const char *word)
+{
+    ck_assert(client->ends == 1 && client->status == STATUS_DEADLINE);
+    ck_assert_msg(strstr(client->message, word), "\"%s\" does not say \"%s\"", client->message, word);
+}
+
+START_TEST(a_deadline_that_has_passed_is_refused_at_once)
+{
+    node_of(NODE_WORKER, "w", NULL);
+    ck_refused(submit(100, PREFILL_OFF, -1), "had passed");
+    struct client *just_now = fixture_request(&f, 100, 4);
+    just_now->r->ttft_deadline_us = f.now_us;
+    fixture_submit(&f, just_now);
+    ck_refused(just_now, "had passed");
+    ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // what it would take is not known
+    struct core_status status = fixture_status(&f);
+    ck_assert(status.totals.refused == 2 && status.waiting == 1);
+    core_status_fini(&status);
+}
+END_TEST
+
+START_TEST(what_would_be_too_late_is_refused_early)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
+    struct client *late = submit(100, PREFILL_OFF, 10500); // 11 ms
+    ck_refused(late, "about 11 ms (0 ms for what is ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
+    struct client *in_time = submit(100, PREFILL_OFF, 11500);
+    ck_assert_int_eq(in_time->ends, 0);
+    cancel(in_time);
+    // Behind two bins of 52 ms each.
+    struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
+    ck_assert(fake_node_has(w, on[0]) && fake_node_has(w, on[1]));
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    cancel(submit(100, PREFILL_OFF, 117000));
+    // Those that wait without a deadline do not go before one that is due sooner,
+    struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
+    in_time = submit(100, PREFILL_OFF, 117000);
+    ck_assert_int_eq(in_time->ends, 0);
+    cancel(in_time);
+    cancel(waiting[0]);
+    cancel(waiting[1]);
+    // those with an earlier one do, unless priority leads past them.
+    for (int i = 0; i < 2; i++) {
+        waiting[i] = submit(512, PREFILL_OFF, 225000);
+        ck_assert_int_eq(waiting[i]->ends, 0);
+    }
+    ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for what is ahead");
+    struct client *important = fixture_request(&f, 100, 4);
+    important->r->prefill.mode = PREFILL_OFF;
+    important->r->ttft_deadline_us = f.now_us + 219000;
+    important->r->priority = 1;
+    fixture_submit(&f, important);
+    ck_assert_int_eq(important->ends, 0);
+    // Another group shares what waits.
+    node_of(NODE_WORKER, "v", &main_model);
+    ck_assert_int_eq(submit(100, PREFILL_OFF, 219000)->ends, 0);
+}
+END_TEST
+
+START_TEST(a_speculated_request_is_refused_by_what_speculation_takes)
+{
+    node_of(NODE_WORKER, "w", &main_model);
+    node_of(NODE_SPECULATOR, "s", &small_model);
+    // 512 tokens: scored in 6.8 ms, 176 kept: 18.6 ms; whole it would be 52 ms.
+    ck_refused(submit(512, PREFILL_AUTO, 24900), "about 25 ms (0 ms for what is ahead, 25 ms for this prompt)");
+    ck_assert_int_eq(submit(512, PREFILL_AUTO, 26000)->ends, 0);
+    ck_refused(submit(512, PREFILL_OFF, 26000), "about 52 ms");
+}
+END_TEST
+
+START_TEST(who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
+    struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)}, *filler = send(400, PREFILL_OFF);
+    struct client *later = submit(100, PREFILL_OFF, 400000), *sooner = submit(200, PREFILL_OFF, 380000),
+                  *never = submit(100, PREFILL_OFF, 5000000);
+    // Less its own time and that of a bin.
+    ck_assert_int_lt(llabs(later->r->due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
+    ck_assert_int_lt(llabs(sooner->r->due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
+    ck_assert_int_eq(never->r->due_us, f.now_us + SECOND);
+    fixture_advance(&f, 0);
+    ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->due_us);
+    fixture_advance(&f, 330000);
+    ck_assert(sooner->r->urgent && !later->r->urgent && !filler->r->urgent);
+    fixture_advance(&f, 10000);
+    ck_assert(later->r->urgent && !never->r->urgent && !filler->r->urgent);
+    fake_node_step(&f, w, on[0], 0, 1, FINISH_REASON_STOP);
+    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->node && on[1]->r->node);
+}
+END_TEST
+
+START_TEST(among_the_urgent_the_earliest_deadline_goes_first)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
+    struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
+    struct client *filler = send(512, PREFILL_OFF); // the bin of whoever goes by length
+    struct client *last = submit(300, PREFILL_OFF, 320000), *first = submit(301, PREFILL_OFF, 300000),
+                  *second = submit(302, PREFILL_OFF, 310000);
+    fixture_advance(&f, 240000);
+    ck_assert(first->r->urgent && second->r->urgent && last->r->urgent && !filler->r->urgent);
+    struct client *order[] = {first, second, last}; // no two fit into a bin
+    for (int i = 0; i < 3; i++) {
+        fake_node_step(&f, w, i < 2 ? on[i] : order[0], 0, 1, FINISH_REASON_STOP);
+        for (int k = 0; k < 3; k++)
+            ck_assert_msg((order[k]->ends || order[k]->r->node) == (k <= i), "step %d, request %d", i, k);
+    }
+    ck_assert(!filler->r->node);
+}
+END_TEST
+
+START_TEST(while_costs_are_unknown_half_of_the_time_is_for_the_request)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
+    send(512, PREFILL_OFF);
+    struct client *client = submit(100, PREFILL_OFF, 300000);
+    fixture_advance(&f, 149999);
+    ck_assert(!client->r->urgent && !client->r->node);
+    fixture_advance(&f, 1);
+    ck_assert(fake_node_has(w, client));
+}
+END_TEST
+
+// --- which node, and how much
+
+START_TEST(a_bin_goes_to_the_group_that_is_done_with_it_first)
+{
+    const struct truth fast = {100, 10, 0}, slow = {100, 100, 0};
+    struct fake_node *a = node_of(NODE_WORKER, "a", &slow), *b = node_of(NODE_WORKER, "b", &fast);
+    struct client *first = send(512, PREFILL_OFF); // 5 ms there, 51 ms here
+    ck_assert(fake_node_has(b, first));
+    struct client *second = send(300, PREFILL_OFF); // 8 ms behind that, 30 ms at the one that is idle
+    ck_assert(fake_node_has(b, second));
+    struct client *third = send(300, PREFILL_OFF); // two bins are enough
+    ck_assert(fake_node_has(a, third));
+    // By tokens, while one is not known, the idle one is first.
+    cancel(second);
+    cancel(third);
+    struct fake_node *c = node_of(NODE_WORKER, "c", NULL);
+    core_draining(f.c, a->node, f.now_us);
+    struct client *fourth = send(300, PREFILL_OFF);
+    ck_assert(fake_node_has(c, fourth));
+}
+END_TEST
+
+START_TEST(a_prefix_is_not_waited_for_where_it_spares_nothing)
+{
+    const struct truth fast = {100, 10, 0}, slow = {100, 100, 0};
+    struct node_hello hello = fixture_hello(NODE_WORKER, "slow");
+    hello.prefix_cache = true;
+    struct fake_node *holder = fixture_attach(&f, &hello);
+    struct client *first = send(450, PREFILL_OFF), *again = NULL;
+    fake_node_step(&f, holder, first, 0, 1, FINISH_REASON_STOP);
+    strcpy(hello.node_id, "fast");
+    struct fake_node *other = fixture_attach(&f, &hello);
+    again = send(450, PREFILL_OFF); // the same prompt: 2 rows are left to compute there
+    ck_assert(fake_node_has(holder, again));
+    fake_node_step(&f, holder, again, 0, 1, FINISH_REASON_STOP);
+    teach(holder, &slow);
+    teach(other, &fast);
+    again = fixture_request(&f, 900, 4); // 452 rows at the holder: 45 ms; 900 at the other: 9 ms
+    again->r->prefill.mode = PREFILL_OFF;
+    fixture_submit(&f, again);
+    ck_assert_int_eq(core_request_rows_on(again->r, holder->node), 900 - 448);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(other, again));
+}
+END_TEST
+
+START_TEST(a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_it)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", &main_model); // 7 * 1000 / 100: 70 rows
+    send(512, PREFILL_OFF);
+    struct client *a = send(40, PREFILL_OFF), *b = send(25, PREFILL_OFF);
+    ck_assert(!a->r->node && !b->r->node);
+    struct client *c = send(10, PREFILL_OFF);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
+    ck_assert(w->bins == 2 && w->last_bin_items == 3);
+}
+END_TEST
+
+START_TEST(a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node)
+{
+    const struct truth dear = {100000, 100, 0};
+    struct fake_node *w = node_of(NODE_WORKER, "w", &dear);
+    struct client *idle = send(1, PREFILL_OFF);
+    ck_assert(fake_node_has(w, idle));
+    struct client *a = send(255, PREFILL_OFF);
+    ck_assert(!a->r->node);
+    struct client *b = send(1, PREFILL_OFF);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b));
+}
+END_TEST
+
+// More than are looked at for one bin are in the way, and only another node, which is busy, can hold them.
+START_TEST(an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot)
+{
+    f.options.max_queue_requests = 10000;
+    restart();
+    struct node_hello hello = fixture_hello(NODE_WORKER, "short");
+    hello.context_tokens = 80;
+    struct fake_node *little = fixture_attach(&f, &hello);
+    struct fake_node *big = node_of(NODE_WORKER, "long", NULL);
+    for (int i = 0; i < 5000; i++)
+        submit(100, PREFILL_OFF, 0);
+    fixture_advance(&f, 0);
+    ck_assert(big->bins == 2 && little->bins == 0);
+    struct client *first = submit(20, PREFILL_OFF, 0);
+    fixture_advance(&f, 100000);
+    ck_assert(fake_node_has(little, first));
+    struct client *second = send(21, PREFILL_OFF);
+    ck_assert(!second->r->node); // not all of the queue at every event
+    fake_node_step(&f, little, first, 0, 1, FINISH_REASON_STOP);
+    fixture_advance(&f, 100000);
+    ck_assert(fake_node_has(little, second));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("core_cost");
+    TCase *tcase = tcase_create("core_cost");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_loop_test(tcase, a_prompt_is_speculated_if_that_makes_its_first_token_come_sooner, 0,
+                        sizeof pairs_of_nodes / sizeof *pairs_of_nodes);
+    tcase_add_test(tcase, waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
+    tcase_add_test(tcase, what_was_decided_by_old_costs_is_tried_again);
+    tcase_add_test(tcase, a_deadline_that_has_passed_is_refused_at_once);
+    tcase_add_test(tcase, what_would_be_too_late_is_refused_early);
+    tcase_add_test(tcase, a_speculated_request_is_refused_by_what_speculation_takes);
+    tcase_add_test(tcase, who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first);
+    tcase_add_test(tcase, among_the_urgent_the_earliest_deadline_goes_first);
+    tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_for_the_request);
+    tcase_add_test(tcase, a_bin_goes_to_the_group_that_is_done_with_it_first);
+    tcase_add_test(tcase, a_prefix_is_not_waited_for_where_it_spares_nothing);
+    tcase_add_test(tcase, a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_it);
+    tcase_add_test(tcase, a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node);
+    tcase_add_test(tcase, an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
