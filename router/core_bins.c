@@ -4,6 +4,7 @@
 //
 // - The longest that fits goes in, then the longest that fits into what is left: bin after bin that is first-fit
 //   decreasing over the whole queue, at a cost in proportion to the bin alone (the queue is kept in order of length).
+//   Where the node would run out of sequences before it runs out of rows, the longest and the shortest take turns.
 // - Urgent requests come first, the earliest due before all: the whole bin is theirs while one bin holds all of them,
 //   so packing and priorities delay nobody by more than a bin once its time has come. When more are urgent than a bin
 //   holds, half of it is: then there is not room for all, and the other half still goes by priority.
@@ -18,6 +19,7 @@
 #include "router/core_state.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -33,6 +35,8 @@ enum {
     SEARCH_US = 100000,
 };
 
+#define SCARCE 2.0 // times the rows of a bin
+
 // A bin being filled for one node.
 struct filling {
     const struct core *core;
@@ -41,6 +45,7 @@ struct filling {
     int n, capacity;
     int64_t rows, room;
     int64_t whole;  // rows, had the node no prefix cache
+    double mean;    // that they should have for each request; 0: does not matter
     int slots;      // sequences the node can still take
     int64_t blocks; // KV blocks it can still take
     int misfits;    // that may still be looked at
@@ -131,10 +136,14 @@ static struct request *longest_cached(struct filling *f, const struct core_share
     return NULL;
 }
 
-// The longest of the tenant's that fits; NULL: none.
-static struct request *longest_fitting(struct filling *f, const struct core_share *share)
+// The tenant's request that is next: the longest that fits, or the shortest where the bin is to keep to a mean. NULL:
+// none fits.
+static struct request *next_fitting(struct filling *f, const struct core_share *share)
 {
-    struct request *r = longest_cached(f, share);
+    struct request *r =
+        (double)f->whole > f->mean * f->n && f->mean > 0 ? length_index_shortest(&share->waiting) : NULL;
+    if (r && fits(f, r)) return r;
+    r = longest_cached(f, share);
     if (r) return r;
     int64_t rows = f->n ? f->room : INT_MAX;
     if (f->node->hello.role == NODE_WORKER) {
@@ -152,7 +161,7 @@ static void fill_level(struct core_level *level, struct filling *f)
     struct core_share *aside = NULL;
     while (level->n && !is_full(f)) {
         struct core_share *share = level->heap[0];
-        struct request *r = longest_fitting(f, share);
+        struct request *r = next_fitting(f, share);
         if (r) {
             take(f, r);
         } else {
@@ -183,6 +192,7 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
     node->bins++;
     for (int i = 0; i < f->n; i++)
         core_request_place(c, f->requests[i], node, bin, now_us);
+    node->bins_out++;
     pool->computed += ((double)f->rows / (double)f->whole - pool->computed) / 8;
     pool->totals.bins++;
     pool->totals.items += (uint64_t)f->n;
@@ -198,6 +208,15 @@ static void hand_over(struct core *c, struct core_pool *pool, struct core_node *
         core_request_handed(f->requests[i], now_us);
 }
 
+// Sequences, too, are a resource that bins share: each of a bin's holds one for as long as it stays. Where a bin's
+// share of them, filled with requests of the mean length, is hardly more than the bin takes, the longest alone would
+// leave short ones that can never fill a bin any more: the bin then keeps to the mean of what waits.
+static double mean_to_keep(const struct core_pool *pool, const struct core_node *node)
+{
+    double mean = (double)pool->tokens / core_pool_waiting(pool), slots = node->hello.max_seqs / fmax(node->stay, 1);
+    return mean * slots < SCARCE * node->hello.token_budget ? mean : 0;
+}
+
 // Hands one bin to the node, if there is one that should not wait.
 static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_node *node, int64_t now_us)
 {
@@ -207,6 +226,7 @@ static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_nod
     struct filling f = {.core = c,
                         .node = node,
                         .room = node->hello.token_budget,
+                        .mean = mean_to_keep(pool, node),
                         .slots = node->hello.max_seqs - node->requests.count,
                         .blocks = blocks_left(node),
                         .misfits = MISFITS_MAX,

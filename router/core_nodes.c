@@ -13,6 +13,9 @@
 // Packing takes memory in proportion to the capacity of a bin, which a node names.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
+// How many bins a request stays for, until the first ones have left.
+enum { STAY_FIRST = 8 };
+
 static const char *role_name(enum node_role role)
 {
     return role == NODE_WORKER ? "worker" : "speculator";
@@ -215,8 +218,12 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
         return status;
     }
     struct core_node *node = mem_alloc(sizeof *node);
-    *node = (struct core_node){
-        .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
+    *node = (struct core_node){.hello = *hello,
+                               .link = link,
+                               .attached_us = now_us,
+                               .heard_us = now_us,
+                               .kv_blocks_free = hello->kv_blocks,
+                               .stay = STAY_FIRST};
     if (hello->prefix_cache) node->prefixes = prefix_index_create(hello->kv_blocks);
     // In first, out then: requests of the old one find the new one there.
     node->next = c->nodes;

@@ -16,6 +16,9 @@
 // A request under which this many groups went away in a row, without one new token, is likely what kills them.
 enum { LOSSES_MAX = 5 };
 
+// A node's mean time of stay forgets a request after about so many others.
+enum { STAY_MEMORY = 256 };
+
 // What a generated token counts in its tenant's account, beside one for a token that is read (as arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
@@ -136,6 +139,7 @@ void core_request_leave(struct core *c, struct request *r, int64_t now_us)
     charge(r, now_us);
     if (r->node) {
         settle_bin(r);
+        r->node->stay += ((double)(r->node->bins_out - r->bins_before) - r->node->stay) / STAY_MEMORY;
         r->node->kv_blocks -= r->kv_blocks;
         if (on_worker(r)) {
             c->running--;
@@ -174,6 +178,7 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     r->bin = bin;
     r->bin_tokens = rows;
     r->bin_pairs = cost_pairs(rows, core_request_rows(r) - rows);
+    r->bins_before = node->bins_out;
     bin->open++;
     node->bin_tokens += rows;
     node->bin_pairs += r->bin_pairs;

@@ -29,6 +29,8 @@ struct core_node {
     int kv_blocks_free;           // as its last heartbeat told
     struct request_list requests; // on it
     int bins;                     // outstanding
+    int64_t bins_out;             // handed to it in all
+    double stay;                  // bins that it is handed while a request is on it, on average
     int64_t bin_tokens;           // in them, still to be computed;
     double bin_pairs;             // and the pairs that go with them
     int64_t kv_blocks;            // expected to be needed by what is on it

@@ -98,3 +98,11 @@ struct request *length_index_next(const struct length_index *index, const struct
 {
     return highest_below(index, r->index_rows, r->number);
 }
+
+struct request *length_index_shortest(const struct length_index *index)
+{
+    struct request *r = index->root;
+    while (r && r->shorter)
+        r = r->shorter;
+    return r ? length_index_longest(index, r->index_rows) : NULL;
+}

@@ -16,3 +16,4 @@ void length_index_remove(struct length_index *index, struct request *r);
 // The longest of at most `rows`, of equals the oldest; then what follows in that order. NULL: none.
 struct request *length_index_longest(const struct length_index *index, int64_t rows);
 struct request *length_index_next(const struct length_index *index, const struct request *r);
+struct request *length_index_shortest(const struct length_index *index); // of equals the oldest

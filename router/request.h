@@ -110,6 +110,7 @@ struct request {
     enum skip_reason skip;
     struct core_node *node;   // the node it is on, or NULL
     struct core_bin *bin;     // the outstanding bin it is in, or NULL
+    int64_t bins_before;      // that the node had been handed when it came there
     int bin_tokens;           // rows it takes in a bin,
     double bin_pairs;         // and their pairs, see cost.h
     int kv_blocks;            // what it is expected to need on its node

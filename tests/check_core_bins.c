@@ -166,6 +166,47 @@ START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 }
 END_TEST
 
+// Each sequence stays for four bins, of which 128 sequences make 18 requests of the mean length, 28, enough each: taken
+// the longest first, the last 800 would be short ones that fill bins of 32 to 320 rows.
+START_TEST(sequences_are_shared_among_bins_so_that_all_of_them_are_full)
+{
+    enum { LONG = 200, SHORT = 800, BINS_MAX = 100, STAY = 4 };
+    f.options.bins_ahead = 1;
+    struct core_options options = f.options;
+    fixture_stop(&f);
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.max_seqs = 128;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    static struct client *bin[BINS_MAX][64];
+    int items[BINS_MAX] = {0}, rows[BINS_MAX] = {0}, n_bins = 0;
+    for (int i = 0; i < LONG + SHORT; i++)
+        put(i < LONG ? 100 : 10, 0);
+    fixture_advance(&f, 0);
+    for (int i = 0; i < w->bins; i = n_bins) { // a bin more comes with its last token
+        ck_assert(i < BINS_MAX && w->bins == i + 1 && w->last_bin_items <= 64);
+        items[i] = w->last_bin_items;
+        rows[i] = w->last_bin_rows;
+        for (int k = 0; k < items[i]; k++)
+            bin[i][k] = fixture_find(&f, w->requests[w->n_requests - items[i] + k]);
+        for (int k = 0; i >= STAY - 1 && k < items[i - STAY + 1]; k++)
+            fake_node_step(&f, w, bin[i - STAY + 1][k], 1, 1, FINISH_REASON_STOP);
+        n_bins++;
+        for (int k = 0; k < items[i]; k++)
+            fake_node_step(&f, w, bin[i][k], 0, 1, -1);
+    }
+    int64_t tokens = 0;
+    for (int i = 0; i < n_bins; i++)
+        tokens += rows[i];
+    ck_assert_int_eq(tokens, LONG * 100 + SHORT * 10);
+    ck_assert_msg(n_bins <= 57, "%d bins for what fills 55", n_bins);
+    for (int i = 0; i < n_bins - 3; i++)
+        ck_assert_msg(rows[i] >= 487, "bin %d of %d: %d rows in %d items", i, n_bins, rows[i], items[i]); // 95 %
+}
+END_TEST
+
 START_TEST(a_prompt_over_the_capacity_has_a_bin_of_its_own)
 {
     struct fake_node *w = worker("w", 512);
@@ -675,6 +716,7 @@ int main(void)
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
     tcase_add_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing);
+    tcase_add_test(tcase, sequences_are_shared_among_bins_so_that_all_of_them_are_full);
     tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
     tcase_add_test(tcase, priority_goes_before_fill);
     tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
