@@ -44,19 +44,18 @@ void kv_prefix_publish(struct kv_pool *pool, const struct kv_text *text, int ent
     }
 }
 
-static int common_rows(const struct kv_text *a, const struct kv_text *b)
+// From the end: what does not begin alike up to there differs there, nearly always, and this is asked of every prompt
+// that waits about every one being computed, in every step.
+static bool begin_alike(const struct kv_text *a, const struct kv_text *b, int rows)
 {
-    int most = a->n < b->n ? a->n : b->n, n = 0;
-    while (n < most && a->token[n] == b->token[n] && position_of(a, n) == position_of(b, n))
-        n++;
-    return n;
+    while (rows && a->token[rows - 1] == b->token[rows - 1] && position_of(a, rows - 1) == position_of(b, rows - 1))
+        rows--;
+    return rows == 0;
 }
 
 bool kv_prefix_worth_waiting(const struct kv_text *text, int known, const struct kv_text *other, int n_published)
 {
-    int most = kv_prefix_most(text->n);
-    if (known + SHARED_BLOCKS_LEAST > most) return false;
-    int shared = common_rows(text, other) / KV_BLOCK_TOKENS;
-    if (shared > most) shared = most;
-    return n_published < shared && shared - known >= SHARED_BLOCKS_LEAST;
+    int worth = known + SHARED_BLOCKS_LEAST, shared = worth > n_published ? worth : n_published + 1;
+    if (shared > kv_prefix_most(text->n) || shared > other->n / KV_BLOCK_TOKENS) return false;
+    return begin_alike(text, other, shared * KV_BLOCK_TOKENS);
 }
