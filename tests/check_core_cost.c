@@ -141,7 +141,8 @@ START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_grou
     ck_assert(!is_speculated(256, 0.3)); // the two take 11 ms
     struct client *prefilled = send(512, PREFILL_OFF);
     ck_assert(fake_node_has(w, prefilled));
-    ck_assert(is_speculated(256, 0.3)); // it would wait 52 ms for the group anyhow
+    ck_assert(is_speculated(256, 0.3));   // it would wait 52 ms for the group anyhow,
+    ck_assert(!is_speculated(256, 0.95)); // which being scored meanwhile does not spare it
     cancel(prefilled);
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(is_speculated(256, 0.3));
@@ -386,10 +387,12 @@ START_TEST(an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot)
     fixture_advance(&f, 0);
     ck_assert(big->bins == 2 && little->bins == 0);
     struct client *first = submit(20, PREFILL_OFF, 0);
+    fixture_advance(&f, 0);
+    ck_assert(!first->r->node); // not all of the queue at every event
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, first));
     struct client *second = send(21, PREFILL_OFF);
-    ck_assert(!second->r->node); // not all of the queue at every event
+    ck_assert(!second->r->node);
     fake_node_step(&f, little, first, 0, 1, FINISH_REASON_STOP);
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, second));

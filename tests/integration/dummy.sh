@@ -19,8 +19,14 @@ mkdir "$work/bare"
 cp "$main_model/tokenizer.json" "$work/bare/"
 cp "$work/main.json" "$work/bare/config.json"
 main_model=$work/bare spec_model=$work/bare
-start_up --load dummy
+start_up --load dummy --min-tokens 64 --prefix-cache off
 generate --prompt "Hello" --max-tokens 3 --ignore-eos >"$work/answer.json"
 equal 3 "$(jq '.token_ids | length' "$work/answer.json")" "tokens of made-up weights"
+
+# The speculator is as large as the main model: no first token comes sooner for it. That is seen from the first passes.
+skipped_for_cost() {
+    generate --prompt-file "$work/prompt" --max-tokens 2 --ignore-eos && status_is ".totals.prefill_skipped.cost > 0"
+}
+wait_until 20 "a prompt is not speculated for what it would cost" skipped_for_cost
 stop_up
 echo "dummy: all passed"
