@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See dispatch.h. A simulated group answers like a real one: a step gives a token to each of its running sequences, and
-// takes in the oldest bin it has been handed.
+// See dispatch.h. A simulated group answers like a real one: a step gives a token to each of its running sequences,
+// takes in the oldest bin it has been handed, and reports what such a pass would have cost.
 #include "bench/dispatch.h"
 
 #include <stdbool.h>
@@ -13,10 +13,11 @@
 
 #define HOUR_US INT64_C(3600000000)
 
-enum { BLOCK_TOKENS = 16, STEP_US = 10000, FINGERPRINT = 1, VOCABULARY = 32000 };
+enum { BLOCK_TOKENS = 16, STEP_US = 10000, PASS_US = 1000, ROW_US = 5, FINGERPRINT = 1, VOCABULARY = 32000 };
 
 struct running {
     uint64_t request;
+    int prompt_rows;
     int tokens; // given so far
 };
 
@@ -52,7 +53,7 @@ static void send_prefill_bin(void *link, uint64_t bin, struct request *const *re
     struct group *g = link;
     for (int i = 0; i < n; i++) {
         MEM_GROW(g->running, g->n, g->capacity);
-        g->running[g->n++] = (struct running){.request = requests[i]->number};
+        g->running[g->n++] = (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->n_tokens};
     }
     MEM_GROW(g->bin_end, g->n_bins, g->bins_capacity);
     g->bin_end[g->n_bins++] = g->n;
@@ -142,8 +143,10 @@ static void step(struct simulation *s, struct group *g)
         g->results = mem_resize(g->results, (size_t)g->results_capacity, sizeof *g->results);
     }
     int left = 0, n = g->started;
+    int64_t rows = 0;
     for (int i = 0; i < n; i++) {
         struct running *r = &g->running[i];
+        rows += r->tokens ? 1 : r->prompt_rows;
         bool last = ++r->tokens == s->options->output_tokens;
         g->results[i] = (struct sequence_result){
             .request = r->request, .tokens = &token, .n_tokens = 1, .finished = last, .reason = FINISH_REASON_LENGTH};
@@ -156,6 +159,7 @@ static void step(struct simulation *s, struct group *g)
     g->n -= n - left;
     g->started = left;
     core_step(s->core, g->node, g->results, n, s->now_us);
+    core_passed(s->core, g->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, PASS_US + ROW_US * rows}, s->now_us);
 }
 
 static void drive(struct simulation *s, struct dispatch_result *result)
