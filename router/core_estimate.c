@@ -89,12 +89,14 @@ static double bin_us(const struct core *c, enum node_role role)
 static int64_t latest_us(const struct core *c, enum node_role role, const struct request *r, double own_us,
                          int64_t now_us)
 {
-    int64_t due_us = now_us + c->options.max_wait_us;
-    if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return due_us;
-    int64_t left_us = r->ttft_deadline_us - now_us;
-    int64_t deadline_us = isfinite(own_us) ? r->ttft_deadline_us - (int64_t)fmin(own_us + bin_us(c, role), 1e15)
-                                           : now_us + left_us / 2; // not known: half of the time is for it
-    return deadline_us < due_us ? deadline_us : due_us;
+    int64_t waited_us = now_us + c->options.max_wait_us;
+    if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return waited_us;
+    int64_t left_us = r->ttft_deadline_us - now_us, due_us = now_us + left_us / 2; // not known: half is for it
+    if (isfinite(own_us)) {
+        if (own_us > (double)left_us) return waited_us; // too late: it does not go before those who are in time
+        due_us = r->ttft_deadline_us - (int64_t)(own_us + bin_us(c, role));
+    }
+    return due_us < waited_us ? due_us : waited_us;
 }
 
 static int kept_tokens(const struct core *c, const struct request *r)

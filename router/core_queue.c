@@ -242,7 +242,7 @@ static void count(struct core_pool *pool, const struct request *r, int sign)
 // --- coming and going
 
 // Those that become urgent do so in the order in which they are due, since that is when. Out of it are who comes back
-// from a lost node, due before all others, and who comes too late to meet its deadline, by no more than its own time.
+// from a lost node, due before all others, and who comes so near its deadline that a bin before it is too much.
 static void insert_urgent(struct core_pool *pool, struct request *r)
 {
     struct request *after = pool->urgent.last;

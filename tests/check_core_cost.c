@@ -290,6 +290,21 @@ START_TEST(among_the_urgent_the_earliest_deadline_goes_first)
 }
 END_TEST
 
+START_TEST(who_cannot_meet_its_deadline_any_more_goes_before_nobody)
+{
+    node_of(NODE_WORKER, "w", &main_model);
+    struct fake_node *s = node_of(NODE_SPECULATOR, "s", &small_model);
+    struct client *late = submit(512, PREFILL_ON, 60000), *in_time = submit(512, PREFILL_ON, 90000);
+    fixture_advance(&f, 30000); // 7 ms were expected
+    send(512, PREFILL_OFF);
+    send(512, PREFILL_OFF);
+    fake_node_score(&f, s, late, 0, 399); // 41 ms more
+    fake_node_score(&f, s, in_time, 0, 399);
+    ck_assert(late->r->state == REQUEST_READY && !late->r->urgent && in_time->r->urgent);
+    ck_assert_int_eq(late->r->due_us, f.now_us + SECOND);
+}
+END_TEST
+
 START_TEST(while_costs_are_unknown_half_of_the_time_is_for_the_request)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
@@ -413,6 +428,7 @@ int main(void)
     tcase_add_test(tcase, a_speculated_request_is_refused_by_what_speculation_takes);
     tcase_add_test(tcase, who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first);
     tcase_add_test(tcase, among_the_urgent_the_earliest_deadline_goes_first);
+    tcase_add_test(tcase, who_cannot_meet_its_deadline_any_more_goes_before_nobody);
     tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_for_the_request);
     tcase_add_test(tcase, a_bin_goes_to_the_group_that_is_done_with_it_first);
     tcase_add_test(tcase, a_prefix_is_not_waited_for_where_it_spares_nothing);
