@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The table of the Prepacking paper (arXiv 2404.09529) in one command: prefill of six prompt sets at five batch sizes under
-# every policy, random weights, as JSON files and as one page of Markdown. On two cores it takes about an hour, half of it
-# for the larger model; nothing else should run.
+# every policy, random weights, as JSON files and as one page of Markdown. On two cores it takes an hour or more, a third of
+# it for the larger model; nothing else should run.
 # Usage: bench/prepack.sh --lengths DIR [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--shapes DIR]
 #                         [--sets "wiki256 mmlu"] [--sizes "4 64"] [--limit N] [--limit-1b N]
 #   --lengths DIR   SET.txt with a prompt length in tokens each line
@@ -36,29 +36,28 @@ done
 [ -d "$lengths" ] || { echo "--lengths '$lengths': must be a directory with SET.txt files" >&2; exit 2; }
 mkdir -p "$out"
 
-# measure SHAPE SET SIZE LIMIT: one JSON file. `none` knows no batches: it is there once.
+# measure SHAPE SET SIZES LIMIT: one JSON file.
 measure() {
-    local file=$out/prepack-$1-$2-$3.json shape=$shapes/llama-$1.json policies=padded,length-ordered,batch,dataset
+    local file=$out/prepack-$1-$2.json shape=$shapes/llama-$1.json
     [ "$4" = 0 ] || [ -s "$file" ] && return
     [ "$1" != 1b ] || shape=$shapes/llama-3.2-1b.json
-    [ "$3" != 16 ] || policies+=,none
     echo "$(date +%T) ${file##*/}" >&2
-    "$bin/forepack" bench prepack --shape "$shape" --lengths "$lengths/$2.txt" --limit "$4" --batch-size "$3" \
-        --policies $policies --threads "$threads" --rounds "$rounds" --json >"$file.part"
+    "$bin/forepack" bench prepack --shape "$shape" --lengths "$lengths/$2.txt" --limit "$4" --batch-size "${3// /,}" \
+        --policies padded,length-ordered,batch,dataset,none --threads "$threads" --rounds "$rounds" --json >"$file.part"
     mv "$file.part" "$file"
 }
 
 for set in $sets; do
-    for size in $sizes; do
-        measure 110m "$set" "$size" "$limit"
-        case $set-$size in mmlu-16 | mmlu-64 | alpaca-16 | alpaca-64) measure 1b "$set" "$size" "$limit_1b" ;; esac
-    done
+    measure 110m "$set" "$sizes" "$limit"
+done
+for set in $sets; do
+    case $set in mmlu | alpaca) measure 1b "$set" "16 64" "$limit_1b" ;; esac
 done
 
-for file in "$out"/prepack-*-*-*.json; do
+for file in "$out"/prepack-*-*.json; do
     [ -e "$file" ] || { echo "nothing was measured: see the head of $0" >&2; exit 2; }
     name=$(basename "$file" .json)
-    IFS=- read -r _ model set size <<<"$name"
+    IFS=- read -r _ model set <<<"$name"
     jq --arg model "$model" --arg set "$set" '[.[] + {$model, $set}]' "$file"
 done | jq -s 'add' >"$out/prepack.all"
 {
