@@ -12,7 +12,7 @@
 
 static const float ROUNDING = 0x1p-22f, BF16_STEP = 0x1p-7f, GUARD = -12345.5f;
 
-enum { DTYPES = 4 };
+enum { DTYPES = 5 };
 static enum dtype dtype;
 static enum dtype kv_dtype;
 static const char *backend_name;
@@ -21,16 +21,16 @@ static struct backend *both[2]; // reference, the one tested
 // Every test runs for each (instruction set, dtype); false when that is left out.
 static bool setup(int variant)
 {
-    static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
+    static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8};
     const struct cpu_isa *isa = isas[variant / DTYPES];
     dtype = dtypes[variant % DTYPES];
     kv_dtype = DTYPE_F32; // as activations
     random_state = 0x9e3779b97f4a7c15u + (uint64_t)variant;
     if (QUICK && isa != cpu_isa_best()) return false;
     backend_name = isa == &cuda_level ? "cuda" : "cpu";
-    if (isa == &cuda_level) return dtype == DTYPE_BF16;
+    if (isa == &cuda_level) return dtype == DTYPE_BF16 || dtype == DTYPE_FP8;
     cpu_isa_prefer(isa);
-    return true;
+    return dtype != DTYPE_FP8;
 }
 
 static void open_both(const struct backend_shape *shape)
@@ -48,8 +48,8 @@ static void close_both(void)
 static const struct backend_shape small = {.n_layers = 1,
                                            .n_heads = 1,
                                            .n_kv_heads = 1,
-                                           .head_size = 2,
-                                           .inv_freq = (float[]){1},
+                                           .head_size = 8,
+                                           .inv_freq = (float[]){1, 1, 1, 1},
                                            .max_rows = 256,
                                            .max_seqs = 8,
                                            .max_context = 8,
@@ -81,6 +81,7 @@ static void compare_activation(struct tensor *const x[2], int rows, int columns,
     for (int i = 0; is_int8() && i < rows * n; i++)
         largest = fmaxf(largest, fabsf(want[i]));
     absolute += largest / 100;
+    if (dtype == DTYPE_FP8) relative += 0x1p-3f; // or neighbours among e4m3
     compare(got, want, rows, n, absolute, relative + (dtype == DTYPE_F32 ? 0 : BF16_STEP));
     free(want);
     free(got);
@@ -342,9 +343,10 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
 {
     if (!strcmp(backend_name, "cuda") && d % 8) return; // refused: what it copies at a time is 16 bytes
     int n_heads = group * n_kv_heads, columns = (n_heads + 2 * n_kv_heads) * d, max_blocks = 10;
+    const bool bytes = kv_dtype == DTYPE_INT8 || kv_dtype == DTYPE_FP8;
     float inv_freq[72];
     for (int i = 0; i < d / 2; i++)
-        inv_freq[i] = kv_dtype == DTYPE_INT8 ? 0 : powf(10000, -2 * (float)i / (float)d);
+        inv_freq[i] = bytes ? 0 : powf(10000, -2 * (float)i / (float)d);
     struct backend_shape shape = {.n_layers = 2,
                                   .n_heads = n_heads,
                                   .n_kv_heads = n_kv_heads,
@@ -362,7 +364,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
     for (int i = 0; i < 2; i++) {
         qkv[i] = make_tensor(both[i], TENSOR_F32, shape.max_rows, columns);
         out[i] = make_tensor(both[i], TENSOR_ACTIVATION, shape.max_rows, n_heads * d);
-        for (int j = 0; with_gains && kv_dtype != DTYPE_INT8 && j < 2; j++)
+        for (int j = 0; with_gains && !bytes && j < 2; j++)
             gains[i][j] = make_vector(both[i], gain, d);
     }
     int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], probe_row[SEQUENCES];
@@ -449,7 +451,7 @@ static void check_attention_shapes(void)
 START_TEST(attention_matches_reference)
 {
     if (!setup(_i)) return;
-    if (is_int8()) return; // nothing of it is int8
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16) return; // nothing of it is in 8 bits
     check_attention_shapes();
 }
 END_TEST
@@ -463,20 +465,30 @@ START_TEST(attention_over_int8_kv_matches_reference)
 }
 END_TEST
 
-// An entry that is not finite shows in the rows that see it, and no longer once its place is another's.
-START_TEST(int8_entries_that_are_not_finite_show)
+START_TEST(attention_over_fp8_kv_matches_reference)
 {
-    if (!setup(_i) || dtype == DTYPE_F32 || !strcmp(backend_name, "cuda")) return;
-    enum { D = 6, ROWS = 20 };
+    if (!setup(_i) || dtype != DTYPE_BF16 || strcmp(backend_name, "cuda") != 0) return;
+    kv_dtype = DTYPE_FP8;
+    check_attention_shapes();
+}
+END_TEST
+
+// An entry that is not finite shows in the rows that see it, and no longer once its place is another's.
+START_TEST(entries_that_are_not_finite_show)
+{
+    if (!setup(_i) || dtype == DTYPE_F32) return;
+    enum { D = 8, ROWS = 20 };
     struct backend_shape shape = small;
     float inv_freq[D / 2] = {0};
-    shape.head_size = D, shape.inv_freq = inv_freq, shape.kv_dtype = DTYPE_INT8;
+    shape.head_size = D, shape.inv_freq = inv_freq;
+    shape.kv_dtype = strcmp(backend_name, "cuda") ? DTYPE_INT8 : DTYPE_FP8;
     shape.max_rows = shape.max_context = ROWS, shape.n_kv_blocks = 2;
     open_both(&shape);
     int32_t position[ROWS], start[2] = {0, ROWS}, kv_len[1] = {0}, blocks[2] = {1, 0};
     for (int i = 0; i < ROWS; i++)
         position[i] = i;
     struct ragged_batch batch = {.n_rows = ROWS,
+                                 .token = position, // none is looked up
                                  .position = position,
                                  .n_seqs = 1,
                                  .row_start = start,
@@ -523,7 +535,8 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, nan_stays_in_its_row, 0, variants);
     tcase_add_loop_test(tcase, attention_matches_reference, 0, variants);
     tcase_add_loop_test(tcase, attention_over_int8_kv_matches_reference, 0, variants);
-    tcase_add_loop_test(tcase, int8_entries_that_are_not_finite_show, 0, variants);
+    tcase_add_loop_test(tcase, attention_over_fp8_kv_matches_reference, 0, variants);
+    tcase_add_loop_test(tcase, entries_that_are_not_finite_show, 0, variants);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
