@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token importance for the speculator (arXiv 2502.02789): how much a probe row attends to each token of its prompt,
+// averaged over a window along the prompt, the maximum over heads and layers. A layer's scores are never stored: one
+// kernel finds the largest exponent and the sum of each head in stretches, the next computes the scores of some keys,
+// and of as many around them as the window reaches, once more.
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/scores.h"
+
+enum { WARPS = 4, RAISE_KEYS = 256 }; // keys that one block of the second kernel smooths
+
+// The prompt of a probe row, as that row sees it.
+struct prompt {
+    const int32_t *table; // its sequence's
+    const float *q_row;
+    int keys;
+};
+
+static __device__ __forceinline__ prompt prompt_of(const device_batch *batch, int p, const float *qkv, int columns)
+{
+    int row = batch->probe_row[p];
+    prompt it;
+    it.table = batch->block_table + (int64_t)batch->row_seq[row] * batch->max_blocks;
+    it.q_row = qkv + (int64_t)row * columns;
+    it.keys = batch->probe_keys[p];
+    return it;
+}
+
+// Where the exponent and the sum of a stretch of (probe, head) lie.
+static __device__ __forceinline__ int64_t sum_at(int p, int head, int split, int n_heads)
+{
+    return 2 * (((int64_t)p * n_heads + head) * SPLITS_MOST + split);
+}
+
+// Scores of KV block `i` of the probe's keys, -inf beyond them, as exponents of 2.
+template <int DP, bool FP8>
+static __device__ __forceinline__ void block_scores(float scores[2][4], const kv_cache *kv, int layer, const prompt *of,
+                                                    int kv_head, const uint16_t *q, int i)
+{
+    int64_t at = geometry_kv_at(kv, layer, __ldg(of->table + i), false, kv_head);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        scores[k / 4][k % 4] = 0;
+#pragma unroll
+    for (int part = 0; part < score_keys<DP, FP8>::PARTS; part++) {
+        score_keys<DP, FP8> keys;
+        load_keys(&keys, block_data<FP8>(kv, at), kv->head_size, part);
+        add_scores(scores, &keys, q, part);
+    }
+    scale_scores<FP8>(scores, kv->scale + at, score_scale(kv->head_size));
+    mask_scores(scores, i * KV_BLOCK_TOKENS, 0, of->keys);
+}
+
+// Grid: stretches x chunks of heads x probes; shared memory: q. A stretch that a probe does not have ends at once.
+template <int DP, bool FP8>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    importance_sums_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *sums)
+{
+    __shared__ float warp_exponent[WARPS][SCORE_HEADS], warp_sum_of[WARPS][SCORE_HEADS];
+    DYNAMIC_SHARED(uint16_t, q);
+    int d = kv.head_size, p = (int)blockIdx.z;
+    prompt it = prompt_of(&batch, p, qkv, (n_heads + 2 * kv.n_kv_heads) * d);
+    int stretch = geometry_stretch(it.keys);
+    int64_t begin = (int64_t)blockIdx.x * stretch;
+    if (begin >= it.keys) return; // the whole block
+    int end = (int)min(begin + stretch, (int64_t)it.keys);
+    score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
+    load_q<DP>(q, it.q_row, &heads, d);
+    __syncthreads();
+
+    // Of heads g and g + 8, each lane for its own entries: no exchange in the loop.
+    float exponent[2] = {EXPONENT_NONE, EXPONENT_NONE}, sum[2] = {0, 0};
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    for (int i = (int)begin / KV_BLOCK_TOKENS + warp; i <= (end - 1) / KV_BLOCK_TOKENS; i += WARPS) {
+        float s[2][4];
+        block_scores<DP, FP8>(s, &kv, layer, &it, heads.kv_head, q, i);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float most = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
+            most = fmaxf(exponent[r], rintf(most));
+            sum[r] *= exp2_approx(exponent[r] - most);
+            exponent[r] = most;
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                sum[r] += exp2_approx(s[half][2 * r] - most) + exp2_approx(s[half][2 * r + 1] - most);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = fmaxf(exponent[r], __shfl_xor_sync(FULL_WARP, exponent[r], 1));
+        most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 2));
+        float of_quad = sum[r] * exp2_approx(exponent[r] - most);
+        of_quad += __shfl_xor_sync(FULL_WARP, of_quad, 1);
+        of_quad += __shfl_xor_sync(FULL_WARP, of_quad, 2);
+        if (lane % 4 == 0) {
+            warp_exponent[warp][lane / 4 + 8 * r] = most;
+            warp_sum_of[warp][lane / 4 + 8 * r] = of_quad;
+        }
+    }
+    __syncthreads();
+    int head = (int)threadIdx.x;
+    if (head < heads.count) {
+        float most = EXPONENT_NONE, total = 0;
+        for (int w = 0; w < WARPS; w++)
+            most = fmaxf(most, warp_exponent[w][head]);
+        for (int w = 0; w < WARPS; w++)
+            total += warp_sum_of[w][head] * exp2_approx(warp_exponent[w][head] - most);
+        float *to = sums + sum_at(p, heads.first + head, (int)blockIdx.x, n_heads);
+        to[0] = most, to[1] = total;
+    }
+}
+
+// Columns of the second kernel's weights: the keys, the window around them, and whole KV blocks.
+HOST_DEVICE static inline int raise_columns(int window)
+{
+    return RAISE_KEYS + (window / 2 + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS * 2;
+}
+
+// Grid: RAISE_KEYS keys x chunks of heads x probes; shared memory: q, then the weights [heads][raise_columns].
+template <int DP, bool FP8>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    importance_raise_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads,
+                            const float *sums, float *maxima)
+{
+    __shared__ float head_exponent[SCORE_HEADS], head_factor[SCORE_HEADS];
+    DYNAMIC_SHARED(unsigned char, shared);
+    uint16_t *q = reinterpret_cast<uint16_t *>(shared);
+    float *weights = reinterpret_cast<float *>(shared + score_q<DP>::BYTES);
+    int d = kv.head_size, p = (int)blockIdx.z, begin = (int)blockIdx.x * RAISE_KEYS;
+    prompt it = prompt_of(&batch, p, qkv, (n_heads + 2 * kv.n_kv_heads) * d);
+    if (begin >= it.keys) return; // the whole block
+    int end = min(begin + RAISE_KEYS, it.keys), reach = batch.probe_window / 2;
+    int columns = raise_columns(batch.probe_window), first = begin - (columns - RAISE_KEYS) / 2; // of the weights
+    score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
+    load_q<DP>(q, it.q_row, &heads, d);
+
+    // Exponent and 1 / (sum * window) of each head from its stretches, a warp to a head.
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, splits = geometry_splits(it.keys);
+    for (int head = warp; head < heads.count; head += WARPS) {
+        float most = EXPONENT_NONE, total = 0;
+        for (int i = lane; i < splits; i += WARP)
+            most = fmaxf(most, sums[sum_at(p, heads.first + head, i, n_heads)]);
+        most = warp_max(most);
+        for (int i = lane; i < splits; i += WARP) {
+            const float *from = sums + sum_at(p, heads.first + head, i, n_heads);
+            total += from[1] * exp2_approx(from[0] - most);
+        }
+        total = warp_sum(total);
+        if (lane == 0) head_exponent[head] = most, head_factor[head] = 1 / (total * (float)batch.probe_window);
+    }
+    __syncthreads();
+
+    int g = lane / 4, c = lane % 4;
+    for (int i = warp; i < columns / KV_BLOCK_TOKENS; i += WARPS) {
+        int entry = first + i * KV_BLOCK_TOKENS;
+        float s[2][4] = {};
+        bool there = entry >= 0 && entry < it.keys; // zeros outside of the prompt
+        if (there) block_scores<DP, FP8>(s, &kv, layer, &it, heads.kv_head, q, entry / KV_BLOCK_TOKENS);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            int head = g + k % 4 / 2 * 8, column = i * KV_BLOCK_TOKENS + k / 4 * 8 + 2 * c + k % 2;
+            if (head >= heads.count) continue;
+            float weight = there ? exp2_approx(s[k / 4][k % 4] - head_exponent[head]) * head_factor[head] : 0;
+            weights[head * columns + column] = weight;
+        }
+    }
+    __syncthreads();
+
+    for (int key = begin + (int)threadIdx.x; key < end; key += WARPS * WARP) {
+        float most = 0;
+        for (int head = 0; head < heads.count; head++) {
+            const float *around = weights + head * columns + (key - first);
+            float sum = 0;
+            for (int i = -reach; i <= reach; i++)
+                sum += around[i];
+            most = fmaxf(most, sum); // NaN raises nothing
+        }
+        // Floats that are not negative are ordered as their bits are.
+        if (most > 0) atomicMax(reinterpret_cast<int *>(maxima + batch.probe_first[p] + key), __float_as_int(most));
+    }
+}
+
+// ---- launching ------------------------------------------------------------------------------------------------------
+
+size_t importance_sum_floats(int max_probes, int n_heads)
+{
+    return 2 * (size_t)max_probes * (size_t)n_heads * SPLITS_MOST;
+}
+
+template <int DP, bool FP8>
+static cudaError_t launch_both(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
+                               float *maxima, const float *qkv, int n_heads, float *sums)
+{
+    unsigned chunks = (unsigned)score_chunks(n_heads, kv->n_kv_heads), n = (unsigned)batch->n_probes;
+    dim3 stretches((unsigned)min((int)SPLITS_MOST, (batch->most_probe_keys + SPLIT_ENTRIES - 1) / SPLIT_ENTRIES),
+                   chunks, n);
+    cudaError_t error = CUDA_LAUNCH((importance_sums_kernel<DP, FP8>), stretches, WARPS * WARP, score_q<DP>::BYTES,
+                                    stream, *kv, *batch, layer, qkv, n_heads, sums);
+    if (error != cudaSuccess) return error;
+    int heads = min((int)SCORE_HEADS, n_heads / kv->n_kv_heads);
+    size_t shared = score_q<DP>::BYTES + (size_t)heads * (size_t)raise_columns(batch->probe_window) * sizeof(float);
+    dim3 keys((unsigned)(batch->most_probe_keys + RAISE_KEYS - 1) / RAISE_KEYS, chunks, n);
+    return CUDA_LAUNCH((importance_raise_kernel<DP, FP8>), keys, WARPS * WARP, shared, stream, *kv, *batch, layer, qkv,
+                       n_heads, static_cast<const float *>(sums), maxima);
+}
+
+template <int DP>
+static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
+                                    float *maxima, const float *qkv, int n_heads, float *sums)
+{
+    return kv->fp8 ? launch_both<DP, true>(stream, kv, batch, layer, maxima, qkv, n_heads, sums)
+                   : launch_both<DP, false>(stream, kv, batch, layer, maxima, qkv, n_heads, sums);
+}
+
+cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                              int layer, float *probe, const float *qkv, int n_heads, float *sums)
+{
+    if (batch->n_probes == 0) return cudaSuccess;
+    if (batch->probe_window > PROBE_WINDOW_MOST) return cudaErrorInvalidValue;
+    int d = kv->head_size;
+    return d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, probe, qkv, n_heads, sums)
+           : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, probe, qkv, n_heads, sums)
+                      : launch_head_size<256>(stream, kv, batch, layer, probe, qkv, n_heads, sums);
+}

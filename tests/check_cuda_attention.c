@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of attention (kernels/cuda: rope, attention, decode, importance) against plain loops in double, at odd
+// shapes, on the emulated GPU or on a real one. And that a row's result is the same to the bit whatever shares the
+// batch with it, however its sequence was cut into chunks.
+#include <check.h>
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/convert.h"
+#include "kernels/cuda/geometry.h"
+#include "kernels/cuda/schedule.h"
+#include "tests/kernel_fixture.h"
+
+enum { MAX_SEQS = 12, LAYERS = 2, LAYER = 1 };
+
+#define CUDA(call)                                                                                                     \
+    do {                                                                                                               \
+        cudaError_t error_ = (call);                                                                                   \
+        ck_assert_msg(error_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(error_));                             \
+    } while (0)
+
+static double e4m3_value(uint8_t code)
+{
+    int exponent = code >> 3 & 15, mantissa = code & 7;
+    double value = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    return code & 0x80 ? -value : value;
+}
+
+// ---- a batch on both sides ------------------------------------------------------------------------------------------
+
+struct shape {
+    int head_size, n_kv_heads, group;
+    bool fp8;
+    int window;
+};
+
+// A sequence: entries before, rows.
+struct cut {
+    int kv_len, rows;
+};
+
+struct bench {
+    struct shape shape;
+    int n_heads, columns; // of qkv
+    struct ragged_batch batch;
+    int32_t *token, *position, row_start[MAX_SEQS + 1], kv_len[MAX_SEQS], *table;
+    int32_t probe_row[MAX_SEQS], probe_keys[MAX_SEQS];
+
+    struct kv_cache kv; // on the device
+    size_t kv_bytes, kv_scales;
+    unsigned char *data; // the same on the host
+    float *scale;
+    float *qkv; // [T][columns]
+
+    cudaStream_t stream;
+    void *staging_device;
+    struct device_batch on_device;
+    float *qkv_device;
+};
+
+static void *to_device(const void *host, size_t bytes)
+{
+    void *device;
+    CUDA(cudaMalloc(&device, bytes ? bytes : 1));
+    CUDA(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+    return device;
+}
+
+// K and V value `dim` of an entry as the products see it (bytes without their scale), and that scale.
+static double kv_value(const struct bench *b, int seq, int entry, bool v, int kv_head, int dim)
+{
+    int block = b->table[seq * b->batch.max_blocks + entry / KV_BLOCK_TOKENS];
+    size_t at = (size_t)(geometry_kv_at(&b->kv, LAYER, block, v, kv_head) + entry % KV_BLOCK_TOKENS);
+    at = at * (size_t)b->shape.head_size + (size_t)dim;
+    return b->shape.fp8 ? e4m3_value(b->data[at]) : (double)bf16_to_f32(((const uint16_t *)(const void *)b->data)[at]);
+}
+
+static double kv_scale(const struct bench *b, int seq, int entry, bool v, int kv_head)
+{
+    int block = b->table[seq * b->batch.max_blocks + entry / KV_BLOCK_TOKENS];
+    return b->shape.fp8 ? (double)b->scale[geometry_kv_at(&b->kv, LAYER, block, v, kv_head) + entry % KV_BLOCK_TOKENS]
+                        : 1;
+}
+
+// Everything in the cache is something: NaN wherever no sequence of the batch has an entry.
+static void fill_cache(struct bench *b)
+{
+    memset(b->data, 0xff, b->kv_bytes); // NaN in both types
+    memset(b->scale, 0xff, b->kv_scales * sizeof *b->scale);
+    for (int s = 0; s < b->batch.n_seqs; s++)
+        for (int e = 0; e < b->kv_len[s] + b->row_start[s + 1] - b->row_start[s]; e++)
+            for (int v = 0; v < 2; v++)
+                for (int h = 0; h < b->shape.n_kv_heads; h++) {
+                    int block = b->table[s * b->batch.max_blocks + e / KV_BLOCK_TOKENS], d = b->shape.head_size;
+                    size_t at = (size_t)(geometry_kv_at(&b->kv, LAYER, block, v, h) + e % KV_BLOCK_TOKENS);
+                    b->scale[at] = (0.5f + random_float(0.4f)) * (v ? 0.01f : 0.02f);
+                    for (size_t i = at * (size_t)d; i < (at + 1) * (size_t)d; i++)
+                        if (b->shape.fp8)
+                            b->data[i] = (uint8_t)(random_below(0x77) | random_below(2) << 7);
+                        else
+                            ((uint16_t *)(void *)b->data)[i] = bf16_from_f32(random_float(v ? 1 : 3));
+                }
+}
+
+static void schedule(struct bench *b)
+{
+    struct backend_shape shape = {.n_heads = b->n_heads,
+                                  .n_kv_heads = b->shape.n_kv_heads,
+                                  .max_rows = b->batch.n_rows,
+                                  .max_seqs = b->batch.n_seqs,
+                                  .max_context = b->batch.max_blocks * KV_BLOCK_TOKENS};
+    size_t bytes = schedule_most_bytes(&shape);
+    void *host = mem_alloc(bytes);
+    CUDA(cudaMalloc(&b->staging_device, bytes));
+    struct schedule_options options = {.group = b->shape.group, .window = b->shape.window};
+    size_t used = schedule_make(&b->batch, &options, host, b->staging_device, &b->on_device);
+    CUDA(cudaMemcpy(b->staging_device, host, used, cudaMemcpyHostToDevice));
+    free(host);
+}
+
+static void build(struct bench *b, struct shape shape, const struct cut *cuts, int n_seqs)
+{
+    *b = (struct bench){.shape = shape, .n_heads = shape.n_kv_heads * shape.group};
+    b->columns = (b->n_heads + 2 * shape.n_kv_heads) * shape.head_size;
+    int rows = 0, n_blocks = 0, max_blocks = 0;
+    for (int s = 0; s < n_seqs; s++) {
+        int blocks = (cuts[s].kv_len + cuts[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        b->row_start[s] = rows;
+        b->kv_len[s] = cuts[s].kv_len;
+        rows += cuts[s].rows;
+        n_blocks += blocks;
+        if (blocks > max_blocks) max_blocks = blocks;
+    }
+    b->row_start[n_seqs] = rows;
+    b->token = mem_alloc_array((size_t)rows, sizeof *b->token);
+    b->position = mem_alloc_array((size_t)rows, sizeof *b->position);
+    b->table = mem_alloc_array((size_t)(n_seqs * max_blocks), sizeof *b->table);
+    int32_t *order = mem_alloc_array((size_t)n_blocks, sizeof *order);
+    for (int i = 0; i < n_blocks; i++) { // shuffled
+        int j = random_below(i + 1);
+        order[i] = order[j], order[j] = i;
+    }
+    for (int s = 0, next = 0; s < n_seqs; s++)
+        for (int i = 0; i < (cuts[s].kv_len + cuts[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS; i++)
+            b->table[s * max_blocks + i] = order[next++];
+    free(order);
+    b->batch = (struct ragged_batch){.n_rows = rows,
+                                     .token = b->token,
+                                     .position = b->position,
+                                     .n_seqs = n_seqs,
+                                     .row_start = b->row_start,
+                                     .kv_len = b->kv_len,
+                                     .block_table = b->table,
+                                     .max_blocks = max_blocks,
+                                     .probe_row = b->probe_row,
+                                     .probe_keys = b->probe_keys};
+
+    b->kv = (struct kv_cache){.fp8 = shape.fp8,
+                              .n_layers = LAYERS,
+                              .n_blocks = n_blocks,
+                              .n_kv_heads = shape.n_kv_heads,
+                              .head_size = shape.head_size};
+    b->kv_scales = (size_t)geometry_kv_at(&b->kv, LAYERS, 0, false, 0);
+    b->kv_bytes = b->kv_scales * (size_t)shape.head_size * (shape.fp8 ? 1 : 2);
+    b->data = mem_alloc(b->kv_bytes);
+    b->scale = mem_alloc_array(b->kv_scales, sizeof *b->scale);
+    b->qkv = random_floats((size_t)rows * (size_t)b->columns, 2);
+    CUDA(cudaStreamCreate(&b->stream));
+}
+
+// Copies what was built to the device.
+static void bring(struct bench *b)
+{
+    b->kv.data = to_device(b->data, b->kv_bytes);
+    b->kv.scale = b->shape.fp8 ? to_device(b->scale, b->kv_scales * sizeof *b->scale) : NULL;
+    b->qkv_device = to_device(b->qkv, (size_t)b->batch.n_rows * (size_t)b->columns * sizeof *b->qkv);
+    schedule(b);
+}
+
+static void tear_down(struct bench *b)
+{
+    CUDA(cudaStreamDestroy(b->stream));
+    CUDA(cudaFree(b->kv.data));
+    CUDA(cudaFree(b->kv.scale));
+    CUDA(cudaFree(b->qkv_device));
+    CUDA(cudaFree(b->staging_device));
+    free(b->token);
+    free(b->position);
+    free(b->table);
+    free(b->data);
+    free(b->scale);
+    free(b->qkv);
+}
+
+// ---- attention ------------------------------------------------------------------------------------------------------
+
+// Weights of the entries [first, n) as 2^(score - M); returns their sum.
+static double slow_weights(const struct bench *b, int seq, const float *q, int kv_head, int first, int n,
+                           double *weight)
+{
+    int d = b->shape.head_size;
+    double most = -INFINITY, sum = 0;
+    for (int e = first; e < n; e++) {
+        double product = 0;
+        for (int i = 0; i < d; i++)
+            product += (double)bf16_to_f32(bf16_from_f32(q[i])) * kv_value(b, seq, e, false, kv_head, i);
+        weight[e] = product * kv_scale(b, seq, e, false, kv_head) / sqrt(d) * M_LOG2E;
+        most = fmax(most, weight[e]);
+    }
+    for (int e = first; e < n; e++)
+        sum += weight[e] = exp2(weight[e] - rint(most));
+    return sum;
+}
+
+// `room`: what two roundings may change, that of the result, and that of the weight that counts most at a border.
+static void slow_attention(const struct bench *b, double *out, double *room)
+{
+    int d = b->shape.head_size;
+    double *weight = mem_alloc_array((size_t)b->batch.max_blocks * KV_BLOCK_TOKENS, sizeof *weight);
+    for (int s = 0; s < b->batch.n_seqs; s++)
+        for (int t = b->row_start[s]; t < b->row_start[s + 1]; t++)
+            for (int h = 0; h < b->n_heads; h++) {
+                int n = b->kv_len[s] + t - b->row_start[s] + 1, kv_head = h / b->shape.group;
+                int first = b->shape.window && n > b->shape.window ? n - b->shape.window : 0;
+                double sum =
+                    slow_weights(b, s, b->qkv + (size_t)t * (size_t)b->columns + h * d, kv_head, first, n, weight);
+                for (int e = first; e < n; e++)
+                    weight[e] =
+                        (double)bf16_to_f32(bf16_from_f32((float)(weight[e] * kv_scale(b, s, e, true, kv_head))));
+                for (int i = 0; i < d; i++) {
+                    double total = 0, most = 0, all = 0;
+                    for (int e = first; e < n; e++) {
+                        double part = weight[e] * kv_value(b, s, e, true, kv_head, i);
+                        total += part, all += fabs(part), most = fmax(most, fabs(part));
+                    }
+                    size_t at = ((size_t)t * (size_t)b->n_heads + (size_t)h) * (size_t)d + (size_t)i;
+                    out[at] = total / sum;
+                    room[at] = 0x1p-8 * fabs(out[at]) + (0x1p-7 * most + 1e-5 * all) / sum;
+                }
+            }
+    free(weight);
+}
+
+// Runs attention with scratch and output of their exact sizes; returns the output, [T][stride] bf16. `more_splits`:
+// launched with more stretches than there are, as a captured pass is.
+static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
+{
+    size_t out_bytes = (size_t)b->batch.n_rows * (size_t)stride * 2;
+    uint16_t *out = mem_alloc(out_bytes);
+    void *out_device = to_device(out, out_bytes);
+    struct device_batch *d = &b->on_device;
+    d->max_splits += more_splits;
+    size_t floats = attention_partial_floats(d->n_lone, d->max_splits, b->n_heads, b->shape.head_size);
+    float *partials;
+    CUDA(cudaMalloc((void **)&partials, (floats + 1) * sizeof *partials));
+    CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, b->shape.window,
+                          partials));
+    CUDA(cudaStreamSynchronize(b->stream));
+    CUDA(cudaMemcpy(out, out_device, out_bytes, cudaMemcpyDeviceToHost));
+    d->max_splits -= more_splits;
+    CUDA(cudaFree(partials));
+    CUDA(cudaFree(out_device));
+    return out;
+}
+
+static int stride_of(const struct bench *b)
+{
+    return (b->n_heads * b->shape.head_size + 15) / 16 * 16;
+}
+
+static void check_attention(struct shape shape, const struct cut *cuts, int n_seqs)
+{
+    struct bench b;
+    build(&b, shape, cuts, n_seqs);
+    fill_cache(&b);
+    bring(&b);
+    int n = b.n_heads * shape.head_size, stride = stride_of(&b);
+    double *expected = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *expected);
+    double *room = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *room);
+    slow_attention(&b, expected, room);
+    uint16_t *out = run_attention(&b, stride, random_below(3));
+    for (int t = 0; t < b.batch.n_rows; t++)
+        for (int i = 0; i < n; i++) {
+            size_t at = (size_t)t * (size_t)n + (size_t)i;
+            double x = (double)bf16_to_f32(out[t * stride + i]), y = expected[at];
+            ck_assert_msg(fabs(x - y) <= room[at],
+                          "D %d, %d KV heads, group %d, window %d%s: row %d, %d: %g, expected %g", shape.head_size,
+                          shape.n_kv_heads, shape.group, shape.window, shape.fp8 ? ", fp8" : "", t, i, x, y);
+        }
+    free(out);
+    free(expected);
+    free(room);
+    tear_down(&b);
+}
+
+static const struct cut mixed[] = {{0, 1}, {5, 2}, {300, 17}, {0, 65}, {300, 1}, {5, 1}, {0, 2}, {700, 1}, {5, 200}};
+enum { N_MIXED = sizeof mixed / sizeof *mixed };
+
+START_TEST(attention_equals_the_slow_one)
+{
+    static const struct shape shapes[] = {
+        {128, 2, 4, false, 0}, {128, 1, 1, false, 0}, {64, 2, 2, false, 0},  {64, 1, 8, false, 0},
+        {16, 2, 4, false, 0},  {8, 3, 1, false, 0},   {24, 1, 7, false, 0},  {80, 1, 2, false, 0},
+        {32, 1, 4, false, 0},  {256, 1, 1, false, 0}, {96, 1, 20, false, 0}, {128, 1, 4, true, 0},
+        {8, 2, 2, true, 0},    {24, 1, 3, true, 0},   {80, 1, 8, true, 0},   {256, 1, 1, true, 0},
+        {64, 1, 2, false, 40}, {16, 1, 4, false, 1},  {128, 1, 2, true, 70}, {8, 1, 130, false, 0},
+    };
+    check_attention(shapes[_i], mixed, shapes[_i].head_size * shapes[_i].group > 1000 ? N_MIXED - 1 : N_MIXED);
+}
+END_TEST
+
+// More entries than SPLITS_MOST of the shortest stretches.
+START_TEST(long_lone_rows)
+{
+    static const struct cut cuts[] = {{33000, 1}, {255, 1}, {256, 1}};
+    check_attention((struct shape){8, 1, 2, false, 0}, cuts, 3);
+    check_attention((struct shape){8, 1, 2, true, 20000}, cuts, 3);
+}
+END_TEST
+
+// Rows of `whole` that `part` has, too, come out the same to the bit. Both begin with the same sequence, of which
+// `part` has rows after more entries.
+static void check_same_rows(struct shape shape, const struct cut *whole, int n_whole, const struct cut *part,
+                            int n_part)
+{
+    struct bench a, b;
+    build(&a, shape, whole, n_whole);
+    fill_cache(&a);
+    build(&b, shape, part, n_part);
+    fill_cache(&b);
+    int skipped = part[0].kv_len - whole[0].kv_len, rows = part[0].rows, d = shape.head_size;
+    for (int e = 0; e < part[0].kv_len + rows; e++)
+        for (int v = 0; v < 2; v++)
+            for (int h = 0; h < shape.n_kv_heads; h++) {
+                size_t bytes = (size_t)d * (shape.fp8 ? 1 : 2), in_block = (size_t)(e % KV_BLOCK_TOKENS);
+                size_t from = (size_t)geometry_kv_at(&a.kv, LAYER, a.table[e / KV_BLOCK_TOKENS], v, h) + in_block;
+                size_t to = (size_t)geometry_kv_at(&b.kv, LAYER, b.table[e / KV_BLOCK_TOKENS], v, h) + in_block;
+                memcpy(b.data + to * bytes, a.data + from * bytes, bytes);
+                b.scale[to] = a.scale[from];
+            }
+    memcpy(b.qkv, a.qkv + skipped * a.columns, (size_t)(rows * a.columns) * sizeof *b.qkv);
+    bring(&a);
+    bring(&b);
+    int stride = stride_of(&a);
+    uint16_t *of_whole = run_attention(&a, stride, 0), *of_part = run_attention(&b, stride, 2);
+    for (int i = 0; i < rows * stride; i++)
+        if (i % stride < a.n_heads * d)
+            ck_assert_msg(of_whole[skipped * stride + i] == of_part[i], "row %d, column %d: %g, otherwise %g",
+                          i / stride, i % stride, (double)bf16_to_f32(of_part[i]),
+                          (double)bf16_to_f32(of_whole[skipped * stride + i]));
+    free(of_whole);
+    free(of_part);
+    tear_down(&a);
+    tear_down(&b);
+}
+
+START_TEST(rows_do_not_depend_on_their_neighbours)
+{
+    static const struct shape shapes[] = {{64, 1, 4, false, 0}, {128, 1, 2, true, 0}, {16, 2, 3, false, 50}};
+    struct shape shape = shapes[_i];
+    // Prefilled at once, among others; then by chunks.
+    static const struct cut whole[] = {{37, 150}, {300, 9}, {0, 70}, {100, 1}};
+    static const struct cut chunks[][2] = {{{37, 2}, {5, 3}}, {{39, 64}, {5, 2}}, {{103, 84}, {8, 40}}};
+    for (int i = 0; i < 3; i++)
+        check_same_rows(shape, whole, 4, chunks[i], 2);
+    static const struct cut alone[] = {{700, 1}}, among[] = {{700, 1}, {3, 1}, {1500, 1}, {7, 30}, {0, 1}};
+    check_same_rows(shape, among, 5, alone, 1);
+}
+END_TEST
+
+// ---- RoPE -----------------------------------------------------------------------------------------------------------
+
+static void slow_rope(const float *head, const float *gain, double epsilon, int position, const float *inv_freq, int d,
+                      double *out)
+{
+    double scale = 1, sum = 0;
+    for (int i = 0; i < d; i++)
+        sum += (double)head[i] * (double)head[i];
+    if (gain) scale = 1 / sqrt(sum / d + epsilon);
+    for (int i = 0; i < d / 2; i++) {
+        double x = (double)head[i] * scale * (gain ? (double)gain[i] : 1);
+        double y = (double)head[i + d / 2] * scale * (gain ? (double)gain[i + d / 2] : 1);
+        double angle = (double)position * (double)inv_freq[i];
+        out[i] = x * cos(angle) - y * sin(angle);
+        out[i + d / 2] = y * cos(angle) + x * sin(angle);
+    }
+}
+
+static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
+{
+    static const struct cut cuts[] = {{0, 3}, {40, 1}, {7, 12}};
+    struct bench b;
+    build(&b, (struct shape){d, n_kv_heads, group, fp8, 0}, cuts, 3);
+    for (int t = 0; t < b.batch.n_rows; t++) // the largest at the end: where an angle in f32 is off by 0.4%
+        b.position[t] = t < 3 ? t : 131071 - 3 * (b.batch.n_rows - 1 - t);
+    int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the lone row
+    if (fp8) b.qkv[broken] = INFINITY;
+    bring(&b);
+    float *inv_freq = mem_alloc_array((size_t)d / 2, sizeof *inv_freq), *gain[2];
+    for (int i = 0; i < d / 2; i++)
+        inv_freq[i] = powf(500000, -2.f * (float)i / (float)d);
+    float *inv_freq_device = to_device(inv_freq, (size_t)d / 2 * sizeof *inv_freq), *gain_device[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        gain[i] = random_floats((size_t)d, 2);
+        if (gains) gain_device[i] = to_device(gain[i], (size_t)d * sizeof **gain);
+    }
+    CUDA(launch_rope_append(b.stream, &b.kv, &b.on_device, LAYER, b.qkv_device, b.n_heads, gain_device[0],
+                            gain_device[1], 1e-5f, inv_freq_device));
+    CUDA(cudaStreamSynchronize(b.stream));
+    float *after = mem_alloc_array((size_t)b.batch.n_rows * (size_t)b.columns, sizeof *after);
+    CUDA(cudaMemcpy(after, b.qkv_device, (size_t)b.batch.n_rows * (size_t)b.columns * sizeof *after,
+                    cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(b.data, b.kv.data, b.kv_bytes, cudaMemcpyDeviceToHost));
+    if (fp8) CUDA(cudaMemcpy(b.scale, b.kv.scale, b.kv_scales * sizeof *b.scale, cudaMemcpyDeviceToHost));
+
+    double *head = mem_alloc_array((size_t)d, sizeof *head);
+    for (int s = 0; s < b.batch.n_seqs; s++)
+        for (int t = b.row_start[s]; t < b.row_start[s + 1]; t++)
+            for (int h = 0; h < b.n_heads + 2 * n_kv_heads; h++) {
+                const float *from = b.qkv + t * b.columns + h * d;
+                bool is_v = h >= b.n_heads + n_kv_heads, is_q = h < b.n_heads;
+                for (int i = 0; i < d; i++)
+                    head[i] = (double)from[i];
+                if (!is_v) slow_rope(from, gains ? gain[!is_q] : NULL, (double)1e-5f, b.position[t], inv_freq, d, head);
+                double most = 0;
+                for (int i = 0; i < d; i++)
+                    most = fmax(most, fabs(head[i]));
+                int kv_head = is_v ? h - b.n_heads - n_kv_heads : h - b.n_heads;
+                int entry = b.kv_len[s] + t - b.row_start[s];
+                double scale = is_q ? 1 : kv_scale(&b, s, entry, is_v, kv_head);
+                if (!is_q && from <= b.qkv + broken && b.qkv + broken < from + d && fp8) {
+                    ck_assert(isnan(scale));
+                    for (int i = 0; i < d; i++)
+                        ck_assert(kv_value(&b, s, entry, is_v, kv_head, i) == 0);
+                    continue;
+                }
+                if (!is_q && fp8) ck_assert_double_eq_tol(scale, most / 448, 1e-6 * most);
+                for (int i = 0; i < d; i++) {
+                    double x = is_q ? (double)after[t * b.columns + h * d + i]
+                                    : scale * kv_value(&b, s, entry, is_v, kv_head, i);
+                    // f32: sums of two products, sin and cos to 1e-7. bf16: half of 2^-7. e4m3: half of 2^-3, or of
+                    // the smallest step.
+                    double room = 4e-7 * most;
+                    if (!is_q) room += fp8 ? fmax(0x1p-4 * fabs(head[i]), 0x1p-10 * scale) : 0x1p-8 * fabs(head[i]);
+                    ck_assert_msg(fabs(x - head[i]) <= room * 1.001,
+                                  "D %d%s, row %d (position %d), head %d, dim %d: %.9g, expected %.9g", d,
+                                  fp8 ? ", fp8" : "", t, b.position[t], h, i, x, head[i]);
+                }
+            }
+    free(head);
+    free(after);
+    free(inv_freq);
+    CUDA(cudaFree(inv_freq_device));
+    for (int i = 0; i < 2; i++) {
+        free(gain[i]);
+        CUDA(cudaFree(gain_device[i]));
+    }
+    tear_down(&b);
+}
+
+START_TEST(rope_equals_the_slow_one)
+{
+    static const int sizes[] = {8, 16, 24, 64, 80, 128, 256};
+    for (int i = 0; i < 7; i++)
+        for (int fp8 = 0; fp8 < 2; fp8++)
+            for (int gains = 0; gains < 2; gains++)
+                check_rope(sizes[i], 1 + i % 2, 1 + i % 3, fp8, gains);
+}
+END_TEST
+
+// ---- importance -----------------------------------------------------------------------------------------------------
+
+static void slow_importance_of(const struct bench *b, float *maxima)
+{
+    int d = b->shape.head_size, reach = b->batch.probe_window / 2;
+    double *weight = mem_alloc_array((size_t)b->batch.max_blocks * KV_BLOCK_TOKENS, sizeof *weight);
+    for (int p = 0, s = 0; p < b->batch.n_probes; maxima += b->probe_keys[p++]) {
+        while (b->probe_row[p] >= b->row_start[s + 1])
+            s++;
+        for (int h = 0; h < b->n_heads; h++) {
+            const float *q = b->qkv + b->probe_row[p] * b->columns + h * d;
+            int n = b->probe_keys[p];
+            double sum = slow_weights(b, s, q, h / b->shape.group, 0, n, weight);
+            for (int j = 0; j < n; j++) {
+                double around = 0;
+                for (int i = j - reach; i <= j + reach; i++)
+                    around += i >= 0 && i < n ? weight[i] : 0;
+                maxima[j] = fmaxf(maxima[j], (float)(around / sum / b->batch.probe_window));
+            }
+        }
+    }
+    free(weight);
+}
+
+static void check_importance(struct shape shape, int window)
+{
+    static const struct cut cuts[] = {{0, 5}, {300, 1}, {299, 40}, {700, 1}};
+    struct bench b;
+    build(&b, shape, cuts, 4);
+    fill_cache(&b);
+    b.batch.probe_window = window;
+    // Two rows of one sequence, a prompt that ends before the row, one of a single key.
+    static const int rows[] = {4, 5, 6, 45, 46}, keys[] = {1, 301, 17, 339, 513};
+    b.batch.n_probes = 5;
+    for (int p = 0; p < 5; p++)
+        b.probe_row[p] = rows[p], b.probe_keys[p] = keys[p];
+    bring(&b);
+    size_t n = (size_t)ragged_probe_size(&b.batch);
+    float *expected = mem_alloc_array(n, sizeof *expected), *maxima = mem_alloc_array(n, sizeof *maxima);
+    for (size_t i = 0; i < n; i++) // of layers before
+        expected[i] = maxima[i] = i % 3 ? 0 : (float)random_below(100) / 5000;
+    slow_importance_of(&b, expected);
+    float *maxima_device = to_device(maxima, n * sizeof *maxima), *sums;
+    CUDA(cudaMalloc((void **)&sums, importance_sum_floats(5, b.n_heads) * sizeof *sums));
+    CUDA(launch_importance(b.stream, &b.kv, &b.on_device, LAYER, maxima_device, b.qkv_device, b.n_heads, sums));
+    CUDA(cudaStreamSynchronize(b.stream));
+    CUDA(cudaMemcpy(maxima, maxima_device, n * sizeof *maxima, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++)
+        ck_assert_msg(fabsf(maxima[i] - expected[i]) <= 1e-5f * expected[i] + 1e-12f,
+                      "D %d, group %d, window %d%s: %zu: %g, expected %g", shape.head_size, shape.group, window,
+                      shape.fp8 ? ", fp8" : "", i, (double)maxima[i], (double)expected[i]);
+    CUDA(cudaFree(sums));
+    CUDA(cudaFree(maxima_device));
+    free(expected);
+    free(maxima);
+    tear_down(&b);
+}
+
+START_TEST(importance_equals_the_slow_one)
+{
+    static const int windows[] = {1, 13, 601};
+    for (int i = 0; i < 3; i++) {
+        check_importance((struct shape){64, 2, 4, false, 0}, windows[i]);
+        check_importance((struct shape){24, 1, 19, true, 0}, windows[i]);
+        check_importance((struct shape){128, 1, 2, false, 0}, windows[i]);
+        check_importance((struct shape){256, 1, 1, true, 0}, windows[i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    int devices;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < 1) {
+        printf("no CUDA device\n");
+        return 77;
+    }
+    Suite *suite = suite_create("cuda_attention");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 0);
+    tcase_add_loop_test(all, attention_equals_the_slow_one, 0, 20);
+    tcase_add_test(all, long_lone_rows);
+    tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
+    tcase_add_test(all, rope_equals_the_slow_one);
+    tcase_add_test(all, importance_equals_the_slow_one);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK); // a device does not survive a fork
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
