@@ -28,7 +28,7 @@ static const struct option options[] = {
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts,
      .help = "JSON Lines of texts: \"text\", or \"prompt\" and the \"answer\" that may follow it (required)"},
     {.name = "dtype", .type = OPTION_STRING, .value = &o.dtype, .default_text = "auto",
-     .help = "types of weights, apart by commas: auto, f32, bf16, int8, int8-g128; each is compared with the first"},
+     .help = "types of weights, apart by commas: auto, f32, bf16, int8, int8-g128, fp8; each is compared with the first"},
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,

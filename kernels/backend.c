@@ -21,6 +21,7 @@ static const struct {
     [DTYPE_BF16] = {"bf16", 2},
     [DTYPE_INT8] = {"int8", 1},
     [DTYPE_INT8_G128] = {"int8-g128", 1},
+    [DTYPE_FP8] = {"fp8", 1},
 };
 
 size_t dtype_size_bytes(enum dtype dtype)
@@ -35,12 +36,26 @@ const char *dtype_name(enum dtype dtype)
 
 enum dtype dtype_of_activations(enum dtype dtype)
 {
-    return dtype == DTYPE_INT8 || dtype == DTYPE_INT8_G128 ? DTYPE_BF16 : dtype;
+    return dtype_size_bytes(dtype) == 1 ? DTYPE_BF16 : dtype;
 }
 
 size_t dtype_kv_bytes(enum dtype dtype, int head_size)
 {
-    return (size_t)head_size * dtype_size_bytes(dtype) + (dtype == DTYPE_INT8 ? sizeof(float) : 0);
+    return (size_t)head_size * dtype_size_bytes(dtype) + (dtype_size_bytes(dtype) == 1 ? sizeof(float) : 0);
+}
+
+float matrix_view_scale(const struct matrix_view *view, int64_t row)
+{
+    float scale = 1;
+    struct matrix_view all = {.data = view->scale, .dtype = view->scale_dtype};
+    if (view->scale) matrix_view_read(&all, 0, row * view->scale_stride, 1, &scale);
+    return scale;
+}
+
+static void read_e4m3(const uint8_t *from, int64_t count, float scale, float *out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = e4m3_to_f32(from[i]) * scale;
 }
 
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
@@ -49,6 +64,10 @@ void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t colum
     from += column * (int64_t)dtype_size_bytes(view->dtype);
     if (view->dtype == DTYPE_F32) {
         memcpy(out, from, (size_t)count * sizeof *out);
+        return;
+    }
+    if (view->dtype == DTYPE_FP8) {
+        read_e4m3((const uint8_t *)from, count, matrix_view_scale(view, row), out);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -63,7 +82,7 @@ void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t colum
 enum status backend_shape_check(const struct backend_shape *shape, enum dtype dtype)
 {
     if (dtype == DTYPE_F16)
-        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the backend computes in f32, bf16, int8 or int8-g128",
+        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the backend computes in f32, bf16, int8, int8-g128 or fp8",
                            dtype_name(dtype));
     if (shape->n_layers < 1 || shape->n_kv_heads < 1 || shape->n_heads < 1 || shape->n_heads % shape->n_kv_heads)
         return status_fail(STATUS_INVALID,
@@ -71,8 +90,9 @@ enum status backend_shape_check(const struct backend_shape *shape, enum dtype dt
                            shape->n_layers, shape->n_heads, shape->n_kv_heads);
     if (shape->head_size < 2 || shape->head_size % 2)
         return status_fail(STATUS_INVALID, "head size %d: must be even and at least 2", shape->head_size);
-    if (shape->kv_int8 && dtype == DTYPE_F32)
-        return status_fail(STATUS_UNSUPPORTED, "K and V in int8 need weights in bf16, int8 or int8-g128, not in f32");
+    if (backend_kv_bytes(shape) && dtype == DTYPE_F32)
+        return status_fail(STATUS_UNSUPPORTED, "K and V in %s need weights in bf16 or 8 bits, not in f32",
+                           dtype_name(shape->kv_dtype));
     if (shape->max_rows < 1 || shape->max_seqs < 1 || shape->max_context < 1 || shape->n_kv_blocks < 1)
         return status_fail(STATUS_INVALID,
                            "limits of %d rows, %d sequences, %d context, %d KV blocks: must be at least 1 each",

@@ -24,13 +24,15 @@
 
 // INT8: matrices as signed bytes with a scale per output, the rows they multiply as bytes with a scale per row made on
 // the fly. INT8_G128: both scales anew for every 128 of K. These two are ways to compute, not to store.
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_COUNT };
+// FP8: bytes that are e4m3fn numbers (sign, 4 bits of exponent, 3 of mantissa, up to 448, no infinities; arXiv
+// 2209.05433) times scales. As stored, see matrix_view; as computed, scales per output and per row as in INT8.
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
-const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128"
-// The type of activations and embedding tables in a backend of `dtype`, of K and V too unless they are int8: bf16 for
-// the int8 types.
+const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"
+// The type of activations and embedding tables in a backend of `dtype`, of K and V too unless they are bytes: bf16 for
+// the types of 8 bits.
 enum dtype dtype_of_activations(enum dtype dtype);
-// Bytes that the K or the V of one entry and KV head takes in `dtype`; in DTYPE_INT8 with its scale.
+// Bytes that the K or the V of one entry and KV head takes in `dtype`; in 8 bits with its scale.
 size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct comm;
@@ -38,17 +40,21 @@ struct backend; // a device context: threads or stream, scratch memory
 struct tensor;  // device memory [max_rows][columns], row-major
 struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
 
-// The type a tensor holds. ACTIVATION is what the backend's matrix products read: f32 in an f32 backend, bf16 in a
-// bf16 or int8 backend. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
+// The type a tensor holds. ACTIVATION is what the backend's matrix products read: f32 in an f32 backend, bf16 in
+// all others. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
 enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION };
 
 // Rows [0, rows) x columns [0, columns) of a row-major matrix that lies in host memory (usually a mapped file), as a
 // view: element (r, c) is at data + r * row_stride_bytes + c * size of dtype. Need not be aligned.
 struct matrix_view {
     const void *data;
-    enum dtype dtype;
+    enum dtype dtype; // F32, F16, BF16 or FP8
     int64_t rows, columns;
     int64_t row_stride_bytes;
+    // FP8: element (r, c) is its byte times scale number r * scale_stride. Lies as `data` does; NULL: all are 1.
+    const void *scale;
+    enum dtype scale_dtype; // F32, F16 or BF16
+    int scale_stride;       // 1: one for each row; 0: one for all
 };
 
 // Model shape as one rank sees it.
@@ -63,8 +69,15 @@ struct backend_shape {
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers; see also kv_create
     int host_rank;           // this rank among the host_ranks of its host: which of the host's devices it uses
     int host_ranks;          // 0: as 1
-    bool kv_int8;            // K and V as bytes, see rope_append; else as activations. Not in an f32 backend
+    enum dtype kv_dtype;     // INT8, FP8 (neither in an f32 backend): see rope_append; any other: as activations
+    bool fp8_as_stored;      // FP8 backend: a matrix without parts in FP8 is computed in bf16; else it is quantised
 };
+
+// Whether K and V are bytes with scales.
+static inline bool backend_kv_bytes(const struct backend_shape *shape)
+{
+    return shape->kv_dtype == DTYPE_INT8 || shape->kv_dtype == DTYPE_FP8;
+}
 
 // How a matrix product ends.
 enum linear_mode {
@@ -118,21 +131,22 @@ struct backend_ops {
     enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                           const struct weight *bias, enum linear_mode mode, int rows);
     // qkv F32 [T, (H + 2 Hkv) D]: RMS-norms each q and k head (gains may be NULL: none), rotates q and k by position,
-    // writes q back in place and k, v to the cache of `layer`. With kv_int8 each head's k, and each head's v, becomes
-    // D signed bytes times an f32 scale of their own, as QUANTISE_MOST in convert.h says; one that is not finite gets
-    // the scale NaN. So an entry depends on its own row alone. Before that q and k are turned by a Hadamard matrix
-    // (arXiv 2404.00456): blocks of B dims, the largest power of two that divides D, times 1 / sqrt(B). That leaves
-    // q . k as it is, and spreads the few dims of K that are many times larger than the rest over all of a block.
+    // writes q back in place and k, v to the cache of `layer`. With kv_dtype INT8 or FP8 each head's k, and each head's
+    // v, becomes D bytes times an f32 scale of their own, as QUANTISE_MOST in convert.h says; one that is not finite
+    // gets the scale NaN. So an entry depends on its own row alone. In INT8 q and k are turned before by a Hadamard
+    // matrix (arXiv 2404.00456): blocks of B dims, the largest power of two that divides D, times 1 / sqrt(B). That
+    // leaves q . k as it is, and spreads the few dims of K that are many times larger than the rest over all of a
+    // block. FP8 has exponents for those.
     enum status (*rope_append)(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon);
     // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over its sequence's cache. Both of
     // its products read what matrix products read: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
     // the softmax f32. The weights are rounded as 2^(score log2(e) - M) with M an integer near the row's largest
     // exponent, before the division by their unrounded sum: so any integer M gives the same rounding.
-    // With kv_int8 the products read bytes of K and V, which bf16 holds exactly: a score is (q . bytes) times the
-    // scale of k_e, and a weight takes the scale of v_e into itself before it is rounded (the sum does not).
-    // Probe rows also raise the probe maxima: softmax over the first probe_keys keys alone, averaged over the window
-    // (zeros outside, divisor always the window), maximum over this rank's heads and the layers so far.
+    // With K and V in INT8 or FP8 the products read their bytes, which bf16 holds exactly: a score is (q . bytes) times
+    // the scale of k_e, and a weight takes the scale of v_e into itself before it is rounded (the sum does not). Probe
+    // rows also raise the probe maxima: softmax over the first probe_keys keys alone, averaged over the window (zeros
+    // outside, divisor always the window), maximum over this rank's heads and the layers so far.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
     // The probe maxima so far, F32 [1, sum of probe_keys], in the backend's memory (as tensor_data); NULL without
     // probes.
@@ -180,8 +194,8 @@ struct backend {
     const struct backend_ops *ops; // first member of every implementation's own struct
 };
 
-// `dtype` is the type of weights as computed with: f32, bf16, int8 or int8-g128. `threads` 0 means all the process may
-// use.
+// `dtype` is the type of weights as computed with: f32, bf16, int8, int8-g128 or fp8. `threads` 0 means all the process
+// may use. The CPU backend reads views in FP8, but neither multiplies nor keeps K and V in it.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 16-bit float formats of weights and KV entries, and reading any of them out of a matrix_view as f32.
+// The 16-bit and 8-bit float formats of weights and KV entries, and reading any of them out of a matrix_view as f32.
 // Used by every CPU-side backend; nothing here depends on the instruction set.
 #pragma once
 
@@ -44,11 +44,35 @@ static inline float f16_to_f32(uint16_t half)
     return f32_from_bits(sign | f32_bits(f32_from_bits(rest << 13) * 0x1p112f));
 }
 
-// Quantisation to signed bytes: x ~ q * scale, symmetric, scale = the largest magnitude / QUANTISE_MOST, q rounded to
-// the nearest (ties to even). Values below QUANTISE_LEAST become zeros, so that 1 / scale is a number.
+// e4m3fn: value 2^(exponent - 7) * 1.mantissa, below 2^-6 steps of 2^-9; 0x7f and 0xff are NaN. Without branches, so
+// that loops over it become vectors; and without f32 subnormals on the way, which processors are slow at.
+static inline float e4m3_to_f32(uint8_t code)
+{
+    uint32_t sign = (uint32_t)(code & 0x80) << 24, rest = code & 0x7f;
+    uint32_t small = f32_bits((float)(int32_t)rest * 0x1p-9f), normal = (rest << 20) + (120u << 23);
+    return f32_from_bits(sign | (rest < 8 ? small : rest < 0x7f ? normal : 0x7fc00000));
+}
+
+// Rounds to nearest, ties to even; beyond 448, infinities too, it is 448. NaN stays NaN.
+static inline uint8_t e4m3_from_f32(float value)
+{
+    uint32_t bits = f32_bits(value), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
+    uint32_t small = f32_bits(f32_from_bits(rest) + 0x1p14f) - f32_bits(0x1p14f); // an f32 there has steps of 2^-9
+    uint32_t normal = ((rest + 0x7ffff + (rest >> 20 & 1)) >> 20) - (120u << 3);
+    uint32_t code = rest < f32_bits(0x1p-6f) ? small : rest < f32_bits(448) ? normal : 0x7e;
+    return (uint8_t)(sign | (rest > 0x7f800000 ? 0x7f : code));
+}
+
+// Quantisation to bytes: x ~ q * scale, symmetric. To integers: scale = the largest magnitude / QUANTISE_MOST, q
+// rounded to the nearest (ties to even). To e4m3: scale = the largest magnitude / E4M3_MOST, q as e4m3_from_f32 rounds
+// it. x / scale is computed as x * (the most / the largest), in f32. Where the largest is below QUANTISE_LEAST all
+// become zeros, so that 1 / scale is a number.
 #define QUANTISE_MOST  127.f
+#define E4M3_MOST      448.f
 #define QUANTISE_LEAST 0x1p-100f
 enum { QUANTISE_GROUP = 128 }; // of K that share a scale in DTYPE_INT8_G128
 
 // out[0..count) = elements (row, column..column + count) of the view. The view need not be aligned.
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out);
+// What the bytes of a row of an FP8 view are to be multiplied by.
+float matrix_view_scale(const struct matrix_view *view, int64_t row);

@@ -179,11 +179,87 @@ static void refuse_what_is_not_built(struct reader *r)
         fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
     if (read_bool(r, "mlp_bias", false))
         fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
-    if (get(r, "quantization_config"))
-        fail(r, STATUS_UNSUPPORTED, "quantization_config",
-             "is set: quantised checkpoints are not supported, only F32, F16 and BF16");
     if (read_real(r, "partial_rotary_factor", 0, 1, 1) != 1)
         fail(r, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
+}
+
+// ---- quantised checkpoints ----
+
+static const char readable[] =
+    "FP8 weights (e4m3 with one scale for a matrix or for each output) as compressed-tensors, "
+    "fp8 or fbgemm_fp8 store them";
+
+static void expect(struct reader *r, const char *key, const char *value, const char *a, const char *b)
+{
+    if (r->status == STATUS_OK && (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0)))
+        fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing", readable);
+}
+
+// How the weights of a group of compressed-tensors are stored. Groups say for which matrices, by classes and patterns;
+// and what its tensors are says it of each matrix, which is what the loader goes by.
+static void read_group(struct reader *r, const json_t *group)
+{
+    r->object = json_object_get(group, "weights");
+    if (!json_is_object(r->object)) {
+        fail(r, STATUS_UNSUPPORTED, "weights", "is %s: this program reads %s",
+             r->object ? json_type_name(r->object) : "missing", readable);
+        return;
+    }
+    expect(r, "weights.type", read_string(r, "type"), "float", "float");
+    expect(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
+    int bits = read_int(r, "num_bits", 1, 64, 0);
+    if (r->status == STATUS_OK && (bits != 8 || !read_bool(r, "symmetric", true)))
+        fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
+             read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
+}
+
+static void read_compressed_tensors(struct reader *r)
+{
+    const json_t *groups = get(r, "config_groups"), *rotations = get(r, "transform_config");
+    const char *name, *prefix = r->prefix;
+    json_t *group;
+    expect(r, "format", read_string(r, "format"), "float-quantized", "naive-quantized");
+    if (r->status == STATUS_OK && (!json_is_object(groups) || !json_object_size(groups)))
+        fail(r, STATUS_DATA, "config_groups", "must be an object of one group or more");
+    if (r->status == STATUS_OK && json_object_size(rotations))
+        fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
+    json_object_foreach((json_t *)groups, name, group)
+    {
+        char *full = mem_format("%sconfig_groups.%.40s.", prefix, name);
+        r->prefix = full;
+        if (r->status == STATUS_OK) read_group(r, group);
+        free(full);
+    }
+}
+
+// What a file says of activations is not read. Theirs is a scale from calibration (activation_scheme static), or one
+// for each row with a bound (activation_scale_ub), against outliers; here each row gets the scale that its own largest
+// value calls for: nothing is cut off, and no row depends on another.
+static void read_quantisation(struct reader *r, struct model_config *c)
+{
+    const char *key = get(r, "compression_config") ? "compression_config" : "quantization_config"; // old, new
+    const json_t *object = get(r, key);
+    if (!object) return;
+    if (!json_is_object(object)) {
+        fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
+        return;
+    }
+    char *prefix = mem_format("%s.", key);
+    struct reader q = {.path = r->path, .prefix = prefix, .object = object};
+    const char *method = read_string(&q, "quant_method");
+    if (!method && get(&q, "config_groups")) method = "compressed-tensors";
+    if (method && strcmp(method, "compressed-tensors") == 0) {
+        read_compressed_tensors(&q);
+    } else if (method && strcmp(method, "fp8") == 0) {
+        expect(&q, "activation_scheme", read_string(&q, "activation_scheme"), "static", "dynamic");
+        if (get(&q, "weight_block_size"))
+            fail(&q, STATUS_UNSUPPORTED, "weight_block_size", "is set: this program reads %s", readable);
+    } else {
+        expect(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
+    }
+    free(prefix);
+    r->status = q.status;
+    c->fp8 = true;
 }
 
 // Old files: rope_theta beside rope_scaling {type or rope_type, ...}. New ones: rope_parameters with all of it.
@@ -309,6 +385,7 @@ static enum status read_config(const char *path, struct model_config *c)
         fail(&r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
              c->head_size, MAX_HEAD_SIZE);
 
+    read_quantisation(&r, c);
     read_rope(&r, c);
     read_window(&r, family, c);
     read_special_ids(&r, family->default_bos < c->vocab_size ? family->default_bos : -1, family->default_eos, c);

@@ -24,6 +24,7 @@ struct model_config {
     bool qkv_bias; // Qwen2, or attention_bias
     bool o_bias;   // attention_bias
     bool qk_norm;  // Qwen3
+    bool fp8;      // quantization_config: matrices are stored in FP8 with scales, but for those that are not
     double rope_theta;
     bool rope_llama3; // rope_scaling of type llama3
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;

@@ -255,38 +255,38 @@ static enum status check_options(const struct model_options *o, const struct mod
     return STATUS_OK;
 }
 
-static enum status choose_dtype(const char *name, const struct safetensors *st, struct model *m)
+static enum status choose_dtype(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     enum dtype stored;
     TRY(model_stored_dtype(&m->config, st, &stored));
-    if (strcmp(name, "auto") == 0)
-        m->dtype = stored == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
-    else if (strcmp(name, "f32") == 0)
-        m->dtype = DTYPE_F32;
-    else if (strcmp(name, "bf16") == 0)
-        m->dtype = DTYPE_BF16;
-    else if (strcmp(name, "int8") == 0)
-        m->dtype = DTYPE_INT8;
-    else if (strcmp(name, "int8-g128") == 0)
-        m->dtype = DTYPE_INT8_G128;
-    else
-        return status_fail(STATUS_INVALID, "dtype %s: must be auto, f32, bf16, int8 or int8-g128", name);
-    return STATUS_OK;
+    if (strcmp(o->dtype, "auto") == 0) {
+        m->dtype = stored == DTYPE_FP8 || stored == DTYPE_F32 ? stored : DTYPE_BF16;
+        return STATUS_OK;
+    }
+    for (int d = 0; d < DTYPE_COUNT; d++)
+        if (d != DTYPE_F16 && strcmp(o->dtype, dtype_name((enum dtype)d)) == 0) {
+            m->dtype = (enum dtype)d;
+            return STATUS_OK;
+        }
+    return status_fail(STATUS_INVALID, "dtype %s: must be one of " MODEL_DTYPES, o->dtype);
 }
 
 static enum status choose_kv_dtype(const char *name, struct model *m)
 {
     m->kv_dtype = dtype_of_activations(m->dtype);
     if (!name || strcmp(name, "auto") == 0) return STATUS_OK;
-    if (strcmp(name, "bf16") != 0 && strcmp(name, "int8") != 0)
-        return status_fail(STATUS_INVALID, "kv-dtype %s: must be auto, bf16 or int8", name);
-    if (m->dtype == DTYPE_F32)
-        return status_fail(STATUS_INVALID,
-                           "kv-dtype %s: a model computed in f32 keeps K and V in f32: take kv-dtype auto, or dtype "
-                           "bf16, int8 or int8-g128",
-                           name);
-    if (strcmp(name, "int8") == 0) m->kv_dtype = DTYPE_INT8;
-    return STATUS_OK;
+    static const enum dtype choices[] = {DTYPE_BF16, DTYPE_INT8, DTYPE_FP8};
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        if (strcmp(name, dtype_name(choices[i])) != 0) continue;
+        if (m->dtype == DTYPE_F32)
+            return status_fail(STATUS_INVALID,
+                               "kv-dtype %s: a model computed in f32 keeps K and V in f32: take kv-dtype auto, or a "
+                               "dtype of 16 or 8 bits",
+                               name);
+        m->kv_dtype = choices[i];
+        return STATUS_OK;
+    }
+    return status_fail(STATUS_INVALID, "kv-dtype %s: must be one of " MODEL_KV_DTYPES, name);
 }
 
 // Sizes of the batch and of the KV cache.
@@ -318,7 +318,7 @@ static enum status plan(const struct model_options *o, struct model *m)
                                       .n_kv_blocks = (int)blocks,
                                       .host_rank = o->host_rank,
                                       .host_ranks = o->host_ranks,
-                                      .kv_int8 = m->kv_dtype == DTYPE_INT8};
+                                      .kv_dtype = m->kv_dtype};
     return STATUS_OK;
 }
 
@@ -374,6 +374,10 @@ static enum status open_backend(const struct model_options *options, struct mode
     model_config_inv_freq(&m->config, inv_freq);
     m->shape.inv_freq = inv_freq;
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
+    if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
+        m->dtype = DTYPE_BF16; // not every backend, nor every GPU, multiplies in FP8
+        status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
+    }
     m->shape.inv_freq = NULL; // the backend has its copy
     free(inv_freq);
     size_t total;
@@ -404,9 +408,11 @@ enum status model_lay_out(const struct model_options *options, const struct safe
 {
     TRY(check_options(options, &m->config));
     TRY(split(options, m));
-    TRY(choose_dtype(options->dtype, st, m));
+    TRY(choose_dtype(options, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
-    return plan(options, m);
+    TRY(plan(options, m));
+    m->shape.fp8_as_stored = st && m->config.fp8; // what its publisher left in 16 bits stays so
+    return STATUS_OK;
 }
 
 static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)

@@ -83,7 +83,8 @@ struct tensor_need {
 enum { MODEL_TENSORS_MAX = 16 };
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]); // how many
 
-// The dtype that "auto" stands for: that of the checkpoint's embedding table; bf16 where there is none (st NULL).
+// The dtype of a checkpoint: FP8 if config.json says so, else that of its embedding table; bf16 where there is none (st
+// NULL).
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
 // Fills m->embedding .. m->head from the mapped files, reading this rank's rows and columns only; from dummy.h where

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tensors a checkpoint must have, in which shapes, and which part of each is this rank's (arXiv 1909.08053):
 // q, k, v, gate, up, embedding and head are cut by rows (outputs), o and down by columns (inputs), norms are whole.
-#include <stdarg.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "kernels/convert.h"
 #include "model/dummy.h"
 #include "model/llama.h"
 #include "model/safetensors.h"
@@ -22,17 +23,54 @@ struct loader {
 
 // ---- views ----
 
-static enum status dtype_parse(const struct safetensors_tensor *t, enum dtype *dtype_p)
+// A matrix may be in FP8, too.
+static enum status dtype_parse(const struct safetensors_tensor *t, bool matrix, enum dtype *dtype_p)
 {
-    if (strcmp(t->dtype, "F32") == 0)
-        *dtype_p = DTYPE_F32;
-    else if (strcmp(t->dtype, "F16") == 0)
-        *dtype_p = DTYPE_F16;
-    else if (strcmp(t->dtype, "BF16") == 0)
-        *dtype_p = DTYPE_BF16;
-    else
-        return status_fail(STATUS_UNSUPPORTED, "%s: tensor %s is %.20s: must be F32, F16 or BF16", t->file, t->name,
-                           t->dtype);
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } types[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}, {"F8_E4M3", DTYPE_FP8}};
+    for (int i = 0; i < (matrix ? 4 : 3); i++)
+        if (strcmp(t->dtype, types[i].name) == 0) {
+            *dtype_p = types[i].dtype;
+            return STATUS_OK;
+        }
+    return status_fail(STATUS_UNSUPPORTED, "%s: tensor %s is %.20s: must be F32, F16%s", t->file, t->name, t->dtype,
+                       matrix ? ", BF16 or F8_E4M3" : " or BF16");
+}
+
+static void use(struct loader *in, const struct safetensors_tensor *t)
+{
+    in->used[t - safetensors_at(in->st, 0)] = true;
+}
+
+// The scales of an FP8 matrix lie beside it: one for all of it, [] or [1], or one for each output, [rows] or [rows, 1].
+static enum status find_scales(struct loader *in, const struct safetensors_tensor *t, struct matrix_view *view)
+{
+    char name[136], shape[SAFETENSORS_SHAPE_TEXT];
+    snprintf(name, sizeof name, "%.127s_scale", t->name);
+    if (!in->m->config.fp8)
+        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but config.json has no quantization_config", t->file,
+                           t->name);
+    const struct safetensors_tensor *scale = safetensors_find(in->st, name);
+    if (!scale)
+        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but there is no tensor %s", t->file, t->name, name);
+    TRY(dtype_parse(scale, false, &view->scale_dtype));
+    int64_t n = scale->n_dims ? scale->shape[0] : 1;
+    if (scale->n_dims > 2 || (scale->n_dims == 2 && scale->shape[1] != 1) || (n != 1 && n != view->rows))
+        return status_fail(STATUS_DATA,
+                           "%s: tensor %s has shape %s: must be [1], one scale for the matrix, or [%lld, 1], one for "
+                           "each output",
+                           scale->file, name, safetensors_shape_text(scale, shape), (long long)view->rows);
+    view->scale = scale->data;
+    view->scale_stride = n > 1;
+    for (int64_t i = 0; i < n; i++) {
+        float value = matrix_view_scale(view, i);
+        if (!(value > 0 && value <= FLT_MAX))
+            return status_fail(STATUS_DATA, "%s: tensor %s: scale %lld is %g: must be a positive number", scale->file,
+                               name, (long long)i, (double)value);
+    }
+    use(in, scale);
     return STATUS_OK;
 }
 
@@ -51,20 +89,22 @@ static enum status whole(struct loader *in, const char *name, int64_t rows, int6
     if (t->n_dims != wanted.n_dims || t->shape[0] != wanted.shape[0] || (rows && t->shape[1] != columns))
         return status_fail(STATUS_DATA, "%s: tensor %s has shape %s, but config.json calls for %s", t->file, full,
                            safetensors_shape_text(t, actual), safetensors_shape_text(&wanted, expected));
-    enum dtype dtype;
-    TRY(dtype_parse(t, &dtype));
-    in->used[t - safetensors_at(in->st, 0)] = true;
+    enum dtype dtype = DTYPE_F32;
+    TRY(dtype_parse(t, rows > 0, &dtype));
+    use(in, t);
     *view = (struct matrix_view){.data = t->data,
                                  .dtype = dtype,
                                  .rows = rows ? rows : 1,
                                  .columns = columns,
                                  .row_stride_bytes = columns * (int64_t)dtype_size_bytes(dtype)};
-    return STATUS_OK;
+    return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
 static void count(struct loader *in, const struct matrix_view *view)
 {
+    size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     in->m->weight_bytes += (size_t)view->rows * (size_t)view->columns * dtype_size_bytes(view->dtype);
+    in->m->weight_bytes += scales * dtype_size_bytes(view->scale_dtype);
 }
 
 // Rows [first, first + n) of [rows, columns].
@@ -73,6 +113,8 @@ static enum status rows_of(struct loader *in, const char *name, int64_t rows, in
 {
     TRY(whole(in, name, rows, columns, view));
     view->data = (const char *)view->data + first * view->row_stride_bytes;
+    if (view->scale_stride)
+        view->scale = (const char *)view->scale + first * (int64_t)dtype_size_bytes(view->scale_dtype);
     view->rows = n;
     count(in, view);
     return STATUS_OK;
@@ -209,6 +251,17 @@ static enum status load_vocabulary(struct loader *in)
     return STATUS_OK;
 }
 
+// Scales of activations, K and V from calibration. None is needed: see model/config.c and rope_append.
+static bool is_calibration(const struct model_config *c, const char *name)
+{
+    static const char *const endings[] = {".input_scale", ".output_scale", ".q_scale",
+                                          ".k_scale",     ".v_scale",      ".kv_scale"};
+    const char *ending = strrchr(name, '.');
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
+        if (c->fp8 && ending && strcmp(ending, endings[i]) == 0) return true;
+    return false;
+}
+
 // A tensor that config.json does not explain would be left out of the computation: a bias, a norm, a layer.
 static enum status check_all_used(const struct loader *in)
 {
@@ -216,7 +269,8 @@ static enum status check_all_used(const struct loader *in)
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq"); // old files store what rope_theta implies
-        if (in->used[i] || inv_freq || (c->tied_embeddings && strcmp(t->name, "lm_head.weight") == 0)) continue;
+        if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
+        if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // its scale, too
         return status_fail(STATUS_DATA,
                            "%s: tensor %s does not belong to a %s of %d layers as config.json describes it", t->file,
                            t->name, c->architecture, c->n_layers);
@@ -246,14 +300,14 @@ static enum status load_all(struct loader *in)
 
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p)
 {
-    if (!st) {
-        *dtype_p = DTYPE_BF16;
+    if (config->fp8 || !st) {
+        *dtype_p = config->fp8 ? DTYPE_FP8 : DTYPE_BF16;
         return STATUS_OK;
     }
     const char *name = embedding_name(config, st);
     const struct safetensors_tensor *t = safetensors_find(st, name);
     if (!t) return status_fail(STATUS_DATA, "no tensor %s", name);
-    return dtype_parse(t, dtype_p);
+    return dtype_parse(t, true, dtype_p);
 }
 
 enum status model_load_weights(struct model *m, const struct safetensors *st)

@@ -17,16 +17,18 @@ struct model;
 
 // What the options backend, dtype and kv_dtype may be, as choices of a command line.
 #define MODEL_BACKENDS  "auto|cpu|cuda|reference"
-#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128"
-#define MODEL_KV_DTYPES "auto|bf16|int8"
+#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128|fp8"
+#define MODEL_KV_DTYPES "auto|bf16|int8|fp8"
 
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
     bool dummy;           // no checkpoint: weights are made up for the shape, see dummy.h. For measurements
     const char *backend;  // "auto" (cuda where there is a GPU, else cpu), "cpu", "cuda", "reference"
-    const char *dtype;    // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16), "f32", "bf16",
-                          // "int8", "int8-g128" (kernels/backend.h)
-    const char *kv_dtype; // of K and V: "auto" or NULL (as the activations), "bf16", "int8" (both not with f32 weights)
+    const char *dtype;    // "auto" (the checkpoint's: f32 stays f32, f16 and bf16 become bf16, fp8 stays fp8 where
+                          // the backend computes in it, else bf16), "f32", "bf16", "int8", "int8-g128", "fp8"
+                          // (kernels/backend.h)
+    const char *kv_dtype; // of K and V: "auto" or NULL (as the activations), "bf16", "int8", "fp8" (none of these with
+                          // f32 weights)
     int threads;          // per rank, 0: all the process may use
     int max_rows;         // token budget of one pass
     int max_seqs;

@@ -5,8 +5,9 @@
 // - Ahead of a request is what the nodes have been handed and, of what waits, the less of what goes before it by
 //   priority and what is due before it: bins are filled by both (core_bins.c). Nodes take what waits as they come free,
 //   so that they fill up to one level, like vessels that are connected.
-// - Decodes beside a prefill, prompts that come later and the pairs of prompts that share a pass are not in it: an
-//   estimate is low rather than high, and nobody is refused for what may not happen.
+// - Every pass has a row for each sequence that decodes. That prompts wait for decodes longer than that, to keep them
+//   from stalling, and for prompts that come later, is not in it: an estimate is low rather than high, and nobody is
+//   refused for what may not happen.
 // - Nothing is estimated unless the costs of all nodes of a pool are known.
 #include "router/core_state.h"
 
@@ -38,7 +39,13 @@ bool core_costs_known(const struct core *c, enum node_role role, int64_t rows)
 static double work_us(const struct core_node *node, double rows, double pairs)
 {
     if (rows <= 0) return 0;
-    return fmax(1, cost_pass_us(&node->cost, ceil(rows / node->hello.token_budget), rows, pairs));
+    double passes = ceil(rows / node->hello.token_budget), decodes = node->requests.count - node->in_bins;
+    if (decodes > 0) {
+        double entries = (double)(node->kv_blocks * node->hello.block_tokens) / node->requests.count;
+        rows += passes * decodes;
+        pairs += passes * decodes * entries;
+    }
+    return fmax(1, cost_pass_us(&node->cost, passes, rows, pairs));
 }
 
 double core_node_finish_us(const struct core_node *node, int64_t rows, int64_t cached)

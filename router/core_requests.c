@@ -126,6 +126,7 @@ static void settle_bin(struct request *r)
 {
     struct core_bin *bin = r->bin;
     if (!bin) return;
+    r->node->in_bins--;
     r->node->bin_tokens -= r->bin_tokens;
     r->node->bin_pairs -= r->bin_pairs;
     r->bin = NULL;
@@ -180,6 +181,7 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     r->bin_pairs = cost_pairs(rows, core_request_rows(r) - rows);
     r->bins_before = node->bins_out;
     bin->open++;
+    node->in_bins++;
     node->bin_tokens += rows;
     node->bin_pairs += r->bin_pairs;
     node->kv_blocks += r->kv_blocks;

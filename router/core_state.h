@@ -29,6 +29,7 @@ struct core_node {
     int kv_blocks_free;           // as its last heartbeat told
     struct request_list requests; // on it
     int bins;                     // outstanding
+    int in_bins;                  // of its requests, those of which one waits
     int64_t bins_out;             // handed to it in all
     double stay;                  // bins that it is handed while a request is on it, on average
     int64_t bin_tokens;           // in them, still to be computed;

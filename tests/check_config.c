@@ -243,6 +243,65 @@ START_TEST(architecture_may_be_named_by_model_type_alone)
 }
 END_TEST
 
+#define WEIGHTS(members)                                                                                               \
+    "\"config_groups\":{\"group_0\":{\"targets\":[\"Linear\"],\"input_activations\":null,\"weights\":{" members "}}}"
+#define CHANNEL    "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
+#define COMPRESSED ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\","
+
+START_TEST(fp8_checkpoints_say_so_in_three_ways)
+{
+    const char *const texts[] = {
+        COMPRESSED "\"ignore\":[\"lm_head\"],\"kv_cache_scheme\":null," WEIGHTS(CHANNEL) "}",
+        COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"tensor\",\"symmetric\":true") "}",
+        ",\"compression_config\":{\"format\":\"naive-quantized\"," WEIGHTS(CHANNEL) "}",
+        ",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"static\"}",
+        ",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"ignored_layers\":[]}",
+        ",\"quantization_config\":{\"quant_method\":\"fbgemm_fp8\",\"activation_scale_ub\":1200.0,"
+        "\"modules_to_not_convert\":[\"lm_head\"]}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        char *text = mem_format("%s%s}", LLAMA, texts[i]);
+        ck_assert(read_both(text, NULL).fp8);
+        free(text);
+    }
+    ck_assert(!read_both(LLAMA "}", NULL).fp8);
+    ck_assert(!read_both(LLAMA ",\"quantization_config\":null}", NULL).fp8);
+}
+END_TEST
+
+START_TEST(other_quantisations_are_refused_with_what_can_be_read)
+{
+#define REFUSE(text, sentence) refuse(LLAMA text "}", STATUS_UNSUPPORTED, sentence)
+    static const char what[] = "this program reads FP8 weights (e4m3 with one scale for a matrix or for each output)";
+    REFUSE(",\"quantization_config\":{\"bits\":4}", "quantization_config.quant_method is missing");
+    REFUSE(",\"quantization_config\":{\"bits\":4}", what);
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}",
+           "quant_method is gptq: this program reads");
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quant_method is awq: this program reads");
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
+           "\"weight_block_size\":[128,128]}",
+           "weight_block_size is set: this program reads");
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\"}", "activation_scheme is missing: this program reads");
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"," WEIGHTS(
+               "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\"") "}",
+           "quantization_config.format is pack-quantized: this program reads");
+    REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"") "}",
+           "config_groups.group_0.weights.type is int: this program reads");
+    REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\"") "}",
+           "config_groups.group_0.weights.strategy is block: this program reads");
+    REFUSE(COMPRESSED WEIGHTS("\"num_bits\":4,\"type\":\"float\",\"strategy\":\"tensor\"") "}", "are of 4 bits");
+    REFUSE(COMPRESSED WEIGHTS(CHANNEL ",\"symmetric\":false") "}", "not symmetric");
+    REFUSE(COMPRESSED "\"config_groups\":{\"group_0\":{\"weights\":null}}}", "config_groups.group_0.weights is null");
+    REFUSE(COMPRESSED "\"transform_config\":{\"config_groups\":{}}," WEIGHTS(CHANNEL) "}", "transform_config is set");
+    refuse(LLAMA COMPRESSED "\"config_groups\":{}}}", STATUS_DATA, "config_groups must be an object of one group");
+    refuse(LLAMA COMPRESSED "\"config_groups\":{\"a\":3}}}", STATUS_UNSUPPORTED, "config_groups.a.weights is missing");
+    refuse(LLAMA ",\"quantization_config\":7}", STATUS_DATA, "quantization_config is an integer: must be an object");
+    refuse(LLAMA ",\"quantization_config\":{\"quant_method\":3}}", STATUS_DATA,
+           "quant_method is an integer: must be a");
+#undef REFUSE
+}
+END_TEST
+
 START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
 {
     refuse(NULL, STATUS_NOT_FOUND, "No such file");
@@ -281,7 +340,6 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
     refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
-    refuse(LLAMA ",\"quantization_config\":{\"bits\":4}}", STATUS_UNSUPPORTED, "quantised");
     refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", STATUS_UNSUPPORTED,
            "rope_scaling.rope_type is linear: only default and llama3");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_UNSUPPORTED, "is yarn");
@@ -326,6 +384,8 @@ int main(void)
     tcase_add_test(tests, qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size);
     tcase_add_test(tests, end_tokens_are_those_of_both_files);
     tcase_add_test(tests, architecture_may_be_named_by_model_type_alone);
+    tcase_add_test(tests, fp8_checkpoints_say_so_in_three_ways);
+    tcase_add_test(tests, other_quantisations_are_refused_with_what_can_be_read);
     tcase_add_test(tests, wrong_files_are_refused_with_the_key_and_what_is_allowed);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

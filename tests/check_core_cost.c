@@ -339,6 +339,22 @@ START_TEST(a_bin_goes_to_the_group_that_is_done_with_it_first)
 }
 END_TEST
 
+// Else the one that is a little faster would get all.
+START_TEST(decodes_make_a_group_slower)
+{
+    const struct truth faster = {1000, 100, 0}, slower = {1000, 103, 0};
+    struct fake_node *a = node_of(NODE_WORKER, "a", &faster), *b = node_of(NODE_WORKER, "b", &slower);
+    int n_a = 0;
+    for (int i = 0; i < 20; i++) {
+        struct client *client = send(100, PREFILL_OFF); // 11 ms or 11.3, and 0.1 for each decode
+        struct fake_node *on = fake_node_has(a, client) ? a : b;
+        fake_node_step(&f, on, client, 0, 1, -1);
+        n_a += on == a;
+    }
+    ck_assert(n_a >= 11 && n_a <= 13 && a->n_requests + b->n_requests == 20);
+}
+END_TEST
+
 START_TEST(a_prefix_is_not_waited_for_where_it_spares_nothing)
 {
     const struct truth fast = {100, 10, 0}, slow = {100, 100, 0};
@@ -431,6 +447,7 @@ int main(void)
     tcase_add_test(tcase, who_cannot_meet_its_deadline_any_more_goes_before_nobody);
     tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_for_the_request);
     tcase_add_test(tcase, a_bin_goes_to_the_group_that_is_done_with_it_first);
+    tcase_add_test(tcase, decodes_make_a_group_slower);
     tcase_add_test(tcase, a_prefix_is_not_waited_for_where_it_spares_nothing);
     tcase_add_test(tcase, a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_it);
     tcase_add_test(tcase, a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node);

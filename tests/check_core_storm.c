@@ -60,7 +60,7 @@ static void check_node(const struct core_node *node)
     }
     ck_cheap(count == node->requests.count);
     ck_cheap(n_bins == node->bins);
-    ck_cheap(open == in_bins);
+    ck_cheap(open == in_bins && in_bins == node->in_bins);
     ck_cheap(bin_tokens == node->bin_tokens && !(bin_pairs < node->bin_pairs) && !(bin_pairs > node->bin_pairs));
     ck_cheap(kv_blocks == node->kv_blocks);
     ck_cheap(node->bins <= f.options.bins_ahead);

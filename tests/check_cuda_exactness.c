@@ -10,10 +10,12 @@
 
 enum { SEQUENCES = 3, LENGTH = 340, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
-// Head size, query heads of a KV head, KV heads.
+// Head size, query heads of a KV head, KV heads, what K and V are kept in.
 static const struct form {
     int d, group, n_kv_heads;
-} forms[] = {{64, 4, 2}, {128, 8, 1}, {8, 1, 3}, {80, 3, 1}, {24, 3, 1}};
+    enum dtype kv_dtype;
+} forms[] = {{64, 4, 2, DTYPE_BF16}, {128, 8, 1, DTYPE_BF16}, {8, 1, 3, DTYPE_BF16}, {80, 3, 1, DTYPE_BF16},
+             {24, 3, 1, DTYPE_BF16}, {64, 4, 1, DTYPE_FP8},   {128, 2, 1, DTYPE_FP8}};
 enum { FORMS = sizeof forms / sizeof forms[0] };
 
 static struct device {
@@ -37,7 +39,8 @@ static void device_open(const struct form *form)
                                   .max_rows = SEQUENCES * LENGTH,
                                   .max_seqs = SEQUENCES,
                                   .max_context = LENGTH,
-                                  .n_kv_blocks = SEQUENCES * MAX_BLOCKS};
+                                  .n_kv_blocks = SEQUENCES * MAX_BLOCKS,
+                                  .kv_dtype = form->kv_dtype};
     OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &it.b));
     it.columns = (form->group + 2) * form->n_kv_heads * form->d;
     it.width = form->group * form->n_kv_heads * form->d;

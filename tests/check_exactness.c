@@ -53,9 +53,9 @@ enum { DTYPES = 4, KINDS = 6 };
 static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128};
 static const struct kind {
     enum dtype dtype;
-    bool kv_int8;
-} kinds[KINDS] = {{DTYPE_F32, false},       {DTYPE_BF16, false}, {DTYPE_INT8, false},
-                  {DTYPE_INT8_G128, false}, {DTYPE_BF16, true},  {DTYPE_INT8, true}};
+    enum dtype kv_dtype;
+} kinds[KINDS] = {{DTYPE_F32, DTYPE_F32},        {DTYPE_BF16, DTYPE_BF16}, {DTYPE_INT8, DTYPE_BF16},
+                  {DTYPE_INT8_G128, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}, {DTYPE_INT8, DTYPE_INT8}};
 static struct sequence pool[POOL];
 
 static struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
@@ -88,7 +88,7 @@ static void model_open(struct model *m, struct kind kind, int threads)
                                   .max_seqs = LIVE,
                                   .max_context = MAX_LENGTH,
                                   .n_kv_blocks = BLOCKS,
-                                  .kv_int8 = kind.kv_int8};
+                                  .kv_dtype = kind.kv_dtype};
     OK(backend_open_cpu(&shape, kind.dtype, threads, &m->b));
     struct backend *b = m->b;
     random_state = 0x853c49e6748fea9bu; // the same weights every time
@@ -375,7 +375,7 @@ END_TEST
 START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
-    static const struct kind cases[] = {{DTYPE_F32, false}, {DTYPE_BF16, false}, {DTYPE_BF16, true}};
+    static const struct kind cases[] = {{DTYPE_F32, DTYPE_F32}, {DTYPE_BF16, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}};
     const struct cpu_isa *isa = isas[_i / 3];
     struct kind kind = cases[_i % 3];
     if (QUICK && isa != cpu_isa_best()) return;
@@ -393,7 +393,7 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
                                   .max_seqs = 1,
                                   .max_context = LENGTH,
                                   .n_kv_blocks = N_BLOCKS,
-                                  .kv_int8 = kind.kv_int8};
+                                  .kv_dtype = kind.kv_dtype};
     struct backend *b;
     OK(backend_open_cpu(&shape, kind.dtype, 2, &b));
     struct tensor *qkv = make_tensor(b, TENSOR_F32, LENGTH, COLUMNS);

@@ -64,6 +64,10 @@ static const struct golden_case cases[] = {
     {"tinystories656K", "tinystories656K", "bf16", "int8", 1, false, 0.26, 0.016},
     {"tinystories656K-bf16", "tinystories656K", "auto", "int8", 2, true, 0.26, 0.016},
     {"tinystories656K", "tinystories656K", "int8", "int8", 1, false, 0.82, 0.061},
+    {"tinystories656K", "tinystories656K", "fp8", "auto", 1, true, 2.1, 0.08},
+    {"stories260K", "stories260K", "fp8", "fp8", 2, true, 3.4, 0.49},
+    {"stories260K", "stories260K", "bf16", "fp8", 1, true, 3, 0.32},
+    {"tinystories656K-bf16", "tinystories656K", "auto", "fp8", 1, true, 1.3, 0.13},
     {"stories260K-grown", "stories260K", "auto", "auto", 1, false, 0, 0},
     {"stories260K-grown", "stories260K", "auto", "auto", 2, false, 0, 0},
     {"stories260K-grown", "stories260K", "auto", "auto", 5, true, 0, 0}, // 20 heads, 10 KV heads
@@ -341,6 +345,8 @@ START_TEST(model_computes_the_golden_vectors)
     const struct golden_case *c = &cases[_i];
     if (!thorough && !c->oracle && strcmp(backend_name, "reference") == 0) return;
     if (c->size > GPUS && strcmp(backend_name, "cuda") == 0) return;
+    bool fp8 = strcmp(c->dtype, "fp8") == 0 || strcmp(c->kv_dtype, "fp8") == 0;
+    if (fp8 && strcmp(backend_name, "cpu") == 0) return;
     char *dir = data_path("models", c->model, NULL), *json = data_path("golden", c->golden, "cases.json");
     if (access(json, R_OK) != 0) {
         printf("skipped: %s is not there\n", json);

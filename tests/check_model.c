@@ -108,6 +108,39 @@ static struct variant variant(int i)
         v.spec.intermediate = 56;
         v.spec.dtype = DTYPE_F16;
         break;
+    case 7:
+        v.name = "llama3, FP8 with a scale for each output, tied";
+        v.spec.family = "llama3";
+        v.spec.fp8 = TINY_FP8_CHANNEL;
+        v.spec.dtype = DTYPE_BF16;
+        v.spec.tied = true;
+        break;
+    case 8:
+        v.name = "qwen2, FP8 with a scale for each matrix, shards, uneven vocabulary";
+        v.spec.family = "qwen2";
+        v.spec.fp8 = TINY_FP8_TENSOR;
+        v.spec.n_shards = 3;
+        v.spec.vocab_size = 275;
+        break;
+    case 9:
+        v.name = "qwen3, FP8 with scalar scales";
+        v.spec.family = "qwen3";
+        v.spec.fp8 = TINY_FP8_STATIC;
+        v.spec.dtype = DTYPE_F16;
+        break;
+    case 10:
+        v.name = "llama with biases, MLP in FP8";
+        v.spec.fp8 = TINY_FP8_FBGEMM;
+        v.spec.dtype = DTYPE_BF16;
+        v.spec.attention_bias = true;
+        break;
+    case 11:
+        v.name = "llama, FP8 in bf16";
+        v.spec.fp8 = TINY_FP8_CHANNEL;
+        v.spec.dtype = DTYPE_BF16;
+        v.dtype = "bf16";
+        v.bound = BF16_BOUND;
+        break;
     default:
         v.name = "llama3 in bf16";
         v.spec.family = "llama3";
@@ -117,7 +150,7 @@ static struct variant variant(int i)
     }
     return v;
 }
-enum { N_VARIANTS = 8, N_PROMPTS = 3 };
+enum { N_VARIANTS = 13, N_PROMPTS = 3 };
 
 struct comparison {
     const struct variant *v;
@@ -288,6 +321,58 @@ START_TEST(forward_equals_the_slow_implementation)
 }
 END_TEST
 
+// Rows are rounded to 4 bits of mantissa before every product with an FP8 matrix, so each of their values is off by up
+// to 2^-4 of itself: 0.2 in the rms of logits up to 12 with the MLP in FP8, 0.5 with all matrices, 0.7 with K and V as
+// well (random weights amplify). Scales of the wrong rows would make it some 4, as large as logits are.
+START_TEST(fp8_checkpoints_are_computed_in_fp8_where_that_is_built)
+{
+    enum { N = 40 };
+    static const enum tiny_fp8 forms[] = {TINY_FP8_CHANNEL, TINY_FP8_TENSOR, TINY_FP8_STATIC, TINY_FP8_FBGEMM};
+    static const char *const kv_dtypes[] = {"auto", "fp8"};
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.fp8 = forms[_i];
+    spec.dtype = DTYPE_BF16;
+    size_t vocab = (size_t)spec.vocab_size;
+    char *dir = tiny_model_temp(&spec);
+    struct slow_llama *slow = slow_llama_create(&spec);
+    struct prompt prompt;
+    make_prompt(&prompt, &spec, N);
+    double *want = mem_alloc_array(N * vocab, sizeof *want);
+    slow_llama_run(slow, prompt.token, prompt.position, N, want, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct ranks ranks;
+        struct model_options options = options_for(dir, "reference", "auto");
+        options.kv_dtype = kv_dtypes[i % 2];
+        ranks_open(&ranks, &options, 1 + i / 2);
+        ck_assert_int_eq(model_dtype(ranks.model[0]), DTYPE_FP8);
+        ck_assert_int_eq(model_kv_dtype(ranks.model[0]), i % 2 ? DTYPE_FP8 : DTYPE_BF16);
+        forward_start(&f, 8);
+        forward_add(&f, 0, 0, prompt.token, prompt.position, N, LOGITS_ALL);
+        const float *logits = ranks_forward(&ranks, &f.batch).logits;
+        double squares = 0;
+        for (size_t e = 0; e < N * vocab; e++)
+            squares += ((double)logits[e] - want[e]) * ((double)logits[e] - want[e]);
+        double rms = sqrt(squares / (double)(N * vocab));
+        printf("fp8 form %d, kv %s, ranks=%d: rms_logit_error=%.3f\n", _i, kv_dtypes[i % 2], ranks.size, rms);
+        ck_assert_double_le(rms, spec.fp8 == TINY_FP8_FBGEMM ? 0.55 : 0.85);
+        ranks_close(&ranks);
+    }
+    struct ranks ranks;
+    struct model_options options = options_for(dir, "cpu", "auto");
+    ranks_open(&ranks, &options, 1);
+    ck_assert_int_eq(model_dtype(ranks.model[0]), DTYPE_BF16);
+    ranks_close(&ranks);
+    options.backend = "reference";
+    options.dummy = true; // the shape alone
+    ranks_open(&ranks, &options, 1);
+    ck_assert_int_eq(model_dtype(ranks.model[0]), DTYPE_FP8);
+    ranks_close(&ranks);
+    free(want);
+    slow_llama_free(slow);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 // ---- one row never depends on another -------------------------------------------------------------------------------
 
 // Six prompts advance by random steps in random company, prefill beside decode, and start over when they end. Every
@@ -410,6 +495,8 @@ START_TEST(dtype_and_sizes_are_as_asked_for)
                  {DTYPE_BF16, "f32", "auto", DTYPE_F32, DTYPE_F32, 64},
                  {DTYPE_F32, "int8", "auto", DTYPE_INT8, DTYPE_BF16, 32},
                  {DTYPE_F32, "int8-g128", "int8", DTYPE_INT8_G128, DTYPE_INT8, 16 + 4},
+                 {DTYPE_BF16, "fp8", "auto", DTYPE_FP8, DTYPE_BF16, 32},
+                 {DTYPE_BF16, "bf16", "fp8", DTYPE_BF16, DTYPE_FP8, 16 + 4},
                  {DTYPE_F32, "bf16", "auto", DTYPE_BF16, DTYPE_BF16, 32}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks ranks;
@@ -468,10 +555,17 @@ START_TEST(wrong_options_are_refused)
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "f64");
-    refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be auto, f32, bf16, int8 or int8-g128");
+    refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be one of auto|f32|bf16|int8|int8-g128|fp8");
+    options = options_for(dir, "reference", "f16");
+    refuse_open(&options, 1, STATUS_INVALID, "dtype f16: must be one of");
+    options = options_for(dir, "cpu", "fp8");
+    refuse_open(&options, 1, STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype");
+    options = options_for(dir, "cpu", "bf16");
+    options.kv_dtype = "fp8";
+    refuse_open(&options, 1, STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype");
     options = options_for(dir, "reference", "bf16");
     options.kv_dtype = "int4";
-    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int4: must be auto, bf16 or int8");
+    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int4: must be one of auto|bf16|int8|fp8");
     options = options_for(dir, "reference", "f32");
     options.kv_dtype = "int8";
     refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int8: a model computed in f32 keeps K and V in f32");
@@ -541,6 +635,162 @@ START_TEST(weights_that_contradict_the_config_are_refused)
 }
 END_TEST
 
+// The matrices of FP8 and their scales count as they are stored: this rank's share, norms and what other ranks have
+// whole.
+START_TEST(fp8_weights_are_counted_with_their_scales)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.dtype = DTYPE_BF16;
+    size_t tables = 2u * 272 * 64 / 2, qkv = 256 * 64 / 2, o = 64 * 128 / 2, mlp = 3 * 96 * 64 / 2, norms = 5 * 64;
+    const size_t scales[] = {[TINY_FP8_CHANNEL] = 2 * (256 / 2 + 64 + 2 * 96 / 2 + 64) * 2,
+                             [TINY_FP8_TENSOR] = 2 * 7 * 2,
+                             [TINY_FP8_STATIC] = 2 * 7 * 4,
+                             [TINY_FP8_FBGEMM] = 2 * (2 * 96 / 2 + 64) * 4};
+    for (spec.fp8 = TINY_FP8_CHANNEL; spec.fp8 <= TINY_FP8_FBGEMM; spec.fp8++) {
+        struct ranks ranks;
+        char *dir = tiny_model_temp(&spec);
+        struct model_options options = options_for(dir, "reference", "auto");
+        ranks_open(&ranks, &options, 2);
+        size_t attention = 2 * (qkv + o) * (spec.fp8 == TINY_FP8_FBGEMM ? 2 : 1);
+        ck_assert_uint_eq(model_weight_bytes(ranks.model[1]),
+                          2 * (tables + norms) + attention + 2 * mlp + scales[spec.fp8]);
+        ranks_close(&ranks);
+        tiny_model_remove(dir);
+    }
+}
+END_TEST
+
+// The file of a checkpoint of one file, read into memory, changed and written back.
+struct edit {
+    char *path, *bytes;
+    size_t n;
+};
+
+static struct edit edit_begin(const char *dir)
+{
+    struct edit e = {.path = mem_format("%s/model.safetensors", dir)};
+    FILE *file = fopen(e.path, "rb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fseek(file, 0, SEEK_END), 0);
+    e.n = (size_t)ftell(file);
+    rewind(file);
+    e.bytes = mem_alloc(e.n);
+    ck_assert_uint_eq(fread(e.bytes, 1, e.n, file), e.n);
+    fclose(file);
+    return e;
+}
+
+static void edit_end(struct edit *e)
+{
+    FILE *file = fopen(e->path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(e->bytes, 1, e->n, file), e->n);
+    ck_assert_int_eq(fclose(file), 0);
+    free(e->path);
+    free(e->bytes);
+}
+
+// The header's entry of a tensor.
+static char *edit_entry(const struct edit *e, const char *tensor)
+{
+    char *quoted = mem_format("\"%s\"", tensor), *at = memmem(e->bytes, e->n, quoted, strlen(quoted));
+    ck_assert_ptr_nonnull(at);
+    free(quoted);
+    return at;
+}
+
+static void edit_text(const char *dir, const char *tensor, const char *from, const char *to)
+{
+    struct edit e = edit_begin(dir);
+    char *entry = edit_entry(&e, tensor), *at = memmem(entry, 200, from, strlen(from));
+    ck_assert_ptr_nonnull(at);
+    ck_assert_uint_eq(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    edit_end(&e);
+}
+
+static void edit_f32(const char *dir, const char *tensor, size_t index, float value)
+{
+    struct edit e = edit_begin(dir);
+    uint64_t header_bytes;
+    size_t offset;
+    memcpy(&header_bytes, e.bytes, sizeof header_bytes);
+    char *offsets = memmem(edit_entry(&e, tensor), 200, "data_offsets\":[", 15);
+    ck_assert_ptr_nonnull(offsets);
+    ck_assert_int_eq(sscanf(offsets + 15, "%zu", &offset), 1);
+    memcpy(e.bytes + 8 + header_bytes + offset + index * sizeof value, &value, sizeof value);
+    edit_end(&e);
+}
+
+#define GATE "model.layers.1.mlp.gate_proj.weight"
+
+START_TEST(broken_scales_are_refused_each_with_its_sentence)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.fp8 = TINY_FP8_FBGEMM;
+    static const struct {
+        const char *tensor, *from, *to; // of the header
+        enum status status;
+        const char *text;
+    } cases[] = {
+        {GATE "_scale", "_scale", "_scalf", STATUS_DATA,
+         "tensor " GATE " is F8_E4M3, but there is no tensor " GATE "_scale"},
+        {GATE "_scale", "[96,1]", "[1,96]", STATUS_DATA,
+         "tensor " GATE
+         "_scale has shape [1, 96]: must be [1], one scale for the matrix, or [96, 1], one for each output"},
+        {GATE "_scale", "[96,1]", "[48,2]", STATUS_DATA, "has shape [48, 2]: must be [1]"},
+        {GATE "_scale", "F32", "I32", STATUS_UNSUPPORTED, "_scale is I32: must be F32, F16 or BF16"},
+        {GATE, "F8_E4M3", "F8_E5M2", STATUS_UNSUPPORTED, GATE " is F8_E5M2: must be F32, F16, BF16 or F8_E4M3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *dir = tiny_model_temp(&spec);
+        edit_text(dir, cases[i].tensor, cases[i].from, cases[i].to);
+        for (int size = 1; size <= 2; size++) {
+            struct model_options options = options_for(dir, "reference", "auto");
+            refuse_open(&options, size, cases[i].status, cases[i].text);
+            refuse_open(&options, size, cases[i].status, "model.safetensors");
+        }
+        tiny_model_remove(dir);
+    }
+    static const float values[] = {0, -1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        char *dir = tiny_model_temp(&spec);
+        edit_f32(dir, GATE "_scale", 95, values[i]);
+        struct model_options options = options_for(dir, "cpu", "auto");
+        refuse_open(&options, 1, STATUS_DATA, "model.safetensors: tensor " GATE "_scale: scale 95 is ");
+        refuse_open(&options, 1, STATUS_DATA, ": must be a positive number");
+        tiny_model_remove(dir);
+    }
+    struct tiny_model plain = tiny_model_spec("llama");
+    refuse_mix(&spec, &plain, "is F8_E4M3, but config.json has no quantization_config");
+}
+END_TEST
+
+// [N] says what [N, 1] says; and a copy with another scale is another checkpoint.
+START_TEST(scales_have_one_dimension_or_two_and_count_as_weights)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.fp8 = TINY_FP8_FBGEMM;
+    size_t vocab = (size_t)spec.vocab_size, bytes = 8 * vocab * sizeof(float);
+    uint64_t before, after;
+    char *dir = tiny_model_temp(&spec);
+    float *two = logits_of(dir, vocab);
+    edit_text(dir, GATE "_scale", "[96,1]", "[96]  ");
+    float *one = logits_of(dir, vocab);
+    ck_assert_mem_eq(one, two, bytes);
+    ck_assert_int_eq(model_fingerprint(dir, &before), STATUS_OK);
+    edit_f32(dir, GATE "_scale", 95, 1);
+    ck_assert_int_eq(model_fingerprint(dir, &after), STATUS_OK);
+    ck_assert_uint_ne(before, after);
+    free(one);
+    one = logits_of(dir, vocab);
+    ck_assert_mem_ne(one, two, bytes);
+    free(one);
+    free(two);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 START_TEST(types_that_are_no_weights_are_refused)
 {
     struct tiny_model spec = tiny_model_spec("llama");
@@ -554,7 +804,9 @@ START_TEST(types_that_are_no_weights_are_refused)
     ck_assert_int_eq(fputc('I', file), 'I');
     fclose(file);
     struct model_options options = options_for(dir, "reference", "auto");
-    refuse_open(&options, 1, STATUS_UNSUPPORTED, "tensor model.embed_tokens.weight is I32: must be F32, F16 or BF16");
+    refuse_open(&options, 1, STATUS_UNSUPPORTED,
+                "tensor model.embed_tokens.weight is I32: must be F32, F16, BF16 or "
+                "F8_E4M3");
     free(path);
     tiny_model_remove(dir);
 }
@@ -612,12 +864,16 @@ int main(void)
     TCase *tests = tcase_create("model");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, forward_equals_the_slow_implementation, 0, 2 * N_VARIANTS);
+    tcase_add_loop_test(tests, fp8_checkpoints_are_computed_in_fp8_where_that_is_built, 0, 4);
     tcase_add_loop_test(tests, random_batches_equal_each_prompt_alone, 0, 4);
     tcase_add_test(tests, shards_and_either_name_of_a_tied_table_change_nothing);
     tcase_add_test(tests, dtype_and_sizes_are_as_asked_for);
     tcase_add_test(tests, splits_that_do_not_work_out_are_refused_with_both_numbers);
     tcase_add_test(tests, wrong_options_are_refused);
     tcase_add_test(tests, weights_that_contradict_the_config_are_refused);
+    tcase_add_test(tests, fp8_weights_are_counted_with_their_scales);
+    tcase_add_test(tests, broken_scales_are_refused_each_with_its_sentence);
+    tcase_add_test(tests, scales_have_one_dimension_or_two_and_count_as_weights);
     tcase_add_test(tests, types_that_are_no_weights_are_refused);
     tcase_add_test(tests, a_batch_over_the_limits_is_refused_and_the_next_one_runs);
     suite_add_tcase(suite, tests);

@@ -31,7 +31,11 @@ static struct backend *open_f32(void)
 
 static struct matrix_view view(const float *data, int rows, int columns)
 {
-    return (struct matrix_view){data, DTYPE_F32, rows, columns, columns * (int64_t)sizeof *data};
+    return (struct matrix_view){.data = data,
+                                .dtype = DTYPE_F32,
+                                .rows = rows,
+                                .columns = columns,
+                                .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
 static void put(struct backend *b, struct tensor *t, const float *values, int count)
@@ -67,6 +71,226 @@ START_TEST(bf16_rounds_to_nearest_even)
 }
 END_TEST
 
+START_TEST(e4m3_converts_every_value)
+{
+    for (uint32_t code = 0; code < 256; code++) {
+        int sign = code >> 7, exponent = code >> 3 & 15, mantissa = code & 7;
+        float got = e4m3_to_f32((uint8_t)code);
+        if (exponent == 15 && mantissa == 7) {
+            ck_assert(isnan(got));
+            ck_assert_uint_eq(f32_bits(got) >> 31, (unsigned)sign);
+            continue;
+        }
+        float want = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
+        ck_assert_uint_eq(f32_bits(got), f32_bits(sign ? -want : want));
+    }
+    ck_assert_float_eq(e4m3_to_f32(0x7e), E4M3_MOST);
+}
+END_TEST
+
+// The nearest of all numbers there are, the even one of two that are as near.
+static uint8_t slow_e4m3(double value)
+{
+    uint8_t best = 0;
+    double nearest = INFINITY;
+    for (int code = 0; code < 0x7f; code++) {
+        int exponent = code >> 3, mantissa = code & 7;
+        double number = exponent ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+        double away = fabs(fabs(value) - number);
+        if (away < nearest || (away == nearest && code % 2 == 0)) {
+            nearest = away;
+            best = (uint8_t)code;
+        }
+    }
+    return signbit(value) ? best | 0x80 : best;
+}
+
+static void check_e4m3(float value)
+{
+    for (int sign = 0; sign < 2; sign++, value = -value)
+        ck_assert_msg(e4m3_from_f32(value) == slow_e4m3((double)value), "%a becomes %02x, should be %02x",
+                      (double)value, e4m3_from_f32(value), slow_e4m3((double)value));
+}
+
+START_TEST(e4m3_rounds_to_nearest_even_and_saturates)
+{
+    for (int code = 0; code < 256; code++) // what it can hold stays
+        if ((code & 0x7f) != 0x7f) ck_assert_uint_eq(e4m3_from_f32(e4m3_to_f32((uint8_t)code)), (unsigned)code);
+    for (uint8_t code = 0; code < 0x7e; code++) {
+        float value = e4m3_to_f32(code), middle = (value + e4m3_to_f32(code + 1)) / 2;
+        for (int i = 0; i < 2; i++, value = middle) {
+            check_e4m3(value);
+            check_e4m3(nextafterf(value, 0));
+            check_e4m3(nextafterf(value, INFINITY));
+        }
+    }
+    for (uint32_t upper = 0; upper < 0x7f80; upper++) { // all bf16, and f32 between them
+        check_e4m3(f32_from_bits(upper << 16));
+        check_e4m3(f32_from_bits(upper << 16 | 0x1234));
+    }
+    ck_assert_uint_eq(e4m3_from_f32(464), 0x7e);
+    ck_assert_uint_eq(e4m3_from_f32(-1e30f), 0xfe);
+    ck_assert_uint_eq(e4m3_from_f32(INFINITY), 0x7e);
+    ck_assert_uint_eq(e4m3_from_f32(-INFINITY), 0xfe);
+    ck_assert_uint_eq(e4m3_from_f32(f32_from_bits(0x7fffffff)), 0x7f);
+    ck_assert_uint_eq(e4m3_from_f32(f32_from_bits(0xff800001)), 0xff);
+}
+END_TEST
+
+START_TEST(fp8_views_apply_the_scales_of_their_rows)
+{
+    const unsigned char codes[] = {0x38, 0xc0, 0x01, 0x7e, 0x00, 0xb8}; // 1, -2, 2^-9; 448, 0, -1
+    const uint16_t f16[2] = {0x3c00, 0x3800}, bf16[2] = {0x3f80, 0x3f00};
+    const float f32[2] = {1, 0.5f};
+    const void *from[] = {[DTYPE_F32] = f32, [DTYPE_F16] = f16, [DTYPE_BF16] = bf16};
+    unsigned char raw[16];
+    float out[3];
+    for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        size_t size = dtype_size_bytes((enum dtype)dtype);
+        memcpy(raw + 1, from[dtype], 2 * size);
+        struct matrix_view v = {.data = codes,
+                                .dtype = DTYPE_FP8,
+                                .rows = 2,
+                                .columns = 3,
+                                .row_stride_bytes = 3,
+                                .scale = raw + 1,
+                                .scale_dtype = (enum dtype)dtype,
+                                .scale_stride = 1};
+        matrix_view_read(&v, 0, 0, 3, out);
+        ck_assert_mem_eq(out, ((float[]){1, -2, 0x1p-9f}), sizeof out);
+        matrix_view_read(&v, 1, 0, 3, out);
+        ck_assert_mem_eq(out, ((float[]){224, 0, -0.5f}), sizeof out);
+        v.scale = raw + 1 + size, v.scale_stride = 0; // one for all rows
+        matrix_view_read(&v, 0, 1, 2, out);
+        ck_assert_mem_eq(out, ((float[]){-1, 0x1p-10f}), 2 * sizeof *out);
+        ck_assert_float_eq(matrix_view_scale(&v, 1), 0.5f);
+        v.scale = NULL;
+        matrix_view_read(&v, 1, 0, 3, out);
+        ck_assert_mem_eq(out, ((float[]){448, 0, -1}), sizeof out);
+    }
+    ck_assert_str_eq(dtype_name(DTYPE_FP8), "fp8");
+    ck_assert_uint_eq(dtype_size_bytes(DTYPE_FP8), 1);
+    ck_assert_uint_eq(dtype_kv_bytes(DTYPE_FP8, 128), 132);
+    ck_assert_int_eq(dtype_of_activations(DTYPE_FP8), DTYPE_BF16);
+}
+END_TEST
+
+// 17 lies between 16 and 18, which are neighbours in FP8.
+START_TEST(fp8_products_round_rows_and_matrices)
+{
+    const float ones[3] = {1, 1, 1}, gains[3] = {448, 17, -1}, matrix[3] = {448, 17, 1};
+    const unsigned char codes[3] = {0x40, 0x38, 0xb8}; // 2, 1, -1
+    const float scale = 0.5f;
+    struct matrix_view plain = view(matrix, 1, 3), bytes = {.data = codes,
+                                                            .dtype = DTYPE_FP8,
+                                                            .rows = 1,
+                                                            .columns = 3,
+                                                            .row_stride_bytes = 3,
+                                                            .scale = &scale,
+                                                            .scale_dtype = DTYPE_F32};
+    for (int as_stored = 0; as_stored < 2; as_stored++) {
+        struct backend *b;
+        struct backend_shape s = shape;
+        s.fp8_as_stored = as_stored;
+        ck_assert_int_eq(backend_open("reference", &s, DTYPE_FP8, 0, &b), STATUS_OK);
+        struct tensor *raw, *x, *out;
+        b->ops->tensor_create(b, TENSOR_F32, 1, 3, &raw);
+        b->ops->tensor_create(b, TENSOR_ACTIVATION, 1, 3, &x);
+        b->ops->tensor_create(b, TENSOR_F32, 1, 3, &out);
+        struct weight *gain, *w, *table;
+        struct matrix_view gain_view = view(gains, 1, 3);
+        b->ops->weight_vector(b, &gain_view, 1, &gain);
+        put(b, raw, ones, 3);
+        b->ops->rmsnorm(b, x, raw, gain, 0, NULL, 1);
+        // A matrix of parts is in FP8 all over if one of them is.
+        b->ops->weight_create(b, (struct matrix_view[]){bytes, plain, bytes}, 3, &w);
+        b->ops->linear(b, out, x, w, NULL, LINEAR_STORE, 1);
+        float y[3];
+        b->ops->read(b, out, 1, y);
+        ck_assert_float_eq(y[0], 0.5f * (2 * 448 + 16 + 1));
+        ck_assert_float_eq(y[1], 448 * 448 + 16 * 16 - 1);
+        ck_assert_float_eq(y[2], y[0]);
+        struct tensor *one;
+        b->ops->tensor_create(b, TENSOR_F32, 1, 1, &one);
+        b->ops->weight_create(b, &plain, 1, &w);
+        b->ops->linear(b, one, x, w, NULL, LINEAR_STORE, 1);
+        b->ops->read(b, one, 1, y);
+        ck_assert_float_eq(y[0], as_stored ? 448 * 448 + 17 * 17 - 1 : 448 * 448 + 16 * 16 - 1);
+        // An embedding table is not multiplied: it stays bf16, tied or not.
+        b->ops->weight_embedding(b, &plain, 0, w, &table);
+        struct ragged_batch batch = {.n_rows = 1,
+                                     .token = (int32_t[]){0},
+                                     .position = (int32_t[]){0},
+                                     .n_seqs = 1,
+                                     .row_start = (int32_t[]){0, 1},
+                                     .kv_len = (int32_t[]){0},
+                                     .block_table = (int32_t[]){0},
+                                     .max_blocks = 1};
+        b->ops->begin(b, &batch);
+        b->ops->embed(b, out, table);
+        b->ops->read(b, out, 1, y);
+        ck_assert_mem_eq(y, matrix, sizeof y);
+        // A row that is not finite shows.
+        put(b, raw, (float[]){1, NAN, 1}, 3);
+        b->ops->rmsnorm(b, x, raw, gain, 0, NULL, 1);
+        b->ops->weight_create(b, &bytes, 1, &w);
+        b->ops->linear(b, one, x, w, NULL, LINEAR_STORE, 1);
+        b->ops->read(b, one, 1, y);
+        ck_assert(isnan(y[0]));
+        b->ops->close(b);
+    }
+}
+END_TEST
+
+// Of one entry attention is its V, as the cache holds it; of two the K, as held, decide.
+START_TEST(fp8_entries_are_rounded_with_a_scale_each)
+{
+    struct backend *b;
+    struct backend_shape s = shape;
+    s.kv_dtype = DTYPE_FP8;
+    ck_assert_int_eq(backend_open("reference", &s, DTYPE_BF16, 0, &b), STATUS_OK);
+    struct tensor *qkv, *out, *plain;
+    b->ops->tensor_create(b, TENSOR_F32, 2, 16, &qkv);
+    b->ops->tensor_create(b, TENSOR_ACTIVATION, 2, 8, &out);
+    b->ops->tensor_create(b, TENSOR_F32, 2, 8, &plain);
+    float eye[64] = {0};
+    for (int i = 0; i < 8; i++)
+        eye[9 * i] = 1;
+    struct weight *identity;
+    struct matrix_view eye_view = view(eye, 8, 8);
+    b->ops->weight_create(b, &eye_view, 1, &identity);
+    for (int bad = 0; bad < 2; bad++) {
+        struct ragged_batch batch = {.n_rows = 2,
+                                     .token = (int32_t[]){0, 0},
+                                     .position = (int32_t[]){0, 0}, // nothing is rotated
+                                     .n_seqs = 1,
+                                     .row_start = (int32_t[]){0, 2},
+                                     .kv_len = (int32_t[]){0},
+                                     .block_table = (int32_t[]){0},
+                                     .max_blocks = 1};
+        b->ops->begin(b, &batch);
+        // K and V of entry 0, then those of entry 1, 448 times smaller: 17 is held as 16 in all of them.
+        const float rows[32] = {
+            [8] = 448, 17, [12] = 448, 17, -17, 1, [17] = 0.125f, [24] = 1, 0, 17 / 448.f, 0, [28] = bad ? INFINITY : 1,
+            17 / 448.f};
+        put(b, qkv, rows, 32);
+        b->ops->rope_append(b, 0, qkv, NULL, NULL, 0);
+        b->ops->attention(b, 0, out, qkv);
+        b->ops->linear(b, plain, out, identity, NULL, LINEAR_STORE, 2);
+        float y[16];
+        b->ops->read(b, plain, 2, y);
+        ck_assert_mem_eq(y, ((float[]){448, 16, -16, 1}), 4 * sizeof *y);
+        // Row 1, head 0: scores 0.125 * 16 / sqrt(4) = 1 and 0.
+        double first = 1 / (1 + exp(-1)), want = 16 * first + 16 / 448.0 * (1 - first);
+        if (bad)
+            ck_assert(isnan(y[8]));
+        else
+            ck_assert_double_eq_tol((double)y[9], want, want * 0x1p-7);
+    }
+    b->ops->close(b);
+}
+END_TEST
+
 START_TEST(views_of_any_dtype_need_no_alignment)
 {
     unsigned char raw[32] = {0};
@@ -76,7 +300,8 @@ START_TEST(views_of_any_dtype_need_no_alignment)
     for (int dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         size_t size = dtype_size_bytes((enum dtype)dtype);
         memcpy(raw + 5, from[dtype], 3 * size);
-        struct matrix_view v = {raw + 1, (enum dtype)dtype, 2, 3, 4};
+        struct matrix_view v = {
+            .data = raw + 1, .dtype = (enum dtype)dtype, .rows = 2, .columns = 3, .row_stride_bytes = 4};
         matrix_view_read(&v, 1, 1, 2, out);
         ck_assert_float_eq(out[0], -2);
         ck_assert_float_eq_tol(out[1], 0.3333f, 1e-3f);
@@ -96,7 +321,8 @@ START_TEST(linear_modes_end_as_they_say)
     const float xs[6] = {1, 2, 2, 0, 3, 4}, ones[3] = {1, 2, 1}, ws[6] = {1, 0, 1, 0, 1, -1}, biases[2] = {10, 20};
     struct weight *gain, *w, *gate_up, *bias;
     b->ops->weight_vector(b, (struct matrix_view[]){view(ones, 1, 2), view(ones + 2, 1, 1)}, 2, &gain);
-    b->ops->weight_vector(b, &(struct matrix_view){biases, DTYPE_F32, 1, 2, 8}, 1, &bias);
+    struct matrix_view bias_view = view(biases, 1, 2);
+    b->ops->weight_vector(b, &bias_view, 1, &bias);
     b->ops->weight_create(b, (struct matrix_view[]){view(ws, 1, 3), view(ws + 3, 1, 3)}, 2, &w);
     struct matrix_view gate = view(ws, 1, 3), up = view(ws + 3, 1, 3);
     b->ops->weight_gate_up(b, &gate, &up, &gate_up);
@@ -252,9 +478,15 @@ START_TEST(bad_shapes_and_batches_are_named)
     bad = shape, bad.head_size = 5;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
     ck_assert_str_eq(status_message(), "head size 5: must be even and at least 2");
-    bad = shape, bad.kv_int8 = true;
+    bad = shape, bad.kv_dtype = DTYPE_INT8;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_UNSUPPORTED);
-    ck_assert_str_eq(status_message(), "K and V in int8 need weights in bf16, int8 or int8-g128, not in f32");
+    ck_assert_str_eq(status_message(), "K and V in int8 need weights in bf16 or 8 bits, not in f32");
+    bad = shape, bad.kv_dtype = DTYPE_FP8;
+    ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_UNSUPPORTED);
+    ck_assert_int_eq(backend_open("cpu", &bad, DTYPE_BF16, 1, &b), STATUS_UNSUPPORTED);
+    ck_assert_str_eq(status_message(), "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 or int8 "
+                                       "and kv-dtype bf16 or int8 on the cpu backend");
+    ck_assert_int_eq(backend_open("cpu", &shape, DTYPE_FP8, 1, &b), STATUS_UNSUPPORTED);
     bad = shape, bad.n_kv_blocks = 0;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
 
@@ -293,6 +525,11 @@ int main(void)
     TCase *tcase = tcase_create("reference");
     tcase_add_test(tcase, f16_converts_every_value);
     tcase_add_test(tcase, bf16_rounds_to_nearest_even);
+    tcase_add_test(tcase, e4m3_converts_every_value);
+    tcase_add_test(tcase, e4m3_rounds_to_nearest_even_and_saturates);
+    tcase_add_test(tcase, fp8_views_apply_the_scales_of_their_rows);
+    tcase_add_test(tcase, fp8_products_round_rows_and_matrices);
+    tcase_add_test(tcase, fp8_entries_are_rounded_with_a_scale_each);
     tcase_add_test(tcase, views_of_any_dtype_need_no_alignment);
     tcase_add_test(tcase, linear_modes_end_as_they_say);
     tcase_add_test(tcase, embed_leaves_zeros_for_other_ranks);

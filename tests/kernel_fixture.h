@@ -52,7 +52,11 @@ static inline float *random_floats(size_t n, float scale)
 
 static inline struct matrix_view float_view(const float *data, int rows, int columns)
 {
-    return (struct matrix_view){data, DTYPE_F32, rows, columns, columns * (int64_t)sizeof *data};
+    return (struct matrix_view){.data = data,
+                                .dtype = DTYPE_F32,
+                                .rows = rows,
+                                .columns = columns,
+                                .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
 static inline struct weight *make_weight(struct backend *b, const float *data, int rows, int columns)

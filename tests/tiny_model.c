@@ -64,51 +64,115 @@ static float round_dtype(double value, enum dtype dtype)
     switch (dtype) {
     case DTYPE_BF16: return (float)round_to(value, 8, -133);
     case DTYPE_F16: return (float)round_to(value, 11, -24);
+    case DTYPE_FP8: return (float)round_to(fmin(fmax(value, -448), 448), 4, -9);
     default: return (float)value;
     }
 }
 
 // Scales are chosen so that attention is far from uniform, the layers outweigh the embedding in the residual stream
 // (or else a tied model would only repeat its input), and the best logit stands clear of the second.
-static double tensor_scale(const struct tiny_tensor *t)
+static double tensor_spread(const char *name, int rows, int columns)
 {
-    if (t->rows == 0) return 0.3;
-    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head")) return 0.7;
-    return 2 * sqrt(3.0 / t->columns);
+    if (rows == 0) return 0.3;
+    if (strstr(name, "embed_tokens") || strstr(name, "lm_head")) return 0.7;
+    return 2 * sqrt(3.0 / columns);
+}
+
+static double uniform(const struct tiny_model *spec, const char *name, size_t index) // [-1, 1)
+{
+    uint64_t key = spec->seed;
+    for (const char *c = name; *c; c++)
+        key = mix(key ^ (uint64_t)(unsigned char)*c);
+    return (double)(mix(key + index) >> 11) * 0x1p-52 - 1;
+}
+
+static bool by_output(const struct tiny_model *spec) // a scale for each
+{
+    return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_FBGEMM;
+}
+
+static enum dtype scale_dtype(const struct tiny_model *spec)
+{
+    return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_TENSOR ? DTYPE_BF16 : DTYPE_F32;
+}
+
+// Scale number `index` of the FP8 matrix `name`: from what the largest value needs to twice that.
+static float scale_value(const struct tiny_model *spec, const char *name, double spread, size_t index)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s_scale", name);
+    return round_dtype(spread / 448 * (1.5 + 0.5 * uniform(spec, full, index)), scale_dtype(spec));
+}
+
+// The number that a byte of an FP8 matrix is.
+static float fp8_value(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index, float *scale_p)
+{
+    *scale_p = scale_value(spec, t->name, t->spread, by_output(spec) ? index / (size_t)t->columns : 0);
+    return round_dtype(t->spread * uniform(spec, t->name, index) / (double)*scale_p, DTYPE_FP8);
 }
 
 float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index)
 {
-    uint64_t key = spec->seed;
-    for (const char *c = tensor->name; *c; c++)
-        key = mix(key ^ (uint64_t)(unsigned char)*c);
-    double uniform = (double)(mix(key + index) >> 11) * 0x1p-52 - 1; // [-1, 1)
+    size_t n = strlen(tensor->name);
+    if (n > 12 && strcmp(tensor->name + n - 12, "weight_scale") == 0) {
+        char matrix[96];
+        snprintf(matrix, sizeof matrix, "%.*s", (int)(n - 6), tensor->name);
+        return scale_value(spec, matrix, tensor->spread, index);
+    }
+    if (tensor->dtype == DTYPE_FP8) {
+        float scale, value = fp8_value(spec, tensor, index, &scale);
+        return value * scale;
+    }
     bool gain = strstr(tensor->name, "norm") != NULL;
-    return round_dtype((gain ? 1 : 0) + tensor_scale(tensor) * uniform, spec->dtype);
+    return round_dtype((gain ? 1 : 0) + tensor->spread * uniform(spec, tensor->name, index), tensor->dtype);
 }
 
 // ---- tensors ----
 
 struct list {
+    const struct tiny_model *spec;
     struct tiny_tensor *items;
     int n, capacity;
 };
 
-__attribute__((format(printf, 4, 5))) static void add(struct list *list, int rows, int columns, const char *format, ...)
+static struct tiny_tensor *add_tensor(struct list *list, int rows, int columns, enum dtype dtype)
 {
     MEM_GROW(list->items, list->n, list->capacity);
     struct tiny_tensor *t = &list->items[list->n++];
+    *t = (struct tiny_tensor){.rows = rows, .columns = columns, .dtype = dtype};
+    return t;
+}
+
+static bool is_fp8(const struct tiny_model *spec, const char *name, int rows)
+{
+    if (!spec->fp8 || rows == 0 || !strstr(name, "_proj.weight")) return false;
+    return spec->fp8 != TINY_FP8_FBGEMM || strstr(name, "mlp");
+}
+
+__attribute__((format(printf, 4, 5))) static void add(struct list *list, int rows, int columns, const char *format, ...)
+{
+    const struct tiny_model *spec = list->spec;
+    struct tiny_tensor *t = add_tensor(list, rows, columns, spec->dtype);
     va_list args;
     va_start(args, format);
     vsnprintf(t->name, sizeof t->name, format, args);
     va_end(args);
-    t->rows = rows;
-    t->columns = columns;
+    t->spread = tensor_spread(t->name, rows, columns);
+    if (!is_fp8(spec, t->name, rows)) return;
+    t->dtype = DTYPE_FP8;
+    struct tiny_tensor matrix = *t;
+    int n = by_output(spec) ? rows : 0, one = by_output(spec) || spec->fp8 == TINY_FP8_TENSOR;
+    struct tiny_tensor *scale = add_tensor(list, n, one, scale_dtype(spec));
+    snprintf(scale->name, sizeof scale->name, "%.80s_scale", matrix.name);
+    scale->spread = matrix.spread;
+    if (by_output(spec)) return;
+    struct tiny_tensor *input = add_tensor(list, 0, one, scale_dtype(spec));
+    snprintf(input->name, sizeof input->name, "%.*s.input_scale", (int)strlen(matrix.name) - 7, matrix.name);
 }
 
 struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
 {
-    struct list list = {0};
+    struct list list = {.spec = spec};
     int q = spec->n_heads * spec->head_size, kv = spec->n_kv_heads * spec->head_size, hidden = spec->hidden;
     if (!spec->tied || !spec->tied_as_head) add(&list, spec->vocab_size, hidden, "model.embed_tokens.weight");
     for (int l = 0; l < spec->n_layers; l++) {
@@ -140,11 +204,28 @@ struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
 
 static size_t element_count(const struct tiny_tensor *t)
 {
-    return (size_t)(t->rows ? t->rows : 1) * (size_t)t->columns;
+    return (size_t)(t->rows ? t->rows : 1) * (size_t)(t->columns ? t->columns : 1);
 }
 
-static void write_element(FILE *file, float value, enum dtype dtype)
+// Of a number that has one.
+static uint8_t e4m3_code(float value)
 {
+    int exponent = 0, sign = value < 0 ? 0x80 : 0;
+    float magnitude = fabsf(value);
+    if (magnitude < 0x1p-6f) return (uint8_t)(sign | (int)(magnitude * 0x1p9f));
+    float mantissa = frexpf(magnitude, &exponent); // in [1/2, 1)
+    return (uint8_t)(sign | (exponent + 6) << 3 | ((int)(mantissa * 16) - 8));
+}
+
+static void write_element(FILE *file, const struct tiny_model *spec, const struct tiny_tensor *t, size_t index)
+{
+    enum dtype dtype = t->dtype;
+    if (dtype == DTYPE_FP8) {
+        float scale;
+        fputc(e4m3_code(fp8_value(spec, t, index, &scale)), file);
+        return;
+    }
+    float value = tiny_model_value(spec, t, index);
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     if (dtype == DTYPE_F32) {
@@ -166,17 +247,19 @@ static void write_element(FILE *file, float value, enum dtype dtype)
 static void write_safetensors(const char *dir, const char *name, const struct tiny_model *spec,
                               const struct tiny_tensor *tensors, int n, int shard)
 {
-    static const char *const type_name[] = {[DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    static const char *const type_name[] = {
+        [DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16", [DTYPE_FP8] = "F8_E4M3"};
     char *header;
     size_t header_bytes, offset = 0;
     FILE *text = open_memstream(&header, &header_bytes);
     fprintf(text, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = shard; i < n; i += spec->n_shards) {
         const struct tiny_tensor *t = &tensors[i];
-        size_t bytes = element_count(t) * (spec->dtype == DTYPE_F32 ? 4 : 2);
-        fprintf(text, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, type_name[spec->dtype]);
+        size_t bytes = element_count(t) * dtype_size_bytes(t->dtype);
+        fprintf(text, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t->name, type_name[t->dtype]);
         if (t->rows) fprintf(text, "%d,", t->rows);
-        fprintf(text, "%d],\"data_offsets\":[%zu,%zu]}", t->columns, offset, offset + bytes);
+        if (t->columns) fprintf(text, "%d", t->columns);
+        fprintf(text, "],\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
         offset += bytes;
     }
     fputc('}', text);
@@ -190,7 +273,7 @@ static void write_safetensors(const char *dir, const char *name, const struct ti
     fwrite(header, 1, header_bytes, file);
     for (int i = shard; i < n; i += spec->n_shards)
         for (size_t e = 0; e < element_count(&tensors[i]); e++)
-            write_element(file, tiny_model_value(spec, &tensors[i], e), spec->dtype);
+            write_element(file, spec, &tensors[i], e);
     finish(file);
     free(header);
 }
@@ -217,6 +300,34 @@ static void write_weights(const char *dir, const struct tiny_model *spec)
 }
 
 // ---- config.json ----
+
+static void write_quantisation(FILE *file, const struct tiny_model *spec)
+{
+    switch (spec->fp8) {
+    case TINY_FP8_NONE: return;
+    case TINY_FP8_CHANNEL:
+    case TINY_FP8_TENSOR:
+        fprintf(
+            file,
+            "  \"quantization_config\": {\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\",\n"
+            "    \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], \"output_activations\": null,\n"
+            "      \"weights\": {\"num_bits\": 8, \"type\": \"float\", \"symmetric\": true, \"strategy\": \"%s\",\n"
+            "        \"dynamic\": false, \"group_size\": null},\n"
+            "      \"input_activations\": {\"num_bits\": 8, \"type\": \"float\", \"symmetric\": true,\n"
+            "        \"strategy\": \"%s\", \"dynamic\": %s}}},\n"
+            "    \"ignore\": [\"lm_head\"], \"kv_cache_scheme\": null},\n",
+            by_output(spec) ? "channel" : "tensor", by_output(spec) ? "token" : "tensor",
+            by_output(spec) ? "true" : "false");
+        return;
+    case TINY_FP8_STATIC:
+        fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fp8\", \"activation_scheme\": \"static\",\n"
+                      "    \"ignored_layers\": [\"lm_head\"]},\n");
+        return;
+    case TINY_FP8_FBGEMM:
+        fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0,\n"
+                      "    \"modules_to_not_convert\": [\"lm_head\", \"model.layers.0.self_attn.q_proj\"]},\n");
+    }
+}
 
 static void write_config(const char *dir, const struct tiny_model *spec)
 {
@@ -250,6 +361,7 @@ static void write_config(const char *dir, const struct tiny_model *spec)
                 spec->max_context / 4);
     if (is(spec, "mistral")) fprintf(file, "  \"sliding_window\": null,\n");
     if (spec->attention_bias) fprintf(file, "  \"attention_bias\": true,\n");
+    write_quantisation(file, spec);
     fprintf(file, "  \"hidden_act\": \"silu\",\n  \"tie_word_embeddings\": %s,\n", spec->tied ? "true" : "false");
     if (spec->vocab_size >= TINY_TOKENIZER_SIZE)
         fprintf(file, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n", TINY_BOS, TINY_EOS);

@@ -18,13 +18,23 @@
 
 #include "kernels/backend.h"
 
+// Checkpoints in FP8, as they are published: all matrices but table and head are e4m3 with scales.
+enum tiny_fp8 {
+    TINY_FP8_NONE,
+    TINY_FP8_CHANNEL, // compressed-tensors: a bf16 scale for each output, [N, 1]
+    TINY_FP8_TENSOR,  // compressed-tensors: one bf16 scale, [1], and one for what is multiplied
+    TINY_FP8_STATIC,  // fp8: one f32 scale, [], and one for what is multiplied
+    TINY_FP8_FBGEMM,  // fbgemm_fp8: a f32 scale for each output, [N, 1]; attention stays in 16 bits
+};
+
 struct tiny_model {
     const char *family; // "llama", "llama3" (scaled RoPE), "mistral", "qwen2" (QKV bias), "qwen3" (QK norm)
     uint64_t seed;
     int n_layers, hidden, intermediate;
     int n_heads, n_kv_heads, head_size;
     int vocab_size, max_context;
-    enum dtype dtype;    // of the matrices; vectors too
+    enum dtype dtype; // of the matrices; vectors too
+    enum tiny_fp8 fp8;
     bool tied;           // one table for embedding and head ...
     bool tied_as_head;   // ... stored as lm_head.weight, not as model.embed_tokens.weight
     bool attention_bias; // llama: biases on q, k, v and o
@@ -48,14 +58,17 @@ void tiny_model_write(const char *dir, const struct tiny_model *spec); // makes 
 char *tiny_model_temp(const struct tiny_model *spec); // writes it to a new folder under $TMPDIR; free with ..._remove
 void tiny_model_remove(char *dir);                    // deletes the folder's files and the folder, frees the name
 
-// One tensor of the checkpoint. A vector has rows == 0.
+// One tensor of the checkpoint. A vector has rows == 0, a scalar columns == 0, too.
 struct tiny_tensor {
-    char name[80];
+    char name[96];
     int rows, columns;
+    enum dtype dtype; // as stored
+    double spread;    // of a matrix: its values are at most that large; its scales have the same
 };
 
 // Lists the tensors as stored; free() the list.
 struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p);
 
-// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly what the file holds.
+// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly what the file holds, of FP8 what byte
+// and scale stand for.
 float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index);

@@ -19,11 +19,12 @@ static int segments_of(int entries)
 static enum status cache_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
-    size_t d = (size_t)shape->head_size, element_bytes = shape->kv_int8 ? 1 : cpu->bf16 ? 2 : 4, line = 64;
+    size_t d = (size_t)shape->head_size, line = 64;
+    size_t element_bytes = cpu_kv_int8(cpu) ? 1 : cpu->bf16 ? 2 : 4;
     cpu->v_stride = (int)((d + 15) / 16 * 16);
     cpu->v_offset_bytes = KV_BLOCK_TOKENS * d * element_bytes;
     cpu->scale_offset_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
-    cpu->kv_block_bytes = cpu->scale_offset_bytes + (shape->kv_int8 ? 2 * KV_BLOCK_TOKENS * sizeof(float) : 0);
+    cpu->kv_block_bytes = cpu->scale_offset_bytes + (cpu_kv_int8(cpu) ? 2 * KV_BLOCK_TOKENS * sizeof(float) : 0);
     // An odd number of cache lines: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same sets.
     cpu->kv_block_bytes = ((cpu->kv_block_bytes + line - 1) / line | 1) * line;
     cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
@@ -159,7 +160,7 @@ static struct kv_view kv_of(const struct cpu *cpu, int layer, int sequence, int 
         .head_size = cpu->shape.head_size,
         .v_stride = cpu->v_stride,
         .bf16 = cpu->bf16,
-        .int8 = cpu->shape.kv_int8,
+        .int8 = cpu_kv_int8(cpu),
     };
 }
 
@@ -178,7 +179,7 @@ static void append_head(const struct attention *a, float *head, const float *gai
 {
     const struct cpu *cpu = a->cpu;
     cpu->isa->rope_head(head, gain, cpu->shape.head_size, a->epsilon, cos_sin);
-    if (cpu->shape.kv_int8) cpu->isa->spread_head(head, cpu->shape.head_size);
+    if (cpu_kv_int8(cpu)) cpu->isa->spread_head(head, cpu->shape.head_size);
 }
 
 static void append_row(void *arg, int row, int thread)

@@ -221,6 +221,9 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
 {
     enum status status = backend_shape_check(shape, dtype);
     if (status) return status;
+    if (dtype == DTYPE_FP8 || shape->kv_dtype == DTYPE_FP8)
+        return status_fail(STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 "
+                                               "or int8 and kv-dtype bf16 or int8 on the cpu backend");
     if (threads < 0) return status_fail(STATUS_INVALID, "%d threads: must be 0 (all) or more", threads);
     struct cpu *cpu = mem_alloc(sizeof *cpu);
     static const enum product_type product[] = {[DTYPE_F32] = PRODUCT_F32,

@@ -113,6 +113,11 @@ static inline bool cpu_int8(const struct cpu *cpu)
     return cpu->product == PRODUCT_INT8 || cpu->product == PRODUCT_INT8_GROUPS;
 }
 
+static inline bool cpu_kv_int8(const struct cpu *cpu)
+{
+    return cpu->shape.kv_dtype == DTYPE_INT8;
+}
+
 // Scales of a row of K values.
 static inline int cpu_groups(const struct cpu *cpu, int k)
 {

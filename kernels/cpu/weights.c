@@ -41,12 +41,6 @@ static const struct matrix_view *source_row(const struct source *source, int64_t
     return NULL;
 }
 
-static uint32_t word_at(const float *values, int word, bool bf16)
-{
-    if (!bf16) return f32_bits(values[word]);
-    return bf16_from_f32(values[2 * word]) | (uint32_t)bf16_from_f32(values[2 * word + 1]) << 16;
-}
-
 // Words [0, words) of a row of K elements, zeros beyond K.
 static void row_words(const struct matrix_view *view, int64_t row, int64_t first_word, int words, bool bf16,
                       uint32_t *out)
@@ -59,8 +53,10 @@ static void row_words(const struct matrix_view *view, int64_t row, int64_t first
         return;
     }
     matrix_view_read(view, row, first_word * per_word, n, values);
-    for (int i = 0; i < words; i++)
-        out[i] = word_at(values, i, bf16);
+    uint16_t halves[2 * CHUNK_WORDS];
+    for (int i = 0; i < 2 * CHUNK_WORDS; i++) // a fixed number of them becomes vectors
+        halves[i] = bf16_from_f32(values[i]);
+    memcpy(out, bf16 ? (const void *)halves : values, (size_t)words * sizeof *out);
 }
 
 // ---- from rows to panels --------------------------------------------------------------------------------------------
@@ -113,9 +109,11 @@ static void stream_end(void) // before another thread may read
 
 // Where the words of a panel's columns come from.
 struct columns {
-    const char *words[PANEL_COLUMNS]; // where they lie in memory as they are wanted; else NULL, and they are made of
-    const struct matrix_view *view[PANEL_COLUMNS]; // this, or are zeros where that is NULL, too
+    const struct matrix_view *view[PANEL_COLUMNS]; // NULL: they are zeros
     int64_t row[PANEL_COLUMNS];
+    const char *from[PANEL_COLUMNS]; // where the row starts
+    int word_bytes[PANEL_COLUMNS];   // of the row that make a word
+    bool plain[PANEL_COLUMNS];       // they are the word
 };
 
 static void columns_find(struct columns *columns, const struct source *source, int panel, bool bf16)
@@ -123,9 +121,10 @@ static void columns_find(struct columns *columns, const struct source *source, i
     for (int c = 0; c < PANEL_COLUMNS; c++) {
         const struct matrix_view *view = source_row(source, (int64_t)panel * PANEL_COLUMNS + c, &columns->row[c]);
         columns->view[c] = view;
-        columns->words[c] = NULL;
-        if (view && view->dtype == (bf16 ? DTYPE_BF16 : DTYPE_F32))
-            columns->words[c] = (const char *)view->data + columns->row[c] * view->row_stride_bytes;
+        if (!view) continue;
+        columns->from[c] = (const char *)view->data + columns->row[c] * view->row_stride_bytes;
+        columns->word_bytes[c] = (int)dtype_size_bytes(view->dtype) * (bf16 ? 2 : 1);
+        columns->plain[c] = view->dtype == (bf16 ? DTYPE_BF16 : DTYPE_F32);
     }
 }
 
@@ -133,8 +132,8 @@ static void columns_find(struct columns *columns, const struct source *source, i
 static void columns_prefetch(const struct columns *columns, int k, int words)
 {
     for (int c = 0; c < PANEL_COLUMNS; c++)
-        for (int i = 0; columns->words[c] && i < words; i += CHUNK_WORDS)
-            __builtin_prefetch(columns->words[c] + (size_t)(k + i) * 4, 0, 2);
+        for (int i = 0; columns->view[c] && i < words; i += CHUNK_WORDS)
+            __builtin_prefetch(columns->from[c] + (size_t)(k + i) * (size_t)columns->word_bytes[c], 0, 2);
 }
 
 // Words [k, k + words) of K of four columns, at most CHUNK_WORDS; `plain`: all of the words lie in the rows.
@@ -145,9 +144,11 @@ static void transpose_columns(uint32_t *to, const struct columns *columns, int f
     const char *row[4];
     for (int i = 0; i < 4; i++) {
         const struct matrix_view *view = columns->view[first + i];
-        row[i] = plain && columns->words[first + i] ? columns->words[first + i] + (size_t)k * 4 : (char *)made[i];
-        if (row[i] != (char *)made[i]) continue;
-        memset(made[i], 0, sizeof made[i]);
+        if (view && plain && columns->plain[first + i]) {
+            row[i] = columns->from[first + i] + (size_t)k * 4;
+            continue;
+        }
+        row[i] = memset(made[i], 0, sizeof made[i]);
         if (view) row_words(view, columns->row[first + i], k, words, bf16, made[i]);
     }
     transpose_four(to + first, row);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracle: a Llama forward pass in plain C, meant to be read beside the paper and to be right. One thread, simple
 // loops, every sum in double. Values are stored as f32; in a bf16 backend those that bf16 hardware would keep as bf16
-// (weights, activations, K and V) are rounded to it whenever they are stored, and nothing else is. In an int8 backend
-// matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16. K and V in
-// int8 are kept as their bytes, with a scale for each head of an entry.
+// (weights, activations, K and V) are rounded to it whenever they are stored, and nothing else is. In a backend of
+// 8 bits matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16. K and
+// V of 8 bits are kept as their bytes, with a scale for each head of an entry.
 #include <assert.h>
 #include <float.h>
 #include <math.h>
@@ -27,6 +27,7 @@ struct tensor {
 struct weight {
     struct weight *next; // all of a backend, for close
     int64_t rows, columns;
+    enum dtype dtype;  // of a matrix: what it and the rows that it multiplies are rounded to
     int32_t first_row; // of an embedding table: the vocabulary id of row 0
     float *data;       // [rows][columns]; a gate_up weight is all of gate, then all of up
     bool borrowed;     // data belongs to the weight it is tied to
@@ -74,35 +75,37 @@ static void tensor_put(const struct reference *ref, struct tensor *t, int64_t ro
     t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? stored(ref, v) : v;
 }
 
-// Makes bytes of n values; returns their scale. Not finite: NaN.
-static float to_bytes(float *x, int64_t n)
+// Makes of n values the numbers that are their bytes; returns their scale. Not finite: NaN.
+static float to_bytes(enum dtype dtype, float *x, int64_t n)
 {
-    float most = 0;
-    bool finite = true;
+    bool fp8 = dtype == DTYPE_FP8, finite = true;
+    float most = 0, most_byte = fp8 ? E4M3_MOST : QUANTISE_MOST;
     for (int64_t i = 0; i < n; i++) {
         most = fmaxf(most, fabsf(x[i]));
         finite &= isfinite(x[i]) != 0;
     }
-    for (int64_t i = 0; i < n; i++)
-        x[i] = !finite || most < QUANTISE_LEAST ? 0 : rintf(x[i] * (QUANTISE_MOST / most));
-    return finite ? most / QUANTISE_MOST : NAN;
+    for (int64_t i = 0; i < n; i++) {
+        float q = !finite || most < QUANTISE_LEAST ? 0 : x[i] * (most_byte / most);
+        x[i] = fp8 ? e4m3_to_f32(e4m3_from_f32(q)) : rintf(q);
+    }
+    return finite ? most / most_byte : NAN;
 }
 
 // Rounds n values to bytes times a scale, one scale per QUANTISE_GROUP of them in DTYPE_INT8_G128. Not finite: all NaN.
-static void quantise(const struct reference *ref, float *x, int64_t n)
+static void quantise(enum dtype dtype, float *x, int64_t n)
 {
-    int64_t size = ref->dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
+    int64_t size = dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
     for (int64_t first = 0; first < n; first += size) {
         int64_t end = first + size < n ? first + size : n;
-        float scale = to_bytes(x + first, end - first);
+        float scale = to_bytes(dtype, x + first, end - first);
         for (int64_t i = first; i < end; i++)
             x[i] *= scale;
     }
 }
 
-static bool is_int8(const struct reference *ref)
+static bool is_bytes(enum dtype dtype)
 {
-    return ref->dtype == DTYPE_INT8 || ref->dtype == DTYPE_INT8_G128;
+    return dtype_size_bytes(dtype) == 1;
 }
 
 static double dot(const float *a, const float *b, int64_t n)
@@ -202,14 +205,31 @@ static void round_all(const struct reference *ref, struct weight *w)
         w->data[i] = stored(ref, w->data[i]);
 }
 
+static enum dtype matrix_dtype(const struct reference *ref, const struct matrix_view *parts, int n_parts)
+{
+    if (ref->dtype != DTYPE_FP8 || !ref->shape.fp8_as_stored) return ref->dtype;
+    for (int p = 0; p < n_parts; p++)
+        if (parts[p].dtype == DTYPE_FP8) return DTYPE_FP8;
+    return DTYPE_BF16;
+}
+
+// Rounds the rows of all parts; those stored as the bytes they are computed with are exact already.
+static void quantise_parts(struct weight *w, const struct matrix_view *parts, int n_parts)
+{
+    float *row = w->data;
+    for (int p = 0; p < n_parts; p++)
+        for (int64_t r = 0; r < parts[p].rows; r++, row += w->columns)
+            if (parts[p].dtype != w->dtype) quantise(w->dtype, row, w->columns);
+}
+
 static enum status weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
                                  struct weight **weight_p)
 {
     struct reference *ref = self(b);
     struct weight *w = matrix_create(ref, parts, n_parts);
-    if (is_int8(ref))
-        for (int64_t r = 0; r < w->rows; r++)
-            quantise(ref, w->data + r * w->columns, w->columns);
+    w->dtype = matrix_dtype(ref, parts, n_parts);
+    if (is_bytes(w->dtype))
+        quantise_parts(w, parts, n_parts);
     else
         round_all(ref, w);
     *weight_p = w;
@@ -228,7 +248,7 @@ static enum status weight_embedding(struct backend *b, const struct matrix_view 
 {
     struct reference *ref = self(b);
     struct weight *w;
-    if (shared_head && !is_int8(ref)) {
+    if (shared_head && !is_bytes(shared_head->dtype)) {
         assert(shared_head->rows == table->rows && shared_head->columns == table->columns);
         w = weight_new(ref, table->rows, table->columns, true);
         w->data = shared_head->data;
@@ -321,7 +341,7 @@ static enum status linear(struct backend *b, struct tensor *out, const struct te
     float *row = ref->row;
     for (int64_t r = 0; r < rows; r++) {
         memcpy(row, x->data + r * k, (size_t)k * sizeof *row);
-        if (is_int8(ref)) quantise(ref, row, k);
+        if (is_bytes(w->dtype)) quantise(w->dtype, row, k);
         for (int64_t i = 0; i < n; i++) {
             double y = dot(row, w->data + i * k, k);
             if (bias) y += (double)bias->data[i];
@@ -386,9 +406,10 @@ static void cache_put(const struct reference *ref, float *cache, float *scale, s
     int d = ref->shape.head_size;
     float *x = cache + at * (size_t)d;
     memcpy(x, head, (size_t)d * sizeof *x);
-    for (int i = 0; !ref->shape.kv_int8 && i < d; i++)
+    bool bytes = backend_kv_bytes(&ref->shape);
+    for (int i = 0; !bytes && i < d; i++)
         x[i] = stored(ref, x[i]);
-    scale[at] = ref->shape.kv_int8 ? to_bytes(x, d) : 1;
+    scale[at] = bytes ? to_bytes(ref->shape.kv_dtype, x, d) : 1;
 }
 
 static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
@@ -405,12 +426,12 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
             for (int h = 0; h < n_heads; h++, head += d) {
                 head_normalise(ref, head, q_gain, epsilon);
                 rotate(ref, t, head);
-                if (ref->shape.kv_int8) spread(ref, head);
+                if (ref->shape.kv_dtype == DTYPE_INT8) spread(ref, head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d) {
                 head_normalise(ref, head, k_gain, epsilon);
                 rotate(ref, t, head);
-                if (ref->shape.kv_int8) spread(ref, head);
+                if (ref->shape.kv_dtype == DTYPE_INT8) spread(ref, head);
                 cache_put(ref, ref->k_cache, ref->k_scale, cache_at(ref, layer, s, entry, h), head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d)
