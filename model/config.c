@@ -197,14 +197,15 @@ static void expect(struct reader *r, const char *key, const char *value, const c
 
 // How the weights of a group of compressed-tensors are stored. Groups say for which matrices, by classes and patterns;
 // and what its tensors are says it of each matrix, which is what the loader goes by.
-static void read_group(struct reader *r, const json_t *group)
+static void read_group(struct reader *r)
 {
-    r->object = json_object_get(group, "weights");
-    if (!json_is_object(r->object)) {
+    const json_t *weights = json_object_get(r->object, "weights");
+    if (!json_is_object(weights)) {
         fail(r, STATUS_UNSUPPORTED, "weights", "is %s: this program reads %s",
-             r->object ? json_type_name(r->object) : "missing", readable);
+             weights ? json_type_name(weights) : "missing", readable);
         return;
     }
+    r->object = weights;
     expect(r, "weights.type", read_string(r, "type"), "float", "float");
     expect(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
     int bits = read_int(r, "num_bits", 1, 64, 0);
@@ -216,7 +217,7 @@ static void read_group(struct reader *r, const json_t *group)
 static void read_compressed_tensors(struct reader *r)
 {
     const json_t *groups = get(r, "config_groups"), *rotations = get(r, "transform_config");
-    const char *name, *prefix = r->prefix;
+    const char *name;
     json_t *group;
     expect(r, "format", read_string(r, "format"), "float-quantized", "naive-quantized");
     if (r->status == STATUS_OK && (!json_is_object(groups) || !json_object_size(groups)))
@@ -225,10 +226,25 @@ static void read_compressed_tensors(struct reader *r)
         fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
     json_object_foreach((json_t *)groups, name, group)
     {
-        char *full = mem_format("%sconfig_groups.%.40s.", prefix, name);
-        r->prefix = full;
-        if (r->status == STATUS_OK) read_group(r, group);
-        free(full);
+        char *prefix = mem_format("%sconfig_groups.%.40s.", r->prefix, name);
+        struct reader g = {.path = r->path, .prefix = prefix, .object = group, .status = r->status};
+        if (r->status == STATUS_OK) read_group(&g);
+        r->status = g.status;
+        free(prefix);
+    }
+}
+
+// Counts the layers' matrices that a list of names or patterns ("re:...") leaves as they were: enough to plan memory
+// with. The loader looks at the tensors.
+static void count_kept(struct reader *r, const char *key, struct model_config *c)
+{
+    const json_t *list = get(r, key);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (!name) continue;
+        bool all = strncmp(name, "re:", 3) == 0;
+        if (strstr(name, "self_attn")) c->fp8_kept_attention += all ? 4 * c->n_layers : 1;
+        if (strstr(name, "mlp")) c->fp8_kept_mlp += all ? 3 * c->n_layers : 1;
     }
 }
 
@@ -257,6 +273,9 @@ static void read_quantisation(struct reader *r, struct model_config *c)
     } else {
         expect(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
     }
+    static const char *const lists[] = {"ignore", "ignored_layers", "modules_to_not_convert"};
+    for (int i = 0; i < 3; i++)
+        count_kept(&q, lists[i], c);
     free(prefix);
     r->status = q.status;
     c->fp8 = true;

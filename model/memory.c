@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model takes of memory: counted from its shape before anything is opened, and measured on a device, where the
 // KV cache gets what the rest leaves. In units of 2^20 bytes, as the tools of GPUs count.
+#include <math.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -25,13 +26,25 @@ static size_t count_weights(const struct model *m)
 {
     const struct model_config *c = &m->config;
     const double hidden = c->hidden, q = (double)m->n_heads * c->head_size, kv = (double)m->n_kv_heads * c->head_size;
-    double layer = matrix_bytes(m->dtype, q + 2 * kv, hidden) + matrix_bytes(m->dtype, hidden, q) +
-                   matrix_bytes(m->dtype, 2.0 * m->intermediate, hidden) +
-                   matrix_bytes(m->dtype, hidden, m->intermediate) + 2 * hidden * sizeof(float);
-    double head = matrix_bytes(m->dtype, m->vocab_share, hidden);
-    bool shared = c->tied_embeddings && m->n_ids == m->vocab_share && m->dtype == dtype_of_activations(m->dtype);
-    double table = shared ? 0 : matrix_bytes(dtype_of_activations(m->dtype), m->n_ids, hidden);
-    return (size_t)(c->n_layers * layer + head + table + hidden * sizeof(float));
+    const double norms = (2.0 * c->n_layers + 1) * hidden * sizeof(float);
+    const enum dtype rounded = dtype_of_activations(m->dtype);
+    // What an FP8 checkpoint leaves in 16 bits: of attention and MLP a part, and the head.
+    const bool mixed = m->dtype == DTYPE_FP8 && m->shape.fp8_as_stored;
+    const double kept_attention = mixed ? fmin(c->fp8_kept_attention / 4.0, c->n_layers) : 0;
+    const double kept_mlp = mixed ? fmin(c->fp8_kept_mlp / 3.0, c->n_layers) : 0;
+    const enum dtype head_dtype = mixed ? rounded : m->dtype;
+
+    double attention[2], mlp[2]; // of a layer in the model's dtype; of one in 16 bits
+    for (int i = 0; i < 2; i++) {
+        enum dtype dtype = i ? rounded : m->dtype;
+        attention[i] = matrix_bytes(dtype, q + 2 * kv, hidden) + matrix_bytes(dtype, hidden, q);
+        mlp[i] = matrix_bytes(dtype, 2.0 * m->intermediate, hidden) + matrix_bytes(dtype, hidden, m->intermediate);
+    }
+    double bytes = (c->n_layers - kept_attention) * attention[0] + kept_attention * attention[1] +
+                   (c->n_layers - kept_mlp) * mlp[0] + kept_mlp * mlp[1];
+    bool shared = c->tied_embeddings && m->n_ids == m->vocab_share && head_dtype == rounded;
+    double table = shared ? 0 : matrix_bytes(rounded, m->n_ids, hidden);
+    return (size_t)(bytes + matrix_bytes(head_dtype, m->vocab_share, hidden) + table + norms);
 }
 
 // On a GPU, roughly: what the runtime loads, cuBLASLt's workspace, the buffers of NCCL, and of a pass the widest
@@ -64,6 +77,7 @@ enum status model_plan(const struct model_options *options, int rank, int size, 
     if (status == STATUS_OK) status = model_lay_out(options, st, &m);
     safetensors_close(st);
     if (status != STATUS_OK) return status;
+    m.shape.fp8_as_stored = m.config.fp8; // a shape alone is planned as its checkpoint would be
     struct tensor_need list[MODEL_TENSORS_MAX];
     size_t pass_bytes = 0;
     for (int n = model_list_tensors(&m, true, list); n; n--)

@@ -538,8 +538,9 @@ START_TEST(splits_that_do_not_work_out_are_refused_with_both_numbers)
     spec.intermediate = 90;
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "auto");
-    refuse_open(&options, 3, STATUS_UNSUPPORTED,
-                "4 KV heads cannot be split over 3 ranks: take a number of ranks that divides 4 or is a multiple of it");
+    refuse_open(
+        &options, 3, STATUS_UNSUPPORTED,
+        "4 KV heads cannot be split over 3 ranks: take a number of ranks that divides 4 or is a multiple of it");
     refuse_open(&options, 4, STATUS_UNSUPPORTED, "90 MLP columns cannot be split evenly over 4 ranks");
     tiny_model_remove(dir);
     spec.intermediate = 96; // 9 = 3 + 3 + 3 + 0
@@ -655,6 +656,32 @@ START_TEST(fp8_weights_are_counted_with_their_scales)
         ck_assert_uint_eq(model_weight_bytes(ranks.model[1]),
                           2 * (tables + norms) + attention + 2 * mlp + scales[spec.fp8]);
         ranks_close(&ranks);
+        tiny_model_remove(dir);
+    }
+}
+END_TEST
+
+// Computed with an f32 scale for each output whatever is stored; norms are f32.
+START_TEST(fp8_is_planned_with_what_stays_in_16_bits)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.dtype = DTYPE_BF16;
+    size_t tables = 2u * 272 * 64 * 2, qkv = 256 * 64, o = 64 * 128, mlp = 3 * 96 * 64, norms = 5 * 64 * 4;
+    size_t attention_scales = 2 * (256 + 64) * 4, mlp_scales = 2 * (2 * 96 + 64) * 4;
+    for (spec.fp8 = TINY_FP8_CHANNEL; spec.fp8 <= TINY_FP8_FBGEMM; spec.fp8++) {
+        struct memory_plan plan;
+        char *dir = tiny_model_temp(&spec), *shape = mem_format("%s/config.json", dir);
+        size_t attention = 2 * (qkv + o) * (spec.fp8 == TINY_FP8_FBGEMM ? 2 : 1);
+        if (spec.fp8 != TINY_FP8_FBGEMM) attention += attention_scales;
+        for (int alone = 0; alone < 2; alone++) {
+            struct model_options options = options_for(alone ? shape : dir, "cuda", "auto");
+            options.dummy = alone;
+            enum status status = model_plan(&options, 0, 1, &plan);
+            ck_assert_msg(status == STATUS_OK, "%s", status_message());
+            ck_assert_int_eq(plan.dtype, DTYPE_FP8);
+            ck_assert_uint_eq(plan.weight_bytes, tables + attention + 2 * mlp + mlp_scales + norms);
+        }
+        free(shape);
         tiny_model_remove(dir);
     }
 }
@@ -872,6 +899,7 @@ int main(void)
     tcase_add_test(tests, wrong_options_are_refused);
     tcase_add_test(tests, weights_that_contradict_the_config_are_refused);
     tcase_add_test(tests, fp8_weights_are_counted_with_their_scales);
+    tcase_add_test(tests, fp8_is_planned_with_what_stays_in_16_bits);
     tcase_add_test(tests, broken_scales_are_refused_each_with_its_sentence);
     tcase_add_test(tests, scales_have_one_dimension_or_two_and_count_as_weights);
     tcase_add_test(tests, types_that_are_no_weights_are_refused);

@@ -325,7 +325,10 @@ static void write_quantisation(FILE *file, const struct tiny_model *spec)
         return;
     case TINY_FP8_FBGEMM:
         fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0,\n"
-                      "    \"modules_to_not_convert\": [\"lm_head\", \"model.layers.0.self_attn.q_proj\"]},\n");
+                      "    \"modules_to_not_convert\": [\"lm_head\"");
+        for (int i = 0; i < 4 * spec->n_layers; i++)
+            fprintf(file, ", \"model.layers.%d.self_attn.%c_proj\"", i / 4, "qkvo"[i % 4]);
+        fprintf(file, "]},\n");
     }
 }
 
