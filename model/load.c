@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "kernels/convert.h"
 #include "model/dummy.h"
@@ -18,6 +20,7 @@ struct loader {
     const struct dummy *dummy;    // values without one
     bool *used;                   // [tensors] those that config.json explains
     void *zeros;                  // one row of zeros
+    int64_t told_us;              // when the log last said how far it is
     char prefix[64];              // "model.layers.3."
 };
 
@@ -278,6 +281,18 @@ static enum status check_all_used(const struct loader *in)
     return STATUS_OK;
 }
 
+// Large checkpoints take minutes.
+static void tell_progress(struct loader *in, int layers)
+{
+    enum { EVERY_US = 5000000 };
+    const struct model *m = in->m;
+    int64_t now_us = clock_now_us();
+    if (now_us - in->told_us < EVERY_US) return;
+    in->told_us = now_us;
+    log_info("model_load rank=%d/%d layers=%d/%d bytes=%zu", m->comm->rank, m->comm->size, layers, m->config.n_layers,
+             m->weight_bytes);
+}
+
 static enum status load_all(struct loader *in)
 {
     struct model *m = in->m;
@@ -292,6 +307,7 @@ static enum status load_all(struct loader *in)
         TRY(load_attention(in, layer));
         TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
         TRY(load_mlp(in, layer));
+        tell_progress(in, l + 1);
     }
     return in->st ? check_all_used(in) : STATUS_OK;
 }
@@ -313,7 +329,7 @@ enum status model_stored_dtype(const struct model_config *config, const struct s
 enum status model_load_weights(struct model *m, const struct safetensors *st)
 {
     struct dummy *dummy = st ? NULL : dummy_create(&m->config);
-    struct loader in = {.m = m, .st = st, .dummy = dummy};
+    struct loader in = {.m = m, .st = st, .dummy = dummy, .told_us = clock_now_us()};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
     in.zeros = mem_alloc_array((size_t)m->config.hidden, sizeof(float));
     m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);

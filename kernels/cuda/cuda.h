@@ -9,14 +9,11 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/launch.h"
 
-// "what: sentence of the runtime" as STATUS_UNAVAILABLE, out of memory as STATUS_EXHAUSTED. cudaSuccess is STATUS_OK.
-enum status cuda_status(cudaError_t error, const char *what);
-
 struct tensor {
     struct tensor *next; // all of a backend, for close
     enum tensor_kind kind;
     int max_rows, columns;
-    int stride; // elements from row to row: columns for F32, for ACTIVATION (bf16) rounded up to 16
+    int stride; // elements from row to row: columns for F32, cuda_stride for ACTIVATION (bf16), with zeros behind
     void *data; // device
 };
 
@@ -26,9 +23,9 @@ struct weight {
     struct weight *next;
     enum weight_kind kind;
     int64_t rows, columns; // N, K. A gate_up weight has all rows of gate, then all of up
-    int stride;            // elements from row to row, K rounded up to 16 with zeros
+    int stride;            // elements from row to row: cuda_stride(K), with zeros behind
     enum dtype dtype;      // of `data`: DTYPE_BF16, DTYPE_FP8; DTYPE_F32 for a VECTOR
-    void *data;            // device
+    void *data;            // device. FP8: rows of zeros follow, up to cuda_stride(N)
     float *scale;          // FP8: [N] device, one per output
     int32_t first_row;     // EMBEDDING: vocabulary id of row 0
     bool borrowed;         // data belongs to the weight it is tied to
@@ -36,6 +33,7 @@ struct weight {
 
 struct products; // products.c: cuBLASLt, its workspace and the algorithms chosen
 struct graphs;   // graphs.c: decode passes as they were captured
+struct upload;   // weights.c: pinned memory that weights pass through
 
 struct cuda {
     struct backend base;
@@ -47,20 +45,78 @@ struct cuda {
 
     // Of the pass under way, set by begin: one copy from pinned memory brings all of it.
     struct ragged_batch batch;     // the caller's
-    struct device_batch on_device; // see launch.h
+    struct device_batch on_device; // what the steps work on, see launch.h: one of these two
+    struct device_batch as_given;  // the batch
+    struct device_batch filled_up; // with rows added to decode passes, so that they can be kept
     void *staging_host, *staging_device;
-    size_t staging_bytes;
+    cudaEvent_t staged; // the last copy is done
 
     float *inv_freq; // device [D/2]
     struct kv_cache kv;
-    float *probe;     // device, maxima of the pass
-    float *partials;  // device, of split rows: see launch_attention
-    void *quantised;  // device, rows of the product under way in FP8
-    float *row_scale; // device [max_rows]
-    float *product;   // device f32 [max_rows][widest N] of products whose epilogue is a kernel of ours
+    int32_t *row_index; // device [max_rows], for callers of rmsnorm with rows of their own
+    float *probe;       // device, maxima of the pass
+    float *probe_sums;  // device [max_rows][H][2]
+    float *partials;    // device, of split rows: see launch_attention
 
     struct products *products;
     struct graphs *graphs;
+    struct upload *upload; // while weights are made
     struct tensor *tensors;
     struct weight *weights;
 };
+
+static inline struct cuda *cuda_of(struct backend *b)
+{
+    return (struct cuda *)b;
+}
+
+// Rows of matrices that products read begin at multiples of 16 elements: what the fast algorithms ask for.
+static inline int cuda_stride(int64_t columns)
+{
+    return (int)((columns + 15) / 16 * 16);
+}
+
+// ---- backend.c ----
+
+// "what: sentence of the runtime" as STATUS_UNAVAILABLE, out of memory as STATUS_EXHAUSTED. cudaSuccess is STATUS_OK.
+enum status cuda_status(cudaError_t error, const char *what);
+// Device memory, zeroed, or a sentence with the device's numbers.
+enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p);
+// For all that was put into the stream: the only place that waits within a pass.
+enum status cuda_wait(struct cuda *cuda);
+
+// ---- weights.c ----
+
+enum status cuda_weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
+                               struct weight **weight_p);
+enum status cuda_weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                                struct weight **weight_p);
+enum status cuda_weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                  struct weight *shared_head, struct weight **weight_p);
+enum status cuda_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
+                               struct weight **weight_p);
+// Gives back what making weights needs. May be called at any time: the next weight takes it anew.
+void upload_close(struct cuda *cuda);
+
+// ---- products.c ----
+
+enum status products_open(struct cuda *cuda, struct products **products_p);
+void products_close(struct products *p); // may be NULL
+// Makes room for products of up to `rows` rows, and with `w` (or NULL), whatever their mode: they allocate nothing.
+enum status products_reserve(struct cuda *cuda, int rows, const struct weight *w);
+enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
+                        const struct weight *bias, enum linear_mode mode, int rows);
+enum status cuda_warm(struct backend *b);
+
+// ---- graphs.c ----
+
+struct schedule_options;
+
+struct graphs *graphs_open(const struct backend_shape *shape);
+void graphs_close(struct graphs *g); // may be NULL
+// Says how the batch is to be filled up if it is of a kind that is kept.
+void graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
+// At least as many stretches as any row that sees up to so many entries has, and the same for many such numbers.
+int graphs_splits(int entries);
+bool cuda_replay(struct backend *b, int *rows_p);
+enum status cuda_pass_end(struct backend *b, enum status steps, bool *again_p);

@@ -25,26 +25,26 @@ static int threads_of(int n)
 
 template <int W> static __device__ __forceinline__ void load(float *to, const float *from)
 {
-    if (W == 1) {
+    if constexpr (W == 1) {
         to[0] = from[0];
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < W; i += 4) {
-        float4 four = *reinterpret_cast<const float4 *>(from + i);
-        to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+        for (int i = 0; i < W; i += 4) {
+            float4 four = *reinterpret_cast<const float4 *>(from + i);
+            to[i] = four.x, to[i + 1] = four.y, to[i + 2] = four.z, to[i + 3] = four.w;
+        }
     }
 }
 
 template <int W> static __device__ __forceinline__ void store(float *to, const float *from)
 {
-    if (W == 1) {
+    if constexpr (W == 1) {
         to[0] = from[0];
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < W; i += 4)
-        *reinterpret_cast<float4 *>(to + i) = make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]);
+        for (int i = 0; i < W; i += 4)
+            *reinterpret_cast<float4 *>(to + i) = make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]);
+    }
 }
 
 struct __align__(16) eight
@@ -54,32 +54,32 @@ struct __align__(16) eight
 
 template <int W> static __device__ __forceinline__ void load(float *to, const __nv_bfloat16 *from)
 {
-    if (W == 1) {
+    if constexpr (W == 1) {
         to[0] = __bfloat162float(from[0]);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < W; i += WIDE) {
-        eight group = *reinterpret_cast<const eight *>(from + i);
+        for (int i = 0; i < W; i += WIDE) {
+            eight group = *reinterpret_cast<const eight *>(from + i);
 #pragma unroll
-        for (int j = 0; j < WIDE; j++)
-            to[i + j] = __bfloat162float(group.of[j]);
+            for (int j = 0; j < WIDE; j++)
+                to[i + j] = __bfloat162float(group.of[j]);
+        }
     }
 }
 
 template <int W> static __device__ __forceinline__ void store(__nv_bfloat16 *to, const float *from)
 {
-    if (W == 1) {
+    if constexpr (W == 1) {
         to[0] = __float2bfloat16_rn(from[0]);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < W; i += WIDE) {
-        eight group;
+        for (int i = 0; i < W; i += WIDE) {
+            eight group;
 #pragma unroll
-        for (int j = 0; j < WIDE; j++)
-            group.of[j] = __float2bfloat16_rn(from[i + j]);
-        *reinterpret_cast<eight *>(to + i) = group;
+            for (int j = 0; j < WIDE; j++)
+                group.of[j] = __float2bfloat16_rn(from[i + j]);
+            *reinterpret_cast<eight *>(to + i) = group;
+        }
     }
 }
 
@@ -90,15 +90,15 @@ struct __align__(8) eight_bytes
 
 template <int W> static __device__ __forceinline__ void store_bytes(uint8_t *to, const float *from)
 {
-    if (W == 1) {
+    if constexpr (W == 1) {
         to[0] = e4m3_from_float(from[0]);
-        return;
-    }
-    eight_bytes group;
+    } else {
+        eight_bytes group;
 #pragma unroll
-    for (int j = 0; j < WIDE; j++)
-        group.of[j] = e4m3_from_float(from[j]);
-    *reinterpret_cast<eight_bytes *>(to) = group;
+        for (int j = 0; j < WIDE; j++)
+            group.of[j] = e4m3_from_float(from[j]);
+        *reinterpret_cast<eight_bytes *>(to) = group;
+    }
 }
 
 // ---- embedding ------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ static void put_copy(struct staging *staging, const int32_t *from, int n, int pa
                      const int32_t **device_p)
 {
     int32_t *to = put_ints(staging, (int64_t)n + padding, device_p);
-    memcpy(to, from, (size_t)n * sizeof *to);
+    if (from) memcpy(to, from, (size_t)n * sizeof *to); // tests of single steps leave out what they do not read
     for (int i = 0; i < padding; i++)
         to[n + i] = rest;
 }
@@ -213,7 +213,7 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
     put_copy(&staging, batch->position, batch->n_rows, padding, 0, &out->position);
     put_sequences(&staging, batch, options, out);
     int32_t *logit_row = put_ints(&staging, (int64_t)batch->n_logit_rows + padding, &out->logit_row);
-    memcpy(logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof *logit_row);
+    if (batch->n_logit_rows) memcpy(logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof *logit_row);
     for (int i = 0; i < padding; i++)
         logit_row[batch->n_logit_rows + i] = batch->n_rows + i;
     put_probes(&staging, batch, out);

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend as an object: device and memory, opening and closing, tensors, and the steps that are one launch.
+#include "kernels/cuda/cuda.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/check.h"
+#include "kernels/cuda/schedule.h"
+
+enum { MOST_HEAD_SIZE = 256 };
+
+// ---- the device -----------------------------------------------------------------------------------------------------
+
+enum status cuda_status(cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess) return STATUS_OK;
+    cudaGetLastError(); // so that it is not reported once more
+    return status_fail(error == cudaErrorMemoryAllocation ? STATUS_EXHAUSTED : STATUS_UNAVAILABLE, "%s: %s", what,
+                       cudaGetErrorString(error));
+}
+
+enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p)
+{
+    const size_t mib = 1 << 20;
+    void *memory;
+    cudaError_t error = cudaSetDevice(cuda->device);
+    if (error == cudaSuccess) error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t total = 0, available = 0;
+        cudaGetLastError();
+        cudaMemGetInfo(&available, &total);
+        return status_fail(STATUS_EXHAUSTED,
+                           "needs %zu MiB for %s, GPU %d has %zu of its %zu MiB free: take fewer KV blocks, rows or "
+                           "sequences, weights of fewer bits, or more ranks",
+                           (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
+    }
+    if (error != cudaSuccess) return cuda_status(error, what);
+    error = cudaMemsetAsync(memory, 0, bytes, cuda->stream);
+    if (error != cudaSuccess) {
+        cudaFree(memory);
+        return cuda_status(error, what);
+    }
+    *memory_p = memory;
+    return STATUS_OK;
+}
+
+enum status cuda_wait(struct cuda *cuda)
+{
+    return cuda_status(cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
+}
+
+static enum status device_open(struct cuda *cuda)
+{
+    int n_devices = 0;
+    cudaError_t error = cudaGetDeviceCount(&n_devices);
+    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver || (error == cudaSuccess && !n_devices)) {
+        cudaGetLastError();
+        return status_fail(STATUS_NOT_FOUND, "no CUDA device: %s",
+                           error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
+    }
+    const int ranks = cuda->shape.host_ranks > 1 ? cuda->shape.host_ranks : 1;
+    if (error == cudaSuccess && ranks > n_devices)
+        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each takes one of its own", ranks,
+                           n_devices);
+    cuda->device = cuda->shape.host_rank;
+    if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
+    enum status status = cuda_status(error, "CUDA device");
+    if (status == STATUS_OK)
+        status = cuda_status(cudaGetDeviceProperties(&cuda->properties, cuda->device), "CUDA device");
+    if (status != STATUS_OK) return status;
+    const struct cudaDeviceProp *p = &cuda->properties;
+    const int capability = 10 * p->major + p->minor, least = cuda->dtype == DTYPE_FP8 ? 89 : 80;
+    if (capability < least)
+        return status_fail(STATUS_UNSUPPORTED, "GPU %d, %s, has compute capability %d.%d: %s needs %d.%d", cuda->device,
+                           p->name, p->major, p->minor, dtype_name(cuda->dtype), least / 10, least % 10);
+    return cuda_status(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "CUDA stream");
+}
+
+static enum status memory(struct backend *b, size_t *total_p, size_t *free_p)
+{
+    return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
+}
+
+// ---- tensors --------------------------------------------------------------------------------------------------------
+
+static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                 struct tensor **tensor_p)
+{
+    struct cuda *cuda = cuda_of(b);
+    const bool f32 = kind == TENSOR_F32;
+    struct tensor *t = mem_alloc(sizeof *t);
+    *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
+    t->stride = f32 ? columns : cuda_stride(columns);
+    size_t bytes = (size_t)max_rows * (size_t)t->stride * (f32 ? sizeof(float) : sizeof(uint16_t));
+    char what[64];
+    snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
+    enum status status = cuda_allocate(cuda, bytes, what, &t->data);
+    if (status == STATUS_OK && !f32) status = products_reserve(cuda, max_rows, NULL);
+    if (status != STATUS_OK) {
+        cudaFree(t->data);
+        free(t);
+        return status;
+    }
+    t->next = cuda->tensors;
+    *tensor_p = cuda->tensors = t;
+    return STATUS_OK;
+}
+
+static float *tensor_data(struct backend *b, struct tensor *t)
+{
+    assert(t->kind == TENSOR_F32);
+    return t->data;
+}
+
+static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
+{
+    cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
+    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "CUDA: reading a tensor");
+}
+
+static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
+{
+    assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
+    return read_floats(cuda_of(b), t->data, (size_t)rows * (size_t)t->columns, host);
+}
+
+static enum status wait(struct backend *b)
+{
+    return cuda_wait(cuda_of(b));
+}
+
+// ---- the KV cache ---------------------------------------------------------------------------------------------------
+
+// One block more than the caller has: the rows that fill up kept passes write there.
+static enum status kv_create(struct backend *b, int n_kv_blocks)
+{
+    struct cuda *cuda = cuda_of(b);
+    struct kv_cache *kv = &cuda->kv;
+    assert(!kv->data);
+    cuda->shape.n_kv_blocks = n_kv_blocks;
+    *kv = (struct kv_cache){.fp8 = cuda->shape.kv_dtype == DTYPE_FP8,
+                            .n_layers = cuda->shape.n_layers,
+                            .n_blocks = n_kv_blocks + 1,
+                            .n_kv_heads = cuda->shape.n_kv_heads,
+                            .head_size = cuda->shape.head_size};
+    size_t heads = (size_t)kv->n_layers * (size_t)kv->n_blocks * 2 * (size_t)kv->n_kv_heads * KV_BLOCK_TOKENS;
+    size_t bytes = heads * (size_t)kv->head_size * (kv->fp8 ? 1 : sizeof(uint16_t));
+    char what[64];
+    snprintf(what, sizeof what, "%d KV blocks", n_kv_blocks);
+    enum status status = cuda_allocate(cuda, bytes, what, &kv->data);
+    if (status == STATUS_OK && kv->fp8)
+        status = cuda_allocate(cuda, heads * sizeof *kv->scale, what, (void **)&kv->scale);
+    return status;
+}
+
+// ---- the pass -------------------------------------------------------------------------------------------------------
+
+// What of the batch this backend has less room for than the checks of all backends say.
+static enum status probes_check(const struct cuda *cuda, const struct ragged_batch *batch)
+{
+    if (batch->n_probes <= cuda->shape.max_rows && batch->probe_window <= PROBE_WINDOW_MOST) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "ragged batch: %d probes in windows of %d; room for %d in windows of %d",
+                       batch->n_probes, batch->probe_window, cuda->shape.max_rows, PROBE_WINDOW_MOST);
+}
+
+static enum status begin(struct backend *b, const struct ragged_batch *batch)
+{
+    struct cuda *cuda = cuda_of(b);
+    enum status status = ragged_batch_check(batch, &cuda->shape);
+    if (status == STATUS_OK) status = probes_check(cuda, batch);
+    if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
+    if (status != STATUS_OK) return status;
+    upload_close(cuda);                              // weights are complete
+    cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may be another one than the last pass's
+    // Ranks that read nothing back may be a pass ahead of the device.
+    if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
+    if (error != cudaSuccess) return cuda_status(error, "CUDA: a step failed");
+
+    struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
+                                       .padding_block = cuda->shape.n_kv_blocks};
+    graphs_begin(cuda->graphs, batch, &options);
+    cuda->batch = *batch;
+    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->filled_up);
+    cuda->as_given = cuda->filled_up;
+    cuda->as_given.n_rows -= options.padding_rows;
+    cuda->as_given.n_seqs -= options.padding_rows;
+    cuda->as_given.n_lone -= options.padding_rows;
+    cuda->as_given.n_logit_rows -= options.padding_rows;
+    cuda->on_device = cuda->as_given;
+    error = cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
+    if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
+    if (error == cudaSuccess && batch->n_probes)
+        error = cudaMemsetAsync(cuda->probe, 0, (size_t)ragged_probe_size(batch) * sizeof *cuda->probe, cuda->stream);
+    return cuda_status(error, "CUDA: the start of a pass");
+}
+
+// ---- steps ----------------------------------------------------------------------------------------------------------
+
+static enum status embed(struct backend *b, struct tensor *out, const struct weight *table)
+{
+    struct cuda *cuda = cuda_of(b);
+    const struct device_batch *batch = &cuda->on_device;
+    assert(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns);
+    return cuda_status(launch_embed(cuda->stream, out->data, table->data, table->stride, table->rows, table->first_row,
+                                    batch->token, batch->n_rows, out->columns),
+                       "embed");
+}
+
+// The rows on the device: the batch's logit rows are there; others are fetched, from memory that may change after.
+static enum status rows_on_device(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
+{
+    *device_p = row_index ? cuda->on_device.logit_row : NULL;
+    if (!row_index || row_index == cuda->batch.logit_row) return STATUS_OK;
+    assert(rows <= cuda->shape.max_rows);
+    *device_p = cuda->row_index;
+    cudaError_t error = cudaMemcpyAsync(cuda->row_index, row_index, (size_t)rows * sizeof *row_index,
+                                        cudaMemcpyHostToDevice, cuda->stream);
+    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "rmsnorm");
+}
+
+static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                           float epsilon, const int32_t *row_index, int rows)
+{
+    struct cuda *cuda = cuda_of(b);
+    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
+    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
+    const int32_t *index;
+    enum status status = rows_on_device(cuda, row_index, rows, &index);
+    if (status != STATUS_OK) return status;
+    return cuda_status(
+        launch_rmsnorm(cuda->stream, out->data, out->stride, x->data, gain->data, epsilon, index, rows, x->columns),
+        "rmsnorm");
+}
+
+static const float *vector(const struct weight *w)
+{
+    return w ? w->data : NULL;
+}
+
+static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
+                               const struct weight *k_gain, float epsilon)
+{
+    struct cuda *cuda = cuda_of(b);
+    const struct backend_shape *shape = &cuda->shape;
+    assert(qkv->columns == (shape->n_heads + 2 * shape->n_kv_heads) * shape->head_size);
+    return cuda_status(launch_rope_append(cuda->stream, &cuda->kv, &cuda->on_device, layer, qkv->data, shape->n_heads,
+                                          vector(q_gain), vector(k_gain), epsilon, cuda->inv_freq),
+                       "rope_append");
+}
+
+static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+{
+    struct cuda *cuda = cuda_of(b);
+    const int n_heads = cuda->shape.n_heads;
+    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_heads * cuda->shape.head_size);
+    enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
+                                                      out->stride, qkv->data, n_heads, 0, cuda->partials),
+                                     "attention");
+    if (status != STATUS_OK || !cuda->on_device.n_probes) return status;
+    return cuda_status(launch_importance(cuda->stream, &cuda->kv, &cuda->on_device, layer, cuda->probe, qkv->data,
+                                         n_heads, cuda->probe_sums),
+                       "importance");
+}
+
+static float *probe_data(struct backend *b)
+{
+    return cuda_of(b)->on_device.n_probes ? cuda_of(b)->probe : NULL;
+}
+
+static enum status probe_read(struct backend *b, float *host)
+{
+    return read_floats(cuda_of(b), cuda_of(b)->probe, (size_t)ragged_probe_size(&cuda_of(b)->batch), host);
+}
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
+static enum status scratch_create(struct cuda *cuda)
+{
+    const struct backend_shape *shape = &cuda->shape;
+    const size_t rows = (size_t)shape->max_rows, half = (size_t)shape->head_size / 2;
+    const int splits = graphs_splits(shape->max_context);
+    const struct {
+        void **memory_p;
+        size_t bytes;
+        const char *what;
+    } parts[] = {
+        {&cuda->staging_device, schedule_most_bytes(shape), "batches"},
+        {(void **)&cuda->inv_freq, half * sizeof *cuda->inv_freq, "the frequencies of RoPE"},
+        {(void **)&cuda->row_index, rows * sizeof *cuda->row_index, "an index of rows"},
+        {(void **)&cuda->probe, (size_t)shape->max_seqs * (size_t)shape->max_context * sizeof *cuda->probe,
+         "the maxima of probes"},
+        {(void **)&cuda->probe_sums, importance_sum_floats(shape->max_rows, shape->n_heads) * sizeof(float),
+         "the sums of probes"},
+        {(void **)&cuda->partials,
+         attention_partial_floats(shape->max_seqs, splits, shape->n_heads, shape->head_size) * sizeof(float),
+         "the stretches of attention"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        enum status status = cuda_allocate(cuda, parts[i].bytes, parts[i].what, parts[i].memory_p);
+        if (status != STATUS_OK) return status;
+    }
+    cudaError_t error = cudaHostAlloc(&cuda->staging_host, schedule_most_bytes(shape), cudaHostAllocDefault);
+    if (error == cudaSuccess) error = cudaEventCreateWithFlags(&cuda->staged, cudaEventDisableTiming);
+    if (error != cudaSuccess) return cuda_status(error, "pinned memory for batches");
+    error = cudaMemcpyAsync(cuda->inv_freq, shape->inv_freq, half * sizeof *cuda->inv_freq, cudaMemcpyHostToDevice,
+                            cuda->stream);
+    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "the frequencies of RoPE");
+}
+
+static void cuda_close(struct backend *b)
+{
+    struct cuda *cuda = cuda_of(b);
+    cudaSetDevice(cuda->device);
+    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    graphs_close(cuda->graphs);
+    products_close(cuda->products);
+    upload_close(cuda);
+    for (struct tensor *t = cuda->tensors, *next; t; t = next) {
+        next = t->next;
+        cudaFree(t->data);
+        free(t);
+    }
+    for (struct weight *w = cuda->weights, *next; w; w = next) {
+        next = w->next;
+        if (!w->borrowed) cudaFree(w->data);
+        cudaFree(w->scale);
+        free(w);
+    }
+    if (cuda->staged) cudaEventDestroy(cuda->staged);
+    cudaFreeHost(cuda->staging_host);
+    cudaFree(cuda->staging_device);
+    cudaFree(cuda->kv.data);
+    cudaFree(cuda->kv.scale);
+    cudaFree(cuda->inv_freq);
+    cudaFree(cuda->row_index);
+    cudaFree(cuda->probe);
+    cudaFree(cuda->probe_sums);
+    cudaFree(cuda->partials);
+    if (cuda->stream) cudaStreamDestroy(cuda->stream);
+    free(cuda);
+}
+
+static const struct backend_ops cuda_ops = {
+    .name = "cuda",
+    .close = cuda_close,
+    .tensor_create = tensor_create,
+    .tensor_data = tensor_data,
+    .read = tensor_read,
+    .weight_create = cuda_weight_create,
+    .weight_gate_up = cuda_weight_gate_up,
+    .weight_embedding = cuda_weight_embedding,
+    .weight_vector = cuda_weight_vector,
+    .begin = begin,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = cuda_linear,
+    .rope_append = rope_append,
+    .attention = attention,
+    .probe_data = probe_data,
+    .probe_read = probe_read,
+    .replay = cuda_replay,
+    .pass_end = cuda_pass_end,
+    .warm = cuda_warm,
+    .wait = wait,
+    .memory = memory,
+    .kv_create = kv_create,
+};
+
+static enum status check(const struct backend_shape *shape, enum dtype dtype)
+{
+    enum status status = backend_shape_check(shape, dtype);
+    if (status != STATUS_OK) return status;
+    if (dtype != DTYPE_BF16 && dtype != DTYPE_FP8)
+        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the CUDA backend computes in bf16 or fp8", dtype_name(dtype));
+    if (shape->head_size > MOST_HEAD_SIZE || shape->head_size % 8)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "head size %d: the CUDA backend's attention takes multiples of 8 up to %d", shape->head_size,
+                           MOST_HEAD_SIZE);
+    if (shape->kv_dtype == DTYPE_INT8)
+        return status_fail(STATUS_UNSUPPORTED, "K and V in int8: the CUDA backend keeps them in bf16 or fp8");
+    return STATUS_OK;
+}
+
+enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
+{
+    enum status status = check(shape, dtype);
+    if (status != STATUS_OK) return status;
+    struct cuda *cuda = mem_alloc(sizeof *cuda);
+    *cuda = (struct cuda){.base = {&cuda_ops}, .shape = *shape, .dtype = dtype};
+    status = device_open(cuda);
+    if (status == STATUS_OK) status = products_open(cuda, &cuda->products);
+    if (status == STATUS_OK) status = scratch_create(cuda);
+    cuda->graphs = graphs_open(shape);
+    cuda->shape.inv_freq = NULL; // the caller's
+    if (status != STATUS_OK) {
+        cuda_close(&cuda->base);
+        return status;
+    }
+    const struct cudaDeviceProp *p = &cuda->properties;
+    log_info("cuda_open device=%d name=\"%s\" capability=%d.%d multiprocessors=%d memory_bytes=%zu", cuda->device,
+             p->name, p->major, p->minor, p->multiProcessorCount, p->totalGlobalMem);
+    *backend_p = &cuda->base;
+    return STATUS_OK;
+}

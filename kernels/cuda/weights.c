@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights on their way from mapped files to the device: in pieces through two buffers of pinned memory, so that one is
+// filled (read from the file, converted) while the copy of the other is under way. What is to become FP8 is quantised
+// on the device. Nothing waits for the last copies: they stand in the stream before the first step.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/convert.h"
+#include "kernels/cuda/cuda.h"
+
+static const size_t PIECE_BYTES = (size_t)16 << 20;
+
+struct upload {
+    unsigned char *pinned[2];
+    cudaEvent_t sent[2]; // the copy from it is done
+    int turn;            // which is filled next
+    void *rows;          // device: a piece of rows that become FP8
+};
+
+// ---- pieces ---------------------------------------------------------------------------------------------------------
+
+static enum status upload_open(struct cuda *cuda)
+{
+    if (cuda->upload) return STATUS_OK;
+    struct upload *u = cuda->upload = mem_alloc(sizeof *u);
+    for (int i = 0; i < 2; i++) {
+        cudaError_t error = cudaHostAlloc((void **)&u->pinned[i], PIECE_BYTES, cudaHostAllocDefault);
+        if (error == cudaSuccess) error = cudaEventCreateWithFlags(&u->sent[i], cudaEventDisableTiming);
+        if (error != cudaSuccess) return cuda_status(error, "pinned memory that weights are loaded through");
+    }
+    return STATUS_OK;
+}
+
+void upload_close(struct cuda *cuda)
+{
+    struct upload *u = cuda->upload;
+    if (!u) return;
+    cudaStreamSynchronize(cuda->stream);
+    for (int i = 0; i < 2; i++) {
+        if (u->sent[i]) cudaEventDestroy(u->sent[i]);
+        cudaFreeHost(u->pinned[i]);
+    }
+    cudaFree(u->rows);
+    free(u);
+    cuda->upload = NULL;
+}
+
+// PIECE_BYTES of host memory to fill.
+static enum status piece_take(struct cuda *cuda, void **host_p)
+{
+    enum status status = upload_open(cuda);
+    if (status != STATUS_OK) return status;
+    struct upload *u = cuda->upload;
+    *host_p = u->pinned[u->turn];
+    return cuda_status(cudaEventSynchronize(u->sent[u->turn]), "loading weights");
+}
+
+static enum status piece_send(struct cuda *cuda, void *to, size_t bytes)
+{
+    struct upload *u = cuda->upload;
+    cudaError_t error = cudaMemcpyAsync(to, u->pinned[u->turn], bytes, cudaMemcpyHostToDevice, cuda->stream);
+    if (error == cudaSuccess) error = cudaEventRecord(u->sent[u->turn], cuda->stream);
+    u->turn ^= 1;
+    return cuda_status(error, "loading weights");
+}
+
+// ---- rows of a view -------------------------------------------------------------------------------------------------
+
+static void read_bf16(const struct matrix_view *view, int64_t row, uint16_t *to)
+{
+    enum { AT_ONCE = 1024 };
+    float values[AT_ONCE];
+    for (int64_t c = 0; c < view->columns; c += AT_ONCE) {
+        int64_t n = view->columns - c < AT_ONCE ? view->columns - c : AT_ONCE;
+        matrix_view_read(view, row, c, n, values);
+        for (int64_t i = 0; i < n; i++)
+            to[c + i] = bf16_from_f32(values[i]);
+    }
+}
+
+// Rows [first, first + n) of the view as rows of `stride` elements, zeros behind the last column. Elements are as they
+// stand in the file where `as` is the view's dtype (FP8 without its scales), else converted to bf16 or f32.
+static void fill(const struct matrix_view *view, int64_t first, int64_t n, enum dtype as, int stride, void *host)
+{
+    const size_t row_bytes = (size_t)view->columns * dtype_size_bytes(as);
+    const size_t stride_bytes = (size_t)stride * dtype_size_bytes(as);
+    unsigned char *to = host;
+    if (as == view->dtype && row_bytes == stride_bytes && (int64_t)row_bytes == view->row_stride_bytes) {
+        memcpy(to, (const char *)view->data + first * view->row_stride_bytes, (size_t)n * row_bytes);
+        return;
+    }
+    for (int64_t r = first; r < first + n; r++, to += stride_bytes) {
+        if (as == view->dtype)
+            memcpy(to, (const char *)view->data + r * view->row_stride_bytes, row_bytes);
+        else if (as == DTYPE_BF16)
+            read_bf16(view, r, (uint16_t *)(void *)to);
+        else
+            matrix_view_read(view, r, 0, view->columns, (float *)(void *)to);
+        memset(to + row_bytes, 0, stride_bytes - row_bytes);
+    }
+}
+
+// How the elements of a part travel. To become FP8 numbers are quantised as they are, in f32 where bf16 would round.
+static enum dtype travels_as(const struct weight *w, const struct matrix_view *part)
+{
+    if (w->dtype == DTYPE_BF16) return DTYPE_BF16;
+    return part->dtype == DTYPE_FP8 || part->dtype == DTYPE_BF16 ? part->dtype : DTYPE_F32;
+}
+
+static enum status send_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
+{
+    const int64_t most = (int64_t)(PIECE_BYTES / sizeof(float));
+    for (int64_t first = 0, n; first < part->rows; first += n) {
+        void *host;
+        enum status status = piece_take(cuda, &host);
+        if (status != STATUS_OK) return status;
+        n = part->rows - first < most ? part->rows - first : most;
+        for (int64_t i = 0; i < n; i++)
+            ((float *)host)[i] = matrix_view_scale(part, first + i);
+        status = piece_send(cuda, to + first, (size_t)n * sizeof(float));
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+// Rows that lie in upload.rows, as `as`, become rows of the weight.
+static enum status quantise(struct cuda *cuda, struct weight *w, int64_t row, int64_t n, enum dtype as)
+{
+    return cuda_status(launch_quantise_rows(cuda->stream, (char *)w->data + row * w->stride, w->stride, w->scale + row,
+                                            cuda->upload->rows, as == DTYPE_F32, w->stride, (int)n, w->stride),
+                       "quantising weights");
+}
+
+// The part as rows of the weight from `row` on.
+static enum status send_part(struct cuda *cuda, struct weight *w, int64_t row, const struct matrix_view *part)
+{
+    const enum dtype as = travels_as(w, part);
+    const size_t stride_bytes = (size_t)w->stride * dtype_size_bytes(as);
+    const int64_t most = (int64_t)(PIECE_BYTES / stride_bytes);
+    if (most < 1)
+        return status_fail(STATUS_UNSUPPORTED, "a matrix of %lld columns: too many", (long long)part->columns);
+    for (int64_t first = 0, n; first < part->rows; first += n) {
+        void *host;
+        enum status status = piece_take(cuda, &host);
+        if (status != STATUS_OK) return status;
+        n = part->rows - first < most ? part->rows - first : most;
+        fill(part, first, n, as, w->stride, host);
+        if (as != w->dtype && !cuda->upload->rows)
+            status = cuda_allocate(cuda, PIECE_BYTES, "weights on their way to fp8", &cuda->upload->rows);
+        if (status != STATUS_OK) return status;
+        void *to = as == w->dtype ? (char *)w->data + (size_t)(row + first) * stride_bytes : cuda->upload->rows;
+        status = piece_send(cuda, to, (size_t)n * stride_bytes);
+        if (status == STATUS_OK && as != w->dtype) status = quantise(cuda, w, row + first, n, as);
+        if (status != STATUS_OK) return status;
+    }
+    return w->dtype == DTYPE_FP8 && as == DTYPE_FP8 ? send_scales(cuda, part, w->scale + row) : STATUS_OK;
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+static enum dtype matrix_dtype(const struct cuda *cuda, const struct matrix_view *parts, int n_parts)
+{
+    if (cuda->dtype != DTYPE_FP8 || !cuda->shape.fp8_as_stored) return cuda->dtype;
+    for (int p = 0; p < n_parts; p++)
+        if (parts[p].dtype == DTYPE_FP8) return DTYPE_FP8;
+    return DTYPE_BF16;
+}
+
+static struct weight *weight_new(struct cuda *cuda, struct weight w)
+{
+    w.next = cuda->weights;
+    return cuda->weights = mem_copy(&w, sizeof w);
+}
+
+static enum status matrix_create(struct cuda *cuda, enum weight_kind kind, enum dtype dtype,
+                                 const struct matrix_view *parts, int n_parts, struct weight **weight_p)
+{
+    struct weight *w = weight_new(
+        cuda, (struct weight){
+                  .kind = kind, .columns = parts[0].columns, .stride = cuda_stride(parts[0].columns), .dtype = dtype});
+    for (int p = 0; p < n_parts; p++)
+        w->rows += parts[p].rows;
+    const bool fp8 = dtype == DTYPE_FP8;
+    const size_t rows = fp8 ? (size_t)cuda_stride(w->rows) : (size_t)w->rows;
+    char what[64];
+    snprintf(what, sizeof what, "a matrix of %lld x %lld", (long long)w->rows, (long long)w->columns);
+    enum status status = cuda_allocate(cuda, rows * (size_t)w->stride * dtype_size_bytes(dtype), what, &w->data);
+    if (status == STATUS_OK && fp8) status = cuda_allocate(cuda, rows * sizeof *w->scale, what, (void **)&w->scale);
+    int64_t row = 0;
+    for (int p = 0; p < n_parts && status == STATUS_OK; row += parts[p++].rows)
+        status = send_part(cuda, w, row, &parts[p]);
+    if (status == STATUS_OK && kind == WEIGHT_MATRIX) status = products_reserve(cuda, 0, w);
+    if (status == STATUS_OK) *weight_p = w;
+    return status;
+}
+
+enum status cuda_weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
+                               struct weight **weight_p)
+{
+    struct cuda *cuda = cuda_of(b);
+    return matrix_create(cuda, WEIGHT_MATRIX, matrix_dtype(cuda, parts, n_parts), parts, n_parts, weight_p);
+}
+
+enum status cuda_weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                                struct weight **weight_p)
+{
+    return cuda_weight_create(b, (struct matrix_view[]){*gate, *up}, 2, weight_p);
+}
+
+enum status cuda_weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                  struct weight *shared_head, struct weight **weight_p)
+{
+    struct cuda *cuda = cuda_of(b);
+    struct weight *w;
+    if (shared_head && shared_head->dtype == DTYPE_BF16) {
+        w = weight_new(cuda, *shared_head);
+        w->kind = WEIGHT_EMBEDDING;
+        w->borrowed = true;
+    } else {
+        enum status status = matrix_create(cuda, WEIGHT_EMBEDDING, DTYPE_BF16, table, 1, &w);
+        if (status != STATUS_OK) return status;
+    }
+    w->first_row = first_row;
+    *weight_p = w;
+    return STATUS_OK;
+}
+
+enum status cuda_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
+                               struct weight **weight_p)
+{
+    struct cuda *cuda = cuda_of(b);
+    struct weight *w = weight_new(cuda, (struct weight){.kind = WEIGHT_VECTOR, .rows = 1, .dtype = DTYPE_F32});
+    for (int p = 0; p < n_parts; p++)
+        w->columns += parts[p].columns;
+    enum status status = cuda_allocate(cuda, (size_t)w->columns * sizeof(float), "a vector of weights", &w->data);
+    const int64_t most = (int64_t)(PIECE_BYTES / sizeof(float));
+    float *to = w->data;
+    for (int p = 0; p < n_parts; p++)
+        for (int64_t first = 0, n; first < parts[p].columns && status == STATUS_OK; first += n, to += n) {
+            void *host;
+            n = parts[p].columns - first < most ? parts[p].columns - first : most;
+            status = piece_take(cuda, &host);
+            if (status != STATUS_OK) break;
+            matrix_view_read(&parts[p], 0, first, n, host);
+            status = piece_send(cuda, to, (size_t)n * sizeof(float));
+        }
+    if (status == STATUS_OK) *weight_p = w;
+    return status;
+}

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA backend on an emulated GPU, beyond what every backend is tested for: weights larger than the pieces they
+// travel in, products in both ways of scaling, the file of chosen algorithms, kept decode passes, and the sentences for
+// what it refuses.
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/convert.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/forward.h"
+#include "tests/kernel_fixture.h"
+#include "tests/tiny_model.h"
+
+static void emulate_one_gpu(void)
+{
+    emulator_set_devices(1);
+    emulator_set_memory((size_t)1 << 30);
+    emulator_set_capability(9, 0);
+}
+
+// ---- backends -------------------------------------------------------------------------------------------------------
+
+static const struct backend_shape small = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 16,
+                                           .inv_freq = (float[8]){1},
+                                           .max_rows = 64,
+                                           .max_seqs = 8,
+                                           .max_context = 64,
+                                           .n_kv_blocks = 32};
+
+static struct backend *open_cuda(const struct backend_shape *shape, enum dtype dtype)
+{
+    struct backend *b;
+    OK(backend_open_cuda(shape, dtype, &b));
+    return b;
+}
+
+static void check_refused(const struct backend_shape *shape, enum dtype dtype, enum status status, const char *word)
+{
+    struct backend *b;
+    ck_assert_int_eq(backend_open_cuda(shape, dtype, &b), status);
+    ck_assert_msg(strstr(status_message(), word) != NULL, "%s", status_message());
+}
+
+START_TEST(what_it_cannot_do_is_a_sentence)
+{
+    emulate_one_gpu();
+    struct backend_shape shape = small;
+    check_refused(&shape, DTYPE_F32, STATUS_UNSUPPORTED, "bf16 or fp8");
+    check_refused(&shape, DTYPE_INT8, STATUS_UNSUPPORTED, "bf16 or fp8");
+    shape.kv_dtype = DTYPE_INT8;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "bf16 or fp8");
+    shape = small;
+    shape.head_size = 3;
+    check_refused(&shape, DTYPE_BF16, STATUS_INVALID, "head size");
+    shape.head_size = 20;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "multiples of 8 up to 256");
+    shape.head_size = 264;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "head size 264");
+    emulator_set_capability(7, 5);
+    check_refused(&small, DTYPE_BF16, STATUS_UNSUPPORTED, "7.5");
+    emulator_set_capability(8, 0);
+    check_refused(&small, DTYPE_FP8, STATUS_UNSUPPORTED, "8.9");
+    shape = small;
+    shape.host_ranks = 3;
+    emulate_one_gpu();
+    emulator_set_devices(2);
+    check_refused(&shape, DTYPE_BF16, STATUS_INVALID, "3 ranks on this host, which has 2 GPUs");
+    emulator_set_devices(0);
+    check_refused(&small, DTYPE_BF16, STATUS_NOT_FOUND, "no CUDA device");
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+}
+END_TEST
+
+START_TEST(memory_that_is_not_there_is_a_sentence)
+{
+    emulate_one_gpu();
+    struct backend_shape shape = small;
+    emulator_set_memory((size_t)48 << 20);
+    shape.n_kv_blocks = 1 << 16; // 64 MiB
+    struct backend *b = open_cuda(&shape, DTYPE_BF16);
+    const int32_t zero[1] = {0}, row_start[2] = {0, 1};
+    const struct ragged_batch batch = {1, zero, zero, 1, row_start, zero, zero, 1, .probe_window = 1};
+    ck_assert_int_eq(b->ops->begin(b, &batch), STATUS_EXHAUSTED);
+    ck_assert_msg(strstr(status_message(), "65 MiB for 65536 KV blocks") != NULL, "%s", status_message());
+
+    struct tensor *t;
+    ck_assert_int_eq(b->ops->tensor_create(b, TENSOR_F32, 1 << 12, 1 << 12, &t), STATUS_EXHAUSTED);
+    ck_assert_msg(strstr(status_message(), "64 MiB for a tensor of 4096 x 4096") != NULL, "%s", status_message());
+    float *values = random_floats(1 << 13, 1); // of a matrix whose rows all lie at the same place
+    struct matrix_view view = {.data = values, .dtype = DTYPE_F32, .rows = 1 << 12, .columns = 1 << 13};
+    struct weight *w;
+    ck_assert_int_eq(b->ops->weight_create(b, &view, 1, &w), STATUS_EXHAUSTED);
+    ck_assert_msg(strstr(status_message(), "64 MiB for a matrix of 4096 x 8192") != NULL, "%s", status_message());
+    b->ops->close(b);
+    free(values);
+
+    emulator_set_memory((size_t)4 << 20);
+    check_refused(&small, DTYPE_BF16, STATUS_EXHAUSTED, "MiB");
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+}
+END_TEST
+
+START_TEST(a_lost_device_is_told_by_every_wait)
+{
+    emulate_one_gpu();
+    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    struct tensor *t = make_tensor(b, TENSOR_F32, 1, 16);
+    float host[16];
+    OK(b->ops->read(b, t, 1, host));
+    emulator_fail_after(1);
+    ck_assert_int_eq(b->ops->read(b, t, 1, host), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "CUDA") != NULL, "%s", status_message());
+    b->ops->close(b);
+    emulator_fail_after(0);
+}
+END_TEST
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+// Reads rows of an embedding table back.
+static float *table_rows(struct backend *b, const struct weight *table, int columns, const int32_t *token, int rows)
+{
+    int32_t row_start[9], kv_len[8] = {0}, blocks[8] = {0};
+    for (int i = 0; i <= rows; i++)
+        row_start[i] = i;
+    for (int i = 0; i < rows; i++)
+        blocks[i] = i;
+    const struct ragged_batch batch = {rows, token, kv_len, rows, row_start, kv_len, blocks, 1, .probe_window = 1};
+    struct tensor *out = make_tensor(b, TENSOR_F32, rows, columns);
+    OK(b->ops->begin(b, &batch));
+    OK(b->ops->embed(b, out, table));
+    float *host = mem_alloc_array((size_t)rows * (size_t)columns, sizeof *host);
+    OK(b->ops->read(b, out, rows, host));
+    return host;
+}
+
+// Weights of 24 MiB and more pass through buffers of 16: whatever they are stored as, wherever they lie.
+START_TEST(weights_travel_in_pieces)
+{
+    emulate_one_gpu();
+    static const enum dtype stored[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8};
+    const enum dtype dtype = stored[_i / 2];
+    const bool aligned = _i % 2;
+    enum { TABLE = 6001, K = 2064 };
+    const int64_t stride = (int64_t)dtype_size_bytes(dtype) * K + (aligned ? 0 : 3);
+    unsigned char *raw = mem_alloc((size_t)(TABLE * stride + 1));
+    for (int64_t i = 0; i < TABLE * stride + 1; i++)
+        raw[i] = (unsigned char)(random_bits() & 0x3b); // no NaN, no infinity in any type
+    float *scale = random_floats(TABLE, 1);
+    struct matrix_view view = {.data = raw + !aligned,
+                               .dtype = dtype,
+                               .rows = TABLE,
+                               .columns = K,
+                               .row_stride_bytes = stride,
+                               .scale = scale,
+                               .scale_dtype = DTYPE_F32,
+                               .scale_stride = aligned};
+    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    struct weight *table;
+    OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
+    const int32_t token[8] = {0, 4063, 4064, 4065, 4066, TABLE - 2, TABLE - 1, 2000};
+    float *got = table_rows(b, table, K, token, 8), want[K];
+    for (int r = 0; r < 8; r++) {
+        matrix_view_read(&view, token[r], 0, K, want);
+        for (int c = 0; c < K; c++)
+            ck_assert_msg(got[r * K + c] == bf16_to_f32(bf16_from_f32(want[c])), "row %d, column %d: %g, not %g",
+                          token[r], c, (double)got[r * K + c], (double)want[c]);
+    }
+    b->ops->close(b);
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+    free(raw), free(scale), free(got);
+}
+END_TEST
+
+START_TEST(a_tied_table_is_the_head_s_memory)
+{
+    emulate_one_gpu();
+    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    float *values = random_floats(40 * 1000, 1);
+    struct matrix_view view = float_view(values, 40, 1000);
+    struct weight *head = make_weight(b, values, 40, 1000), *tied, *own;
+    size_t before = emulator_memory_used();
+    OK(b->ops->weight_embedding(b, &view, 3, head, &tied));
+    ck_assert_uint_eq(emulator_memory_used(), before);
+    OK(b->ops->weight_embedding(b, &view, 3, NULL, &own));
+    ck_assert_uint_gt(emulator_memory_used(), before);
+    const int32_t token[2] = {3, 42};
+    float *a = table_rows(b, tied, 1000, token, 2), *c = table_rows(b, own, 1000, token, 2);
+    ck_assert_mem_eq(a, c, 1000 * sizeof *a);
+    b->ops->close(b);
+    free(values), free(a), free(c);
+}
+END_TEST
+
+// ---- products in FP8 ------------------------------------------------------------------------------------------------
+
+// With scales done by the library (9.0) and by our kernel (8.9), against the reference.
+START_TEST(fp8_products_match_the_reference)
+{
+    emulate_one_gpu();
+    if (_i) emulator_set_capability(8, 9);
+    static const int ns[] = {16, 48, 50, 1}, ks[] = {16, 30, 64, 7};
+    for (int i = 0; i < 16; i++) {
+        const int n = 2 * ns[i % 4], k = ks[i / 4], rows = 1 + random_below(20);
+        float *x = random_floats((size_t)(rows * k), 2), *w = random_floats((size_t)(n * k), 1),
+              *gain = random_floats((size_t)k, 1);
+        float *bias = random_floats((size_t)n, 1), *y[2][3];
+        for (int side = 0; side < 2; side++) {
+            struct backend *b;
+            if (side)
+                b = open_cuda(&small, DTYPE_FP8);
+            else
+                OK(backend_open_reference(&small, DTYPE_FP8, &b));
+            struct tensor *raw = make_tensor(b, TENSOR_F32, rows, k),
+                          *normed = make_tensor(b, TENSOR_ACTIVATION, rows, k);
+            tensor_write(b, raw, x, (size_t)(rows * k));
+            OK(b->ops->rmsnorm(b, normed, raw, make_vector(b, gain, k), 1e-5f, NULL, rows));
+            struct weight *weight = make_weight(b, w, n, k);
+            for (int mode = 0; mode < 3; mode++) {
+                struct tensor *out = make_tensor(b, TENSOR_F32, rows, n);
+                struct weight *v = mode == 2 ? make_vector(b, bias, n) : NULL;
+                OK(b->ops->linear(b, out, normed, weight, v, mode == 1 ? LINEAR_ADD : LINEAR_STORE, rows));
+                y[side][mode] = mem_alloc_array((size_t)(rows * n), sizeof(float));
+                OK(b->ops->read(b, out, rows, y[side][mode]));
+            }
+            b->ops->close(b);
+        }
+        for (int mode = 0; mode < 3; mode++) {
+            // A row whose norm lies at the edge of two bf16 may quantise to the next byte: 2^-4 of one of k products.
+            for (int j = 0; j < rows * n; j++)
+                ck_assert_msg(fabsf(y[1][mode][j] - y[0][mode][j]) <= 0.05f, "%d x %d x %d: %g, not %g", rows, n, k,
+                              (double)y[1][mode][j], (double)y[0][mode][j]);
+            free(y[0][mode]), free(y[1][mode]);
+        }
+        free(x), free(w), free(gain), free(bias);
+    }
+}
+END_TEST
+
+// ---- algorithms -----------------------------------------------------------------------------------------------------
+
+static char cache[] = "/tmp/check_cuda_backend.XXXXXX";
+
+// The one file in the cache, or NULL; free() it.
+static char *cache_file(void)
+{
+    char *folder = mem_format("%s/forepack", cache), *path = NULL;
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir));)
+        if (entry->d_name[0] != '.') {
+            ck_assert_msg(!path, "%s beside %s", entry->d_name, path);
+            path = mem_format("%s/%s", folder, entry->d_name);
+        }
+    if (dir) closedir(dir);
+    free(folder);
+    return path;
+}
+
+static char *file_text(const char *path)
+{
+    char *text = mem_alloc(1 << 16);
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    size_t n = fread(text, 1, (1 << 16) - 1, file);
+    text[n] = 0;
+    fclose(file);
+    return text;
+}
+
+static void file_write(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+// Opens, multiplies once, warms up; returns how many products that took.
+static int warm_once(void)
+{
+    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    float *w = random_floats(48 * 32, 1);
+    struct tensor *x = make_tensor(b, TENSOR_ACTIVATION, 40, 32), *out = make_tensor(b, TENSOR_F32, 40, 48);
+    OK(b->ops->linear(b, out, x, make_weight(b, w, 48, 32), NULL, LINEAR_ADD, 1));
+    int before = emulator_launches();
+    OK(b->ops->warm(b));
+    int products = emulator_launches() - before;
+    b->ops->close(b);
+    free(w);
+    return products;
+}
+
+START_TEST(algorithms_are_timed_once_and_kept)
+{
+    emulate_one_gpu();
+    ck_assert_ptr_nonnull(mkdtemp(cache));
+    setenv("XDG_CACHE_HOME", cache, 1);
+    ck_assert_int_gt(warm_once(), 7); // buckets of 1, 2, 4, 8, 16, 32 and 40 rows
+    char *path = cache_file();
+    ck_assert_ptr_nonnull(path);
+    char *good = file_text(path);
+    int lines = 0;
+    for (const char *c = good; *c; c++)
+        lines += *c == '\n';
+    ck_assert_int_eq(lines, 2 + 7);
+    ck_assert_ptr_nonnull(strstr(good, "emulated GPU, cuBLASLt "));
+    ck_assert_int_le(warm_once(), 1); // only the product that was still to run
+
+    // Broken, foreign, of no algorithm that there is: left out of account, and replaced.
+    char *cut = mem_string(good), *foreign = mem_string(good), *odd = mem_string(good);
+    cut[strlen(cut) - 20] = 0;
+    memcpy(strstr(foreign, "emulated"), "imagined", 8);
+    strchr(strstr(odd, "\n48 32"), ' ')[1] = 'x';
+    char *unknown = mem_format("%.*s", (int)(strstr(good, "\n48 32") - good), good);
+    char *lying = mem_format("%s\n48 32 48 0 0 1 0 0 40 777 0 0 0 0 0 0 0\n", unknown);
+    const char *bad[] = {cut, foreign, odd, lying, "", "\n", "forepack products 1\n"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        file_write(path, bad[i]);
+        ck_assert_int_gt(warm_once(), 7);
+        char *again = file_text(path), *only = cache_file();
+        ck_assert_uint_eq(strlen(again), strlen(good)); // perhaps in another order
+        ck_assert_ptr_null(strstr(again, " 777 "));
+        ck_assert(!strncmp(again, good, strlen(unknown)));
+        ck_assert_str_eq(only, path);
+        free(again), free(only);
+    }
+
+    // A good one is not written again, not even where it could not be.
+    file_write(path, good);
+    chmod(path, 0444);
+    ck_assert_int_le(warm_once(), 1);
+    unlink(path);
+    char *folder = mem_format("%s/forepack", cache);
+    rmdir(folder);
+    file_write(folder, "in the way of the folder\n");
+    ck_assert_int_gt(warm_once(), 7);
+    unlink(folder);
+    rmdir(cache);
+    free(path), free(good), free(cut), free(foreign), free(odd), free(unknown), free(lying), free(folder);
+}
+END_TEST
+
+// ---- kept passes ----------------------------------------------------------------------------------------------------
+
+static struct forward f;
+
+static struct model_options options_for(const char *dir)
+{
+    return (struct model_options){.dir = dir,
+                                  .backend = "cuda",
+                                  .dtype = "bf16",
+                                  .max_rows = 300,
+                                  .max_seqs = 14,
+                                  .n_kv_blocks = 14 * FORWARD_MAX_BLOCKS};
+}
+
+enum { SEQUENCES = 12, PROMPT = 250 };
+
+static int32_t token_of(int sequence, int position)
+{
+    return (sequence * 31 + position * 7 + sequence * position % 11) % 250;
+}
+
+// Sequences of about 250 entries, one each in slots 0 .. SEQUENCES - 1: soon they need a second stretch.
+static void prefill(struct ranks *ranks, int *length)
+{
+    for (int s = 0; s < SEQUENCES; s++) {
+        int32_t token[PROMPT];
+        length[s] = s % 3 ? PROMPT - s : 3 + s;
+        for (int i = 0; i < length[s]; i++)
+            token[i] = token_of(s, i);
+        forward_start(&f, 14);
+        forward_add(&f, s, 0, token, NULL, length[s], LOGITS_LAST);
+        ranks_forward(ranks, &f.batch);
+    }
+}
+
+// Decode passes of sequences that come, grow and go: replayed they give the bits that the same rows have in passes that
+// are put together step by step. Those have one sequence more, of two rows.
+START_TEST(kept_passes_are_what_they_were_made_of)
+{
+    emulate_one_gpu();
+    struct tiny_model spec = tiny_model_spec("qwen2");
+    spec.dtype = DTYPE_BF16;
+    char *dir = tiny_model_temp(&spec);
+    struct model_options options = options_for(dir);
+    struct ranks kept, plain;
+    ranks_open(&kept, &options, 1);
+    ranks_open(&plain, &options, 1);
+    int length[SEQUENCES], vocab = spec.vocab_size, replays = 0;
+    prefill(&kept, length);
+    prefill(&plain, length);
+    for (int step = 0; step < 40; step++) {
+        int n = 1 + (step * 5 + step / 7) % SEQUENCES, first = step % 3;
+        if (first + n > SEQUENCES) n = SEQUENCES - first;
+        const float *logits[2];
+        for (int side = 0; side < 2; side++) {
+            forward_start(&f, 14);
+            for (int s = first; s < first + n; s++) {
+                int32_t token = token_of(s, length[s]);
+                forward_add(&f, s, length[s], &token, NULL, 1, LOGITS_LAST);
+            }
+            if (side) forward_add(&f, 13, 0, (int32_t[]){1, 2}, NULL, 2, LOGITS_NONE);
+            int before = emulator_graph_launches();
+            logits[side] = ranks_forward(side ? &plain : &kept, &f.batch).logits;
+            int launched = emulator_graph_launches() - before;
+            ck_assert_int_le(launched, 1 - side);
+            replays += launched;
+        }
+        ck_assert_mem_eq(logits[0], logits[1], (size_t)(n * vocab) * sizeof(float));
+        for (int s = first; s < first + n; s++)
+            length[s]++;
+    }
+    ck_assert_int_gt(replays, 20);
+    ranks_close(&kept);
+    ranks_close(&plain);
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// A capture that something spoils: the pass is put together again, without capturing, now and from then on.
+START_TEST(a_pass_that_cannot_be_kept_is_computed)
+{
+    emulate_one_gpu();
+    struct backend *b = open_cuda(&small, DTYPE_BF16);
+    const struct backend_ops *ops = b->ops;
+    float *values = random_floats(10 * 16, 1), got[3][3 * 16], *first = NULL;
+    struct matrix_view view = float_view(values, 10, 16);
+    struct weight *table;
+    OK(ops->weight_embedding(b, &view, 0, NULL, &table));
+    struct tensor *out = make_tensor(b, TENSOR_F32, 8, 16);
+    const int32_t token[3] = {1, 9, 4}, zeros[3] = {0}, blocks[3] = {0, 1, 2}, row_start[4] = {0, 1, 2, 3};
+    const struct ragged_batch batch = {3,      token, zeros, 3,         row_start,        zeros,
+                                       blocks, 1,     3,     row_start, .probe_window = 1};
+    int attempts[3];
+    for (int pass = 0; pass < 3; pass++) {
+        bool again = true;
+        OK(ops->begin(b, &batch));
+        for (attempts[pass] = 0; again; attempts[pass]++) {
+            int rows = 8;
+            ck_assert(!ops->replay(b, &rows));
+            ck_assert_int_eq(rows, pass + attempts[pass] < 2 ? 4 : 3);
+            enum status status = ops->embed(b, out, table);
+            if (status == STATUS_OK && pass == 1 && !attempts[pass]) status = ops->read(b, out, 3, got[pass]);
+            OK(ops->pass_end(b, status, &again));
+        }
+        OK(ops->read(b, out, 3, got[pass]));
+        if (first) ck_assert_mem_eq(first, got[pass], sizeof got[pass]);
+        first = got[0];
+    }
+    ck_assert(got[0][16] == bf16_to_f32(bf16_from_f32(values[9 * 16])));
+    ck_assert_int_eq(attempts[0], 1);
+    ck_assert_int_eq(attempts[1], 2);
+    ck_assert_int_eq(attempts[2], 1);
+    int rows = 3; // no room to fill the pass up
+    OK(ops->begin(b, &batch));
+    ck_assert(!ops->replay(b, &rows));
+    ck_assert_int_eq(rows, 3);
+    b->ops->close(b);
+    free(values);
+}
+END_TEST
+
+int main(void)
+{
+    emulate_one_gpu();
+    Suite *suite = suite_create("cuda_backend");
+    TCase *tests = tcase_create("cuda_backend");
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, what_it_cannot_do_is_a_sentence);
+    tcase_add_test(tests, memory_that_is_not_there_is_a_sentence);
+    tcase_add_test(tests, a_lost_device_is_told_by_every_wait);
+    tcase_add_loop_test(tests, weights_travel_in_pieces, 0, 8);
+    tcase_add_test(tests, a_tied_table_is_the_head_s_memory);
+    tcase_add_loop_test(tests, fp8_products_match_the_reference, 0, 2);
+    tcase_add_test(tests, algorithms_are_timed_once_and_kept);
+    tcase_add_test(tests, kept_passes_are_what_they_were_made_of);
+    tcase_add_test(tests, a_pass_that_cannot_be_kept_is_computed);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

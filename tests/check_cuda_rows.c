@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of kernels/cuda/rows.cu by themselves, at odd widths, on an emulated GPU: what they compute, and that
+// they leave alone what is not theirs.
+#include <math.h>
+
+#include "kernels/convert.h"
+#include "kernels/cuda/cuda.h"
+#include "tests/kernel_fixture.h"
+
+enum { ROWS = 3 };
+static const float GUARD = -12345.5f;
+static const int widths[] = {1, 2, 7, 8, 15, 16, 24, 33, 64, 100, 257, 520, 4104};
+enum { N_WIDTHS = sizeof widths / sizeof widths[0] };
+
+// ---- device memory by hand ------------------------------------------------------------------------------------------
+
+static void *to_device(const void *host, size_t bytes)
+{
+    void *device;
+    ck_assert_int_eq(cudaMalloc(&device, bytes), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    return device;
+}
+
+// Ends what to_device began: the memory comes back to the host and goes.
+static void from_device(void *host, void *device, size_t bytes)
+{
+    ck_assert_int_eq(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    cudaFree(device);
+}
+
+static uint16_t *bf16_of(const float *values, size_t n)
+{
+    uint16_t *halves = mem_alloc_array(n, sizeof *halves);
+    for (size_t i = 0; i < n; i++)
+        halves[i] = bf16_from_f32(values[i]);
+    return halves;
+}
+
+// Of ROWS rows of `stride`, the first n columns are what `want` says, to `relative`; the others are as they were.
+static void check_bf16(const uint16_t *got, const double *want, int n, int stride, double relative)
+{
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < stride; c++) {
+            double is = (double)bf16_to_f32(got[r * stride + c]);
+            double should = c < n ? want[r * n + c] : (double)bf16_to_f32(bf16_from_f32(GUARD));
+            ck_assert_msg(fabs(is - should) <= relative * fabs(should) + 1e-30, "row %d, column %d of %d: %g, not %g",
+                          r, c, n, is, should);
+        }
+}
+
+static uint16_t *guarded(int stride)
+{
+    uint16_t *out = mem_alloc_array((size_t)ROWS * (size_t)stride, sizeof *out);
+    for (int i = 0; i < ROWS * stride; i++)
+        out[i] = bf16_from_f32(GUARD);
+    return out;
+}
+
+// ---- rows -----------------------------------------------------------------------------------------------------------
+
+START_TEST(embed_copies_rows_of_the_own_share)
+{
+    const int n = widths[_i], stride = cuda_stride(n);
+    enum { TABLE = 5, FIRST = 100 };
+    float *values = random_floats(TABLE * (size_t)stride, 1),
+          *out = mem_alloc_array((size_t)ROWS * (size_t)n, sizeof *out);
+    uint16_t *table = bf16_of(values, TABLE * (size_t)stride);
+    const int32_t token[ROWS] = {FIRST + TABLE - 1, FIRST + TABLE, FIRST};
+    void *device_table = to_device(table, TABLE * (size_t)stride * 2), *device_token = to_device(token, sizeof token);
+    void *device_out = to_device(out, (size_t)ROWS * (size_t)n * sizeof *out);
+    ck_assert_int_eq(launch_embed(NULL, device_out, device_table, stride, TABLE, FIRST, device_token, ROWS, n),
+                     cudaSuccess);
+    from_device(out, device_out, (size_t)ROWS * (size_t)n * sizeof *out);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < n; c++)
+            ck_assert(out[r * n + c] == (r == 1 ? 0 : bf16_to_f32(table[(token[r] - FIRST) * stride + c])));
+    cudaFree(device_table), cudaFree(device_token);
+    free(values), free(table), free(out);
+}
+END_TEST
+
+START_TEST(rmsnorm_normalises_the_rows_of_an_index)
+{
+    const int n = widths[_i], stride = cuda_stride(n);
+    enum { X_ROWS = 6 };
+    const int32_t index[ROWS] = {4, 0, 5};
+    float *x = random_floats(X_ROWS * (size_t)n, 3), *gain = random_floats((size_t)n, 2);
+    uint16_t *out = guarded(stride);
+    double *want = mem_alloc_array((size_t)ROWS * (size_t)n, sizeof *want);
+    void *device_x = to_device(x, X_ROWS * (size_t)n * sizeof *x),
+         *device_gain = to_device(gain, (size_t)n * sizeof *gain);
+    for (int indexed = 0; indexed < 2; indexed++) {
+        void *device_out = to_device(out, (size_t)(ROWS * stride) * 2), *device_index = to_device(index, sizeof index);
+        for (int r = 0; r < ROWS; r++) {
+            const float *row = x + (indexed ? index[r] : r) * n;
+            double sum = 0;
+            for (int c = 0; c < n; c++)
+                sum += (double)row[c] * (double)row[c];
+            for (int c = 0; c < n; c++)
+                want[r * n + c] = (double)row[c] / sqrt(sum / n + 1e-5) * (double)gain[c];
+        }
+        ck_assert_int_eq(launch_rmsnorm(NULL, device_out, stride, device_x, device_gain, 1e-5f,
+                                        indexed ? device_index : NULL, ROWS, n),
+                         cudaSuccess);
+        uint16_t *got = guarded(stride);
+        from_device(got, device_out, (size_t)(ROWS * stride) * 2);
+        check_bf16(got, want, n, stride, 0x1p-8 + 1e-5);
+        cudaFree(device_index);
+        free(got);
+    }
+    cudaFree(device_x), cudaFree(device_gain);
+    free(x), free(gain), free(out), free(want);
+}
+END_TEST
+
+START_TEST(swiglu_reads_both_halves_of_a_row)
+{
+    const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(2 * n);
+    float *x = random_floats((size_t)(ROWS * x_stride), 20);
+    x[0] = 300, x[x_stride] = -300; // exp(300) is infinite in f32
+    uint16_t *out = guarded(stride);
+    double *want = mem_alloc_array((size_t)ROWS * (size_t)n, sizeof *want);
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < n; c++) {
+            double gate = (double)x[r * x_stride + c];
+            want[r * n + c] = gate / (1 + exp(-gate)) * (double)x[r * x_stride + n + c];
+        }
+    void *device_x = to_device(x, (size_t)(ROWS * x_stride) * sizeof *x);
+    void *device_out = to_device(out, (size_t)(ROWS * stride) * 2);
+    ck_assert_int_eq(launch_swiglu(NULL, device_out, stride, device_x, x_stride, ROWS, n), cudaSuccess);
+    from_device(out, device_out, (size_t)(ROWS * stride) * 2);
+    check_bf16(out, want, n, stride, 0x1p-8 + 1e-5);
+    cudaFree(device_x);
+    free(x), free(out), free(want);
+}
+END_TEST
+
+// Bytes and scales are those that convert.h defines, bit for bit.
+START_TEST(rows_become_fp8_as_the_reference_makes_them)
+{
+    const int n = widths[_i], stride = cuda_stride(n);
+    enum { ALL = 6 };
+    for (int f32 = 0; f32 < 2; f32++) {
+        float *x = mem_alloc_array((size_t)(ALL * stride), sizeof *x), scale[ALL];
+        for (int r = 0; r < ALL; r++)
+            for (int c = 0; c < n; c++)
+                x[r * stride + c] = r == 2 ? 0 : random_float(r == 1 ? 1e-4f : 100);
+        x[3 * stride + n / 2] = NAN, x[4 * stride] = INFINITY;
+        for (int c = 0; c < n; c++)
+            x[5 * stride + c] = 1e-33f; // below QUANTISE_LEAST
+        uint16_t *halves = bf16_of(x, (size_t)(ALL * stride));
+        for (int i = 0; i < ALL * stride && !f32; i++)
+            x[i] = bf16_to_f32(halves[i]);
+        uint8_t *bytes = mem_alloc((size_t)(ALL * stride));
+        memset(bytes, 0xaa, (size_t)(ALL * stride));
+        void *device_x = f32 ? to_device(x, (size_t)(ALL * stride) * 4) : to_device(halves, (size_t)(ALL * stride) * 2);
+        void *device_out = to_device(bytes, (size_t)(ALL * stride)), *device_scale = to_device(scale, sizeof scale);
+        ck_assert_int_eq(launch_quantise_rows(NULL, device_out, stride, device_scale, device_x, f32, stride, ALL, n),
+                         cudaSuccess);
+        from_device(bytes, device_out, (size_t)(ALL * stride));
+        from_device(scale, device_scale, sizeof scale);
+        for (int r = 0; r < ALL; r++) {
+            float most = 0;
+            for (int c = 0; c < n; c++)
+                most = fmaxf(most, fabsf(x[r * stride + c]));
+            bool finite = r != 3 && r != 4;
+            if (finite) ck_assert(scale[r] == most / E4M3_MOST);
+            if (!finite) ck_assert(isnan(scale[r]));
+            for (int c = 0; c < stride; c++) {
+                float q = !finite || most < QUANTISE_LEAST ? 0 : x[r * stride + c] * (E4M3_MOST / most);
+                ck_assert_int_eq(bytes[r * stride + c], c < n ? e4m3_from_f32(q) : 0xaa);
+            }
+        }
+        cudaFree(device_x);
+        free(x), free(halves), free(bytes);
+    }
+}
+END_TEST
+
+START_TEST(epilogue_scales_adds_and_stores)
+{
+    const int n = widths[_i], stride = cuda_stride(n), x_stride = cuda_stride(n) + 16;
+    float *x = random_floats((size_t)(ROWS * x_stride), 2), *column = random_floats((size_t)n, 2);
+    float *bias = random_floats((size_t)n, 2), *base = random_floats((size_t)(ROWS * stride), 2),
+          row[ROWS] = {2, 0.3f, -1};
+    void *device_x = to_device(x, (size_t)(ROWS * x_stride) * 4), *device_column = to_device(column, (size_t)n * 4);
+    void *device_bias = to_device(bias, (size_t)n * 4), *device_row = to_device(row, sizeof row);
+    for (int kind = 0; kind < 8; kind++) {
+        const bool scaled = kind & 1, biased = kind & 2, add = kind & 4;
+        void *device_out = to_device(base, (size_t)(ROWS * stride) * 4);
+        float *out = mem_alloc_array((size_t)(ROWS * stride), sizeof *out);
+        ck_assert_int_eq(launch_epilogue(NULL, device_out, stride, false, add, device_x, x_stride,
+                                         scaled ? device_row : NULL, scaled ? device_column : NULL,
+                                         biased ? device_bias : NULL, ROWS, n),
+                         cudaSuccess);
+        from_device(out, device_out, (size_t)(ROWS * stride) * 4);
+        for (int r = 0; r < ROWS; r++)
+            for (int c = 0; c < stride; c++) {
+                float y = c < n ? x[r * x_stride + c] : base[r * stride + c];
+                if (c < n && scaled) y = y * row[r] * column[c];
+                if (c < n && biased) y += bias[c];
+                if (c < n && add) y += base[r * stride + c];
+                ck_assert_msg(fabsf(out[r * stride + c] - y) <= 1e-5f, "kind %d, row %d, column %d of %d", kind, r, c,
+                              n);
+            }
+        free(out);
+    }
+    uint16_t *out = guarded(stride);
+    double *want = mem_alloc_array((size_t)ROWS * (size_t)n, sizeof *want);
+    for (int i = 0; i < ROWS * n; i++)
+        want[i] = (double)x[i / n * x_stride + i % n] + (double)bias[i % n];
+    void *device_out = to_device(out, (size_t)(ROWS * stride) * 2);
+    ck_assert_int_eq(
+        launch_epilogue(NULL, device_out, stride, true, false, device_x, x_stride, NULL, NULL, device_bias, ROWS, n),
+        cudaSuccess);
+    from_device(out, device_out, (size_t)(ROWS * stride) * 2);
+    check_bf16(out, want, n, stride, 0x1p-8 + 1e-4);
+    cudaFree(device_x), cudaFree(device_column), cudaFree(device_bias), cudaFree(device_row);
+    free(x), free(column), free(bias), free(base), free(out), free(want);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_rows");
+    TCase *tests = tcase_create("cuda_rows");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, embed_copies_rows_of_the_own_share, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, rows_become_fp8_as_the_reference_makes_them, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, epilogue_scales_adds_and_stores, 0, N_WIDTHS);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
