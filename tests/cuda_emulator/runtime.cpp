@@ -294,8 +294,8 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
     for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
         uintptr_t word;
         memcpy(&word, (const char *)value + i, sizeof word);
-        // Two small numbers side by side are no address either.
-        if (word >> 47 || word < (uintptr_t)1 << 40 || find((void *)word) != allocations.end() || !is_mapped(word))
+        // Two small numbers side by side are no address either: what lies below 2^45 is AddressSanitizer's own.
+        if (word >> 47 || word < (uintptr_t)1 << 45 || find((void *)word) != allocations.end() || !is_mapped(word))
             continue;
         fprintf(stderr, "cuda emulator: an argument of %s has a host pointer, or one that was freed, at byte %zu\n",
                 kernel, i);
