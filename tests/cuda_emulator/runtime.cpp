@@ -72,7 +72,8 @@ static CUstream_st default_stream;
 
 int emulated_launches;
 
-static const size_t GUARDED = 4096; // bytes of an allocation that the host must not touch
+static const size_t FILLED = (size_t)4 << 20; // bytes of an allocation that begin as NaN: all, but of large ones
+static const size_t GUARDED = 4096;           // bytes of an allocation that the host must not touch
 
 static cudaError_t result(cudaError_t error)
 {
@@ -318,7 +319,7 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
         return result(n_devices ? cudaErrorMemoryAllocation : cudaErrorNoDevice);
     if (!bytes) return cudaSuccess;
     if (posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
-    memset(*p, 0xff, bytes);
+    memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     if (on >= 0) used[on] += bytes;
     allocations[(uintptr_t)*p] = {bytes, on};
     if (!in_kernel) guard(true);
