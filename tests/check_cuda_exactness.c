@@ -8,14 +8,17 @@
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
-enum { SEQUENCES = 3, LENGTH = 340, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
+enum { SEQUENCES = 3, LENGTH = 290, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
 // Head size, query heads of a KV head, KV heads, what K and V are kept in.
 static const struct form {
     int d, group, n_kv_heads;
     enum dtype kv_dtype;
-} forms[] = {{64, 4, 2, DTYPE_BF16}, {128, 8, 1, DTYPE_BF16}, {8, 1, 3, DTYPE_BF16}, {80, 3, 1, DTYPE_BF16},
-             {24, 3, 1, DTYPE_BF16}, {64, 4, 1, DTYPE_FP8},   {128, 2, 1, DTYPE_FP8}};
+} forms[] = {{64, 2, 2, DTYPE_BF16},
+             {128, 4, 1, DTYPE_BF16},
+             {8, 1, 3, DTYPE_BF16},
+             {80, 1, 1, DTYPE_BF16},
+             {64, 4, 1, DTYPE_FP8}};
 enum { FORMS = sizeof forms / sizeof forms[0] };
 
 static struct device {
@@ -153,7 +156,7 @@ START_TEST(lone_rows_beside_others_are_the_same_bits)
         all[s] = LENGTH;
     shuffle_blocks();
     free(attend(none, all, &n)); // fills the cache; what follows computes single entries of it again
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 4; round++) {
         int done[SEQUENCES], rows[SEQUENCES], at = 0;
         for (int s = 0; s < SEQUENCES; s++) {
             static const int edges[] = {0, 15, 16, 255, 256, 257, 31, 32, LENGTH - 1};
