@@ -116,33 +116,39 @@ template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_
     return __byte_perm(bytes, 0, I ? 0x3424 : 0x1404);
 }
 
-#else // ---- the same, lane by lane
-      // ------------------------------------------------------------------------------------
+#else // ---- the same, lane by lane ---------------------------------------------------------------------------------
 
-static inline float emulated_half(uint32_t both, int i)
+struct emulated_fragments {
+    uint32_t a[4], b[2];
+};
+
+static inline void emulated_unpack(double to[2], uint32_t both)
 {
-    uint32_t bits = i ? both & 0xffff0000 : both << 16;
-    return __uint_as_float(bits);
+    to[0] = (double)__uint_as_float(both << 16);
+    to[1] = (double)__uint_as_float(both & 0xffff0000);
+}
+
+// Most of the time of a test is spent here, on memory that the exchange has checked.
+__attribute__((no_sanitize("address"))) static inline void emulated_multiply(float c[4], const emulated_fragments *all,
+                                                                             int lane)
+{
+    double rows[2][16], columns[2][16], sums[2][2] = {};
+    for (int k = 0; k < 16; k += 2)
+        for (int i = 0; i < 2; i++) {
+            emulated_unpack(&rows[i][k], all[lane / 4 * 4 + k % 8 / 2].a[i + k / 8 * 2]);
+            emulated_unpack(&columns[i][k], all[(lane % 4 * 2 + i) * 4 + k % 8 / 2].b[k / 8]);
+        }
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < 4; i++)
+            sums[i / 2][i % 2] += rows[i / 2][k] * columns[i % 2][k];
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)((double)c[i] + sums[i / 2][i % 2]);
 }
 
 static inline void mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1, EMULATED_PLACE)
 {
-    struct fragments {
-        uint32_t a[4], b[2];
-    } own = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
-    const fragments *all = emulated_warp(own, file, line);
-    int lane = emulated_lane();
-    for (int i = 0; i < 4; i++) {
-        int row = lane / 4 + (i >= 2 ? 8 : 0), column = lane % 4 * 2 + i % 2;
-        double sum = 0;
-        for (int k = 0; k < 16; k++) {
-            int pair = k % 8 / 2;
-            uint32_t of_a = all[row % 8 * 4 + pair].a[(row >= 8) + 2 * (k >= 8)];
-            uint32_t of_b = all[column * 4 + pair].b[k >= 8];
-            sum += (double)emulated_half(of_a, k % 2) * (double)emulated_half(of_b, k % 2);
-        }
-        c[i] = (float)((double)c[i] + sum);
-    }
+    const emulated_fragments own = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+    emulated_multiply(c, emulated_warp(own, file, line), emulated_lane());
 }
 
 static inline void emulated_load_matrices(uint32_t r[4], const void *row, bool transposed, const char *file, int line)
