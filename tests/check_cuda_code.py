@@ -15,9 +15,10 @@ EM_CUDA = 190
 REGISTERS = 0x2F  # attribute of .nv.info: symbol, registers a thread
 HMMA, LDL, STL = 0x23C, 0x983, 0x387  # low 12 bits of an instruction of 128: product on tensor cores, local memory
 
-MOST_REGISTERS = 255
-# Instructions that touch local memory: spilled registers, or an array indexed while it runs.
-MOST_LOCAL = 0
+# Registers of a thread, and instructions that touch local memory (spilled registers, or arrays indexed while it runs).
+# Attention keeps its sums in registers and takes what a thread can have; a few values that are spilled outside of its
+# loops do no harm. All other kernels are bound by memory and live from many threads.
+BOUNDS = {True: (255, 32), False: (128, 0)}
 
 Kernel = collections.namedtuple("Kernel", "name registers tensor local instructions")
 
@@ -82,11 +83,13 @@ def main():
             seen.add(arch)
             print(f"sm_{arch} registers={kernel.registers} tensor={kernel.tensor} local={kernel.local} {kernel.name}")
             where = f"sm_{arch}: {kernel.name}"
-            if kernel.registers > MOST_REGISTERS:
-                failures.append(f"{where}: {kernel.registers} registers, at most {MOST_REGISTERS}")
-            if kernel.local > MOST_LOCAL:
-                failures.append(f"{where}: {kernel.local} accesses to local memory, at most {MOST_LOCAL}")
-            if "attend" in kernel.name or "attention" in kernel.name:
+            is_attention = "attend_" in kernel.name
+            most_registers, most_local = BOUNDS[is_attention]
+            if kernel.registers > most_registers:
+                failures.append(f"{where}: {kernel.registers} registers, at most {most_registers}")
+            if kernel.local > most_local:
+                failures.append(f"{where}: {kernel.local} accesses to local memory, at most {most_local}")
+            if is_attention:
                 attention.add(arch)
                 if not kernel.tensor:
                     failures.append(f"{where}: nothing runs on tensor cores")
