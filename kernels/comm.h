@@ -5,7 +5,7 @@
 // Every rank calls the same function with the same count, in the same order. Buffers lie in the memory of the backend
 // that the comm was made for. Sums are taken in rank order for every element, whatever the count is: MPI_Allreduce
 // chooses its algorithm, hence its order of summation, by message size, and a row's value would then depend on its
-// neighbours. One thread per rank makes all calls.
+// neighbours. One thread per rank makes all calls. NCCL alone has an order of its own (kernels/cuda/comm_nccl.c).
 #pragma once
 
 #include <stddef.h>

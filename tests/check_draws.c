@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/cuda_here.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 #include "worker/sampler.h"
@@ -127,6 +128,7 @@ END_TEST
 int main(int argc, char **argv)
 {
     backend = argc > 1 ? argv[1] : "reference";
+    if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("draws");
     TCase *tc = tcase_create("draws");
     tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);

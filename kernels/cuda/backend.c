@@ -51,6 +51,7 @@ enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, voi
 
 enum status cuda_wait(struct cuda *cuda)
 {
+    if (cuda->wait) return cuda->wait(cuda);
     return cuda_status(cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
 }
 
@@ -369,6 +370,9 @@ static const struct backend_ops cuda_ops = {
     .wait = wait,
     .memory = memory,
     .kv_create = kv_create,
+    .sample = cuda_sample,
+    .comm_open = cuda_comm_open,
+    .measure = cuda_measure,
 };
 
 static enum status check(const struct backend_shape *shape, enum dtype dtype)

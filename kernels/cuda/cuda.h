@@ -42,6 +42,8 @@ struct cuda {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
+    struct comm *comm;                      // of its group while one is open, which then sets
+    enum status (*wait)(struct cuda *cuda); // how to wait for the stream so that a rank that failed is noticed
 
     // Of the pass under way, set by begin: one copy from pinned memory brings all of it.
     struct ragged_batch batch;     // the caller's
@@ -120,3 +122,10 @@ void graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct sch
 int graphs_splits(int entries);
 bool cuda_replay(struct backend *b, int *rows_p);
 enum status cuda_pass_end(struct backend *b, enum status steps, bool *again_p);
+
+// ---- sample.c, comm_nccl.c, measure.c ----
+
+enum status cuda_sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
+                        int32_t first_id, int32_t n_ids, bool draw);
+enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
+enum status cuda_measure(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);

@@ -184,6 +184,17 @@ static void put_probes(struct staging *staging, const struct ragged_batch *batch
     out->most_probe_keys = most;
 }
 
+static void put_draws(struct staging *staging, const struct ragged_batch *batch, struct device_batch *out)
+{
+    out->draw = NULL;
+    if (!batch->draw) return;
+    const void *device;
+    size_t n = (size_t)batch->n_logit_rows;
+    struct draw *to = put(staging, n, sizeof *to, &device);
+    memcpy(to, batch->draw, n * sizeof *to);
+    out->draw = device;
+}
+
 int schedule_table_columns(const struct ragged_batch *batch)
 {
     int most = 0;
@@ -201,7 +212,8 @@ size_t schedule_most_bytes(const struct backend_shape *shape)
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
     size_t tiles = rows * group / ATTEND_PAIRS + seqs; // the last tile of a sequence need not be full
     size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
-    return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + 12 * 16; // each of the 12 lists rounded up
+    return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct draw) +
+           13 * 16; // each of the 13 lists rounded up
 }
 
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
@@ -219,6 +231,7 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
     put_probes(&staging, batch, out);
     put_tiles(&staging, batch, options, out);
     put_lone_rows(&staging, batch, padding, out);
+    put_draws(&staging, batch, out);
     out->n_rows = batch->n_rows + padding;
     out->n_logit_rows = batch->n_logit_rows + padding;
     return staging.used;

@@ -179,6 +179,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     uint64_t round = 0;
     return put(stream, [=]() mutable {
         if (g->failed) return true;
+        if (failing_rank >= 0) return false; // who waits for it waits until it gives up
         if (!entered) {
             entered = true;
             round = g->round;
@@ -201,6 +202,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int t
     part own = {true, static_cast<const float *>(from), NULL, count, ncclSum};
     bool entered = false;
     return put(stream, [=]() mutable {
+        if (failing_rank >= 0) return g->failed > 0;
         if (!entered) g->sent[way] = own;
         entered = true;
         return g->failed || !g->sent.count(way);
@@ -217,7 +219,7 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int from, ncc
     return put(stream, [=] {
         auto sent = g->sent.find(way);
         if (g->failed) return true;
-        if (sent == g->sent.end()) return false;
+        if (failing_rank >= 0 || sent == g->sent.end()) return false;
         if (sent->second.count != count) {
             fprintf(stderr, "nccl emulator: rank %d sends %zu floats, rank %d waits for %zu\n", way.first,
                     sent->second.count, way.second, count);

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model over several emulated GPUs, joined by NCCL: it computes what one GPU computes, also in decode passes that are
+// kept, sizes its KV cache by the rank that has least room, and a rank that fails is told of by all. Ranks are threads;
+// the GPUs that this needs several of are there in emulation alone.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/forward.h"
+#include "tests/tiny_model.h"
+
+enum { PROMPT = 21, STEPS = 5, VOCAB = 275 };
+
+static struct model_options options_for(const char *dir)
+{
+    return (struct model_options){.dir = dir,
+                                  .backend = "cuda",
+                                  .dtype = "bf16",
+                                  .threads = 1,
+                                  .max_rows = 64,
+                                  .max_seqs = 4,
+                                  .max_context = 256,
+                                  .n_kv_blocks = 64};
+}
+
+static char *model_dir(void)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.vocab_size = VOCAB;
+    return tiny_model_temp(&spec);
+}
+
+static void prefill(struct ranks *ranks, struct forward *f, float *logits)
+{
+    int32_t tokens[PROMPT];
+    for (int i = 0; i < PROMPT; i++)
+        tokens[i] = (i * 31 + 7) % VOCAB;
+    forward_start(f, 2);
+    forward_add(f, 0, 0, tokens, NULL, PROMPT, LOGITS_LAST);
+    forward_add(f, 1, 0, tokens + 4, NULL, PROMPT - 4, LOGITS_LAST);
+    memcpy(logits, ranks_forward(ranks, &f->batch).logits, 2 * VOCAB * sizeof *logits);
+}
+
+// Two sequences a few tokens on, from the same tokens whatever the logits say.
+static void decode(struct ranks *ranks, struct forward *f, int step, float *logits)
+{
+    forward_start(f, 2);
+    forward_add(f, 0, PROMPT + step, (int32_t[]){100 + step}, NULL, 1, LOGITS_LAST);
+    forward_add(f, 1, PROMPT - 4 + step, (int32_t[]){50 + step}, NULL, 1, LOGITS_LAST);
+    memcpy(logits, ranks_forward(ranks, &f->batch).logits, 2 * VOCAB * sizeof *logits);
+}
+
+static void run(const char *dir, int size, float logits[STEPS + 1][2 * VOCAB])
+{
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    struct model_options options = options_for(dir);
+    ranks_open(&ranks, &options, size);
+    prefill(&ranks, f, logits[0]);
+    for (int step = 0; step < STEPS; step++)
+        decode(&ranks, f, step, logits[step + 1]);
+    ranks_close(&ranks);
+    free(f);
+}
+
+// Sums over ranks round in another order, and partial sums of bf16 products in another place.
+START_TEST(several_gpus_compute_what_one_does)
+{
+    static float one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
+    char *dir = model_dir();
+    run(dir, 1, one);
+    int graphs = emulator_graph_launches();
+    run(dir, _i, several);
+    ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are kept with the pass
+    double largest = 0, worst = 0;
+    for (int s = 0; s <= STEPS; s++)
+        for (int i = 0; i < 2 * VOCAB; i++) {
+            largest = fmax(largest, fabs((double)one[s][i]));
+            worst = fmax(worst, fabs((double)one[s][i] - (double)several[s][i]));
+        }
+    printf("%d GPUs: worst difference %.3g of logits up to %.3g\n", _i, worst, largest);
+    ck_assert_double_lt(worst, 0.02 * largest);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(the_cache_gets_what_is_left_everywhere)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    options.n_kv_blocks = 0;
+    options.kv_fraction = 0.5;
+    ranks_open(&ranks, &options, 2);
+    int blocks = model_kv_blocks(ranks.model[0]);
+    ck_assert_int_gt(blocks, 64);
+    ck_assert_int_eq(blocks, model_kv_blocks(ranks.model[1]));
+    ranks_close(&ranks);
+
+    options.kv_fraction = 1e-9; // less than the weights have taken
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_EXHAUSTED);
+    ck_assert_ptr_nonnull(strstr(status_message(), "no room for 1 KV blocks"));
+    ck_assert_ptr_nonnull(strstr(status_message(), "a higher kv-fraction"));
+
+    options.n_kv_blocks = 100000000;
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 1), STATUS_EXHAUSTED);
+    ck_assert_ptr_nonnull(strstr(status_message(), "no room for 100000000 KV blocks"));
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(a_rank_that_fails_is_told_of_by_all)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    static float logits[2 * VOCAB];
+    ranks_open(&ranks, &options, 2);
+    prefill(&ranks, f, logits);
+    emulator_fail_rank(1);
+    struct forward_result result;
+    forward_start(f, 2);
+    forward_add(f, 0, PROMPT, (int32_t[]){1}, NULL, 1, LOGITS_LAST);
+    ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "NCCL: ") != NULL, "%s", status_message());
+    ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE); // and stays so
+    emulator_fail_rank(-1);
+    ranks_close(&ranks);
+    free(f);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+START_TEST(more_ranks_than_gpus_are_refused_with_both_numbers)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    emulator_set_devices(2);
+    options.host_rank = 1;
+    options.host_ranks = 3;
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 1), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), "3 ranks on this host, which has 2 GPUs"));
+    options.host_ranks = 2;
+    ranks_open(&ranks, &options, 1);
+    ranks_close(&ranks);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_comm");
+    TCase *tc = tcase_create("comm");
+    tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 2, 3);
+    tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
+    tcase_add_test(tc, the_cache_gets_what_is_left_everywhere);
+    tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
+    tcase_add_test(tc, a_rank_that_fails_is_told_of_by_all);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
