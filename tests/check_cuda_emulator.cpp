@@ -368,6 +368,20 @@ START_TEST(memory_ends)
 }
 END_TEST
 
+START_TEST(zeros_reach_as_far_as_they_were_asked_for)
+{
+    const size_t bytes = (size_t)6 << 20, from = 5, to = bytes - 7;
+    unsigned char *x = device_array<unsigned char>(bytes), *got = (unsigned char *)malloc(bytes);
+    OK(cudaMemsetAsync(x, 7, bytes, stream));
+    OK(cudaMemsetAsync(x + from, 0, to - from, stream));
+    to_host(got, x, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if (got[i] != (i < from || i >= to ? 7 : 0)) ck_abort_msg("byte %zu is %d", i, got[i]);
+    free(got);
+    OK(cudaFree(x));
+}
+END_TEST
+
 START_TEST(a_lost_device_fails_every_call)
 {
     float *x = device_array<float>(1);
@@ -606,6 +620,7 @@ int main(void)
     tcase_add_test(tests, captures_refuse_what_would_wait);
     tcase_add_test(tests, streams_wait_for_events);
     tcase_add_test(tests, memory_ends);
+    tcase_add_test(tests, zeros_reach_as_far_as_they_were_asked_for);
     tcase_add_test(tests, a_lost_device_fails_every_call);
     tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
     tcase_add_test(tests, products_are_those_of_the_numbers);

@@ -601,11 +601,22 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, kind, NULL);
 }
 
+// Zeros of whole pages are pages given back: they cost nothing until they are touched.
+static void fill(void *to, int value, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)to, end = at + bytes;
+    uintptr_t first = (at + page - 1) & ~(page - 1), last = end & ~(page - 1);
+    if (value != 0 || first + FILLED > last || madvise((void *)first, last - first, MADV_DONTNEED) != 0)
+        first = last = end;
+    memset(to, value, first - at);
+    memset((void *)last, value, end - last);
+}
+
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     emulated_call call;
     if (bytes && !emulated_is_device_memory(to, bytes)) return result(cudaErrorInvalidValue);
-    return emulated_put(stream, [=] { memset(to, value, bytes); });
+    return emulated_put(stream, [=] { fill(to, value, bytes); });
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
