@@ -19,15 +19,14 @@ function(forepack_program name)
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
   target_link_libraries(${name} PRIVATE ${arg_LINK})
-  forepack_loads_cuda(${name})
 endfunction()
 
-# The CUDA backend is a module that calls functions of the program which loads it (kernels/module.h): so all of these
-# libraries must be in it, whether it calls them itself or not.
+# For programs that compute: the CUDA backend is a module that calls functions of the program which loads it
+# (kernels/module.h), so all of these libraries must be in it, whether it calls them itself or not.
 function(forepack_loads_cuda name)
   if(FOREPACK_CUDA)
-    set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON
-                          LINK_LIBRARY_OVERRIDE "WHOLE_ARCHIVE,forepack_base,forepack_kernels")
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:forepack_base> $<TARGET_OBJECTS:forepack_kernels>)
+    set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
   endif()
 endfunction()
 
