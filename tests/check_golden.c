@@ -337,7 +337,11 @@ START_TEST(model_computes_the_golden_vectors)
 {
     const struct golden_case *c = &cases[_i];
     if (!thorough && !c->oracle && strcmp(backend_name, "reference") == 0) return;
-    if (c->size > 1 && strcmp(backend_name, "cuda") == 0) return; // NCCL takes no two ranks of one GPU
+    if (strcmp(backend_name, "cuda") == 0) {
+        if (c->size > 1) return; // NCCL takes no two ranks of one GPU
+        // The emulated one is slow under sanitizers, too.
+        if (!thorough && strcmp(c->model, "tinystories656K-bf16") != 0) return;
+    }
     bool fp8 = strcmp(c->dtype, "fp8") == 0 || strcmp(c->kv_dtype, "fp8") == 0;
     if (fp8 && strcmp(backend_name, "cpu") == 0) return;
     char *dir = data_path("models", c->model, NULL), *json = data_path("golden", c->golden, "cases.json");
