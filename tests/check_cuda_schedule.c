@@ -44,8 +44,8 @@ static void make(struct made *m, int most_rows)
     m->row_start[n_seqs] = m->batch.n_rows = rows;
     for (int r = 0; r < rows; r++)
         m->token[r] = random_below(1000), m->position[r] = random_below(1000);
-    for (size_t i = 0; i < sizeof m->table / sizeof *m->table; i++)
-        m->table[i] = random_below(100000);
+    for (int i = 0, first = random_below(100000); i < MAX_SEQS * COLUMNS; i++)
+        m->table[i] = first + i;
     for (int s = 0; s < n_seqs; s++) {
         m->logit_row[m->batch.n_logit_rows++] = m->row_start[s + 1] - 1;
         if (random_below(2)) continue;
@@ -85,10 +85,12 @@ static void check_tiles(const struct made *m, const struct schedule_options *opt
         if (i) ck_assert_int_ge(before, entries);
         before = entries;
     }
+    int wrong = 0;
     for (int s = 0; s < batch->n_seqs; s++)
         for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
             for (int h = 0; h < group; h++)
-                ck_assert_int_eq(seen[r * group + h], batch->row_start[s + 1] - batch->row_start[s] > 1);
+                wrong += seen[r * group + h] != (batch->row_start[s + 1] - batch->row_start[s] > 1);
+    ck_assert_int_eq(wrong, 0);
     free(seen);
 }
 
@@ -111,7 +113,7 @@ START_TEST(staging_holds_the_batch_and_its_work)
 {
     struct made *m = mem_alloc(sizeof *m);
     const char *device = (const char *)(uintptr_t)0x7f0000000000;
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 200; round++) {
         make(m, 1 + random_below(200));
         const struct ragged_batch *batch = &m->batch;
         static const int groups[] = {1, 2, 3, 4, 7, 8, 64, 200}, windows[] = {0, 1, 100, 4096};
@@ -150,8 +152,9 @@ START_TEST(staging_holds_the_batch_and_its_work)
             int entries = batch->kv_len[s] + batch->row_start[s + 1] - batch->row_start[s];
             for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
                 ck_assert_int_eq(row_seq[r], s);
-            for (int b = 0; b * KV_BLOCK_TOKENS < entries; b++)
-                ck_assert_int_eq(table[s * d.max_blocks + b], m->table[s * COLUMNS + b]);
+            ck_assert_int_eq(memcmp(table + s * d.max_blocks, m->table + s * COLUMNS,
+                                    (size_t)((entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS) * sizeof *table),
+                             0);
         }
         for (int i = 0; i < padding; i++) {
             const int32_t *kv_len = staged(host, device, d.kv_len), *start = staged(host, device, d.row_start);
@@ -201,7 +204,7 @@ END_TEST
 
 START_TEST(stretches_cover_a_row)
 {
-    for (int n = 1; n < 300000; n += n < 1000 ? 1 : 977) {
+    for (int n = 1; n < 300000; n += n < 600 ? 1 : 1977) {
         int stretch = geometry_stretch(n), splits = geometry_splits(n);
         ck_assert_int_eq(stretch % SPLIT_ENTRIES, 0);
         ck_assert_int_le(splits, SPLITS_MOST);

@@ -2,8 +2,9 @@
 // Attention of lone rows (decode): every entry is read once and used a few times, so reading K and V is all that
 // counts. Entries are cut into stretches, each with a thread block of its own, so that a single sequence fills the
 // device (flash decoding); the partial results of a row are then put together in order. A warp of a stretch's block
-// takes every fourth KV block; K, V of a block are in flight while the one before is computed, 12 warps to
-// a multiprocessor: some 70 KB on the way, where latency times bandwidth asks for 30.
+// takes every fourth KV block; V of a block and K of the next are in flight while K is computed with. Two blocks lie on
+// a multiprocessor (three of bytes, which are half as long): some 60 KB on the way, where latency times bandwidth asks
+// for 30. Registers hold them, so more blocks would spill.
 //
 // How a row's entries are cut depends on its own number of them alone, and all sums have a fixed order. A stretch that
 // a row does not have ends at once: a captured pass is launched with the most stretches that it may need.
@@ -11,6 +12,11 @@
 #include "kernels/cuda/scores.h"
 
 enum { WARPS = 4, HEAD_MOST = 256 };
+
+// The largest heads have too many sums for a warp: two warps share a KV block, each for half of V's dims.
+template <int DP> struct share {
+    enum { DIMS = DP < 128 ? DP : 128, COUNT = DP / DIMS, TURNS = WARPS / COUNT };
+};
 
 // ---- one stretch ----------------------------------------------------------------------------------------------------
 
@@ -25,13 +31,13 @@ static __device__ __forceinline__ int value_entry(int i)
     return 2 * ((int)threadIdx.x % 4) + i % 2 + i / 2 * 8;
 }
 
-// Dims 64 p .. of a block. Entries outside of [first, end) are zeros: a weight of zero does not help against a NaN that
-// lies there.
+// 64 dims of a block from `dim` on. Entries outside of [first, end) are zeros: a weight of zero does not help against a
+// NaN that lies there.
 template <bool FP8>
-static __device__ __forceinline__ void load_values(value_part<FP8> *part, const char *block, int d, int p, int entry,
+static __device__ __forceinline__ void load_values(value_part<FP8> *part, const char *block, int d, int dim, int entry,
                                                    int first, int end)
 {
-    int dim = 64 * p + 8 * ((int)threadIdx.x % WARP / 4);
+    dim += 8 * ((int)threadIdx.x % WARP / 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int e = entry + value_entry(i);
@@ -57,7 +63,7 @@ static __device__ __forceinline__ uint32_t component(uint4 v, int i)
 // Online softmax (arXiv 1805.02867) of heads g and g + 8, of the entries so far. The sums are those of the lane's own
 // columns; out[p][i] is C of product i of 64 dims.
 template <int DP> struct softmax {
-    float exponent[2], sum[2], out[DP / 64][8][4];
+    float exponent[2], sum[2], out[share<DP>::DIMS / 64][8][4];
 };
 
 // Scores of 16 entries to weights, which are A of the product with V; what there is so far is brought to the new
@@ -76,7 +82,7 @@ static __device__ __forceinline__ void weigh(uint32_t a[4], softmax<DP> *state, 
             state->exponent[r] = most;
             state->sum[r] *= factor;
 #pragma unroll
-            for (int p = 0; p < DP / 64; p++)
+            for (int p = 0; p < share<DP>::DIMS / 64; p++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     state->out[p][i][2 * r] *= factor;
@@ -112,12 +118,13 @@ static __device__ __forceinline__ void multiply_values(float out[8][4], const ui
 
 // What the warps of a block hand to each other.
 template <int DP> struct warp_results {
-    enum { STRIDE = DP + 4 };
+    enum { STRIDE = share<DP>::DIMS + 4 };
     float exponent[WARPS][SCORE_HEADS], sum[WARPS][SCORE_HEADS];
     float out[WARPS][SCORE_HEADS][STRIDE];
 };
 
-// Lane (g, c) has dims 64 p + 16 c .. + 15 of heads g and g + 8: column 2c of product i is dim 16 c + i of the 64.
+// Lane (g, c) has dims 64 p + 16 c .. + 15 of the share, for heads g and g + 8: column 2c of product i is dim 16 c + i
+// of the 64.
 template <int DP> static __device__ __forceinline__ void store_results(warp_results<DP> *all, const softmax<DP> *state)
 {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, c = lane % 4;
@@ -129,7 +136,7 @@ template <int DP> static __device__ __forceinline__ void store_results(warp_resu
         int head = g + 8 * r;
         if (c == 0) all->exponent[warp][head] = state->exponent[r], all->sum[warp][head] = sum;
 #pragma unroll
-        for (int p = 0; p < DP / 64; p++)
+        for (int p = 0; p < share<DP>::DIMS / 64; p++)
 #pragma unroll
             for (int k = 0; k < 2; k++) // columns 2c and 2c + 1
 #pragma unroll
@@ -144,7 +151,7 @@ template <int DP> static __device__ __forceinline__ void store_results(warp_resu
 
 // Grid: stretches x chunks of heads x lone rows; shared memory: q and warp_results.
 template <int DP, bool FP8>
-static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
+static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     attend_stretch_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, int window,
                           float *partials)
 {
@@ -166,7 +173,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
     for (int r = 0; r < 2; r++)
         state.exponent[r] = EXPONENT_NONE, state.sum[r] = 0;
 #pragma unroll
-    for (int p = 0; p < DP / 64; p++)
+    for (int p = 0; p < share<DP>::DIMS / 64; p++)
 #pragma unroll
         for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -174,12 +181,14 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
                 state.out[p][i][k] = 0;
 
     const int32_t *table = batch.block_table + (int64_t)s * batch.max_blocks;
-    int i = (int)begin / KV_BLOCK_TOKENS + (int)threadIdx.x / WARP, last = (end - 1) / KV_BLOCK_TOKENS;
+    const int warp = (int)threadIdx.x / WARP, turns = share<DP>::TURNS, last = (end - 1) / KV_BLOCK_TOKENS;
+    const int first_dim = warp % share<DP>::COUNT * share<DP>::DIMS;
+    int i = (int)begin / KV_BLOCK_TOKENS + warp / share<DP>::COUNT;
     while (i < first / KV_BLOCK_TOKENS)
-        i += WARPS;
+        i += turns;
     const float scale = score_scale(d);
-    // K of the next block is loaded before V of this one is used. Larger heads have no registers for both, nor for all
-    // of K or V at once.
+    // K of the next block is loaded before V of this one is used. Larger heads have no registers for that, nor for all
+    // of K at once.
     typedef score_keys<DP, FP8> keys_part;
     const bool ahead = keys_part::PARTS == 1;
     const int64_t zero = geometry_kv_at(&kv, layer, 0, false, heads.kv_head); // where block 0 lies
@@ -188,18 +197,18 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
     keys_part keys;
     if (i <= last) {
         at += (int64_t)__ldg(table + i) * block_size;
-        next += (int64_t)__ldg(table + min(i + WARPS, last)) * block_size;
+        next += (int64_t)__ldg(table + min(i + turns, last)) * block_size;
         if (ahead) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
     }
-    for (; i <= last; i += WARPS) {
+    for (; i <= last; i += turns) {
         int entry = i * KV_BLOCK_TOKENS;
         const char *block = block_data<FP8>(&kv, at + values_at);
-        value_part<FP8> values[DP / 64];
+        value_part<FP8> values[share<DP>::DIMS / 64];
         float scores[2][4] = {}, value_scale[4];
         if (FP8) load_value_scales(value_scale, kv.scale + at + values_at, entry, first, end);
 #pragma unroll
-        for (int p = 0; ahead && p < DP / 64; p++)
-            load_values(&values[p], block, d, p, entry, first, end);
+        for (int p = 0; ahead && p < share<DP>::DIMS / 64; p++)
+            load_values(&values[p], block, d, first_dim + 64 * p, entry, first, end);
 #pragma unroll
         for (int part = 0; part < keys_part::PARTS; part++) {
             if (!ahead) load_keys(&keys, block_data<FP8>(&kv, at), d, part);
@@ -207,14 +216,14 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
         }
         scale_scores<FP8>(scores, kv.scale + at, scale);
         at = next;
-        if (ahead && i + WARPS <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
-        next = zero + (int64_t)__ldg(table + min(i + 2 * WARPS, last)) * block_size;
+        if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
+        next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
         mask_scores(scores, entry, first, end);
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll
-        for (int p = 0; p < DP / 64; p++) {
-            if (!ahead) load_values(&values[p], block, d, p, entry, first, end);
+        for (int p = 0; p < share<DP>::DIMS / 64; p++) {
+            if (!ahead) load_values(&values[p], block, d, first_dim + 64 * p, entry, first, end);
             multiply_values(state.out[p], a, &values[p]);
         }
     }
@@ -226,11 +235,12 @@ static __global__ void __launch_bounds__(WARPS *WARP, DP <= 128 ? 3 : 2)
         int head = k / DP, dim = k % DP;
         if (dim >= d) continue;
         float most = EXPONENT_NONE, out = 0, sum = 0;
-        for (int w = 0; w < WARPS; w++)
+        const int from = dim / share<DP>::DIMS; // the first of the warps that have this share
+        for (int w = from; w < WARPS; w += share<DP>::COUNT)
             most = fmaxf(most, results->exponent[w][head]);
-        for (int w = 0; w < WARPS; w++) {
+        for (int w = from; w < WARPS; w += share<DP>::COUNT) {
             float factor = exp2_approx(results->exponent[w][head] - most);
-            out += results->out[w][head][dim] * factor;
+            out += results->out[w][head][dim % share<DP>::DIMS] * factor;
             sum += results->sum[w][head] * factor;
         }
         int64_t at =

@@ -31,12 +31,17 @@ static int32_t *put_ints(struct staging *staging, int64_t count, const int32_t *
     return host;
 }
 
+static void copy_ints(int32_t *to, const int32_t *from, int n)
+{
+    if (from) memcpy(to, from, (size_t)n * sizeof *to); // what a pass does not need may be NULL
+}
+
 // The first n of them from the batch, the others all `rest`.
 static void put_copy(struct staging *staging, const int32_t *from, int n, int padding, int32_t rest,
                      const int32_t **device_p)
 {
     int32_t *to = put_ints(staging, (int64_t)n + padding, device_p);
-    if (from) memcpy(to, from, (size_t)n * sizeof *to); // tests of single steps leave out what they do not read
+    copy_ints(to, from, n);
     for (int i = 0; i < padding; i++)
         to[n + i] = rest;
 }
@@ -147,7 +152,7 @@ static void put_sequences(struct staging *staging, const struct ragged_batch *ba
         for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
             row_seq[r] = s;
     int32_t *row_start = put_ints(staging, (int64_t)n_seqs + padding + 1, &out->row_start);
-    memcpy(row_start, batch->row_start, (size_t)(n_seqs + 1) * sizeof *row_start);
+    copy_ints(row_start, batch->row_start, n_seqs + 1);
     for (int i = 0; i < padding; i++) {
         row_seq[batch->n_rows + i] = n_seqs + i;
         row_start[n_seqs + i + 1] = batch->n_rows + i + 1;
@@ -160,7 +165,7 @@ static void put_sequences(struct staging *staging, const struct ragged_batch *ba
     for (int s = 0; s < n_seqs; s++, table += columns) {
         int blocks = (batch->kv_len[s] + rows_of(batch, s) + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         assert(blocks <= columns);
-        memcpy(table, batch->block_table + (size_t)s * (size_t)batch->max_blocks, (size_t)blocks * sizeof *table);
+        copy_ints(table, batch->block_table + (size_t)s * (size_t)batch->max_blocks, blocks);
     }
     for (int i = 0; i < padding; i++, table += columns)
         table[0] = options->padding_block;
@@ -225,7 +230,7 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
     put_copy(&staging, batch->position, batch->n_rows, padding, 0, &out->position);
     put_sequences(&staging, batch, options, out);
     int32_t *logit_row = put_ints(&staging, (int64_t)batch->n_logit_rows + padding, &out->logit_row);
-    if (batch->n_logit_rows) memcpy(logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof *logit_row);
+    copy_ints(logit_row, batch->logit_row, batch->n_logit_rows);
     for (int i = 0; i < padding; i++)
         logit_row[batch->n_logit_rows + i] = batch->n_rows + i;
     put_probes(&staging, batch, out);
