@@ -101,7 +101,7 @@ struct logit_rows {
     const float *data;
     int64_t part, row_stride;
     int columns, n_ids;
-    int32_t first_id;
+    int32_t first_id, unused; // no padding: the emulated GPU looks at arguments whole
 };
 // backend_ops.sample; `draw` is device memory.
 cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows, struct pick *out);
