@@ -8,11 +8,14 @@ cd "$(dirname "$0")/.."
 
 # `dev` finds memory errors in every unit test; `release` is what users run, so the integration tests run on it too: with
 # the CUDA backend beside the programs where it can be built, since such programs are to serve on the CPU as well.
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
-    cuda=ON
-else
-    cuda=OFF
+there() { for path; do [ ! -e "$path" ] || return 0; done && return 1; }
+cuda=OFF
+if ! there "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; then
     echo "skipped: nvcc is not there, the CUDA backend is not built"
+elif ! there /usr/include/nccl.h /usr/local/include/nccl.h /usr/local/cuda/include/nccl.h; then
+    echo "skipped: NCCL's nccl.h is not there, the CUDA backend is not built"
+else
+    cuda=ON
 fi
 cmake --preset dev >/dev/null
 cmake --preset release -DFOREPACK_CUDA=$cuda >/dev/null
