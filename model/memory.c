@@ -47,15 +47,17 @@ static size_t count_weights(const struct model *m)
     return (size_t)(bytes + matrix_bytes(head_dtype, m->vocab_share, hidden) + table + norms);
 }
 
-// On a GPU, roughly: what the runtime loads, cuBLASLt's workspace, the buffers of NCCL, and of a pass the widest
-// product in f32 and in bytes before it is rounded, maxima of probes and the stretches of split attention.
+// On a GPU, roughly: what the runtime and cuBLASLt load and work in, the buffers of NCCL, products before they are
+// rounded (in stretches of rows of at most 256 MiB), rows in bytes, maxima of probes, the stretches of split attention
+// (at most 128 of a row).
 static size_t count_workspace(const struct model *m)
 {
     const double mib = 1 << 20, rows = m->shape.max_rows, seqs = m->shape.max_seqs, context = m->shape.max_context;
-    double widest = 2.0 * m->intermediate > m->vocab_share ? 2.0 * m->intermediate : m->vocab_share;
-    double bytes = 700 * mib + (m->comm->size > 1 ? 1024 * mib : 0) + rows * 2.0 * m->intermediate * sizeof(float);
-    bytes += m->max_logit_rows * widest * sizeof(float) + seqs * context * sizeof(float);
-    bytes += seqs * (context / 256 + 1) * m->n_heads * (m->config.head_size + 2) * sizeof(float);
+    const double widest = 2.0 * m->intermediate > m->vocab_share ? 2.0 * m->intermediate : m->vocab_share;
+    const double product = rows * widest * sizeof(float), splits = context / 256 + 1;
+    double bytes = 700 * mib + (m->comm->size > 1 ? 1024 * mib : 0) + (product < 256 * mib ? product : 256 * mib);
+    bytes += seqs * context * sizeof(float);
+    bytes += seqs * (splits < 128 ? splits : 128) * m->n_heads * (m->config.head_size + 2) * sizeof(float);
     if (dtype_size_bytes(m->dtype) == 1) bytes += rows * m->intermediate;
     return (size_t)bytes;
 }
