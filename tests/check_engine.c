@@ -90,12 +90,13 @@ static void *follow_rank(void *arg)
 static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
 enum { PROMPT = sizeof prompt / sizeof *prompt };
 
-// Of a backend that draws tokens: tokens beside logits, then tokens alone.
+// Of a backend that draws tokens: tokens beside logits, then the likeliest alone, for which no rank gathers logits.
 static void ask_for_tokens(struct ragged_batch *batch, int step)
 {
     static struct draw draws[PROMPT];
     for (int i = 0; i < PROMPT; i++)
-        draws[i] = (struct draw){.uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 ? 0.5f : 0};
+        draws[i] =
+            (struct draw){.uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 && step < 2 ? 0.5f : 0};
     batch->draw = draws;
     batch->tokens_alone = step == 2;
 }
