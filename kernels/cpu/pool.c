@@ -141,11 +141,23 @@ static int take_item(struct pool *pool, int thread)
     return item;
 }
 
-// Called when the thread holds no item. An offer that nobody wants returns at once.
+// Counts items that the thread has done; the run may end by it.
+static void settle(struct pool *pool, uint32_t done)
+{
+    if (done && atomic_fetch_sub(&pool->left, done) == done && atomic_load(&pool->caller_sleeps))
+        futex_wake(&pool->left, 1);
+}
+
+static bool turn_is_over(const struct share *own)
+{
+    return now_ns() - own->turn_ns >= TURN_NS;
+}
+
+// Called when the thread holds no item and all it has done is counted: nobody waits for it while another has its core.
+// An offer that nobody wants returns at once.
 static void offer_core(struct share *own)
 {
     int64_t now = now_ns();
-    if (now - own->turn_ns < TURN_NS) return;
     sched_yield();
     own->turn_ns = now_ns();
     atomic_fetch_add_explicit(&own->lost_ns, own->turn_ns - now, memory_order_relaxed);
@@ -154,14 +166,17 @@ static void offer_core(struct share *own)
 static void work(struct pool *pool, int thread)
 {
     uint32_t done = 0;
-    for (int item; (item = take_item(pool, thread)) >= 0; done++) {
+    for (int item; (item = take_item(pool, thread)) >= 0;) {
         if (thread && pool->no_alloc) no_alloc_begin("a step of the token loop");
         pool->fn(pool->arg, item, thread);
         if (thread && pool->no_alloc) no_alloc_end();
+        done++;
+        if (!turn_is_over(&pool->shares[thread])) continue;
+        settle(pool, done);
+        done = 0;
         offer_core(&pool->shares[thread]);
     }
-    if (done && atomic_fetch_sub(&pool->left, done) == done && atomic_load(&pool->caller_sleeps))
-        futex_wake(&pool->left, 1);
+    settle(pool, done);
 }
 
 static void set_core(pthread_t thread, int core)

@@ -159,7 +159,7 @@ INLINE vec vec_swap(vec v, const int width)
     default: return _mm256_permute2f128_ps(v, v, 1);
     }
 #else
-    vec swapped;
+    vec swapped = v; // each element anew below, which not every build of gcc sees
     for (int i = 0; i < VEC; i++)
         swapped[i] = v[i ^ width];
     return swapped;
