@@ -130,18 +130,7 @@ static bool parse(const struct node_program *program, int argc, char **argv)
 // One row through all ranks: a node that cannot compute says so before it takes work.
 static enum status warm_up(struct engine *engine)
 {
-    static const int32_t zero[1] = {0}, row_start[2] = {0, 1};
-    struct ragged_batch batch = {.n_rows = 1,
-                                 .token = zero,
-                                 .position = zero,
-                                 .n_seqs = 1,
-                                 .row_start = row_start,
-                                 .kv_len = zero,
-                                 .block_table = zero,
-                                 .max_blocks = 1,
-                                 .n_logit_rows = 1,
-                                 .logit_row = zero,
-                                 .probe_window = 1};
+    const struct ragged_batch batch = ragged_trial();
     struct forward_result result;
     return engine_forward(engine, &batch, &result);
 }

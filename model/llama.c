@@ -186,18 +186,7 @@ enum status model_warm_up(struct model *m)
 {
     struct backend *b = m->backend;
     if (!b->ops->warm) return STATUS_OK;
-    const int32_t zero[1] = {0}, row_start[2] = {0, 1};
-    const struct ragged_batch batch = {.n_rows = 1,
-                                       .token = zero,
-                                       .position = zero,
-                                       .n_seqs = 1,
-                                       .row_start = row_start,
-                                       .kv_len = zero,
-                                       .block_table = zero,
-                                       .max_blocks = 1,
-                                       .n_logit_rows = 1,
-                                       .logit_row = zero,
-                                       .probe_window = 1};
+    const struct ragged_batch batch = ragged_trial();
     struct forward_result result;
     TRY(model_forward(m, &batch, &result));
     return b->ops->warm(b);
