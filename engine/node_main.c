@@ -148,11 +148,11 @@ static int lead(const struct node_program *program, struct engine *engine, struc
     if (status == STATUS_OK) status = node_start(program->common->router, &hello, &node);
     if (status != STATUS_OK) return fail(program, status);
     struct node_limits limits = node_limits_get(program->common, engine_model(engine));
-    log_info(
-        "ready model=%s router=%s ranks=%d backend=%s dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d kv_blocks=%d",
-        program->common->model, program->common->router, comm->size, model_backend(engine_model(engine)), hello.dtype,
-        dtype_name(model_kv_dtype(engine_model(engine))), limits.token_budget, limits.max_seqs, limits.context_tokens,
-        limits.kv_blocks);
+    log_info("ready model=%s router=%s ranks=%d backend=%s dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d "
+             "kv_blocks=%d",
+             program->common->model, program->common->router, comm->size, model_backend(engine_model(engine)),
+             hello.dtype, dtype_name(model_kv_dtype(engine_model(engine))), limits.token_budget, limits.max_seqs,
+             limits.context_tokens, limits.kv_blocks);
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);

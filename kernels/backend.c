@@ -143,6 +143,22 @@ static enum status probes_check(const struct ragged_batch *batch, const struct b
     return STATUS_OK;
 }
 
+struct ragged_batch ragged_trial(void)
+{
+    static const int32_t zero[1] = {0}, row_start[2] = {0, 1};
+    return (struct ragged_batch){.n_rows = 1,
+                                 .token = zero,
+                                 .position = zero,
+                                 .n_seqs = 1,
+                                 .row_start = row_start,
+                                 .kv_len = zero,
+                                 .block_table = zero,
+                                 .max_blocks = 1,
+                                 .n_logit_rows = 1,
+                                 .logit_row = zero,
+                                 .probe_window = 1};
+}
+
 enum status ragged_batch_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
     if (batch->n_rows < 1 || batch->n_rows > shape->max_rows || batch->n_seqs < 1 || batch->n_seqs > shape->max_seqs)

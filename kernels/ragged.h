@@ -55,22 +55,9 @@ struct ragged_batch {
     int probe_window;          // odd width of the centred average along the prompt; 1 means none
 };
 
-// A pass of one row that is nobody's, to try out or warm up what computes: token 0 into block 0, which nobody holds yet.
-static inline struct ragged_batch ragged_trial(void)
-{
-    static const int32_t zero[1] = {0}, row_start[2] = {0, 1};
-    return (struct ragged_batch){.n_rows = 1,
-                                 .token = zero,
-                                 .position = zero,
-                                 .n_seqs = 1,
-                                 .row_start = row_start,
-                                 .kv_len = zero,
-                                 .block_table = zero,
-                                 .max_blocks = 1,
-                                 .n_logit_rows = 1,
-                                 .logit_row = zero,
-                                 .probe_window = 1};
-}
+// A pass of one row that is nobody's, to try out or warm up what computes: token 0 into block 0, which nobody holds
+// yet.
+struct ragged_batch ragged_trial(void);
 
 // Pairs of a row and an entry it attends to, itself included: what the cost of attention is proportional to.
 static inline int64_t ragged_pairs(const struct ragged_batch *batch)

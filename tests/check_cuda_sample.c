@@ -7,20 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/random.h"
 #include "kernels/cuda/launch.h"
 #include "worker/sampler.h"
 
 enum { ROWS = 40, V_MAX = 5003 };
 
-static uint64_t state;
+static struct random_source source;
 
 static uint64_t random_bits(void)
 {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t x = state;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return random_next(&source);
 }
 
 static int below(int n)
@@ -102,7 +99,7 @@ enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
 START_TEST(the_likeliest_is_what_a_plain_loop_finds)
 {
     int v = vocabularies[_i];
-    state = 11 + (uint64_t)_i;
+    source.state = 11 + (uint64_t)_i;
     float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
     struct pick picks[ROWS];
     fill(logits, ROWS, v);
@@ -140,7 +137,7 @@ static void random_sampling(struct sampling *p, int v)
 START_TEST(draws_are_those_of_the_sampler)
 {
     int v = vocabularies[_i];
-    state = 1000 + (uint64_t)_i;
+    source.state = 1000 + (uint64_t)_i;
     float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
     struct pick picks[ROWS];
     struct draw draws[ROWS];

@@ -6,19 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/random.h"
 #include "worker/sampler.h"
 
 enum { V_MAX = 400, HISTORY_MAX = 60 };
 
-static uint64_t state;
+static struct random_source source;
 
 static uint64_t random_bits(void)
 {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t x = state;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return random_next(&source);
 }
 
 static int below(int n)
@@ -135,7 +132,7 @@ static void random_sampling(struct sampling *p, int v)
 
 START_TEST(picks_what_a_full_sort_picks)
 {
-    state = 7;
+    source.state = 7;
     int undecided = 0, rounds = 6000;
     struct sampler *s = NULL;
     int v = 0;
@@ -288,7 +285,7 @@ END_TEST
 START_TEST(log_probabilities_are_of_the_raw_logits)
 {
     enum { V = 50 };
-    state = 3;
+    source.state = 3;
     float logits[V];
     for (int i = 0; i < V; i++)
         logits[i] = (float)real(-10, 10);

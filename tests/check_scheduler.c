@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "bench/random.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 #include "worker/pace.h"
@@ -17,15 +18,11 @@
 
 enum { REQUESTS = 36, PROMPT_MAX = 90, OUTPUT_MAX = 64, CONTEXT = 192, POOL = 256, BUDGET_MAX = 256 };
 
-static uint64_t state;
+static struct random_source source;
 
 static uint64_t random_bits(void)
 {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t x = state;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
+    return random_next(&source);
 }
 
 static int below(int n)
@@ -206,7 +203,7 @@ static struct world *open_world(const char *family, uint64_t seed)
                                     .n_kv_blocks = POOL};
     enum status status = engine_open(&options, w->comm, &w->engine);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
-    state = seed;
+    source.state = seed;
     for (int i = 0; i < REQUESTS; i++)
         random_request(&w->requests[i], i, spec.vocab_size);
     return w;
