@@ -181,32 +181,45 @@ static void check_same(const struct world *w, int i, int from, const char *how)
     }
 }
 
-static struct world *open_world(const char *family, uint64_t seed)
+struct kind {
+    const char *family;
+    uint64_t seed;
+    const char *dtype, *kv_dtype;
+    int threads;
+};
+
+static struct world *open_world_of(const struct kind *kind)
 {
     log_setup("test", LOG_ERROR);
     struct world *w = calloc(1, sizeof *w);
     w->pace_us = PACE_FREELY;
-    struct tiny_model spec = tiny_model_spec(family);
+    struct tiny_model spec = tiny_model_spec(kind->family);
     spec.hidden = 32;
     spec.intermediate = 48;
     spec.n_heads = 2;
     spec.n_kv_heads = 1;
-    spec.seed = seed;
+    spec.seed = kind->seed;
     w->dir = tiny_model_temp(&spec);
     ck_assert_int_eq(comm_open_self(&w->comm), STATUS_OK);
     struct model_options options = {.dir = w->dir,
                                     .backend = "cpu",
-                                    .dtype = "f32",
-                                    .threads = 1,
+                                    .dtype = kind->dtype,
+                                    .kv_dtype = kind->kv_dtype,
+                                    .threads = kind->threads,
                                     .max_rows = BUDGET_MAX,
                                     .max_seqs = REQUESTS,
                                     .n_kv_blocks = POOL};
     enum status status = engine_open(&options, w->comm, &w->engine);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
-    source.state = seed;
+    source.state = kind->seed;
     for (int i = 0; i < REQUESTS; i++)
         random_request(&w->requests[i], i, spec.vocab_size);
     return w;
+}
+
+static struct world *open_world(const char *family, uint64_t seed)
+{
+    return open_world_of(&(struct kind){family, seed, "f32", "auto", 1});
 }
 
 // Everyone by himself, in an empty scheduler, the whole prompt in one pass.
@@ -231,19 +244,20 @@ static void close_world(struct world *w)
 
 // ---- tests ----
 
-static const struct {
-    const char *family;
-    uint64_t seed;
-} worlds[] = {{"llama3", 1}, {"qwen3", 2}};
+static const struct kind worlds[] = {{"llama3", 1, "f32", "auto", 1},
+                                     {"qwen3", 2, "f32", "auto", 1},
+                                     {"llama3", 3, "bf16", "auto", 2},
+                                     {"llama3", 4, "int8", "int8", 2}};
 
 START_TEST(alone_is_what_a_plain_loop_gives)
 {
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
     struct model_options options = {.dir = w->dir,
                                     .backend = "cpu",
-                                    .dtype = "f32",
-                                    .threads = 1,
+                                    .dtype = worlds[_i].dtype,
+                                    .kv_dtype = worlds[_i].kv_dtype,
+                                    .threads = worlds[_i].threads,
                                     .max_rows = 256,
                                     .max_seqs = 4,
                                     .n_kv_blocks = 64};
@@ -290,7 +304,7 @@ START_TEST(company_and_chunks_change_nothing)
     static const struct {
         int budget, max_seqs;
     } ways[] = {{BUDGET_MAX, REQUESTS}, {64, 16}, {17, 7}, {5, 5}, {3, 1}};
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
     int stops = 0, lengths = 0;
     for (int i = 0; i < REQUESTS; i++) {
@@ -316,7 +330,7 @@ END_TEST
 START_TEST(preemption_changes_nothing)
 {
     static const int pools[] = {10, 13, 20}; // the largest request needs 10 blocks
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
     uint64_t preemptions = 0;
     for (size_t p = 0; p < sizeof pools / sizeof *pools; p++) {
@@ -338,7 +352,7 @@ END_TEST
 
 START_TEST(replay_from_any_prefix_goes_on_alike)
 {
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
     for (int from = 1; from < OUTPUT_MAX; from += 1 + from / 2) {
         open_scheduler(w, 48, 16, 40);
@@ -365,7 +379,7 @@ END_TEST
 
 START_TEST(cancel_in_every_state_harms_nobody)
 {
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
     int waiting = 0, prefilling = 0, decoding = 0;
     for (int round = 0; round < 10; round++) {
@@ -446,7 +460,7 @@ static void share_heads(struct world *w)
 
 START_TEST(reused_prefixes_change_nothing)
 {
-    struct world *w = open_world(worlds[_i].family, worlds[_i].seed);
+    struct world *w = open_world_of(&worlds[_i]);
     share_heads(w);
     run_alone(w);
     w->prefix_cache = true;
@@ -639,8 +653,9 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
     struct world *w = open_world("llama", 5);
     open_scheduler(w, 20, 4, POOL);
     struct sequence_request ask[3];
+    const int lengths[] = {110, 150, 8};
     for (int i = 0; i < 3; i++)
-        ask[i] = plain_request((uint64_t)i, tokens[i], i == 2 ? 8 : 160 - 40 * i);
+        ask[i] = plain_request((uint64_t)i, tokens[i], lengths[i]);
     add(w, &ask[0]);
     step(w);
     add(w, &ask[1]);
@@ -653,6 +668,48 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
     run_dry(w);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(w->now[i].n, 4);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+START_TEST(half_of_a_pass_goes_to_the_shortest)
+{
+    static int32_t tokens[3][160];
+    struct world *w = open_world("llama", 5);
+    open_scheduler(w, 20, 4, POOL);
+    struct sequence_request ask[3];
+    const int lengths[] = {160, 110, 50};
+    for (int i = 0; i < 3; i++)
+        ask[i] = plain_request((uint64_t)i, tokens[i], lengths[i]);
+    add(w, &ask[0]);
+    step(w);
+    add(w, &ask[1]);
+    step(w); // 10 of 1, 10 of 0
+    add(w, &ask[2]);
+    for (int i = 0; i < 5; i++)
+        step(w); // 10 of 2, 10 of 0
+    ck_assert(w->rows == 140 && w->now[2].n == 1 && w->now[1].n == 0 && w->now[0].n == 0);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 140);
+    run_dry(w);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(w->now[i].n, 4);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 320);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
+// A prompt's last row may be all that a pass is left with of it.
+START_TEST(prompt_rows_are_counted_however_they_are_cut)
+{
+    static int32_t tokens[61];
+    struct world *w = open_world("llama", 5);
+    open_scheduler(w, 20, 4, POOL);
+    struct sequence_request ask = plain_request(0, tokens, 61);
+    add(w, &ask);
+    run_dry(w);
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 61);
     scheduler_destroy(w->scheduler);
     close_world(w);
 }
@@ -761,6 +818,8 @@ int main(void)
     tcase_add_test(tcase, a_share_of_the_output_is_counted_on);
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
     tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
+    tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest);
+    tcase_add_test(tcase, prompt_rows_are_counted_however_they_are_cut);
     tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -4,8 +4,10 @@
 #include <math.h>
 
 enum {
-    CHUNK_FIRST = 16, // rows, while it is not known what they cost
-    MIXED_MOST = 64,  // passes until the decodes are measured alone again
+    CHUNK_FIRST = 16,  // rows beside decodes, while it is not known what they cost
+    CHUNK_LEAST = 128, // rows without decodes: fewer would be dearer, each
+    CHUNK_US = 500000, // without decodes
+    MIXED_MOST = 64,   // passes until the decodes are measured alone again
 };
 
 // Of the time that there is: the rest is for passes that take longer than was expected of them.
@@ -49,7 +51,11 @@ void pace_begin(struct pace *p, int decodes)
     p->work = 0;
     p->first = true;
     p->work_left = INFINITY;
-    if (decodes == 0 || p->target_us == PACE_FREELY) return;
+    if (p->target_us == PACE_FREELY) return;
+    if (decodes == 0) {
+        if (p->us_per_work > 0) p->work_left = CHUNK_US / p->us_per_work;
+        return;
+    }
     p->work_left = 0;
     if (alone_is_stale(p)) {
         p->first = false; // this pass decodes alone
@@ -62,10 +68,17 @@ void pace_begin(struct pace *p, int decodes)
     if (p->us_per_work == 0 || p->work_left > most) p->work_left = most;
 }
 
-int pace_take(struct pace *p, int entries, int most)
+// Nothing bounds the rows but the pass itself.
+static bool is_free(const struct pace *p, bool whole)
 {
-    double rows = p->work_left == INFINITY ? most : floor(rows_for(p, entries, p->work_left));
-    if (p->first && rows < 1) rows = 1; // every pass brings somebody's prompt forward
+    return p->work_left == INFINITY || (p->decodes == 0 && whole);
+}
+
+int pace_take(struct pace *p, int entries, int most, bool whole)
+{
+    double rows = is_free(p, whole) ? most : floor(rows_for(p, entries, p->work_left));
+    int least = p->decodes == 0 ? CHUNK_LEAST : 1;
+    if (p->first && rows < least) rows = least; // every pass brings somebody's prompt forward
     if (rows > most) rows = most;
     if (rows < 1) return 0;
     double work = work_of(p, entries, rows);
@@ -75,9 +88,9 @@ int pace_take(struct pace *p, int entries, int most)
     return (int)rows;
 }
 
-bool pace_allows(const struct pace *p, int entries, int rows)
+bool pace_allows(const struct pace *p, int entries, int rows, bool whole)
 {
-    return p->work_left == INFINITY || rows_for(p, entries, p->work_left) >= rows;
+    return is_free(p, whole) || rows_for(p, entries, p->work_left) >= rows;
 }
 
 double pace_withhold_half(struct pace *p)
@@ -93,9 +106,9 @@ void pace_give_back(struct pace *p, double withheld)
     p->first = p->decodes == 0 || p->work_left > 0; // whoever it was withheld for is brought forward, too
 }
 
-bool pace_open(const struct pace *p)
+bool pace_open(const struct pace *p, bool whole)
 {
-    return p->first || p->work_left == INFINITY || rows_for(p, 0, p->work_left) >= 1;
+    return p->first || pace_allows(p, 0, 1, whole);
 }
 
 static double within(double value, double least, double most)
@@ -103,17 +116,23 @@ static double within(double value, double least, double most)
     return value < least ? least : value > most ? most : value;
 }
 
+static void learn_alone(struct pace *p, double us)
+{
+    if (++p->alone_run < 2) return;
+    bool fresh = p->alone_us == 0 || p->decodes != p->alone_decodes;
+    double told = fresh ? us : within(us, 0.5 * p->alone_us, 1.5 * p->alone_us);
+    p->alone_us = fresh ? told : p->alone_us + LEARN * (told - p->alone_us);
+    p->alone_decodes = p->decodes;
+    p->mixed = 0;
+}
+
 void pace_end(struct pace *p, int64_t us)
 {
     if (p->work == 0) {
-        if (p->decodes == 0) return;
-        bool fresh = p->alone_us == 0 || p->decodes != p->alone_decodes;
-        double told = fresh ? (double)us : within((double)us, 0.5 * p->alone_us, 1.5 * p->alone_us);
-        p->alone_us = fresh ? told : p->alone_us + LEARN * (told - p->alone_us);
-        p->alone_decodes = p->decodes;
-        p->mixed = 0;
+        if (p->decodes > 0) learn_alone(p, (double)us);
         return;
     }
+    p->alone_run = 0;
     double added_us = (double)us - (p->decodes ? p->alone_us : 0);
     if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
     double told = added_us / p->work, known = p->us_per_work;

@@ -82,6 +82,7 @@ static void give_blocks(struct scheduler *s, struct sequence *q)
     q->n_blocks = q->n_published = 0;
     q->n_cached = 0;
     q->chain = 0;
+    q->cut = false;
 }
 
 static bool take_blocks(struct scheduler *s, struct sequence *q, int entries)
@@ -262,6 +263,8 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
     struct ragged_batch *b = &s->batch;
     q->step_rows = n;
     if (n == 0) return;
+    int of_prompt = q->n_kept - q->n_cached;
+    if (of_prompt > 0) s->prompt_rows += (uint64_t)(n < of_prompt ? n : of_prompt);
     s->row_start[b->n_seqs] = b->n_rows;
     s->kv_len[b->n_seqs] = q->n_cached;
     s->batched[b->n_seqs++] = q;
@@ -273,13 +276,13 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
     if (q->n_blocks > b->max_blocks) b->max_blocks = q->n_blocks;
 }
 
-// Rows of a prompt for this pass: there is room, and decodes are not kept waiting.
-static int prompt_rows(struct scheduler *s, const struct sequence *q)
+// As many rows of a prompt as this pass has room for and nobody is kept waiting too long by.
+static void add_prompt_rows(struct scheduler *s, struct sequence *q)
 {
-    int most = sequence_pending(q) < room(s) ? sequence_pending(q) : room(s);
-    int n = pace_take(&s->pace, q->n_cached, most);
-    s->prompt_rows += (uint64_t)n;
-    return n;
+    int pending = sequence_pending(q), most = pending < room(s) ? pending : room(s);
+    int n = pace_take(&s->pace, q->n_cached, most, most == pending && !q->cut);
+    if (n > 0 && n < pending) q->cut = true;
+    add_rows(s, q, n);
 }
 
 // The prompt that was begun first of those not finished; NULL: none.
@@ -290,29 +293,51 @@ static struct sequence *oldest_prompt(const struct scheduler *s)
     return NULL;
 }
 
-static bool fits_now(const struct scheduler *s, int entries, int pending)
+static bool fits_now(const struct scheduler *s, const struct sequence *q, int entries)
 {
-    return pending <= room(s) && pace_allows(&s->pace, entries, pending);
+    int pending = q->n_tokens - entries;
+    return pending <= room(s) && pace_allows(&s->pace, entries, pending, !q->cut);
 }
 
-// Those that this pass can finish, in half of what it has for prompts, before one that it cannot.
+// Begun if need be: the prompt with the fewest rows left, fewer than `longest`, of those without rows in this pass.
+static struct sequence *begin_shortest(struct scheduler *s, const struct sequence *longest)
+{
+    int least = sequence_pending(longest);
+    struct sequence *best = NULL, *waiting = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) == 1 || q->step_rows > 0 || sequence_pending(q) >= least) continue;
+        least = sequence_pending(q);
+        best = q;
+    }
+    for (struct sequence *q = s->head; q; q = q->next) {
+        if (sequence_pending(q) >= least || waits_for_prefix(s, q)) continue;
+        least = sequence_pending(q);
+        waiting = q;
+    }
+    return waiting && begin(s, waiting) ? waiting : best;
+}
+
+// In half of what this pass has for prompts, before one that it cannot finish: those that it can, then part of the
+// shortest.
 static void add_short_prompts(struct scheduler *s, const struct sequence *longest)
 {
-    if (fits_now(s, longest->n_cached, sequence_pending(longest))) return;
+    if (fits_now(s, longest, longest->n_cached)) return;
     double withheld = pace_withhold_half(&s->pace);
     s->rows_most -= room(s) / 2;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) > 1 && q != longest && fits_now(s, q->n_cached, sequence_pending(q)))
-            add_rows(s, q, prompt_rows(s, q));
+        if (sequence_pending(q) > 1 && q != longest && fits_now(s, q, q->n_cached)) add_prompt_rows(s, q);
     }
     for (struct sequence *q = s->head, *next; q; q = next) {
         next = q->next;
         int known = s->limits.prefix_cache ? KV_BLOCK_TOKENS * known_blocks(s, q) : 0;
-        if (!fits_now(s, known, q->n_tokens - known) || waits_for_prefix(s, q)) continue;
+        if (!fits_now(s, q, known) || waits_for_prefix(s, q)) continue;
         if (!begin(s, q)) break;
-        add_rows(s, q, prompt_rows(s, q));
+        add_prompt_rows(s, q);
     }
+    struct sequence *shortest = room(s) > 0 && pace_open(&s->pace, false) ? begin_shortest(s, longest) : NULL;
+    if (shortest) add_prompt_rows(s, shortest);
     s->rows_most = s->limits.token_budget;
     pace_give_back(&s->pace, withheld);
 }
@@ -320,11 +345,11 @@ static void add_short_prompts(struct scheduler *s, const struct sequence *longes
 // The queue in order, but for those who wait for a prefix.
 static void begin_waiting(struct scheduler *s)
 {
-    for (struct sequence *q = s->head, *next; q && room(s) > 0 && pace_open(&s->pace); q = next) {
+    for (struct sequence *q = s->head, *next; q && room(s) > 0; q = next) {
         next = q->next;
-        if (waits_for_prefix(s, q)) continue;
+        if (!pace_open(&s->pace, q->n_tokens <= room(s)) || waits_for_prefix(s, q)) continue;
         if (!begin(s, q)) return;
-        add_rows(s, q, prompt_rows(s, q));
+        add_prompt_rows(s, q);
     }
 }
 
@@ -362,7 +387,7 @@ static void make_batch(struct scheduler *s)
     if (oldest) add_short_prompts(s, oldest);
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) > 1 && q->step_rows == 0) add_rows(s, q, prompt_rows(s, q));
+        if (sequence_pending(q) > 1 && q->step_rows == 0) add_prompt_rows(s, q);
     }
     begin_waiting(s);
     s->row_start[s->batch.n_seqs] = s->batch.n_rows;

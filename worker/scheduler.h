@@ -3,8 +3,9 @@
 // rest of the token budget for prompts, first come first served, cut into chunks where they are longer than the room
 // (Orca, OSDI'22; chunked prefill: arXiv 2308.16369). The KV cache is paged (arXiv 2309.06180).
 //
-// Prompts take what decodes leave of a pass (see pace.h). Behind one that is too long for a pass, those that half of
-// the pass can finish go first: a long prompt takes a little longer, short ones do not wait for all of it.
+// Prompts take what decodes leave of a pass (see pace.h). Before one that is too long for a pass go, in half of it,
+// those that it can finish and then part of the shortest: a long prompt takes at most twice as long, short ones do not
+// wait for all of it.
 //
 // Prefix cache: full blocks stay findable when their sequence has ended (see kv_pool.h), and a sequence whose tokens
 // begin with them, at the same positions, is begun behind them; its last token is always computed, for the logits. A
@@ -87,7 +88,7 @@ enum status scheduler_step(struct scheduler *s);
 struct scheduler_load {
     int running, waiting, kv_blocks_free;
     uint64_t preemptions; // since the start, like the rest:
-    uint64_t prompt_rows; // fed
+    uint64_t prompt_rows; // fed, those of preempted sequences again
     uint64_t reused_rows; // taken from the prefix cache in their place
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

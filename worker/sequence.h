@@ -46,6 +46,7 @@ struct sequence {
     kv_chain chain;                   // up to the last of those
     int n_reused;                     // prompt tokens that stood in the prefix cache when it was first begun
     bool begun, told_reused;          // `n_reused` is known; and was reported
+    bool cut;                         // a pass fed part of its prompt
     int step_rows;                    // fed by the pass being made
     struct sequence *previous, *next; // in the queue
 };
