@@ -192,6 +192,7 @@ static void drive(struct simulation *s, struct dispatch_result *result)
             double each_ms = (to - between) * 1e3 / (double)new_bins;
             if (each_ms > result->hand_out_ms_max) result->hand_out_ms_max = each_ms;
         }
+        if (o->stepped) o->stepped(o->user, s->ended);
     }
     result->bins = bins;
     result->requests = s->ended;

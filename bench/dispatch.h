@@ -14,6 +14,9 @@ struct dispatch_options {
     int workers;
     int output_tokens; // each request gets, one a step
     double seconds;    // stops when it took so long
+    // NULL, or told after a step of every group, outside of what is measured, how many requests have ended.
+    void (*stepped)(void *user, int ended);
+    void *user;
 };
 
 struct dispatch_result {                 // CPU time

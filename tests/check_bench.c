@@ -336,10 +336,18 @@ END_TEST
 
 // ---- the router's core ----------------------------------------------------------------------------------------------
 
+static void note_ended(void *user, int ended)
+{
+    int *last = user;
+    ck_assert_int_ge(ended, *last);
+    *last = ended;
+}
+
 START_TEST(a_queue_goes_through_the_core_whole)
 {
     enum { N = 200 };
     int32_t length[N];
+    int ended = 0;
     for (int i = 0; i < N; i++)
         length[i] = 1 + i * 37 % 150;
     struct dispatch_options options = {.length = length,
@@ -348,14 +356,18 @@ START_TEST(a_queue_goes_through_the_core_whole)
                                        .max_seqs = 16,
                                        .workers = 3,
                                        .output_tokens = 4,
-                                       .seconds = 1000};
+                                       .seconds = 1000,
+                                       .stepped = note_ended,
+                                       .user = &ended};
     struct dispatch_result result;
     log_setup("test", LOG_ERROR);
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
     ck_assert_int_eq(result.requests, N);
+    ck_assert_int_eq(ended, N);
     ck_assert_int_ge(result.bins, N / 16); // a bin has as many prompts as a group has sequences at most
     ck_assert(result.fill > 0 && result.fill <= 1);
     ck_assert(result.request_us >= result.submit_us && result.hand_out_ms <= result.hand_out_ms_max);
+    options.stepped = NULL;
     options.seconds = 0; // time is up at once: the queue is given up
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
     ck_assert_int_eq(result.requests, 0);

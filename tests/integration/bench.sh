@@ -134,10 +134,15 @@ check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8
     and all(.[]; .texts == 2 and .tokens > 1000 and .perplexity > 1 and .over_first > 0
     and ((.nats_per_token | exp) / .perplexity | . > 0.999 and . < 1.001))'
 # Packing alone, and the router's core with simulated groups.
-"$bin/forepack" bench router --lengths "$work/lengths" --queue 50,400 --capacity 128 --rounds 2 --json >"$work/router.json"
+"$bin/forepack" bench router --lengths "$work/lengths" --queue 400,50 --capacity 128 --rounds 2 --json \
+    --report "$work/router.html" >"$work/router.json"
 check_json "$work/router.json" '[.[].queue] == [50, 400] and all(.[]; .bins >= .lower_bound and .lower_bound >= .bins_by_sum
     and .pack_ms >= 0 and .requests == .queue and .router_us_per_request > 0 and .bins_handed_out > 0 and .fill > 0.5
     and .samples >= 1 and .samples_proven <= .samples)'
+[ "$(grep -c '</svg>' "$work/router.html")" = 3 ] || fail "not three plots in the page"
+grep -q '<tr><td>400</td>' "$work/router.html" || fail "no row of the longer queue in the page"
+"$bin/forepack" bench router --lengths "$work/lengths" --queue 40 --rounds 1 >"$work/router.table"
+grep -q '^ *40 waiting, bins of 2048: packed in ' "$work/router.table" || fail "no row: $(cat "$work/router.table")"
 "$source_dir/bench/prepack.sh" --bin "$bin" --out "$work/prepack" --lengths "$work" --sets lengths --sizes 2 --limit 6 \
     --limit-1b 0 --shapes "$work/shapes" >"$work/page" 2>"$work/prepack.log" && fail "a shape that is not there"
 mkdir "$work/shapes"
@@ -192,6 +197,7 @@ echo seven >"$work/long"
 refused "long:1: must be one whole number" "${prepack[@]}" "$work/long"
 refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths.txt" --report "$work/no/page.html"
 refused "--lengths F is required" router
+refused "--report $work/no/page.html" router --lengths "$work/lengths.txt" --report "$work/no/page.html"
 refused "--queue '0': must be whole numbers from 1" router --lengths "$work/lengths.txt" --queue 0
 
 # What a model takes of GPUs that are not here: more ranks, less of each; too small a GPU is said, with exit code 1.
