@@ -42,13 +42,16 @@ struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t 
                                       int token_budget);
 void prepack_plan_free(struct prepack_plan *plan);
 
-// ---- memory
+// ---- memory, counted: what an engine with room for just that would hold beside its weights
 
 struct prepack_memory { // of an engine
-    double row_bytes;   // working memory of a pass for each row
+    double row_bytes;   // activations of a pass for each row
     double logit_bytes; // for each prompt that ends in it
     double block_bytes; // a KV block
 };
+
+// Out of what the model made for `limits`. A backend's scratch is not in it.
+struct prepack_memory prepack_memory_of(const struct model *model, const struct passes_limits *limits);
 
 struct prepack_need {
     double kv_bytes, pass_bytes;

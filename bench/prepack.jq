@@ -31,7 +31,7 @@ group_by([.model, .set, .batch_size]) | sort_by([.[0].model, .[0].set, .[0].batc
   "| --- | --- | ---: | ---: | ---: | --- | ---: | --- | ---: |",
   ($groups[] | "| \(.model) | \(.set) | \(.size) | \(.dataset.us_per_token | shown(1)) | \(.dataset.over_full_bin | shown(3)) | \(if .dataset.over_full_bin == null then "-" else reached(.dataset.over_full_bin <= 1.03) end) | \(.dataset.over_length_ordered | shown(3)) | \(reached(.dataset.over_length_ordered <= 1)) | \(if .none then .dataset.us_per_token / .none.us_per_token | shown(3) else "-" end) |"),
   "",
-  "## Memory, KV and activations",
+  "## Memory, KV and activations, counted",
   "",
   "`longest / mean`: of a batch's lengths, mean over batches; 0.9 x of it is to be reached by padded over batch, at equal batch and by the largest batch in \(($groups[0].padded.memory_mib) // "-") MiB (there of the longest of all over the mean of all in that batch).",
   "",

@@ -44,7 +44,7 @@ static const struct option options[] = {
     {.name = "token-budget", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = 1048576, .unit = "tokens", .help = "capacity of a bin, unless the longest prompt is longer"},
     {.name = "memory-mb", .type = OPTION_INT, .value = &o.memory_mb, .default_text = "2048", .min = 1, .max = 1e7,
-     .unit = "MiB", .help = "tell the largest batch that each policy can prefill in so much"},
+     .unit = "MiB", .help = "tell the largest batch whose KV and activations, as counted, fit into so much"},
     {.name = "-How"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "1", .min = 1, .max = ROUNDS_MAX,
      .help = "times that all prompts are run"},
@@ -286,8 +286,9 @@ static void print_table(const struct bench *b)
                real(row, "largest_batch"));
     }
     printf("\nprefill ms: of as many prompts as a batch has; TTFT ms: from when its batch (or bin) begins; queued: "
-           "from when all prompts were "
-           "there\npadded/: time of padded over this; largest: batch in %lld MiB of KV and activations\n",
+           "from when all prompts were there\n"
+           "KV, act.: the most that a batch needs, counted; padded/: time of padded over this; largest: batch in %lld "
+           "MiB of KV and activations\n",
            (long long)o.memory_mb);
 }
 
@@ -341,8 +342,8 @@ static void write_report(struct bench *b)
         report_lines(r, &(struct report_chart){"How many times faster than padded", "batch size", "times", true, false,
                                                series, n_series});
     }
-    report_bars(r, &(struct report_bars){"Peak memory, KV and activations, by batch size", "MB", groups, n, names,
-                                         n_policies, memory});
+    report_bars(r, &(struct report_bars){"Peak memory, KV and activations (counted), by batch size", "MB", groups, n,
+                                         names, n_policies, memory});
     static const char *const columns[] = {"policy=Policy",
                                           "batch_size=Batch",
                                           "prefill_ms_mean=Prefill ms",
@@ -429,9 +430,7 @@ static enum status run_engine(struct bench *b)
     status = engine_open(&model, comm, &engine);
     if (status == STATUS_OK) {
         const struct model *m = engine_model(engine);
-        b->memory.block_bytes = (double)model_kv_bytes(m) / model_kv_blocks(m);
-        b->memory.logit_bytes = 2.0 * sizeof(float) * b->config.vocab_size; // in the backend and in host memory
-        b->memory.row_bytes = ((double)model_pass_bytes(m) - b->memory.logit_bytes * limits.seqs) / limits.rows;
+        b->memory = prepack_memory_of(m, &limits);
         double weight_bytes = (double)dtype_size_bytes(model_dtype(m));
         struct work_model work = work_model_of(&b->config, weight_bytes, b->memory.block_bytes / KV_BLOCK_TOKENS);
         struct passes *passes = passes_create(engine, &limits, &work);
