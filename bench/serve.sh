@@ -3,7 +3,7 @@
 # A whole cluster of the demo pair under load on this machine, in one command: the highest rate held with and without
 # speculative prefill, and traces replayed under each packing policy, with and without the prefix cache. JSON files and
 # one page of Markdown. Some fifteen minutes; nothing else should run.
-# Usage: bench/serve.sh [--out DIR] [--bin DIR] [--threads N] [--traces DIR] [--seconds N] [--only PATTERN]
+# Usage: bench/serve.sh [--out DIR] [--bin DIR] [--threads N] [--traces DIR] [--seconds N] [--limit-ms N] [--only PATTERN]
 #   --out DIR       where the files go (default bench-out)
 #   --bin DIR       programs (default build/release/bin)
 #   --threads N     compute threads of each node (default: all cores)
@@ -107,6 +107,11 @@ if [ -n "$traces" ]; then
     replay mooncake --trace "$traces/mooncake_conversation.csv" --time-scale 0.5 --length-scale 0.25
 fi
 
+# Operations of a prompt of the search's length in the small model over those in the large one, attention included.
+prompt_tflop() { "$bin/forepack" plan --model "$pair/$1" --prompt-tokens 1000 --json | jq .prompt_tflop; }
+spec_share=$(jq -n "$(prompt_tflop speculator) / $(prompt_tflop main)")
+plain_qps=$(jq .highest_qps "$out/serve-rate-plain.json" 2>/dev/null || echo null)
+
 {
     echo "# A cluster under load"
     echo
@@ -115,14 +120,28 @@ fi
     echo
     echo "Highest rate with 95 % of first tokens within $limit_ms ms (prompts of 1,000 tokens, 4 of answer):"
     echo
-    echo "| cluster | requests/s | TTFT ms p50 / p90 / p99 there | tokens kept |"
-    echo "| --- | ---: | ---: | ---: |"
+    echo "| cluster | requests/s | gain | bound | share of it | bound, machines of their own | tokens kept | TTFT ms p50 / p90 / p99 there |"
+    echo "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for file in "$out"/serve-rate-*.json; do
         [ -e "$file" ] || continue
-        jq -r --arg name "$(basename "$file" .json)" 'def r: . * 10 | round / 10;
-            .highest_qps as $qps | (.levels[] | select(.qps == $qps)) as $l |
-            "| \($name | ltrimstr("serve-rate-")) | \($qps | r) | \($l.ttft_ms_p50 | r) / \($l.ttft_ms_p90 | r) / \($l.ttft_ms_p99 | r) | \(100 * $l.kept_tokens / $l.prompt_tokens | r) % |"' "$file"
+        jq -r --arg name "$(basename "$file" .json)" --argjson plain "$plain_qps" --argjson spec "$spec_share" '
+            def r($n): if . == null then "-" else . * $n | round / $n end;
+            def percent: if . == null then "-" else "\(100 * . | r(10)) %" end;
+            ($name | ltrimstr("serve-rate-")) as $cluster | .highest_qps as $qps |
+            ([.levels[] | select(.qps == $qps and .qps)][0]) as $l |
+            (if $l then $l.kept_tokens / $l.prompt_tokens else null end) as $kept |
+            (if $qps and $plain then $qps / $plain else null end) as $gain |
+            (if $kept and $cluster != "plain" then 1 / ($kept + $spec) else null end) as $bound |
+            (if $cluster | endswith("-two") then 2 else 1 end) as $speculators |
+            (if $bound then [1 / $kept, $speculators / $spec] | min else null end) as $apart |
+            (if $gain and $bound then $gain / $bound else null end) as $share |
+            "| \($cluster) | \($qps | r(10)) | \($gain | r(100)) | \($bound | r(100)) | \($share | percent) | \($apart | r(100)) | \($kept | percent) | \($l.ttft_ms_p50 | r(10)) / \($l.ttft_ms_p90 | r(10)) / \($l.ttft_ms_p99 | r(10)) |"' "$file"
     done
+    echo
+    echo "\`gain\`: over the requests/s of \`plain\`. \`bound\`: 1 / (share of tokens kept + FLOPs of the speculator over FLOPs of the main" \
+        "model), the latter $(jq -n "$spec_share * 1000 | round / 1000") for such a prompt, attention included: that of all the work, since all" \
+        "processes share this machine's cores, and a second speculator adds none. Were each node on a machine of its own, the slower pool would" \
+        "be the bound: 1 / tokens kept, or speculators x FLOPs of the main model over FLOPs of the speculator."
     echo
     echo "$seconds s of each trace, everything kept:"
     echo

@@ -48,17 +48,17 @@ until grep -q ^ready: "$work/up"; do
     read -rt 0.2 <> <(:) || true
 done
 
-answers() { # answers NAME: so many at once, once
+answers() { # answers NAME SEED: so many at once, once; each seed makes its own prompts, which no prefix cache knows
     "$bin/forepack" bench serve --server "127.0.0.1:$port" --prompt-tokens 128 --concurrency "$decodes" --requests "$decodes" \
-        --max-tokens "$tokens" --ignore-eos --timeout 0 --load-seed "$RANDOM" --json >"$work/$1.json"
+        --max-tokens "$tokens" --ignore-eos --timeout 0 --load-seed "$2" --json >"$work/$1.json"
 }
 
-answers alone
+answers alone 1
 jq -nc --argjson n "$prompt" '{id: "long", token_ids: [range($n) | 5 + (. * 7919) % 1000]}' >"$work/long.jsonl"
 "$bin/forepack" batch --server "127.0.0.1:$port" --input "$work/long.jsonl" --output "$work/long.out" --max-tokens 1 \
     --prefill off --ignore-eos 2>/dev/null &
 long=$!
-answers beside
+answers beside 2
 echo "rows with the long prompt still at work at the end: $([ -s "$work/long.out" ] && echo "no, it was done before" || echo yes)"
 jq -s '[.[] | (.levels // .rows // [.])[0]] | {alone: .[0], beside: .[1],
     p99_ratio: (.[1].itl_ms_p99 / .[0].itl_ms_p99)}' "$work/alone.json" "$work/beside.json"

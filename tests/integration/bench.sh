@@ -200,6 +200,21 @@ refused "--lengths F is required" router
 refused "--report $work/no/page.html" router --lengths "$work/lengths.txt" --report "$work/no/page.html"
 refused "--queue '0': must be whole numbers from 1" router --lengths "$work/lengths.txt" --queue 0
 
+# The page of bench/serve.sh out of what was measured before: the gain beside both bounds, a rate that was never held.
+mkdir "$work/rates"
+rate() { # rate NAME QPS KEPT
+    jq -n --argjson qps "$2" --argjson kept "$3" '{highest_qps: $qps, levels: [{qps: 9999}, {qps: $qps, kept_tokens: $kept,
+        prompt_tokens: 1000, ttft_ms_p50: 1, ttft_ms_p90: 2, ttft_ms_p99: 3}]}' >"$work/rates/serve-rate-$1.json"
+}
+rate plain 40 1000
+rate keep-0.3-one 80 400
+rate keep-0.1-two null 100
+"$source_dir/bench/serve.sh" --bin "$bin" --out "$work/rates" --only nothing >"$work/rates/page"
+for row in '| plain | 40 | 1 | - | - | - | 100 % | 1 / 2 / 3 |' '| keep-0.3-one | 80 | 2 | 2.05 | 97.4 % | 2.5 | 40 % | 1 / 2 / 3 |' \
+    '| keep-0.1-two | - | - | - | - | - | - | - / - / - |'; do
+    grep -qx "$row" "$work/rates/page" || fail "no row $row in the page: $(cat "$work/rates/page")"
+done
+
 # What a model takes of GPUs that are not here: more ranks, less of each; too small a GPU is said, with exit code 1.
 plan=("$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b.json" --dtype int8 --json)
 "${plan[@]}" --tp 8 >"$work/plan-8.json"
