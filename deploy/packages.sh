@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(
-    gcc libc6-dev cmake ninja-build pkg-config
+    gcc g++ libc6-dev cmake ninja-build pkg-config
     libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
     libopenmpi-dev openmpi-bin
     libpcre2-dev libjansson-dev libutf8proc-dev

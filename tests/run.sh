@@ -17,7 +17,7 @@ elif ! there /usr/include/nccl.h /usr/local/include/nccl.h /usr/local/cuda/inclu
 else
     cuda=ON
 fi
-cmake --preset dev >/dev/null
+cmake --preset dev | sed -n 's/^-- skipped:/skipped:/p'
 cmake --preset release -DFOREPACK_CUDA=$cuda >/dev/null
 for preset in dev release; do
     cmake --build --preset "$preset"
