@@ -37,7 +37,7 @@ static const struct option options[] = {
     {.name = "-Worker groups, simulated"},
     {.name = "workers", .type = OPTION_INT, .value = &o.workers, .default_text = "2", .min = 1, .max = 1000,
      .help = "groups that ask for work"},
-    {.name = "max-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "256", .min = 1, .max = 65536,
+    {.name = "max-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "256", .min = 1, .max = MODEL_SEQS_MAX,
      .unit = "sequences", .help = "that a group runs at once"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "8", .min = 1, .max = 1e6,
      .unit = "tokens", .help = "of each answer"},
@@ -253,7 +253,7 @@ static enum status measure(const struct prompts *prompts, int n, json_t *rows)
     free(q.length);
     json_array_append_new(rows, row);
     if (status != STATUS_OK) return status;
-    if (isatty(STDERR_FILENO)) progress_draw(&q.progress, n, n, true, "%d waiting", n);
+    if (isatty(STDERR_FILENO)) progress_draw(&q.progress, r.requests, n, true, "%d of %d requests", r.requests, n);
     json_t *more =
         json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "requests", r.requests, "submit_us", r.submit_us,
                   "hand_out_ms_mean", r.hand_out_ms, "hand_out_ms_max", r.hand_out_ms_max, "token_us", r.token_us,

@@ -24,7 +24,7 @@ static const struct {
     {"tokenize", command_tokenize, "text to token ids, with a model directory"},
     {"detokenize", command_detokenize, "token ids to text, with a model directory"},
     {"plan", command_plan, "memory and cost of a model on GPUs, before there are any"},
-    {"bench", command_bench, "measurements: engine, kernels"},
+    {"bench", command_bench, "measurements: engine, kernels, cluster under load, quality, packing, router"},
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -60,12 +60,12 @@ struct node_options {
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
      .help = "compute threads of each rank; 0: its share of the cores"},                                               \
     {.name = "token-budget", .type = OPTION_INT, .value = &(o).token_budget, .default_text = default_token_budget,     \
-     .min = 1, .max = 1000000, .unit = "tokens", .help = "rows of one forward pass at most; longer prompts are chunked"}, \
+     .min = 1, .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "rows of one forward pass at most; longer prompts are chunked"}, \
     {.name = "max-seqs", .type = OPTION_INT, .value = &(o).max_seqs, .default_text = default_max_seqs,                 \
-     .min = 1, .max = 10000, .help = "sequences at once at most"},                                                     \
+     .min = 1, .max = MODEL_SEQS_MAX, .help = "sequences at once at most"},                                            \
     {.name = "max-context", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,       \
      .unit = "tokens", .help = "longest sequence; 0: what the model allows"},                                          \
-    {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = 100000000,          \
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX, \
      .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB; on a GPU kv-fraction"}, \
     {.name = "kv-fraction", .type = OPTION_REAL, .value = &(o).kv_fraction, .default_text = "0.9", .min = 0.01, .max = 1, \
      .help = "of a GPU's memory that this process may take: what weights and working memory leave of it is KV cache"}, \

@@ -43,6 +43,7 @@ struct model_options {
     int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
 };
 #define MODEL_KV_FRACTION 0.9
+enum { MODEL_ROWS_MAX = 1000000, MODEL_SEQS_MAX = 10000, MODEL_KV_BLOCKS_MAX = 100000000 }; // that a node may be given
 
 // Opens one rank's model, alone. On failure status_message() names the file and what is wrong with it.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);

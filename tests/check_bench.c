@@ -294,15 +294,15 @@ START_TEST(what_is_counted_is_what_an_engine_makes)
                       "\"intermediate_size\": 1024, \"num_hidden_layers\": 3, \"num_attention_heads\": 8, "
                       "\"num_key_value_heads\": 4, \"head_dim\": 64, \"max_position_embeddings\": 512, "
                       "\"rms_norm_eps\": 1e-5}");
-    const int32_t length[] = {30, 200, 17, 64, 100, 5, 33, 16};
-    enum { N = 8, LONGEST = 200 };
-    const struct passes_limits least = {1, 1, LONGEST, 1}, most = {N * LONGEST, N, LONGEST, 16 * N};
+    const int32_t length[] = {30, 100, 17, 64, 90, 5, 33, 16};
+    enum { N = 8, LONGEST = 100 };
+    const struct passes_limits least = {1, 1, LONGEST, 1}, most = {N * LONGEST, N, LONGEST, 7 * N};
     struct prepack_memory memory;
     engine_bytes(shape, &most, &memory); // as bench prepack counts: by the engine of the largest need
     double smallest = engine_bytes(shape, &least, NULL);
     static const enum prepack_policy policies[] = {PREPACK_PADDED, PREPACK_BATCH};
     for (int i = 0; i < 2; i++) {
-        struct prepack_plan plan = prepack_plan_make(policies[i], length, N, N, 256);
+        struct prepack_plan plan = prepack_plan_make(policies[i], length, N, N, 128);
         struct prepack_need need = prepack_plan_need(&plan, length, &memory);
         const struct passes_limits limits = {need.rows, need.prompts, LONGEST, need.kv_blocks};
         double made = engine_bytes(shape, &limits, NULL) - smallest;
