@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/gpus.h"
 #include "cli/remote.h"
 #include "model/model.h"
 
@@ -46,7 +47,7 @@ static const struct option options[] = {
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
-     .help = "what computes; auto is a GPU for each rank of a node (all nodes use the same ones), or else the CPU"},
+     .help = "what computes; auto is a GPU for each rank (nodes share them where there are fewer), or else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
      .help = "type that weights are computed in; auto is the checkpoint's"},
     {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
@@ -95,14 +96,15 @@ struct child {
     const char *role;
     int index;
     int ranks;
-    pid_t pid;            // 0: not running
+    struct gpu_share gpus; // of a node, where there are any
+    pid_t pid;             // 0: not running
     int64_t started_us;
-    int64_t restart_us;   // when to start it again; INT64_MAX: never
-    int64_t pause_ms;     // before the next restart
+    int64_t restart_us;    // when to start it again; INT64_MAX: never
+    int64_t pause_ms;      // before the next restart
 };
 
-static struct child children[1 + 64 + 64];
-static int n_children;
+static struct child children[1 + 64 + 64]; // the router first
+static int n_children, n_gpus;             // 0 GPUs: none that nodes may use
 static char program_dir[PATH_MAX];
 
 // --- starting
@@ -177,8 +179,10 @@ static void node_arguments(const struct child *c, struct arguments *a)
     add(a, "--node-id");
     a->items[a->n++] = mem_format("%s-%d", c->role, c->index);
     add_pair(a, "--backend", o.backend);
-    add(a, "--kv-fraction"); // where the nodes share GPUs
-    a->items[a->n++] = mem_format("%.3f", MODEL_KV_FRACTION / (double)(o.workers + o.speculators));
+    if (c->gpus.nodes > 1) {
+        add(a, "--kv-fraction");
+        a->items[a->n++] = mem_format("%.3f", MODEL_KV_FRACTION / c->gpus.nodes);
+    }
     add_pair(a, "--dtype", o.dtype);
     if (worker) add_pair(a, "--kv-dtype", o.kv_dtype);
     add_pair(a, "--packed-cache", o.packed_cache);
@@ -189,6 +193,15 @@ static void node_arguments(const struct child *c, struct arguments *a)
     if (worker && o.itl_target_ms) add_number(a, "--itl-target-ms", o.itl_target_ms);
     add_pair(a, "--prefix-cache", o.prefix_cache);
     add_pair(a, "--log-level", o.log_level);
+}
+
+// In the forked child: the node sees no other GPUs than its own.
+static void hide_other_gpus(const struct child *c)
+{
+    if (!n_gpus) return;
+    char *visible = gpus_visible(&c->gpus, n_gpus, getenv("CUDA_VISIBLE_DEVICES"));
+    if (visible) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    free(visible);
 }
 
 // MPI's settings that every local group wants; what the user set wins.
@@ -228,6 +241,7 @@ static void start(struct child *c)
         if (strcmp(c->role, "router") == 0) {
             router_arguments(&a);
         } else {
+            hide_other_gpus(c);
             node_arguments(c, &a);
         }
         a.items[a.n] = NULL;
@@ -418,6 +432,32 @@ static enum status check_port(void)
     return status;
 }
 
+// Gives each node its GPUs. Under `auto` a node may yet compute on the CPU, so that one of more ranks than there are
+// GPUs is left to find out.
+static enum status divide_gpus(void)
+{
+    enum { NODES = sizeof children / sizeof children[0] - 1 };
+    bool wanted = strcmp(o.backend, "auto") == 0 || strcmp(o.backend, "cuda") == 0;
+    n_gpus = wanted ? gpus_count() : 0;
+    if (!n_gpus) return STATUS_OK;
+    int ranks[NODES], n_nodes = n_children - 1;
+    struct gpu_share shares[NODES];
+    for (int i = 0; i < n_nodes; i++) {
+        const struct child *c = &children[1 + i];
+        ranks[i] = c->ranks;
+        if (ranks[i] > n_gpus && strcmp(o.backend, "cuda") == 0)
+            return status_fail(STATUS_INVALID, "%s-%d has %d ranks, this machine %d GPUs: each takes one of its own",
+                               c->role, c->index, ranks[i], n_gpus);
+    }
+    gpus_divide(ranks, n_nodes, n_gpus, shares);
+    for (int i = 0; i < n_nodes; i++)
+        children[1 + i].gpus = shares[i];
+    if (total_ranks() > n_gpus)
+        log_warn("%d ranks on %d GPUs: nodes share them and divide their memory, see --kv-fraction of the nodes",
+                 total_ranks(), n_gpus);
+    return STATUS_OK;
+}
+
 static enum status configure(void)
 {
     find_programs();
@@ -437,7 +477,7 @@ static enum status configure(void)
         children[n_children++] = (struct child){.role = "worker", .index = i, .ranks = (int)o.tp};
     for (int i = 0; i < o.speculators; i++)
         children[n_children++] = (struct child){.role = "speculator", .index = i, .ranks = (int)o.spec_tp};
-    return STATUS_OK;
+    return divide_gpus();
 }
 
 int command_up(int argc, char **argv)

@@ -18,7 +18,8 @@
 // sigwait must be blocked before.
 enum status group_open(int *argc, char ***argv, struct comm **comm_p);
 void group_close(struct comm *comm);
-// Sums between hosts in half the bytes, see comm_mpi.h; no effect on ranks of one host. On all ranks, before a model.
+// Sums between hosts in half the bytes, see comm_mpi.h; no effect on ranks of one host, nor on GPUs, which have sums of
+// their own. On all ranks, before a model.
 void group_set_wire_bf16(struct comm *comm);
 // Ends the whole job at once with this exit code: a group that lost a rank's step cannot go on. From the MPI thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);

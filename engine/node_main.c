@@ -139,6 +139,9 @@ static int lead(const struct node_program *program, struct engine *engine, struc
 {
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
+    const char *backend = model_backend(engine_model(engine));
+    if (strcmp(program->common->wire, "bf16") == 0 && comm->size > 1 && strcmp(backend, "cuda") == 0)
+        log_info("group_wire bf16: not used, the GPUs send each other f32");
     enum status status = warm_up(engine);
     if (status != STATUS_OK) {
         fail(program, status);

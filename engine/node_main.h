@@ -74,7 +74,7 @@ struct node_options {
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .value = &(o).router, .help = "the router, HOST:PORT (required)"},       \
     {.name = "wire", .type = OPTION_CHOICE, .value = &(o).wire, .default_text = "f32", .choices = "f32|bf16",          \
-     .help = "type of what ranks on several hosts send each other; bf16: half the bytes, activations rounded"},        \
+     .help = "what ranks on several hosts send each other; bf16: half the bytes, activations rounded; not on GPUs"},   \
     {.name = "node-id", .type = OPTION_STRING, .value = &(o).node_id, .help = "name; default: role, host, pid"},       \
     {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).log_level, .default_text = "info",                      \
      .choices = "error|warn|info|debug", .help = "how much is logged"}

@@ -172,9 +172,9 @@ enum status ragged_batch_check(const struct ragged_batch *batch, const struct ba
 
 static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
 {
-    cuda_open_function *open;
-    enum status status = cuda_module_load(&open);
-    return status ? status : open(shape, dtype, backend_p);
+    struct cuda_module module;
+    enum status status = cuda_module_load(&module);
+    return status ? status : module.open(shape, dtype, backend_p);
 }
 
 // The GPU, unless there is none or it does not compute what is asked for. A GPU that is there and fails is an error:

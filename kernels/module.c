@@ -7,10 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#pragma weak backend_open_cuda // NULL in programs: they have it from the module alone
+#pragma weak backend_open_cuda // NULL in programs: they have both from the module alone
+#pragma weak cuda_count_devices
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static cuda_open_function *loaded; // never unloaded: backends may be open
+static struct cuda_module loaded; // never unloaded: backends may be open
 
 static enum status module_path(char *path, size_t size_bytes)
 {
@@ -34,20 +35,24 @@ static enum status load(void)
     const int *layout = dlsym(module, "forepack_cuda_layout");
     if (!layout || *layout != CUDA_MODULE_LAYOUT)
         return status_fail(STATUS_UNAVAILABLE, "%s belongs to another version of this program", path);
-    loaded = (cuda_open_function *)dlsym(module, "backend_open_cuda");
-    if (!loaded) return status_fail(STATUS_UNAVAILABLE, "the CUDA backend cannot be loaded: %s", dlerror());
+    struct cuda_module found;
+    *(void **)&found.open = dlsym(module, "backend_open_cuda");
+    *(void **)&found.count_devices = dlsym(module, "cuda_count_devices");
+    if (!found.open || !found.count_devices)
+        return status_fail(STATUS_UNAVAILABLE, "the CUDA backend cannot be loaded: %s", dlerror());
+    loaded = found;
     return STATUS_OK;
 }
 
-enum status cuda_module_load(cuda_open_function **open_p)
+enum status cuda_module_load(struct cuda_module *module_p)
 {
-    if (backend_open_cuda) {
-        *open_p = backend_open_cuda;
+    if (backend_open_cuda && cuda_count_devices) {
+        *module_p = (struct cuda_module){backend_open_cuda, cuda_count_devices};
         return STATUS_OK;
     }
     pthread_mutex_lock(&lock);
-    enum status status = loaded ? STATUS_OK : load();
-    if (!status) *open_p = loaded;
+    enum status status = loaded.open ? STATUS_OK : load();
+    if (!status) *module_p = loaded;
     pthread_mutex_unlock(&lock);
     return status;
 }

@@ -6,11 +6,19 @@
 
 #include "kernels/backend.h"
 
-typedef enum status cuda_open_function(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
+// What the backend gives programs.
+struct cuda_module {
+    enum status (*open)(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
+    int (*count_devices)(void);
+};
 
-// backend_open_cuda, of the program itself where that is linked in (tests do), else of the module. STATUS_UNSUPPORTED:
-// none lies beside the program; STATUS_NOT_FOUND: the libraries that it needs are not here.
-enum status cuda_module_load(cuda_open_function **open_p);
+// Of the program itself where the backend is linked in (tests do), else of the module. STATUS_UNSUPPORTED: none lies
+// beside the program; STATUS_NOT_FOUND: the libraries that it needs are not here.
+enum status cuda_module_load(struct cuda_module *module_p);
+
+// GPUs that CUDA shows this process; 0 also where there is no driver. CUDA is then in use in this process, which must
+// not fork any more.
+int cuda_count_devices(void);
 
 // A module that was built with other headers than the program would be called wrongly: it exports this number as
 // `forepack_cuda_layout`.
