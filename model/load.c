@@ -67,6 +67,7 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
                            scale->file, name, safetensors_shape_text(scale, shape), (long long)view->rows);
     view->scale = scale->data;
     view->scale_stride = n > 1;
+    safetensors_fetch(scale->data, 1, scale->size_bytes, 0);
     for (int64_t i = 0; i < n; i++) {
         float value = matrix_view_scale(view, i);
         if (!(value > 0 && value <= FLT_MAX))
@@ -103,11 +104,14 @@ static enum status whole(struct loader *in, const char *name, int64_t rows, int6
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-static void count(struct loader *in, const struct matrix_view *view)
+// What every view of this rank's passes on its way to the backend: it is counted, and the kernel reads ahead its bytes,
+// no others. Without that, a page not in memory would be read with its neighbours, which of columns are other ranks'.
+static void take(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
-    in->m->weight_bytes += (size_t)view->rows * (size_t)view->columns * dtype_size_bytes(view->dtype);
-    in->m->weight_bytes += scales * dtype_size_bytes(view->scale_dtype);
+    size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
+    in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
+    if (in->st && !in->m->saved) safetensors_fetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Rows [first, first + n) of [rows, columns].
@@ -119,7 +123,7 @@ static enum status rows_of(struct loader *in, const char *name, int64_t rows, in
     if (view->scale_stride)
         view->scale = (const char *)view->scale + first * (int64_t)dtype_size_bytes(view->scale_dtype);
     view->rows = n;
-    count(in, view);
+    take(in, view);
     return STATUS_OK;
 }
 
@@ -130,36 +134,23 @@ static enum status columns_of(struct loader *in, const char *name, int64_t rows,
     TRY(whole(in, name, rows, columns, view));
     view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
     view->columns = n;
-    count(in, view);
+    take(in, view);
     return STATUS_OK;
 }
 
-// The stretch of the file that a view lies in: all of each of its rows, and what is between them.
-static uint64_t span_bytes(const struct matrix_view *view)
-{
-    return (uint64_t)((view->rows - 1) * view->row_stride_bytes) +
-           (uint64_t)view->columns * dtype_size_bytes(view->dtype);
-}
-
-// Hands views to the backend, which copies them: the kernel reads ahead what is not in memory yet, and no page of the
-// file stays resident beside its copy.
-static void fetch(const struct loader *in, const struct matrix_view *views, int n)
-{
-    for (int i = 0; i < n && in->st && !in->m->saved; i++) {
-        bool whole_rows = views[i].row_stride_bytes == views[i].columns * (int64_t)dtype_size_bytes(views[i].dtype);
-        if (whole_rows) safetensors_fetch(views[i].data, span_bytes(&views[i])); // else much of it is other ranks'
-    }
-}
-
+// Once the backend has copied views, no page of the file stays resident beside the copy: neither of their rows nor of
+// what is between them.
 static void release(const struct loader *in, const struct matrix_view *views, int n)
 {
-    for (int i = 0; i < n && in->st; i++)
-        safetensors_release(views[i].data, span_bytes(&views[i]));
+    for (int i = 0; i < n && in->st; i++) {
+        const struct matrix_view *v = &views[i];
+        safetensors_release(v->data, (uint64_t)((v->rows - 1) * v->row_stride_bytes) +
+                                         (uint64_t)v->columns * dtype_size_bytes(v->dtype));
+    }
 }
 
 static enum status load_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
 {
-    fetch(in, parts, n);
     enum status status = in->m->backend->ops->weight_create(in->m->backend, parts, n, weight_p);
     release(in, parts, n);
     return status;
@@ -215,7 +206,6 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
     struct matrix_view gate_up[2], down;
     TRY(rows_of(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate_up[0]));
     TRY(rows_of(in, "mlp.up_proj.weight", all, hidden, first, n, &gate_up[1]));
-    fetch(in, gate_up, 2);
     TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
     release(in, gate_up, 2);
     TRY(columns_of(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
@@ -245,7 +235,6 @@ static enum status load_vocabulary(struct loader *in)
                                    .rows = m->vocab_share - m->n_ids,
                                    .columns = c->hidden,
                                    .row_stride_bytes = 0};
-    fetch(in, head, 1);
     TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
     TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));

@@ -352,23 +352,36 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     return search(st->tensors, st->n_tensors, name);
 }
 
-// Pages that lie in the bytes, or `around`: that share a byte with them.
-static void advise(const void *data, uint64_t size_bytes, bool around, int advice)
+static uintptr_t page_bytes(void)
 {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data, end = first + size_bytes;
-    first = (around ? first : first + page - 1) / page * page;
-    end = (around ? end + page - 1 : end) / page * page;
+    return (uintptr_t)sysconf(_SC_PAGESIZE);
+}
+
+static void advise(uintptr_t first, uintptr_t end, int advice)
+{
     if (first < end) madvise((void *)first, end - first, advice); // nothing is lost if it fails
 }
 
-void safetensors_fetch(const void *data, uint64_t size_bytes)
+// A stretch of pages at once: those of a row, and of the next ones that begin on its last page or the one after it.
+void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
 {
-    advise(data, size_bytes, true, MADV_WILLNEED);
+    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
+    uintptr_t first = at / page * page, end = first;
+    for (int64_t r = 0; r < rows; r++) {
+        uintptr_t row = at + (uintptr_t)(r * stride_bytes), row_first = row / page * page;
+        if (row_first > end) {
+            advise(first, end, MADV_WILLNEED);
+            first = row_first;
+        }
+        end = (row + row_bytes + page - 1) / page * page;
+    }
+    advise(first, end, MADV_WILLNEED);
 }
 
 void safetensors_release(const void *data, uint64_t size_bytes)
 {
-    advise(data, size_bytes, false, MADV_DONTNEED);
+    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
+    advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED); // not what others share
 }
 
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)

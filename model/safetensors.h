@@ -10,6 +10,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -36,9 +37,11 @@ void safetensors_close(struct safetensors *st);
 // NULL when there is no tensor of that name.
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
 
-// Hints to the kernel about bytes of a tensor, whatever the alignment: they will be read soon, or not again for now
-// (they leave this process's resident memory; reading them after all only takes longer).
-void safetensors_fetch(const void *data, uint64_t size_bytes);
+// Hints to the kernel about bytes of a tensor, whatever the alignment. These will be read soon: `row_bytes` each of
+// `rows` rows, `stride_bytes` from one to the next; whole pages between them will not.
+void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
+// These will not be read again for now: they leave this process's resident memory; reading them after all only takes
+// longer.
 void safetensors_release(const void *data, uint64_t size_bytes);
 
 // Hash of the files' sizes and times of change, and of `seed`: another one, and what was made of the files must be made

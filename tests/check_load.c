@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Of a checkpoint that is not in memory, one rank of several reads the pages that hold its slices, and no others: the
+// kernel does not read ahead what is other ranks'. Asked of the kernel (mincore), after the file's pages were dropped.
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "model/model.h"
+#include "model/safetensors.h"
+#include "tests/tiny_model.h"
+
+enum { RANKS = 4, RANK = 1, AROUND_HEADER = 1 << 20 };
+
+static struct view {
+    int fd;
+    size_t bytes, pages, page;
+    char *map; // for mincore alone
+    unsigned char *resident;
+} file;
+
+static void look(void)
+{
+    ck_assert_int_eq(mincore(file.map, file.bytes, file.resident), 0);
+}
+
+static size_t count(const unsigned char *flags)
+{
+    size_t n = 0;
+    for (size_t p = 0; p < file.pages; p++)
+        n += flags[p] & 1;
+    return n;
+}
+
+static void file_open(const char *dir)
+{
+    char *path = mem_format("%s/model.safetensors", dir);
+    struct stat info;
+    file.fd = open(path, O_RDWR);
+    ck_assert_int_ge(file.fd, 0);
+    ck_assert_int_eq(fstat(file.fd, &info), 0);
+    file.page = (size_t)sysconf(_SC_PAGESIZE);
+    file.bytes = (size_t)info.st_size;
+    file.pages = (file.bytes + file.page - 1) / file.page;
+    file.map = mmap(NULL, file.bytes, PROT_READ, MAP_SHARED, file.fd, 0);
+    ck_assert_ptr_ne(file.map, MAP_FAILED);
+    file.resident = mem_alloc(file.pages);
+    free(path);
+}
+
+static void file_close(void)
+{
+    munmap(file.map, file.bytes);
+    close(file.fd);
+    free(file.resident);
+}
+
+// Whether no page of the file is in memory now; a file system in memory cannot drop them.
+static bool drop(void)
+{
+    ck_assert_int_eq(fsync(file.fd), 0);
+    madvise(file.map, file.bytes, MADV_DONTNEED);
+    posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
+    look();
+    return count(file.resident) == 0;
+}
+
+static void mark(unsigned char *pages, size_t from, size_t bytes)
+{
+    for (size_t p = from / file.page; p <= (from + bytes - 1) / file.page; p++)
+        pages[p] = 1;
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+// The pages that RANK's slices lie on.
+static unsigned char *slices(const char *dir)
+{
+    unsigned char *pages = mem_alloc(file.pages);
+    struct safetensors *st;
+    uint64_t header;
+    ck_assert_int_eq(pread(file.fd, &header, sizeof header, 0), sizeof header);
+    ck_assert_int_eq(safetensors_open(dir, &st), STATUS_OK);
+    const char *data = safetensors_at(st, 0)->data; // the first in the file
+    for (int i = 1; i < safetensors_count(st); i++)
+        if ((const char *)safetensors_at(st, i)->data < data) data = safetensors_at(st, i)->data;
+    for (int i = 0; i < safetensors_count(st); i++) {
+        const struct safetensors_tensor *t = safetensors_at(st, i);
+        const size_t at = 8 + header + (size_t)((const char *)t->data - data), part = t->size_bytes / RANKS;
+        const bool columns = ends_with(t->name, "o_proj.weight") || ends_with(t->name, "down_proj.weight");
+        const size_t rows = (size_t)t->shape[0], row_bytes = t->size_bytes / rows;
+        if (t->n_dims == 1)
+            mark(pages, at, t->size_bytes);
+        else if (!columns)
+            mark(pages, at + RANK * part, part);
+        for (size_t r = 0; r < rows && columns; r++)
+            mark(pages, at + r * row_bytes + RANK * row_bytes / RANKS, row_bytes / RANKS);
+    }
+    safetensors_close(st);
+    return pages;
+}
+
+// Reads the header, as every rank does, with what the kernel reads around it. False: that goes beyond AROUND_HEADER.
+static bool read_header(void)
+{
+    volatile char first = file.map[0];
+    (void)first;
+    look();
+    for (size_t p = AROUND_HEADER / file.page; p < file.pages; p++)
+        if (file.resident[p] & 1) return false;
+    return true;
+}
+
+static void load_one_rank(const char *dir)
+{
+    const struct model_options options = {
+        .dir = dir, .backend = "cpu", .dtype = "f32", .threads = 1, .max_rows = 1, .max_seqs = 1, .n_kv_blocks = 1};
+    struct comm *comms[RANKS];
+    struct model *m;
+    ck_assert_int_eq(comm_open_threads(RANKS, comms), STATUS_OK);
+    ck_assert_msg(model_open(&options, comms[RANK], &m) == STATUS_OK, "%s", status_message());
+    model_close(m);
+    for (int r = 0; r < RANKS; r++)
+        comms[r]->ops->close(comms[r]);
+}
+
+START_TEST(a_rank_reads_its_slices_alone)
+{
+    struct tiny_model spec = tiny_model_spec("qwen2"); // biases, too
+    spec.n_layers = 1;
+    spec.head_size = 512;     // o_proj: rows of 16 KiB
+    spec.intermediate = 8192; // down_proj: rows of 32 KiB
+    char *dir = tiny_model_temp(&spec);
+    file_open(dir);
+    unsigned char *mine = slices(dir);
+    size_t own = count(mine);
+    ck_assert_uint_lt(own, file.pages / 2);
+    if (drop() && read_header()) {
+        load_one_rank(dir);
+        look();
+        size_t foreign = 0;
+        for (size_t p = AROUND_HEADER / file.page; p < file.pages; p++)
+            foreign += (file.resident[p] & 1) > mine[p];
+        printf("%zu pages, %zu hold the rank's slices; %zu were read, %zu of them for nothing\n", file.pages, own,
+               count(file.resident), foreign);
+        ck_assert_uint_gt(count(file.resident), own / 2);
+        ck_assert_uint_eq(foreign, 0);
+    } else {
+        printf("skipped: pages of files in %s cannot be dropped, or are read by the megabyte\n", dir);
+    }
+    free(mine);
+    file_close();
+    tiny_model_remove(dir);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("load");
+    TCase *tests = tcase_create("load");
+    tcase_add_test(tests, a_rank_reads_its_slices_alone);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
