@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA backend does not compute on, each with its sentence, on emulated GPUs that are as wanted: none, too
+// few, too old, too small, lost.
+#include <stdio.h>
+
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/kernel_fixture.h"
+
+static void emulate_one_gpu(void)
+{
+    emulator_set_devices(1);
+    emulator_set_memory((size_t)1 << 30);
+    emulator_set_capability(9, 0);
+}
+
+static const struct backend_shape small = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 16,
+                                           .inv_freq = (float[8]){1},
+                                           .max_rows = 64,
+                                           .max_seqs = 8,
+                                           .max_context = 64,
+                                           .n_kv_blocks = 32};
+
+static void check_refused(const struct backend_shape *shape, enum dtype dtype, enum status status, const char *word)
+{
+    struct backend *b;
+    ck_assert_int_eq(backend_open_cuda(shape, dtype, &b), status);
+    ck_assert_msg(strstr(status_message(), word) != NULL, "%s", status_message());
+}
+
+START_TEST(what_it_cannot_do_is_a_sentence)
+{
+    emulate_one_gpu();
+    struct backend_shape shape = small;
+    check_refused(&shape, DTYPE_F32, STATUS_UNSUPPORTED, "bf16 or fp8");
+    check_refused(&shape, DTYPE_INT8, STATUS_UNSUPPORTED, "bf16 or fp8");
+    shape.kv_dtype = DTYPE_INT8;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "bf16 or fp8");
+    shape = small;
+    shape.head_size = 3;
+    check_refused(&shape, DTYPE_BF16, STATUS_INVALID, "head size");
+    shape.head_size = 20;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "multiples of 8 up to 256");
+    shape.head_size = 264;
+    check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "head size 264");
+    emulator_set_capability(7, 5);
+    check_refused(&small, DTYPE_BF16, STATUS_UNSUPPORTED, "7.5");
+    emulator_set_capability(8, 0);
+    check_refused(&small, DTYPE_FP8, STATUS_UNSUPPORTED, "8.9");
+    shape = small;
+    shape.host_ranks = 3;
+    emulate_one_gpu();
+    emulator_set_devices(2);
+    check_refused(&shape, DTYPE_BF16, STATUS_INVALID, "3 ranks on this host, which has 2 GPUs");
+    emulator_set_devices(0);
+    check_refused(&small, DTYPE_BF16, STATUS_NOT_FOUND, "no CUDA device");
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+}
+END_TEST
+
+START_TEST(a_device_that_is_too_small_is_refused)
+{
+    emulate_one_gpu();
+    emulator_set_memory((size_t)4 << 20);
+    check_refused(&small, DTYPE_BF16, STATUS_EXHAUSTED, "MiB");
+    ck_assert_uint_eq(emulator_memory_used(), 0);
+}
+END_TEST
+
+START_TEST(a_lost_device_is_told_by_every_wait)
+{
+    emulate_one_gpu();
+    struct backend *b;
+    OK(backend_open_cuda(&small, DTYPE_BF16, &b));
+    struct tensor *t = make_tensor(b, TENSOR_F32, 1, 16);
+    float host[16];
+    OK(b->ops->read(b, t, 1, host));
+    emulator_fail_after(1);
+    ck_assert_int_eq(b->ops->read(b, t, 1, host), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "CUDA") != NULL, "%s", status_message());
+    b->ops->close(b);
+    emulator_fail_after(0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_refused");
+    TCase *tests = tcase_create("cuda_refused");
+    tcase_add_test(tests, what_it_cannot_do_is_a_sentence);
+    tcase_add_test(tests, a_device_that_is_too_small_is_refused);
+    tcase_add_test(tests, a_lost_device_is_told_by_every_wait);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
