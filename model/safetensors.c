@@ -129,6 +129,40 @@ static enum status parse_tensor(const json_t *entry, const char *data, uint64_t 
     return check_size(t);
 }
 
+// ---- reading ahead ----
+
+static uintptr_t page_bytes(void)
+{
+    return (uintptr_t)sysconf(_SC_PAGESIZE);
+}
+
+static void advise(uintptr_t first, uintptr_t end, int advice)
+{
+    if (first < end) madvise((void *)first, end - first, advice); // nothing is lost if it fails
+}
+
+// A stretch of pages at once: those of a row, and of the next ones that begin on its last page or the one after it.
+void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
+{
+    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
+    uintptr_t first = at / page * page, end = first;
+    for (int64_t r = 0; r < rows; r++) {
+        uintptr_t row = at + (uintptr_t)(r * stride_bytes), row_first = row / page * page;
+        if (row_first > end) {
+            advise(first, end, MADV_WILLNEED);
+            first = row_first;
+        }
+        end = (row + row_bytes + page - 1) / page * page;
+    }
+    advise(first, end, MADV_WILLNEED);
+}
+
+void safetensors_release(const void *data, uint64_t size_bytes)
+{
+    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
+    advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED); // not what others share
+}
+
 // ---- one file ----
 
 static int by_name(const void *a, const void *b)
@@ -169,6 +203,7 @@ static enum status parse_header(struct file *file)
 {
     const char *bytes = file->map;
     uint64_t header_bytes = 0;
+    safetensors_fetch(bytes, 1, 8, 0); // or the kernel reads megabytes around it
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
@@ -177,6 +212,7 @@ static enum status parse_header(struct file *file)
     if (header_bytes > file->map_bytes - 8)
         return status_fail(STATUS_DATA, "%s: header of %llu bytes, but the file has only %zu: it is truncated",
                            file->path, (unsigned long long)header_bytes, file->map_bytes);
+    safetensors_fetch(bytes + 8, 1, header_bytes, 0);
     enum status status = json_text_read(file->path, bytes + 8, header_bytes, &file->header);
     if (status != STATUS_OK) return status;
 
@@ -350,38 +386,6 @@ void safetensors_close(struct safetensors *st)
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name)
 {
     return search(st->tensors, st->n_tensors, name);
-}
-
-static uintptr_t page_bytes(void)
-{
-    return (uintptr_t)sysconf(_SC_PAGESIZE);
-}
-
-static void advise(uintptr_t first, uintptr_t end, int advice)
-{
-    if (first < end) madvise((void *)first, end - first, advice); // nothing is lost if it fails
-}
-
-// A stretch of pages at once: those of a row, and of the next ones that begin on its last page or the one after it.
-void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
-{
-    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
-    uintptr_t first = at / page * page, end = first;
-    for (int64_t r = 0; r < rows; r++) {
-        uintptr_t row = at + (uintptr_t)(r * stride_bytes), row_first = row / page * page;
-        if (row_first > end) {
-            advise(first, end, MADV_WILLNEED);
-            first = row_first;
-        }
-        end = (row + row_bytes + page - 1) / page * page;
-    }
-    advise(first, end, MADV_WILLNEED);
-}
-
-void safetensors_release(const void *data, uint64_t size_bytes)
-{
-    const uintptr_t page = page_bytes(), at = (uintptr_t)data;
-    advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED); // not what others share
 }
 
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)
