@@ -46,6 +46,14 @@ static enum status check(const char *call, int code)
         if (try_status != STATUS_OK) return try_status;                                                                \
     } while (0)
 
+// For other ranks.
+#define WAIT(m, name, ...)                                                                                             \
+    do {                                                                                                               \
+        (m)->base.waits = true;                                                                                        \
+        TRY(name, __VA_ARGS__);                                                                                        \
+        (m)->base.waits = false;                                                                                       \
+    } while (0)
+
 static enum status fits(const struct comm *c, size_t count)
 {
     if (count <= (size_t)INT_MAX / (size_t)c->size) return STATUS_OK;
@@ -103,7 +111,7 @@ static uint16_t *halves(struct mpi_comm *m, size_t received, const float *data, 
 static enum status sum_whole_bf16(struct mpi_comm *m, float *data, int count)
 {
     uint16_t *own, *all = halves(m, (size_t)count * (size_t)m->base.size, data, (size_t)count, &own);
-    TRY(MPI_Allgather, own, count, MPI_UINT16_T, all, count, MPI_UINT16_T, m->world);
+    WAIT(m, MPI_Allgather, own, count, MPI_UINT16_T, all, count, MPI_UINT16_T, m->world);
     sum_bf16_in_rank_order(data, all, m->base.size, (size_t)count);
     return STATUS_OK;
 }
@@ -111,7 +119,7 @@ static enum status sum_whole_bf16(struct mpi_comm *m, float *data, int count)
 static enum status sum_whole(struct mpi_comm *m, float *data, int count)
 {
     float *all = scratch(m, (size_t)count * (size_t)m->base.size);
-    TRY(MPI_Allgather, data, count, MPI_FLOAT, all, count, MPI_FLOAT, m->world);
+    WAIT(m, MPI_Allgather, data, count, MPI_FLOAT, all, count, MPI_FLOAT, m->world);
     sum_in_rank_order(data, all, m->base.size, (size_t)count);
     return STATUS_OK;
 }
@@ -132,14 +140,15 @@ static enum status sum_slices(struct mpi_comm *m, float *data, int count)
     float *sum = data + m->starts[m->base.rank];
     if (m->bf16) {
         uint16_t *own, *all = halves(m, (size_t)slice * (size_t)size, data, (size_t)count, &own);
-        TRY(MPI_Alltoallv, own, m->counts, m->starts, MPI_UINT16_T, all, m->mine, m->places, MPI_UINT16_T, m->world);
+        WAIT(m, MPI_Alltoallv, own, m->counts, m->starts, MPI_UINT16_T, all, m->mine, m->places, MPI_UINT16_T,
+             m->world);
         sum_bf16_in_rank_order(sum, all, size, (size_t)slice);
     } else {
         float *all = scratch(m, (size_t)slice * (size_t)size);
-        TRY(MPI_Alltoallv, data, m->counts, m->starts, MPI_FLOAT, all, m->mine, m->places, MPI_FLOAT, m->world);
+        WAIT(m, MPI_Alltoallv, data, m->counts, m->starts, MPI_FLOAT, all, m->mine, m->places, MPI_FLOAT, m->world);
         sum_in_rank_order(sum, all, size, (size_t)slice);
     }
-    TRY(MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, m->counts, m->starts, MPI_FLOAT, m->world);
+    WAIT(m, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, m->counts, m->starts, MPI_FLOAT, m->world);
     return STATUS_OK;
 }
 
@@ -157,7 +166,7 @@ static enum status all_reduce_max(struct comm *c, float *data, size_t count)
 {
     enum status status = fits(c, count);
     if (status != STATUS_OK || count == 0) return status;
-    TRY(MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, of(c)->world);
+    WAIT(of(c), MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, of(c)->world);
     return STATUS_OK;
 }
 
@@ -166,7 +175,8 @@ static enum status gather(struct comm *c, const float *data, size_t count, float
     enum status status = fits(c, count);
     if (status != STATUS_OK || count == 0) return status;
     bool in_place = c->rank == 0 && data == out; // MPI forbids the two to overlap unless it is told
-    TRY(MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count, MPI_FLOAT, 0, of(c)->world);
+    WAIT(of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count, MPI_FLOAT, 0,
+         of(c)->world);
     return STATUS_OK;
 }
 
@@ -176,7 +186,7 @@ static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
         return status_fail(STATUS_INTERNAL, "broadcast of %zu bytes: MPI counts end at %d", size_bytes, INT_MAX);
     }
     if (size_bytes == 0) return STATUS_OK;
-    TRY(MPI_Bcast, bytes, (int)size_bytes, MPI_BYTE, 0, of(c)->world);
+    WAIT(of(c), MPI_Bcast, bytes, (int)size_bytes, MPI_BYTE, 0, of(c)->world);
     return STATUS_OK;
 }
 

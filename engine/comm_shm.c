@@ -78,14 +78,16 @@ static void futex(struct lane *lane, int operation, unsigned value)
     syscall(SYS_futex, &lane->posted, operation, value, NULL, NULL, 0);
 }
 
-static void sleep_until_posted(struct lane *lane, unsigned step)
+static void sleep_until_posted(struct shm_comm *m, struct lane *lane, unsigned step)
 {
+    m->base.waits = true;
     // Whoever posts looks at `sleepers` after, whoever sleeps at `posted`: in one total order, one sees the other.
     atomic_fetch_add(&lane->sleepers, 1);
     unsigned posted;
     while ((int)((posted = atomic_load(&lane->posted)) - step) < 0)
         futex(lane, FUTEX_WAIT, posted);
     atomic_fetch_sub(&lane->sleepers, 1);
+    m->base.waits = false;
 }
 
 // To spin on a core that another rank needs is to wait for oneself.
@@ -97,7 +99,7 @@ static bool has_own_core(const struct shm_comm *m)
     return true;
 }
 
-static void wait_until_posted(const struct shm_comm *m, int rank, unsigned step)
+static void wait_until_posted(struct shm_comm *m, int rank, unsigned step)
 {
     struct lane *lane = &m->lanes[rank];
     if (has_posted(lane, step)) return;
@@ -108,7 +110,7 @@ static void wait_until_posted(const struct shm_comm *m, int rank, unsigned step)
             if (has_posted(lane, step)) return;
         } while (clock_now_us() < until_us);
     }
-    sleep_until_posted(lane, step);
+    sleep_until_posted(m, lane, step);
 }
 
 // Starts the next step of a collective of this size: the piece to write, once all others are done with it.

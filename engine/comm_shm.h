@@ -8,7 +8,7 @@
 // Waiting: a rank that has a core of its own spins for a fraction of a millisecond, which is what a peer in step is
 // late by; then, or at once where ranks share a core, it sleeps in the kernel (futex). So sharing cores with each other
 // or with strangers does no harm, and waiting for a late peer burns next to nothing. A peer that died is not noticed
-// here: mpirun ends the job, and the leader's watchdog sees a stuck step.
+// here: mpirun ends the job, and the watchdogs see a stuck step.
 //
 // One thread per rank makes all calls. A failed call leaves the group unusable.
 #pragma once

@@ -28,17 +28,25 @@ enum {
     GREETING_MS = 2000, // for the few bytes after a connect
     OPEN_MS = 60000,    // until every follower must have rung in
     ADDRESSES_MAX = 16,
+    HOST_SIZE = 256,
+};
+
+// Where a rank is, for people.
+struct seat {
+    char host[HOST_SIZE];
+    int32_t pid;
 };
 
 struct doorbell {
     int rank, size;
-    int *fds; // leader: [size], one per follower, fds[0] unused (-1); follower: [1], the leader
+    int *fds;           // leader: [size], one per follower, fds[0] unused (-1); follower: [1], the leader
+    struct seat *seats; // like fds, and the leader's own
 };
 
 // What the leader broadcasts. Plain bytes: the ranks of a group run on machines of one kind.
 struct invitation {
     bool listening; // false: the leader could not, and everybody gives up
-    char host[256];
+    struct seat seat;
     uint8_t secret[16]; // a follower shows the first half, the leader answers with the second
     char name[48];      // of the UNIX socket, in the abstract namespace: no file to clean up
     in_port_t port;     // network order; 0: no TCP
@@ -49,7 +57,15 @@ struct invitation {
 struct greeting {
     uint8_t secret[8];
     int32_t rank;
+    struct seat seat;
 };
+
+static struct seat own_seat(void)
+{
+    struct seat seat = {.pid = (int32_t)getpid()};
+    gethostname(seat.host, sizeof seat.host - 1);
+    return seat;
+}
 
 static enum status failed(const char *what)
 {
@@ -197,6 +213,8 @@ static bool admit(struct doorbell *bell, int listener, const struct invitation *
     set_receive_limit(fd, 0);
     tune_tcp(fd);
     bell->fds[greeting.rank] = fd;
+    bell->seats[greeting.rank] = greeting.seat;
+    bell->seats[greeting.rank].host[HOST_SIZE - 1] = 0;
     return true;
 }
 
@@ -224,7 +242,7 @@ static enum status open_leader(struct doorbell *bell, struct comm *comm)
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret) {
         status = failed("getrandom");
     } else {
-        gethostname(invitation->host, sizeof invitation->host - 1);
+        invitation->seat = bell->seats[0] = own_seat();
         // Unique, and no part of the secret: anybody on the host can list these names.
         snprintf(invitation->name, sizeof invitation->name, "forepack-%d-%llx", getpid(), (long long)clock_now_us());
         listeners[0].fd = listen_unix(invitation->name);
@@ -253,7 +271,7 @@ static int call(const struct invitation *invitation, const struct sockaddr *addr
     struct timeval limit = {.tv_sec = CONNECT_MS / 1000, .tv_usec = CONNECT_MS % 1000 * 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     set_receive_limit(fd, GREETING_MS);
-    struct greeting greeting = {.rank = rank};
+    struct greeting greeting = {.rank = rank, .seat = own_seat()};
     memcpy(greeting.secret, invitation->secret, sizeof greeting.secret);
     uint8_t answer[8];
     if (connect(fd, address, length) != 0 || !send_all(fd, &greeting, sizeof greeting) ||
@@ -274,10 +292,9 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
         status = status_fail(STATUS_UNAVAILABLE, "doorbell: the leader could not listen");
     }
     if (status == STATUS_OK) {
-        char host[sizeof invitation->host] = "";
-        gethostname(host, sizeof host - 1);
+        const struct seat seat = own_seat();
         int fd = -1;
-        if (strcmp(host, invitation->host) == 0) {
+        if (strcmp(seat.host, invitation->seat.host) == 0) {
             struct sockaddr_un address;
             socklen_t length = unix_address(invitation->name, &address);
             fd = call(invitation, (struct sockaddr *)&address, length, bell->rank);
@@ -287,10 +304,11 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
             fd = call(invitation, (const struct sockaddr *)address, address_length(address), bell->rank);
         }
         bell->fds[0] = fd;
+        bell->seats[0] = invitation->seat;
         if (fd < 0) {
             status = status_fail(STATUS_UNAVAILABLE,
                                  "doorbell: rank %d on %s reaches the leader on %s by none of %d addresses", bell->rank,
-                                 host, invitation->host, invitation->n_addresses);
+                                 seat.host, invitation->seat.host, invitation->n_addresses);
         }
     }
     free(invitation);
@@ -305,6 +323,7 @@ enum status doorbell_open(struct comm *comm, struct doorbell **bell_p)
     bell->rank = comm->rank;
     bell->size = comm->size;
     bell->fds = mem_alloc_array((size_t)comm->size, sizeof *bell->fds);
+    bell->seats = mem_alloc_array((size_t)comm->size, sizeof *bell->seats);
     for (int r = 0; r < comm->size; r++)
         bell->fds[r] = -1;
     enum status status = comm->rank == 0 ? open_leader(bell, comm) : open_follower(bell, comm);
@@ -321,14 +340,29 @@ void doorbell_close(struct doorbell *bell)
     for (int r = 0; r < bell->size; r++)
         if (bell->fds[r] >= 0) close(bell->fds[r]);
     free(bell->fds);
+    free(bell->seats);
     free(bell);
+}
+
+int doorbell_line(const struct doorbell *bell, int rank)
+{
+    return bell->fds[rank];
+}
+
+const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX])
+{
+    const struct seat *seat = &bell->seats[rank];
+    snprintf(name, DOORBELL_NAME_MAX, "rank %d (host %.64s, pid %d)", rank, seat->host, (int)seat->pid);
+    return name;
 }
 
 enum status doorbell_ring(struct doorbell *bell, struct ring ring)
 {
     for (int r = 1; r < bell->size; r++) {
         if (!send_all(bell->fds[r], &ring, sizeof ring)) {
-            return status_fail(STATUS_UNAVAILABLE, "rank %d is gone: %s", r, strerror(errno));
+            char name[DOORBELL_NAME_MAX];
+            const char *why = strerror(errno);
+            return status_fail(STATUS_UNAVAILABLE, "%s is gone: %s", doorbell_name(bell, r, name), why);
         }
     }
     return STATUS_OK;
@@ -370,7 +404,9 @@ enum status doorbell_agree(struct doorbell *bell, enum status mine)
     struct verdict verdict = {mine, bell->rank};
     if (bell->rank == 0) {
         if (collect(bell, &verdict) != STATUS_OK && verdict.rank != 0) {
-            return status_fail(STATUS_UNAVAILABLE, "rank %d ended while the group opened", verdict.rank);
+            char name[DOORBELL_NAME_MAX];
+            doorbell_name(bell, verdict.rank, name);
+            return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", name);
         }
     } else {
         int32_t word = mine;

@@ -18,6 +18,7 @@ struct doorbell;
 struct ring {
     uint32_t kind;       // the caller's
     uint32_t size_bytes; // of the broadcast that follows
+    int32_t limit_ms;    // how long a step may take, see engine_set_step_limit
 };
 
 // All ranks together; the comm carries the leader's addresses. Strangers that connect meanwhile are turned away by a
@@ -27,6 +28,12 @@ void doorbell_close(struct doorbell *bell);
 
 enum status doorbell_ring(struct doorbell *bell, struct ring ring);    // leader
 enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p); // follower; UNAVAILABLE: the leader is gone
+
+// The socket to a rank, and its name for people: "rank 3 (host gpu-2, pid 4711)". The leader may ask for every rank,
+// the name of its own included; a follower for rank 0 alone.
+enum { DOORBELL_NAME_MAX = 128 };
+int doorbell_line(const struct doorbell *bell, int rank);
+const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX]);
 
 // All ranks together: whether all did well. STATUS_OK on every rank when `mine` was that on every rank; else the
 // status of the lowest rank that failed, on every rank. There the sentence stays; elsewhere it becomes empty.

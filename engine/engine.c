@@ -7,12 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
 #include "engine/doorbell.h"
+#include "engine/roll.h"
 #include "engine/watchdog.h"
 
-enum { STEP_LIMIT_DEFAULT_MS = 120000 };
+// Followers let the leader end the group, so that one rank says what there is to say.
+enum { STEP_LIMIT_DEFAULT_MS = 120000, FOLLOWERS_LATER_MS = 10000 };
 
 enum ring_kind { RING_STEP = 1, RING_CLOSE };
 
@@ -20,8 +23,10 @@ struct engine {
     struct comm *comm; // borrowed
     struct model *model;
     struct doorbell *bell; // NULL for a group of one, like the rest
-    struct watchdog *dog;  // leader only
-    int32_t *wire;         // the batch as broadcast, with room for the largest there can be
+    struct roll *roll;
+    struct watchdog *dog;
+    int limit_ms;  // of a step
+    int32_t *wire; // the batch as broadcast, with room for the largest there can be
     size_t wire_ints;
 };
 
@@ -108,6 +113,48 @@ static enum status name_rank(const struct comm *comm, enum status status)
     return status_context(status, "rank %d on %s", comm->rank, host);
 }
 
+// ---- ranks that hang ----
+
+// On every rank; in time for the ranks that wait for their GPUs to say what they saw before the leader ends the group.
+static void set_limit(struct engine *e, int limit_ms)
+{
+    if (!e->bell || e->limit_ms == limit_ms) return;
+    e->limit_ms = limit_ms;
+    e->comm->limit_ms = limit_ms / 6 * 5;
+    watchdog_set_limit(e->dog, limit_ms && e->comm->rank ? limit_ms + FOLLOWERS_LATER_MS : limit_ms);
+}
+
+// What the working thread does between these two it does with the other ranks. 0 rows: it opens.
+static void begin_together(struct engine *e, int rows)
+{
+    if (!e->bell) return;
+    roll_enter(e->roll);
+    watchdog_enter(e->dog, rows);
+}
+
+static void end_together(struct engine *e)
+{
+    if (!e->bell) return;
+    watchdog_leave(e->dog);
+    roll_leave(e->roll);
+}
+
+// A rank that gave up waiting for others says which of them are missing.
+static enum status name_missing(struct engine *e, enum status status, enum roll_result *result_p)
+{
+    *result_p = ROLL_COMPLETE;
+    if (status == STATUS_OK || !e->bell || !e->comm->waits) return status;
+    char why[ROLL_SENTENCE_MAX];
+    *result_p = roll_call(e->roll, ROLL_PATIENCE_MS, why);
+    return status_fail(status, "%s: %s", status_message(), why);
+}
+
+static enum status step_failed(struct engine *e, enum status status)
+{
+    enum roll_result result;
+    return name_rank(e->comm, name_missing(e, status, &result));
+}
+
 // ---- opening ----
 
 // All ranks together: they have the same kind of backend, which `auto` chooses on each host by itself.
@@ -122,55 +169,76 @@ static enum status same_backend(const struct model *model, struct comm *comm)
     return name_rank(comm, status);
 }
 
-// Every stage is the ranks' own affair until all have done it.
-static enum status open_together(const struct model_options *options, struct comm *comm, struct doorbell *bell,
-                                 struct model **model_p)
+// With a rank that does not come there is nothing to be agreed on.
+static enum status join(struct engine *e)
 {
-    struct model *model = NULL;
-    enum status opened = model_open(options, comm, &model), status = doorbell_agree(bell, opened);
-    if (status == STATUS_OK) status = doorbell_agree(bell, same_backend(model, comm));
-    if (status == STATUS_OK) status = doorbell_agree(bell, model_join(model));
-    if (status == STATUS_OK)
-        *model_p = model;
-    else if (opened == STATUS_OK)
-        model_close(model);
+    enum roll_result result;
+    enum status status = name_missing(e, model_join(e->model), &result);
+    if (result == ROLL_COMPLETE) return status;
+    log_error("rank %d: %s; ending the group", e->comm->rank, status_message());
+    group_abort(e->comm, 1);
+}
+
+static enum status agree(struct engine *e, enum status mine)
+{
+    if (!e->bell) return mine;
+    e->comm->waits = true;
+    enum status status = doorbell_agree(e->bell, mine);
+    e->comm->waits = false;
     return status;
 }
 
-static enum status open_alone(const struct model_options *options, struct comm *comm, struct model **model_p)
+// Every stage is the ranks' own affair until all have done it.
+static enum status open_model(struct engine *e, const struct model_options *options)
 {
-    struct model *model;
-    enum status status = model_open(options, comm, &model);
-    if (status != STATUS_OK) return status;
-    status = model_join(model);
-    if (status == STATUS_OK)
-        *model_p = model;
-    else
-        model_close(model);
+    enum status status = agree(e, model_open(options, e->comm, &e->model));
+    if (status == STATUS_OK && e->bell) status = agree(e, same_backend(e->model, e->comm));
+    if (status == STATUS_OK) status = agree(e, join(e));
     return status;
+}
+
+// How a group of several keeps together.
+static enum status meet(struct engine *e)
+{
+    enum status status = doorbell_open(e->comm, &e->bell);
+    if (status != STATUS_OK) return status;
+    status = doorbell_agree(e->bell, roll_open(e->comm, &e->roll));
+    if (status != STATUS_OK) return status;
+    e->dog = watchdog_start(e->roll, 0);
+    set_limit(e, STEP_LIMIT_DEFAULT_MS);
+    return STATUS_OK;
+}
+
+static void engine_free(struct engine *e)
+{
+    if (e->dog) watchdog_stop(e->dog);
+    if (e->roll) roll_close(e->roll);
+    if (e->bell) doorbell_close(e->bell);
+    if (e->model) model_close(e->model);
+    free(e->wire);
+    free(e);
 }
 
 // ---- public ----
 
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
 {
-    struct doorbell *bell = NULL;
-    enum status status = comm->size > 1 ? doorbell_open(comm, &bell) : STATUS_OK;
-    if (status != STATUS_OK) return status;
-
     struct model_options mine = *options;
     mine.threads = group_threads(options->threads); // ranks of one host share its cores
     group_place(&mine.host_rank, &mine.host_ranks);
-    struct model *model = NULL;
-    status = bell ? open_together(&mine, comm, bell, &model) : open_alone(&mine, comm, &model);
+    struct engine *e = mem_alloc(sizeof *e);
+    e->comm = comm;
+    enum status status = comm->size > 1 ? meet(e) : STATUS_OK;
+    if (status == STATUS_OK) {
+        begin_together(e, 0);
+        status = open_model(e, &mine);
+        end_together(e);
+    }
     if (status != STATUS_OK) {
-        if (bell) doorbell_close(bell);
+        engine_free(e);
         return status;
     }
-    struct engine *e = mem_alloc(sizeof *e);
-    *e = (struct engine){.comm = comm, .model = model, .bell = bell};
-    if (bell) e->wire = mem_alloc_array(e->wire_ints = wire_limit(options, model), sizeof *e->wire);
-    if (bell && comm->rank == 0) e->dog = watchdog_start(STEP_LIMIT_DEFAULT_MS);
+    if (e->bell) e->wire = mem_alloc_array(e->wire_ints = wire_limit(options, e->model), sizeof *e->wire);
     *engine_p = e;
     return STATUS_OK;
 }
@@ -187,7 +255,7 @@ struct model *engine_model(const struct engine *e)
 
 void engine_set_step_limit(struct engine *e, int limit_ms)
 {
-    if (e->dog) watchdog_set_limit(e->dog, limit_ms);
+    set_limit(e, limit_ms);
 }
 
 static enum status lead_step(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
@@ -197,20 +265,20 @@ static enum status lead_step(struct engine *e, const struct ragged_batch *batch,
     enum status status = check_wire(e, ints);
     if (status != STATUS_OK) return status;
     wire_pack(e->wire, batch);
-    watchdog_enter(e->dog, batch->n_rows);
-    status = doorbell_ring(e->bell, (struct ring){RING_STEP, (uint32_t)(ints * sizeof *e->wire)});
+    status = doorbell_ring(e->bell, (struct ring){RING_STEP, (uint32_t)(ints * sizeof *e->wire), e->limit_ms});
     if (status == STATUS_OK) status = e->comm->ops->broadcast(e->comm, e->wire, ints * sizeof *e->wire);
     if (status == STATUS_OK) status = model_forward(e->model, batch, result);
-    watchdog_leave(e->dog);
-    return status == STATUS_OK ? STATUS_OK : name_rank(e->comm, status);
+    return status;
 }
 
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
     no_alloc_begin("engine_forward");
+    begin_together(e, batch->n_rows);
     enum status status = lead_step(e, batch, result);
+    end_together(e);
     no_alloc_end();
-    return status;
+    return status == STATUS_OK || !e->bell ? status : step_failed(e, status);
 }
 
 static enum status follow_step(struct engine *e, uint32_t size_bytes)
@@ -229,22 +297,23 @@ enum status engine_follow(struct engine *e)
 {
     for (;;) {
         struct ring ring;
+        watchdog_enter(e->dog, 0); // a leader that hangs between two steps rings no more
         enum status status = doorbell_wait(e->bell, &ring);
+        watchdog_leave(e->dog);
         if (status != STATUS_OK) return status;
         if (ring.kind == RING_CLOSE) return STATUS_OK;
+        set_limit(e, ring.limit_ms);
         no_alloc_begin("engine_follow");
+        begin_together(e, 1);
         status = follow_step(e, ring.size_bytes);
+        end_together(e);
         no_alloc_end();
-        if (status != STATUS_OK) return name_rank(e->comm, status);
+        if (status != STATUS_OK) return step_failed(e, status);
     }
 }
 
 void engine_close(struct engine *e)
 {
-    if (e->bell && e->comm->rank == 0) doorbell_ring(e->bell, (struct ring){RING_CLOSE, 0});
-    if (e->dog) watchdog_stop(e->dog);
-    if (e->bell) doorbell_close(e->bell);
-    model_close(e->model);
-    free(e->wire);
-    free(e);
+    if (e->bell && e->comm->rank == 0) doorbell_ring(e->bell, (struct ring){.kind = RING_CLOSE});
+    engine_free(e);
 }

@@ -43,7 +43,9 @@ int engine_rank(const struct engine *e);
 struct model *engine_model(const struct engine *e);
 
 // Leader: how long one pass may take before the group counts as stuck (a cut link does not fail, it hangs). Then the
-// leader logs and ends the process with 1, and mpirun the group. Default 120 s; 0 is no limit.
+// leader logs which rank is missing (engine/roll.h) and ends the process with 1, and mpirun the group; where the leader
+// is the one that hangs, the others do so ten seconds later. A rank that waits for its GPU gives up earlier, after five
+// sixths of the time. Outside of passes a rank that does not answer ends the group. Default 120 s; 0 is no limit.
 void engine_set_step_limit(struct engine *e, int limit_ms);
 
 // Leader: one pass over the batch on all ranks. A failed step leaves the group unusable (see group_abort).

@@ -15,22 +15,42 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+enum { NAP_MS = 10000 };
+
 struct watchdog {
     pthread_t thread;
-    pthread_mutex_t lock; // guards limit_ms and stopping
+    struct roll *roll;    // borrowed
+    pthread_mutex_t lock; // guards stopping
     pthread_cond_t changed;
-    int limit_ms;
     bool stopping;
+    atomic_int limit_ms;
     atomic_int_least64_t entered_us; // 0: no pass under way. Stands alone, so relaxed would do
-    atomic_int rows;                 // of that pass, for the log
+    atomic_int rows;                 // of that pass
 };
 
-static void look(struct watchdog *dog, int limit_ms)
+// What is left of the time, at most a nap; 0: it is over.
+static int left_ms(struct watchdog *dog, int64_t entered_us)
 {
-    int64_t entered_us = atomic_load(&dog->entered_us);
-    if (!entered_us || clock_now_us() - entered_us < (int64_t)limit_ms * 1000) return;
-    log_error("step_stuck rows=%d limit_ms=%d: a rank or the network hangs, ending the group", atomic_load(&dog->rows),
-              limit_ms);
+    int limit_ms = dog->limit_ms, nap_ms = limit_ms && limit_ms / 4 < NAP_MS ? limit_ms / 4 + 1 : NAP_MS;
+    if (!limit_ms || !entered_us) return nap_ms;
+    int64_t left_us = entered_us + (int64_t)limit_ms * 1000 - clock_now_us();
+    return left_us <= 0 ? 0 : left_us < (int64_t)nap_ms * 1000 ? (int)(left_us / 1000) + 1 : nap_ms;
+}
+
+static void bite(struct watchdog *dog, int64_t entered_us)
+{
+    int rows = dog->rows;
+    char sentence[ROLL_SENTENCE_MAX];
+    enum roll_result result = roll_call(dog->roll, ROLL_PATIENCE_MS, sentence);
+    if (dog->entered_us != entered_us) return; // it came to an end after all
+    if (rows) {
+        log_error("step_stuck rows=%d limit_ms=%d: %s; ending the group", rows, dog->limit_ms, sentence);
+    } else if (result == ROLL_SILENT) {
+        log_error("group_stuck: %s; ending the group", sentence);
+    } else {
+        atomic_compare_exchange_strong(&dog->entered_us, &entered_us, clock_now_us());
+        return;
+    }
     _exit(1); // not MPI_Abort: another thread is inside MPI. mpirun ends the other ranks
 }
 
@@ -39,19 +59,26 @@ static void *watch(void *arg)
     struct watchdog *dog = arg;
     pthread_mutex_lock(&dog->lock);
     while (!dog->stopping) {
-        int nap_ms = dog->limit_ms == 0 || dog->limit_ms > 40000 ? 10000 : dog->limit_ms / 4 + 1;
+        int64_t entered_us = dog->entered_us;
+        int nap_ms = left_ms(dog, entered_us);
+        if (nap_ms == 0) {
+            pthread_mutex_unlock(&dog->lock);
+            bite(dog, entered_us);
+            pthread_mutex_lock(&dog->lock);
+            continue;
+        }
         int64_t until_us = clock_now_us() + (int64_t)nap_ms * 1000;
         struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
         pthread_cond_timedwait(&dog->changed, &dog->lock, &until);
-        if (!dog->stopping && dog->limit_ms) look(dog, dog->limit_ms);
     }
     pthread_mutex_unlock(&dog->lock);
     return NULL;
 }
 
-struct watchdog *watchdog_start(int limit_ms)
+struct watchdog *watchdog_start(struct roll *roll, int limit_ms)
 {
     struct watchdog *dog = mem_alloc(sizeof *dog);
+    dog->roll = roll;
     dog->limit_ms = limit_ms;
     pthread_mutex_init(&dog->lock, NULL);
     pthread_condattr_t monotonic;

@@ -8,6 +8,7 @@
 // neighbours. One thread per rank makes all calls. NCCL alone has an order of its own (kernels/cuda/comm_nccl.c).
 #pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "base/status.h"
@@ -15,6 +16,8 @@
 struct comm {
     int rank, size;
     const struct comm_ops *ops;
+    int limit_ms;      // of waits that can be given up, which are NCCL's; 0: none
+    atomic_bool waits; // for other ranks, as told when a group hangs. Stays set when the wait fails by their doing
 };
 
 struct comm_ops {

@@ -7,6 +7,7 @@
 #include "kernels/comm.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +38,10 @@ static struct group *group_of(struct comm *c)
     return ((struct thread_comm *)c)->group;
 }
 
-static void barrier(struct group *g)
+static void barrier(struct comm *c)
 {
+    struct group *g = group_of(c);
+    c->waits = true;
     pthread_mutex_lock(&g->lock);
     unsigned generation = g->generation;
     if (++g->arrived == g->size) {
@@ -49,6 +52,7 @@ static void barrier(struct group *g)
     while (generation == g->generation)
         pthread_cond_wait(&g->turned, &g->lock);
     pthread_mutex_unlock(&g->lock);
+    c->waits = false;
 }
 
 // Publishes this rank's buffer and waits for all. Counts that differ are a bug in the caller; all ranks see it.
@@ -56,12 +60,12 @@ static enum status meet(struct comm *c, void *data, size_t count)
 {
     struct group *g = group_of(c);
     g->slots[c->rank] = (struct slot){data, count};
-    barrier(g);
+    barrier(c);
     for (int r = 0; r < g->size; r++)
         if (g->slots[r].count != g->slots[0].count) {
             enum status status = status_fail(STATUS_INTERNAL, "collective: rank %d brings %zu items, rank 0 %zu", r,
                                              g->slots[r].count, g->slots[0].count);
-            barrier(g);
+            barrier(c);
             return status;
         }
     return STATUS_OK;
@@ -80,7 +84,7 @@ static enum status reduce(struct comm *c, float *data, size_t count, float (*com
         for (int r = 0; r < g->size; r++)
             ((float *)g->slots[r].data)[i] = value;
     }
-    barrier(g);
+    barrier(c);
     return STATUS_OK;
 }
 
@@ -111,7 +115,7 @@ static enum status gather(struct comm *c, const float *data, size_t count, float
     if (status) return status;
     // Each rank copies its own part into rank 0's `out`; rank 0's buffer slot is that `out`.
     if (count) memmove((float *)g->slots[0].data + (size_t)c->rank * count, data, count * sizeof *data);
-    barrier(g);
+    barrier(c);
     return STATUS_OK;
 }
 
@@ -121,7 +125,7 @@ static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
     enum status status = meet(c, bytes, size_bytes);
     if (status) return status;
     if (c->rank && size_bytes) memcpy(bytes, g->slots[0].data, size_bytes);
-    barrier(g);
+    barrier(c);
     return STATUS_OK;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/backend.h"
+#include "kernels/comm.h"
 
 // What the backend gives programs.
 struct cuda_module {
@@ -23,7 +24,7 @@ int cuda_count_devices(void);
 // A module that was built with other headers than the program would be called wrongly: it exports this number as
 // `forepack_cuda_layout`.
 enum {
-    CUDA_MODULE_LAYOUT = sizeof(struct backend_ops) + 1000 * sizeof(struct backend_shape) +
+    CUDA_MODULE_LAYOUT = sizeof(struct backend_ops) + sizeof(struct comm) + 1000 * sizeof(struct backend_shape) +
                          1000000 * (sizeof(struct ragged_batch) / sizeof(void *)) + 100000000 * (int)DTYPE_COUNT
 };
 extern const int forepack_cuda_layout;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model over several emulated GPUs, joined by NCCL: it computes what one GPU computes, also in decode passes that are
-// kept, sizes its KV cache by the rank that has least room, and a rank that fails is told of by all. Ranks are threads;
-// the GPUs that this needs several of are there in emulation alone.
+// kept, sizes its KV cache by the rank that has least room, a rank that fails is told of by all, and one that hangs is
+// named. Ranks are threads; the GPUs that this needs several of are there in emulation alone.
 #include <check.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "engine/engine.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
@@ -135,6 +138,78 @@ START_TEST(a_rank_that_fails_is_told_of_by_all)
 }
 END_TEST
 
+// ---- a rank of an engine that hangs ----
+
+enum { ENGINES = 4, HANGS = 2 };
+
+struct rank {
+    pthread_t thread;
+    struct comm *comm;
+    const char *dir;
+    struct engine *engine;
+    enum status status;
+    char message[1024]; // the sentence is the thread's own
+};
+
+static void *open_engine(void *arg)
+{
+    struct rank *r = arg;
+    struct model_options options = options_for(r->dir);
+    r->status = engine_open(&options, r->comm, &r->engine);
+    return NULL;
+}
+
+static void *step_once(void *arg)
+{
+    struct rank *r = arg;
+    if (r->comm->rank == 0) {
+        const struct ragged_batch batch = ragged_trial();
+        struct forward_result result;
+        r->comm->limit_ms = 500; // what engine_set_step_limit comes down to, but for the watchdog
+        r->status = engine_forward(r->engine, &batch, &result);
+        emulator_hang_rank(-1);
+    } else {
+        r->status = engine_follow(r->engine);
+    }
+    snprintf(r->message, sizeof r->message, "%s", status_message());
+    engine_close(r->engine);
+    return NULL;
+}
+
+static void on_all(struct rank *ranks, void *(*what)(void *))
+{
+    for (int r = 0; r < ENGINES; r++)
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, what, &ranks[r]), 0);
+    for (int r = 0; r < ENGINES; r++)
+        pthread_join(ranks[r].thread, NULL);
+}
+
+START_TEST(a_rank_that_hangs_is_named)
+{
+    char *dir = model_dir();
+    struct rank ranks[ENGINES] = {0};
+    struct comm *comms[ENGINES];
+    ck_assert_int_eq(comm_open_threads(ENGINES, comms), STATUS_OK);
+    for (int r = 0; r < ENGINES; r++) {
+        ranks[r].comm = comms[r];
+        ranks[r].dir = dir;
+    }
+    on_all(ranks, open_engine);
+    for (int r = 0; r < ENGINES; r++)
+        ck_assert_int_eq(ranks[r].status, STATUS_OK);
+    emulator_hang_rank(HANGS);
+    on_all(ranks, step_once);
+    ck_assert_int_eq(ranks[0].status, STATUS_UNAVAILABLE);
+    static const char *const says[] = {"rank 0 on ", ": a step waits for its GPU since 0.5 s: all 4 ranks answer, the ",
+                                       "others wait for ", "rank 2 (host "};
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
+        ck_assert_msg(strstr(ranks[0].message, says[i]) != NULL, "%s: %s", says[i], ranks[0].message);
+    for (int r = 0; r < ENGINES; r++)
+        comms[r]->ops->close(comms[r]);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 START_TEST(more_ranks_than_gpus_are_refused_with_both_numbers)
 {
     char *dir = model_dir();
@@ -154,6 +229,7 @@ END_TEST
 
 int main(void)
 {
+    log_setup("test", LOG_ERROR);
     Suite *suite = suite_create("cuda_comm");
     TCase *tc = tcase_create("comm");
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 2, 3);
@@ -161,6 +237,7 @@ int main(void)
     tcase_add_test(tc, the_cache_gets_what_is_left_everywhere);
     tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
     tcase_add_test(tc, a_rank_that_fails_is_told_of_by_all);
+    tcase_add_test(tc, a_rank_that_hangs_is_named);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step protocol with ranks as threads of one process: agreement on failures, release, death of the leader, the
-// watchdog; and the pool of KV blocks. check_engine_mpi does it again between processes.
+// The step protocol with ranks as threads of one process: agreement on failures, release, death of the leader, roll
+// calls, the watchdog; and the pool of KV blocks. check_engine_mpi does it again between processes.
 #include <check.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "engine/doorbell.h"
 #include "engine/engine.h"
 #include "engine/kv_pool.h"
+#include "engine/roll.h"
 #include "engine/watchdog.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
@@ -25,6 +28,9 @@ struct rank {
     struct comm *comm;
     const char *dir;
     struct engine *engine;
+    struct roll *roll;
+    bool mute;             // holds the line and answers no roll call, like a process that is stopped
+    struct doorbell *bell; // its line
     enum status status;
     char message[256];
 };
@@ -200,7 +206,7 @@ static void *ring_and_die(void *arg)
     if (r->status != STATUS_OK) return NULL;
     r->status = doorbell_agree(bell, STATUS_OK);
     for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
-        r->status = doorbell_ring(bell, (struct ring){i, 2 * i});
+        r->status = doorbell_ring(bell, (struct ring){i, 2 * i, 0});
     doorbell_close(bell); // as when the process ends
     return NULL;
 }
@@ -237,30 +243,262 @@ START_TEST(every_ring_is_heard_and_so_is_the_end)
 }
 END_TEST
 
+// ---- the roll call ----
+
+enum { PATIENCE_MS = 100, ENOUGH_MS = 300000 };
+
+static void *open_roll(void *arg)
+{
+    struct rank *r = arg;
+    r->status = r->mute ? doorbell_open(r->comm, &r->bell) : roll_open(r->comm, &r->roll);
+    return NULL;
+}
+
+// From here on the test's own thread speaks for all ranks.
+static void open_rolls(struct rank *ranks, int mute)
+{
+    if (mute >= 0) ranks[mute].mute = true;
+    start_ranks(ranks, RANKS, open_roll, open_roll);
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        ck_assert_int_eq(ranks[r].status, STATUS_OK);
+    }
+}
+
+static void close_rolls(struct rank *ranks)
+{
+    for (int r = 0; r < RANKS; r++) {
+        if (ranks[r].roll) roll_close(ranks[r].roll);
+        if (ranks[r].bell) doorbell_close(ranks[r].bell);
+        ranks[r].comm->ops->close(ranks[r].comm);
+    }
+}
+
+static const char *name_of(int rank)
+{
+    static char name[128];
+    char host[65] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "rank %d (host %s, pid %d)", rank, host, (int)getpid());
+    return name;
+}
+
+static void says(struct roll *roll, int patience_ms, enum roll_result result, const char *format, int rank)
+{
+    char sentence[ROLL_SENTENCE_MAX], expected[ROLL_SENTENCE_MAX];
+    ck_assert_int_eq(roll_call(roll, patience_ms, sentence), result);
+    snprintf(expected, sizeof expected, format, name_of(rank));
+    ck_assert_str_eq(sentence, expected);
+}
+
+static void all_say(const struct rank *ranks, enum roll_result result, const char *format, int rank)
+{
+    for (int r = 0; r < RANKS; r++)
+        says(ranks[r].roll, ENOUGH_MS, result, format, rank);
+}
+
+START_TEST(a_roll_call_tells_whom_the_others_wait_for)
+{
+    struct rank ranks[RANKS] = {0};
+    open_rolls(ranks, -1);
+    for (int pass = 0; pass < 3; pass++) { // the first is the opening
+        for (int r = 0; r < RANKS; r++)
+            roll_enter(ranks[r].roll);
+        all_say(ranks, ROLL_COMPLETE, "all 3 ranks answer and are at work", 0);
+        for (int late = 0; late < RANKS; late++) {
+            for (int r = 0; r < RANKS; r++)
+                ranks[r].comm->waits = r != late;
+            all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", late);
+        }
+        for (int r = 0; r < RANKS; r++)
+            ranks[r].comm->waits = true;
+        all_say(ranks, ROLL_COMPLETE, "all 3 ranks answer and wait for each other: a device or a link hangs", 0);
+        for (int r = 0; r < RANKS; r++)
+            ranks[r].comm->waits = false;
+        roll_leave(ranks[1].roll); // is done with it, or has not begun the next
+        ranks[0].comm->waits = true;
+        all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
+        roll_leave(ranks[0].roll);
+        roll_leave(ranks[2].roll);
+        roll_enter(ranks[0].roll);
+        roll_enter(ranks[1].roll);
+        ranks[1].comm->waits = true;
+        all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
+        roll_leave(ranks[0].roll);
+        roll_leave(ranks[1].roll);
+        roll_enter(ranks[2].roll);
+        roll_leave(ranks[2].roll);
+        ranks[0].comm->waits = ranks[1].comm->waits = false;
+    }
+    close_rolls(ranks);
+}
+END_TEST
+
+START_TEST(who_does_not_answer_a_roll_call_is_named)
+{
+    struct rank ranks[RANKS] = {0};
+    open_rolls(ranks, _i);
+    for (int r = 0; r < RANKS; r++)
+        if (r != _i) says(ranks[r].roll, PATIENCE_MS, ROLL_SILENT, "%s does not answer", _i);
+    close_rolls(ranks);
+}
+END_TEST
+
+START_TEST(who_is_gone_is_named)
+{
+    struct rank ranks[RANKS] = {0};
+    open_rolls(ranks, -1);
+    roll_close(ranks[_i].roll);
+    ranks[_i].roll = NULL;
+    for (int r = 0; r < RANKS; r++)
+        if (r != _i) says(ranks[r].roll, ENOUGH_MS, ROLL_SILENT, "%s is gone", _i);
+    close_rolls(ranks);
+}
+END_TEST
+
+static void *call_often(void *arg)
+{
+    struct rank *r = arg;
+    char sentence[ROLL_SENTENCE_MAX];
+    for (int i = 0; i < 300; i++)
+        if (roll_call(r->roll, ENOUGH_MS, sentence) == ROLL_SILENT) r->status = STATUS_UNAVAILABLE;
+    return NULL;
+}
+
+START_TEST(roll_calls_at_once_are_all_answered)
+{
+    struct rank ranks[RANKS] = {0};
+    open_rolls(ranks, -1);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, call_often, &ranks[r]), 0);
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        ck_assert_int_eq(ranks[r].status, STATUS_OK);
+    }
+    close_rolls(ranks);
+}
+END_TEST
+
 // ---- the watchdog ----
 
-START_TEST(a_stuck_step_ends_the_process)
+// What a process logs that does `bad` and then ends with 1, as it must.
+static char *last_words(void (*bad)(void))
 {
-    struct watchdog *dog = watchdog_start(0);
+    static char text[4096];
+    int fds[2], code;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        dup2(fds[1], STDERR_FILENO);
+        bad();
+        _exit(0);
+    }
+    close(fds[1]);
+    ssize_t n;
+    size_t length = 0;
+    while (length < sizeof text - 1 && (n = read(fds[0], text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)n;
+    text[length] = 0;
+    close(fds[0]);
+    ck_assert_int_eq(waitpid(child, &code, 0), child);
+    ck_assert_msg(WIFEXITED(code) && WEXITSTATUS(code) == 1, "ended with %d: %s", code, text);
+    return text;
+}
+
+static int stuck_rows;
+
+static void be_stuck(void)
+{
+    static struct rank ranks[RANKS];
+    open_rolls(ranks, 2);
+    struct watchdog *dog = watchdog_start(ranks[0].roll, 0);
     for (int i = 0; i < 3; i++) { // without a limit, and between steps, it keeps still
         watchdog_enter(dog, 1);
         watchdog_leave(dog);
     }
     watchdog_set_limit(dog, 20);
-    watchdog_enter(dog, 7);
+    watchdog_enter(dog, stuck_rows);
     for (;;)
         pause();
 }
+
+START_TEST(a_stuck_step_ends_the_process_and_names_who_is_missing)
+{
+    stuck_rows = 7;
+    char *words = last_words(be_stuck);
+    ck_assert_msg(strstr(words, "step_stuck rows=7 limit_ms=20: rank 2 (host ") != NULL, "%s", words);
+    ck_assert_msg(strstr(words, ") does not answer; ending the group") != NULL, "%s", words);
+    stuck_rows = 0;
+    words = last_words(be_stuck);
+    ck_assert_msg(strstr(words, "group_stuck: rank 2 (host ") != NULL, "%s", words);
+}
 END_TEST
 
-START_TEST(a_watchdog_lets_quick_steps_pass)
+START_TEST(a_watchdog_lets_quick_steps_pass_and_waits_while_all_answer)
 {
-    struct watchdog *dog = watchdog_start(60000);
-    for (int i = 0; i < 1000; i++) {
+    struct rank ranks[RANKS] = {0};
+    open_rolls(ranks, -1);
+    struct watchdog *dog = watchdog_start(ranks[1].roll, 60000);
+    for (int i = 1; i < 1000; i++) {
         watchdog_enter(dog, i);
         watchdog_leave(dog);
     }
+    watchdog_set_limit(dog, 1);
+    watchdog_enter(dog, 0);
+    for (int i = 0; i < 1000; i++)
+        says(ranks[0].roll, ENOUGH_MS, ROLL_COMPLETE, "all 3 ranks answer and are at work", 0);
+    watchdog_leave(dog);
     watchdog_stop(dog);
+    close_rolls(ranks);
+}
+END_TEST
+
+// A follower that opened and then does not follow.
+static void *open_and_hang(void *arg)
+{
+    open_rank(arg);
+    while (pause() < 0)
+        continue;
+    return NULL;
+}
+
+static atomic_bool stepping;
+
+static void *lead_in_vain(void *arg)
+{
+    struct rank *r = arg;
+    open_rank(r);
+    const struct ragged_batch batch = ragged_trial();
+    struct forward_result result;
+    stepping = true;
+    engine_forward(r->engine, &batch, &result);
+    return NULL;
+}
+
+static char *stuck_dir;
+
+static void lose_a_follower(void)
+{
+    static struct rank ranks[RANKS];
+    for (int r = 0; r < 2; r++)
+        ranks[r].dir = stuck_dir;
+    start_ranks(ranks, 2, lead_in_vain, open_and_hang);
+    while (!stepping || !ranks[0].comm->waits)
+        usleep(1000);
+    engine_set_step_limit(ranks[0].engine, 20);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_follower_that_does_not_come_is_named)
+{
+    struct tiny_model spec = tiny_model_spec("llama3");
+    stuck_dir = tiny_model_temp(&spec);
+    char *words = last_words(lose_a_follower);
+    ck_assert_msg(strstr(words, "limit_ms=20: all 2 ranks answer, the others wait for rank 1 (host ") != NULL, "%s",
+                  words);
+    tiny_model_remove(stuck_dir);
 }
 END_TEST
 
@@ -433,8 +671,13 @@ int main(void)
     tcase_add_test(tcase, one_rank_needs_no_followers);
     tcase_add_test(tcase, one_failing_rank_fails_all_and_alone_says_why);
     tcase_add_test(tcase, every_ring_is_heard_and_so_is_the_end);
-    tcase_add_exit_test(tcase, a_stuck_step_ends_the_process, 1);
-    tcase_add_test(tcase, a_watchdog_lets_quick_steps_pass);
+    tcase_add_test(tcase, a_roll_call_tells_whom_the_others_wait_for);
+    tcase_add_loop_test(tcase, who_does_not_answer_a_roll_call_is_named, 0, RANKS);
+    tcase_add_loop_test(tcase, who_is_gone_is_named, 0, RANKS);
+    tcase_add_test(tcase, roll_calls_at_once_are_all_answered);
+    tcase_add_test(tcase, a_stuck_step_ends_the_process_and_names_who_is_missing);
+    tcase_add_test(tcase, a_watchdog_lets_quick_steps_pass_and_waits_while_all_answer);
+    tcase_add_test(tcase, a_follower_that_does_not_come_is_named);
     tcase_add_test(tcase, blocks_are_held_once_and_come_back);
     tcase_add_loop_test(tcase, a_found_block_holds_what_was_asked_for, 0, 3);
     tcase_add_test(tcase, the_end_of_the_chain_given_back_first_is_forgotten_first);

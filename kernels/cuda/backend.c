@@ -120,6 +120,10 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
+    // The copy into memory that is not pinned blocks until all before it is done: in a group the wait that notices
+    // ranks that fail or hang comes first.
+    enum status status = cuda->wait ? cuda_wait(cuda) : STATUS_OK;
+    if (status != STATUS_OK) return status;
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
     return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "CUDA: reading a tensor");
 }

@@ -8,7 +8,7 @@
 //
 // NCCL runs without blocking the host: every wait here ends, by a result, by an error that NCCL reports for this rank
 // (a peer that died, a link that is down), or after a limit. Then the communicator is aborted, which also ends its
-// kernels on the device, and the rank's failure ends the group.
+// kernels on the device, and the rank's failure ends the group. Whom it waited for is the engine's to find out.
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +21,8 @@
 #include "kernels/comm.h"
 #include "kernels/cuda/cuda.h"
 
-// Connecting 16 GPUs of two hosts takes seconds. A step is over long before the engine's watchdog ends a group that
-// hangs (120 s), so that each rank that waits can say so first.
-enum { CONNECT_LIMIT_S = 300, WAIT_LIMIT_S = 100 };
+// Connecting 16 GPUs of two hosts takes seconds. The limit of a step is the host comm's.
+enum { CONNECT_LIMIT_MS = 300000, CLOSE_LIMIT_MS = 100000 };
 
 struct nccl_comm {
     struct comm base;
@@ -49,6 +48,7 @@ static enum status failed(struct nccl_comm *n, ncclResult_t result, const char *
     const char *detail = n->nccl ? ncclGetLastError(n->nccl) : "";
     enum status status = status_fail(STATUS_UNAVAILABLE, "%s: NCCL: %s%s%s%s", what, ncclGetErrorString(result),
                                      *detail ? " (" : "", detail, *detail ? ")" : "");
+    n->host->waits = result == ncclRemoteError;
     return give_up(n, status);
 }
 
@@ -57,21 +57,28 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 
-// What a call that does not block came to.
-static enum status settle(struct nccl_comm *n, ncclResult_t result, int limit_s, const char *what)
+static bool over(int64_t from_us, int limit_ms) // 0: no limit
 {
-    int64_t until_us = clock_now_us() + (int64_t)limit_s * 1000000;
+    return limit_ms && clock_now_us() - from_us > (int64_t)limit_ms * 1000;
+}
+
+// What a call that does not block came to.
+static enum status settle(struct nccl_comm *n, ncclResult_t result, int limit_ms, const char *what)
+{
+    int64_t from_us = clock_now_us();
     while (result == ncclInProgress) {
-        if (clock_now_us() > until_us)
+        n->host->waits = true;
+        if (over(from_us, limit_ms))
             return give_up(n, status_fail(STATUS_UNAVAILABLE,
-                                          "%s: not done in %d s by all %d ranks: those that do not say this hang, or "
-                                          "are not reached (NCCL_DEBUG=INFO tells more)",
-                                          what, limit_s, n->base.size));
+                                          "%s: not done in %g s by all ranks (NCCL_DEBUG=INFO tells more)", what,
+                                          limit_ms / 1000.0));
         nap();
         ncclResult_t asked = ncclCommGetAsyncError(n->nccl, &result);
         if (asked != ncclSuccess) result = asked;
     }
-    return result == ncclSuccess ? STATUS_OK : failed(n, result, what);
+    if (result != ncclSuccess) return failed(n, result, what);
+    n->host->waits = false;
+    return STATUS_OK;
 }
 
 static enum status lost(void)
@@ -84,7 +91,7 @@ static enum status lost(void)
     do {                                                                                                               \
         if (!(n)->nccl) return lost();                                                                                 \
         int suspended = no_alloc_suspend();                                                                            \
-        enum status call_status = settle((n), (call), WAIT_LIMIT_S, what);                                             \
+        enum status call_status = settle((n), (call), (n)->host->limit_ms, what);                                      \
         no_alloc_resume(suspended);                                                                                    \
         if (call_status != STATUS_OK) return call_status;                                                              \
     } while (0)
@@ -139,6 +146,7 @@ static enum status wait_for_stream(struct cuda *cuda)
     struct nccl_comm *n = of(cuda->comm);
     int64_t from_us = clock_now_us(), looked_us = from_us;
     cudaError_t error;
+    n->host->waits = true;
     while ((error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady) {
         int64_t now_us = clock_now_us();
         if (now_us - looked_us < 1000) continue; // asking the device alone is what finds the end soon
@@ -148,12 +156,11 @@ static enum status wait_for_stream(struct cuda *cuda)
         ncclResult_t asked = ncclCommGetAsyncError(n->nccl, &result);
         if (asked != ncclSuccess) result = asked;
         if (result != ncclSuccess && result != ncclInProgress) return failed(n, result, "a rank failed in this step");
-        if (now_us - from_us > (int64_t)WAIT_LIMIT_S * 1000000)
-            return give_up(n, status_fail(STATUS_UNAVAILABLE,
-                                          "a step waits for %d s: of the %d ranks those that do not say this hang, or "
-                                          "their link does",
-                                          WAIT_LIMIT_S, n->base.size));
+        if (over(from_us, n->host->limit_ms))
+            return give_up(
+                n, status_fail(STATUS_UNAVAILABLE, "a step waits for its GPU since %g s", n->host->limit_ms / 1000.0));
     }
+    n->host->waits = false;
     return cuda_status(error, "CUDA: a step failed");
 }
 
@@ -163,7 +170,7 @@ static void close_nccl(struct comm *c)
     n->cuda->comm = NULL;
     n->cuda->wait = NULL;
     if (n->nccl) {
-        enum status status = settle(n, ncclCommFinalize(n->nccl), WAIT_LIMIT_S, "closing");
+        enum status status = settle(n, ncclCommFinalize(n->nccl), CLOSE_LIMIT_MS, "closing");
         if (status == STATUS_OK) ncclCommDestroy(n->nccl);
     }
     free(n);
@@ -202,7 +209,7 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     config.blocking = 0;
     int64_t from_us = clock_now_us();
     ncclResult_t result = ncclCommInitRankConfig(&n->nccl, host->size, id, host->rank, &config);
-    status = settle(n, result, CONNECT_LIMIT_S, "connecting the GPUs");
+    status = settle(n, result, CONNECT_LIMIT_MS, "connecting the GPUs");
     if (status != STATUS_OK) {
         free(n);
         return status;

@@ -28,6 +28,9 @@ void emulator_fail_after(int n);
 // From now on this rank of every NCCL group has failed, as the others learn; -1: none has.
 void emulator_fail_rank(int rank);
 
+// From now on this rank's all-reduces do not return, nor fail, until it is another; -1: none.
+void emulator_hang_rank(int rank);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -35,6 +37,7 @@ struct group {
 std::map<uint64_t, std::shared_ptr<struct group>> groups; // by identifier
 uint64_t identifiers;
 int failing_rank = -1;
+std::atomic<int> hanging_rank{-1};
 
 void reduce(struct group *g)
 {
@@ -72,6 +75,11 @@ void emulator_fail_rank(int rank)
 {
     emulated_call call;
     failing_rank = rank;
+}
+
+void emulator_hang_rank(int rank)
+{
+    hanging_rank = rank;
 }
 
 ncclResult_t ncclGetVersion(int *version)
@@ -167,6 +175,8 @@ static ncclResult_t put(cudaStream_t stream, std::function<bool()> run)
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream)
 {
+    while (hanging_rank == comm->rank)
+        usleep(1000);
     emulated_call call;
     if (type != ncclFloat || (operation != ncclSum && operation != ncclMax)) return ncclInvalidArgument;
     if (!emulated_is_device_memory(from, count * sizeof(float)) ||

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A rank of a worker group that hangs, a stopped process here, is named by the others and ends the group: a follower in a
+# step, and the leader wherever it is.
+. "$(dirname "$0")/lib.sh"
+
+port=$(free_port)
+server=127.0.0.1:$port
+start router "$bin/forepack-router" --model "$main_model" --port "$port"
+wait_until 30 "the router answers" status_json
+
+start_group() {
+    start "$1" mpirun -n 2 --oversubscribe --bind-to none "$bin/forepack-worker" --model "$main_model" \
+        --router "$server" --threads 1 --step-limit 2
+    group_pid=$last_pid
+    wait_until 60 "the group answers" generate --prompt Hello --max-tokens 2 # a follower learns the limit with a step
+}
+
+# stop_rank N: its process, one of mpirun's children, is in $stopped.
+stop_rank() {
+    for stopped in $(cat "/proc/$group_pid/task/"*/children); do
+        grep -qz "^OMPI_COMM_WORLD_RANK=$1\$" "/proc/$stopped/environ" && break
+    done
+    started+=("$stopped")
+    kill -STOP "$stopped"
+}
+
+# ended LOG WORDS RANK: who hung is named, and the group is over.
+ended() {
+    wait_until 60 "rank $3 is named" grep -q "$2: rank $3 (host $(uname -n), pid $stopped) does not answer" "$work/$1.log"
+    local code=0
+    wait "$group_pid" || code=$?
+    [ $code != 0 ] || fail "the group ended with 0"
+}
+
+start_group follower-hangs
+stop_rank 1
+start asking "$bin/forepack" generate --server "$server" --prompt Hello --max-tokens 2
+asking_pid=$last_pid
+ended follower-hangs "step_stuck rows=[0-9]* limit_ms=2000" 1
+
+start_group leader-hangs
+wait "$asking_pid" || fail "the request that the first group left was not answered"
+stop_rank 0
+ended leader-hangs "\(step\|group\)_stuck.*" 0
+echo "hang: all passed"
