@@ -102,7 +102,7 @@ done | jq -s add >"$out/all"
 {
     echo "# One GPU"
     echo
-    echo "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -1 || echo unknown GPU)," \
+    echo "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sed -n 1p || echo unknown GPU)," \
         "$(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)," \
         "dummy weights, $rounds rounds;"
     jq -r -f "$here/gpu.jq" "$out/all"

@@ -7,7 +7,7 @@
 module=$bin/libforepack_cuda.so
 if [ ! -e "$module" ]; then
     reason="there is no CUDA backend here: .*libforepack_cuda.so is not there"
-elif ldd "$module" | grep -q "not found"; then
+elif [[ $(ldd "$module") == *"not found"* ]]; then
     reason="the CUDA backend cannot be loaded: .*: cannot open shared object file"
 else
     reason="no CUDA device"

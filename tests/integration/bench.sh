@@ -72,7 +72,7 @@ serve() {
         fail "bench serve $*: $(cat "$work/$name.log")"
 }
 for i in {1..5}; do
-    printf '{"id":"p%d","prompt":"%s"}\n' "$i" "$(yes "The ferry leaves at noon. " | head -n $((10 * i)) | tr -d '\n')"
+    printf '{"id":"p%d","prompt":"%s"}\n' "$i" "$(printf 'The ferry leaves at noon. %.0s' $(seq $((10 * i))))"
 done >"$work/prompts.jsonl"
 serve open --prompts "$work/prompts.jsonl" --qps 20,40 --requests 12 --max-tokens 4 --ignore-eos --prefill on --keep-rate 0.3 \
     --report "$work/serve.html"

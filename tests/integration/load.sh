@@ -9,7 +9,7 @@ if ! /usr/bin/python3 -c 'import grpc, google.protobuf' 2>/dev/null; then
     exit 0
 fi
 # Sanitizers are slow and hold on to memory that was freed.
-if ldd "$bin/forepack-router" | grep -q libasan; then
+if [[ $(ldd "$bin/forepack-router") == *libasan* ]]; then
     crowd=5000 slow=2 vanish=100 most_mb=2000
 else
     crowd=50000 slow=8 vanish=1000 most_mb=400
