@@ -50,9 +50,10 @@ accounts() {
 client bad
 accounts "after requests that cannot be served"
 
+before=$(status_json | jq .totals.requests)
 start_client crowd "$crowd"
 crowd_pid=$last_pid
-wait_until 60 "the crowd is there" status_is ".queue.waiting > $((crowd / 50))"
+wait_until 60 "the crowd is there" status_is ".totals.requests > $before + $((crowd / 50))"
 bystander "beside a crowd"
 wait "$crowd_pid" || fail "the crowd: $(tail -n 3 "$work/crowd.log")"
 cat "$work/crowd.log"
