@@ -63,7 +63,7 @@ static void take(struct test_router *router, struct rpc_call *call, node_message
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT:
         router->heartbeats++;
-        router->load_running = message->heartbeat->running;
+        router->load_running = (int)message->heartbeat->running;
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED:
         router->results += (int)message->scored->n_results;

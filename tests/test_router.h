@@ -23,7 +23,7 @@ struct test_router {
     Forepack__Cluster__V1__NodeMessage *hello;                       // the last one
     Forepack__Cluster__V1__NodeMessage **scored;                     // [n_scored] messages with results
     int n_scored;
-    uint32_t load_running; // of the last heartbeat
+    int load_running; // of the last heartbeat
 };
 
 void test_router_open(struct test_router *router, int port); // 0: any
