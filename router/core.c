@@ -43,6 +43,7 @@ void core_destroy(struct core *c)
         cancel_all(c, &node->requests);
         c->nodes = node->next;
         prefix_index_destroy(node->prefixes);
+        core_node_forget_kin(node);
         free(node);
     }
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
@@ -119,9 +120,9 @@ static enum status check_deadline(const struct core *c, const struct request *r,
     if (estimate.wait_us + estimate.own_us <= (double)left_us) return STATUS_OK;
     return status_fail(STATUS_DEADLINE,
                        "the first token would come in about %.0f ms (%.0f ms for what is ahead, %.0f ms for this "
-                       "prompt), and ttft_deadline_ms leaves %.0f: allow more, or try again later",
+                       "prompt), and %s leaves %.0f: allow more, or try again later",
                        (estimate.wait_us + estimate.own_us) / 1e3, estimate.wait_us / 1e3, estimate.own_us / 1e3,
-                       (double)left_us / 1e3);
+                       request_deadline_name(r), (double)left_us / 1e3);
 }
 
 static enum status check_request(const struct core *c, const struct request *r, int64_t now_us)
@@ -132,7 +133,8 @@ static enum status check_request(const struct core *c, const struct request *r, 
         return status_fail(STATUS_INVALID, "request_id \"%s\" is running already: choose another one", r->id);
     }
     if (r->ttft_deadline_us <= now_us) {
-        return status_fail(STATUS_DEADLINE, "ttft_deadline_ms had passed before the request was queued: allow more");
+        return status_fail(STATUS_DEADLINE, "%s had passed before the request was queued: allow more",
+                           request_deadline_name(r));
     }
     if (r->score_only) return check_queue(c, r); // whether it can be scored: core_submit sees next
     if (r->sampling.max_tokens < 1) {

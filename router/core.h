@@ -60,10 +60,10 @@ struct tenant_weight {
 struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;                   // their prompt tokens
-    int queue_reserve_percent;                  // of both, kept free by each class for each above; at most 50
+    int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
     const struct tenant_weight *tenant_weights; // borrowed
     int n_tenant_weights;
-    int64_t max_wait_us;      // a request that waited this long goes into the next bin first
+    int64_t max_wait_us;      // a request that waited this long, in both queues together, goes into the next bin first
     int64_t score_timeout_us; // a speculator's answer later than this: keep everything
     int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
     int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost

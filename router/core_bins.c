@@ -14,6 +14,9 @@
 //   somebody in them is urgent: so that it need not wait between passes, and bins have time to fill.
 // - What a node's prefix cache is likely to hold does not count against the bin's capacity, and a request waits for the
 //   node that holds more of it than others, as long as it has less to compute before and with it than they.
+// - Requests that begin alike (kin, kin_index.h) follow each other, in the bin and from one bin of a node to its next,
+//   until none of them waits: the node computes what they share once, however little its cache can hold besides. Kin go
+//   before the longest if that spares a quarter of their rows; without shared beginnings nothing changes.
 // - A request over the capacity of a bin has one of its own; the node computes it in chunks.
 // - The policies `none` and `batch` (core.h) narrow what is packed to one request, or to one arrival batch.
 #include "router/core_state.h"
@@ -32,8 +35,13 @@ enum {
     MISFITS_MAX = 2048,
     ELSEWHERE = 16,   // looks that finding out about another node's cache counts as
     LONGER_MAX = 256, // requests that would fit only with what is cached of them: so many are looked at
+    KIN_MAX = 32,     // and kin, for each that is taken
+    BACK_MAX = 64,    // and of those in the bin, for the last of the same tenant
     SEARCH_US = 100000,
 };
+
+// One of so many rows has to be spared for kin to go before others.
+enum { KIN_WORTH = 4 };
 
 #define SCARCE 2.0 // times the rows of a bin
 
@@ -44,13 +52,15 @@ struct filling {
     struct request **requests;
     int n, capacity;
     int64_t rows, room;
-    int64_t whole;  // rows, had the node no prefix cache
-    double mean;    // that they should have for each request; 0: does not matter
-    int slots;      // sequences the node can still take
-    int64_t blocks; // KV blocks it can still take
-    int misfits;    // that may still be looked at
-    int longer;     // likewise
-    bool urgent;    // has one
+    int64_t whole;         // rows, had the node no prefix cache
+    double mean;           // that they should have for each request; 0: does not matter
+    int slots;             // sequences the node can still take
+    int64_t blocks;        // KV blocks it can still take
+    int misfits;           // that may still be looked at
+    int longer;            // likewise
+    bool urgent;           // has one
+    const uint64_t *chain; // [n_chain] whose kin are next, see prefix_index.h; of a request in the bin, or the node's
+    int n_chain;
 };
 
 static int64_t blocks_left(const struct core_node *node)
@@ -70,11 +80,20 @@ static double done_at(const struct core *c, const struct core_node *node, const 
     return core_node_finish_us(node, rows, core_request_rows(r) - rows);
 }
 
+// Rows that the node has to compute of it: neither its cache holds them, nor does the bin have them already.
+static int rows_in(const struct filling *f, const struct request *r)
+{
+    int known = core_request_known_blocks(r, f->node);
+    int shared = f->n ? prefix_chain_common(r->prefix, r->n_prefix, f->chain, f->n_chain) : 0;
+    return core_request_rows_after(r, shared > known ? shared : known);
+}
+
 // Another node will be done with the request sooner, since it need not compute all of it.
-static bool better_elsewhere(const struct core *c, const struct core_node *node, const struct request *r)
+static bool better_elsewhere(const struct filling *f, const struct request *r, int64_t rows)
 {
     if (r->urgent) return false;
-    int64_t rows = core_request_rows_on(r, node);
+    const struct core *c = f->core;
+    const struct core_node *node = f->node;
     for (const struct core_node *other = c->nodes; other; other = other->next) {
         if (other == node || other->hello.role != node->hello.role || !other->prefixes) continue;
         int64_t there = core_request_rows_on(r, other);
@@ -93,10 +112,10 @@ static bool is_full(const struct filling *f)
 
 static bool fits(struct filling *f, const struct request *r)
 {
-    // Over the capacity: only alone.
-    bool room = f->n == 0 || core_request_rows_on(r, f->node) <= f->room;
+    int rows = rows_in(f, r);
+    bool room = f->n == 0 || rows <= f->room; // over the capacity: only alone
     if (room && core_node_can_hold(f->node, r) && blocks_of(r, f->node) <= f->blocks) {
-        if (!better_elsewhere(f->core, f->node, r)) return true;
+        if (!better_elsewhere(f, r, rows)) return true;
         f->misfits -= ELSEWHERE;
     }
     f->misfits--;
@@ -105,7 +124,7 @@ static bool fits(struct filling *f, const struct request *r)
 
 static void take(struct filling *f, struct request *r)
 {
-    int rows = core_request_rows_on(r, f->node);
+    int rows = rows_in(f, r);
     MEM_GROW(f->requests, f->n, f->capacity);
     f->requests[f->n++] = r;
     f->rows += rows;
@@ -118,11 +137,72 @@ static void take(struct filling *f, struct request *r)
     core_queue_pick(r);
 }
 
+static const struct core_kin *find_kin(const struct core_node *node, const struct core_share *share)
+{
+    for (int i = 0; i < KIN_SHARES; i++)
+        if (node->kin[i].bin && node->kin[i].share == share) return &node->kin[i];
+    return NULL;
+}
+
+// Whose kin are next: those of the last of the tenant's in the bin, else of where the node's bins left off with it,
+// else of the last of all.
+static void follow(struct filling *f, const struct core_share *share)
+{
+    const struct request *last = NULL;
+    const struct core_kin *kin = find_kin(f->node, share);
+    for (int i = f->n - 1; i >= 0 && i >= f->n - BACK_MAX && !last; i--)
+        if (f->requests[i]->share == share) last = f->requests[i];
+    if (!last && !kin && f->n) last = f->requests[f->n - 1];
+    if (!f->node->prefixes) last = NULL;
+    f->chain = last ? last->prefix : kin ? kin->chain : NULL;
+    f->n_chain = last ? last->n_prefix : kin ? kin->n : 0;
+}
+
+// So many blocks that the request has in common with what goes before it spare much of it; more than another would be
+// spared.
+static bool is_worth(const struct filling *f, const struct request *r, int blocks, const struct request *other)
+{
+    if (other) blocks -= prefix_chain_common(other->prefix, other->n_prefix, f->chain, f->n_chain);
+    return KIN_WORTH * PREFIX_BLOCK * blocks >= core_request_rows(r);
+}
+
+// The tenant's request that begins most like who was followed, of those that fit; with `until_us` only if it is urgent
+// and due by then. NULL: none.
+static struct request *next_kin(struct filling *f, const struct core_share *share, int64_t until_us, int *blocks_p)
+{
+    struct kin_walk walk;
+    struct request *r;
+    kin_walk_start(&walk, &share->pool->kin, share, f->chain, f->n_chain);
+    for (int looks = KIN_MAX; looks && f->misfits > 0 && (r = kin_walk_next(&walk)); looks--) {
+        if (!is_worth(f, r, walk.blocks, NULL) || (until_us && (!r->urgent || r->due_us > until_us))) continue;
+        if (!fits(f, r)) continue;
+        *blocks_p = walk.blocks;
+        return r;
+    }
+    return NULL;
+}
+
+// When more is urgent than the bin holds, kin may go in the place of a request of the same tenant and priority: all of
+// those are done sooner for it. But only kin that are due within max_wait of it, so that it is not put off for ever,
+// and not in the place of who has a deadline or comes back from a lost node.
+static struct request *in_place_of(struct filling *f, struct request *r)
+{
+    int blocks = 0;
+    if (r->ttft_deadline_us != INT64_MAX || !r->due_us) return r;
+    struct request *kin = next_kin(f, r->share, r->due_us + f->core->options.max_wait_us, &blocks);
+    return kin && is_worth(f, kin, blocks, r) ? kin : r;
+}
+
 static void fill_urgent(const struct core_pool *pool, struct filling *f)
 {
-    int64_t share = pool->urgent_work.rows <= (double)f->room ? f->room : f->room / 2;
-    for (struct request *r = pool->urgent.first; r && f->rows < share && !is_full(f); r = r->next)
-        if (fits(f, r)) take(f, r);
+    bool all = pool->urgent_work.rows <= (double)f->room;
+    int64_t share = all ? f->room : f->room / 2;
+    for (struct request *r = pool->urgent.first; r && f->rows < share && !is_full(f); r = r->next) {
+        if (!r->indexed) continue; // it went in the place of another
+        follow(f, r->share);
+        struct request *next = all ? r : in_place_of(f, r);
+        if (next != r || fits(f, r)) take(f, next);
+    }
 }
 
 // The longest of the tenant's that is over the room, but for what the node's prefix cache holds of it; NULL: none.
@@ -130,30 +210,35 @@ static struct request *longest_cached(struct filling *f, const struct core_share
 {
     struct request *r = f->node->prefixes && f->n ? length_index_longest(&share->waiting, INT_MAX) : NULL;
     for (; r && core_request_rows(r) > f->room && f->longer > 0; f->longer--) {
-        if (core_request_rows_on(r, f->node) <= f->room && fits(f, r)) return r;
+        if (rows_in(f, r) <= f->room && fits(f, r)) return r;
         r = length_index_next(&share->waiting, r);
     }
     return NULL;
 }
 
-// The tenant's request that is next: the longest that fits, or the shortest where the bin is to keep to a mean. NULL:
-// none fits.
+// The tenant's request that is next: kin, the shortest where the bin is to keep to a mean, or the longest that fits.
+// NULL: none fits.
 static struct request *next_fitting(struct filling *f, const struct core_share *share)
 {
-    struct request *r =
-        (double)f->whole > f->mean * f->n && f->mean > 0 ? length_index_shortest(&share->waiting) : NULL;
-    if (r && fits(f, r)) return r;
-    r = longest_cached(f, share);
-    if (r) return r;
+    int blocks = 0;
+    follow(f, share);
+    struct request *kin = next_kin(f, share, 0, &blocks);
     int64_t rows = f->n ? f->room : INT_MAX;
     if (f->node->hello.role == NODE_WORKER) {
         int64_t entries = f->blocks * f->node->hello.block_tokens;
         if (entries < rows) rows = entries;
     }
-    r = length_index_longest(&share->waiting, rows);
+    struct request *longest = length_index_longest(&share->waiting, rows);
+    if (kin && is_worth(f, kin, blocks, longest)) return kin;
+    struct request *r =
+        (double)f->whole > f->mean * f->n && f->mean > 0 ? length_index_shortest(&share->waiting) : NULL;
+    if (r && fits(f, r)) return r;
+    r = longest_cached(f, share);
+    if (r) return r;
+    r = longest;
     while (r && !fits(f, r))
         r = f->misfits > 0 ? length_index_next(&share->waiting, r) : NULL;
-    return r;
+    return r ? r : kin;
 }
 
 static void fill_level(struct core_level *level, struct filling *f)
@@ -183,13 +268,42 @@ static void fill(const struct core *c, struct core_pool *pool, struct filling *f
         fill_level(&pool->levels[level], f);
 }
 
-static void hand_over(struct core *c, struct core_pool *pool, struct core_node *node, const struct filling *f,
-                      int64_t now_us)
+static void remember_kin(struct core_node *node, const struct request *r, uint64_t bin)
+{
+    struct core_kin *kin = &node->kin[0]; // its tenant's, else the one not used for longest
+    for (int i = 0; i < KIN_SHARES && kin->share != r->share; i++)
+        if (node->kin[i].share == r->share || node->kin[i].bin < kin->bin) kin = &node->kin[i];
+    free(kin->chain);
+    *kin = (struct core_kin){r->share, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix), r->n_prefix};
+}
+
+// Where the node's bins leave off with each tenant: at the last whose kin wait.
+static void leave_off(const struct core_pool *pool, struct core_node *node, struct filling *f, uint64_t bin)
+{
+    for (int i = f->n - 1; i >= 0 && node->prefixes; i--) {
+        const struct request *r = f->requests[i], *next;
+        const struct core_kin *kin = find_kin(node, r->share);
+        if (kin && kin->bin == bin) continue;
+        struct kin_walk walk;
+        kin_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
+        next = kin_walk_next(&walk);
+        if (next && is_worth(f, next, walk.blocks, NULL)) remember_kin(node, r, bin);
+    }
+}
+
+void core_node_forget_kin(struct core_node *node)
+{
+    for (int i = 0; i < KIN_SHARES; i++)
+        free(node->kin[i].chain);
+}
+
+static void hand_over(struct core *c, struct core_pool *pool, struct core_node *node, struct filling *f, int64_t now_us)
 {
     int64_t capacity = node->hello.token_budget > f->rows ? node->hello.token_budget : f->rows;
     struct core_bin *bin = mem_alloc(sizeof *bin);
     bin->id = ++c->last_bin;
     node->bins++;
+    leave_off(pool, node, f, bin->id);
     for (int i = 0; i < f->n; i++)
         core_request_place(c, f->requests[i], node, bin, now_us);
     node->bins_out++;

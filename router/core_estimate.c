@@ -92,11 +92,18 @@ static double bin_us(const struct core *c, enum node_role role)
     return most;
 }
 
+// When it will have waited max_wait, in both queues together: what a speculator took is no waiting.
+static int64_t overdue_us(const struct core *c, const struct request *r, int64_t now_us)
+{
+    int64_t left_us = c->options.max_wait_us - r->timing.queue_us - r->timing.pack_wait_us;
+    return left_us > 0 ? now_us + left_us : now_us;
+}
+
 // When it should be handed out at the latest, if it takes `own_us` from then on.
 static int64_t latest_us(const struct core *c, enum node_role role, const struct request *r, double own_us,
                          int64_t now_us)
 {
-    int64_t waited_us = now_us + c->options.max_wait_us;
+    int64_t waited_us = overdue_us(c, r, now_us);
     if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return waited_us;
     int64_t left_us = r->ttft_deadline_us - now_us, due_us = now_us + left_us / 2; // not known: half is for it
     if (isfinite(own_us)) {
@@ -209,7 +216,7 @@ bool core_speculation_pays(const struct core *c, const struct request *r, int64_
 int64_t core_request_due_us(const struct core *c, const struct request *r, int64_t now_us)
 {
     bool scoring = r->state == REQUEST_SCORING;
-    if (r->ttft_deadline_us == INT64_MAX) return now_us + c->options.max_wait_us; // most have none
+    if (r->ttft_deadline_us == INT64_MAX) return overdue_us(c, r, now_us); // most have none
     enum node_role role = scoring ? NODE_SPECULATOR : NODE_WORKER;
     double us = INFINITY;
     if (core_costs_known(c, role, core_request_rows(r))) us = least_own_us(c, role, r, 0);

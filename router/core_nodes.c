@@ -116,6 +116,7 @@ static void remove_node(struct core *c, struct core_node *node, const char *reas
     log_info("node_gone node=%s role=%s requests=%d reason=\"%s\"", h->node_id, role_name(h->role), requests, reason);
     if (!node->draining) after_closing(c, h->role, now_us);
     prefix_index_destroy(node->prefixes);
+    core_node_forget_kin(node);
     free(node);
 }
 

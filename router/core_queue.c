@@ -3,6 +3,7 @@
 //
 //   queue, urgent   all of them: first come first served, but the urgent ones apart, the earliest due first
 //   levels          what may be packed, by priority; in it by tenant; of each tenant by length
+//   kin             the same, of each tenant by how it begins
 //
 // so that handing out a bin costs in proportion to the bin, not to the queue. Tenants of one priority share by tokens
 // (virtual token counter, arXiv 2401.00588): the tenant that was served least goes next, one who comes back from
@@ -158,6 +159,7 @@ static void index_add(struct request *r)
 {
     struct core_share *share = r->share;
     length_index_add(&share->waiting, r, core_request_rows(r));
+    kin_index_add(&share->pool->kin, r);
     r->indexed = true;
     share->pool->indexed++;
     if (share->place < 0) core_share_enter(share);
@@ -167,6 +169,7 @@ static void index_remove(struct request *r)
 {
     struct core_share *share = r->share;
     length_index_remove(&share->waiting, r);
+    kin_index_remove(&share->pool->kin, r);
     r->indexed = false;
     share->pool->indexed--;
     if (share->waiting.count) return;

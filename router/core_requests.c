@@ -32,12 +32,20 @@ int core_request_rows(const struct request *r)
     return r->kept ? r->usage.kept_tokens + r->usage.completion_tokens : r->n_tokens;
 }
 
-int core_request_rows_on(const struct request *r, const struct core_node *node)
+int core_request_rows_after(const struct request *r, int blocks)
 {
     int rows = core_request_rows(r), most = (rows - 1) / PREFIX_BLOCK; // the last row is always computed
-    if (!node->prefixes) return rows;
-    int known = prefix_index_match(node->prefixes, r->prefix, r->n_prefix);
-    return rows - PREFIX_BLOCK * (known < most ? known : most);
+    return rows - PREFIX_BLOCK * (blocks < most ? blocks : most);
+}
+
+int core_request_known_blocks(const struct request *r, const struct core_node *node)
+{
+    return node->prefixes ? prefix_index_match(node->prefixes, r->prefix, r->n_prefix) : 0;
+}
+
+int core_request_rows_on(const struct request *r, const struct core_node *node)
+{
+    return core_request_rows_after(r, core_request_known_blocks(r, node));
 }
 
 void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
@@ -157,7 +165,7 @@ void core_request_leave(struct core *c, struct request *r, int64_t now_us)
 
 static void enqueue(struct core *c, struct request *r)
 {
-    r->due_us = core_request_due_us(c, r, r->state_since_us);
+    r->due_us = core_request_due_us(c, r, r->charged_us);
     core_queue_add(c, r);
     core_request_retime(c, r);
 }
@@ -474,8 +482,9 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
 void core_request_due(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->usage.completion_tokens == 0 && r->ttft_deadline_us <= now_us) {
-        core_request_fail(c, r, STATUS_DEADLINE,
-                          "no token came before ttft_deadline_ms: allow more, or send less at once", now_us);
+        status_fail(STATUS_DEADLINE, "no %s came before %s: allow more, or send less at once",
+                    r->score_only ? "score" : "token", request_deadline_name(r));
+        core_request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
         return;
     }
     if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {

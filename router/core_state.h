@@ -10,6 +10,7 @@
 
 #include "router/core.h"
 #include "router/cost.h"
+#include "router/kin_index.h"
 #include "router/length_index.h"
 #include "router/prefix_index.h"
 #include "router/request_table.h"
@@ -17,6 +18,15 @@
 struct core_bin { // handed out, and a request in it has neither been scored, given its first token nor ended
     uint64_t id;
     int open;
+};
+
+// The chain of a request that a node was handed while kin of it waited: its next bins go on with them (kin_index.h).
+enum { KIN_SHARES = 16 };
+struct core_kin {
+    const struct core_share *share; // to be compared, it may be gone
+    uint64_t bin;                   // that it was in; 0: none
+    uint64_t *chain;                // [n] owned
+    int n;
 };
 
 struct core_node {
@@ -36,8 +46,9 @@ struct core_node {
     double bin_pairs;             // and the pairs that go with them
     int64_t kv_blocks;            // expected to be needed by what is on it
     uint64_t tokens_in, tokens_out, cached_tokens;
-    struct prefix_index *prefixes; // NULL: it has no prefix cache
-    struct cost_model cost;        // of its passes
+    struct prefix_index *prefixes;   // NULL: it has no prefix cache
+    struct core_kin kin[KIN_SHARES]; // where its bins left off
+    struct cost_model cost;          // of its passes
     struct core_node *next;
 };
 
@@ -78,7 +89,8 @@ struct core_pool {
     double computed;     // share of such rows that lately had to be computed: prefix caches spared the rest
     bool timed;          // in this round of handing out the costs of all nodes are known: what is least is time
     struct core_level levels[PRIORITY_LEVELS];
-    int indexed;                // requests in the levels
+    struct kin_index kin;       // of what is in the levels
+    int indexed;                // requests in them
     struct core_share **shares; // hashed by tenant
     size_t buckets;
     int n_shares;
@@ -134,8 +146,10 @@ void core_request_due(struct core *c, struct request *r, int64_t now_us); // its
 void core_request_retime(struct core *c, struct request *r);              // its timer may have changed
 
 void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept); // what its next pass reads
-int core_request_rows(const struct request *r);                                  // rows its next pass takes, by state
+int core_request_rows(const struct request *r);                   // rows its next pass takes, by state
+int core_request_rows_after(const struct request *r, int blocks); // less so many blocks of prefix that are there
 int core_request_rows_on(const struct request *r, const struct core_node *node); // less what its prefix cache may spare
+int core_request_known_blocks(const struct request *r, const struct core_node *node); // that it is likely to hold
 int core_request_blocks(const struct request *r,
                         const struct core_node *node); // KV blocks it is expected to need there
 
@@ -191,3 +205,4 @@ int64_t core_node_enough_rows(const struct core *c, const struct core_node *node
 // --- core_bins.c
 
 void core_hand_out(struct core *c, int64_t now_us);
+void core_node_forget_kin(struct core_node *node); // where its bins left off

@@ -412,7 +412,7 @@ static enum status read_request(const struct front *front, const wire_request *m
     if (status != STATUS_OK) return status;
     r->priority = m->priority;
     r->tenant = *m->tenant ? mem_string(m->tenant) : NULL;
-    r->ttft_deadline_us = m->ttft_deadline_ms ? r->arrived_us + 1000 * (int64_t)m->ttft_deadline_ms : INT64_MAX;
+    if (m->ttft_deadline_ms) r->ttft_deadline_us = r->arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
     a->return_kept = m->prefill && m->prefill->return_kept;
     a->min_tokens = r->sampling.min_tokens;
     return STATUS_OK;
@@ -435,10 +435,15 @@ static void drop_answer(struct answer *a)
     free(a);
 }
 
-// Hands a checked request to the core's thread, which owns it from here on.
+// Hands a checked request to the core's thread, which owns it from here on. The call's deadline bounds the whole
+// answer, and so its first token.
 static void post_answer(struct answer *a)
 {
-    request_set_state(a->request, REQUEST_TOKENISED, clock_now_us());
+    struct request *r = a->request;
+    int64_t call_us = rpc_call_deadline_us(a->exchange->call);
+    r->deadline_of_call = call_us < r->ttft_deadline_us;
+    if (r->deadline_of_call) r->ttft_deadline_us = call_us;
+    request_set_state(r, REQUEST_TOKENISED, clock_now_us());
     loop_post(a->exchange->front->loop, submit, a);
 }
 
@@ -525,7 +530,6 @@ static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
     r->sampling.max_tokens = 1;
     r->id = new_request_id();
     r->score_only = r->want_importance = a->score = true;
-    r->ttft_deadline_us = INT64_MAX;
     post_answer(a);
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting requests in the order of their length, to find the longest one that fits into the room a bin has left: a
-// treap whose links live in the requests, O(log n), nothing can fail. A request is in one index at most. Does not own
-// the requests. One thread.
+// Waiting requests in the order of their length, to find the longest one that fits into the room a bin has left. See
+// request_tree.h.
 #pragma once
 
 #include "router/request.h"

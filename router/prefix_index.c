@@ -46,6 +46,22 @@ int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int
     return n;
 }
 
+// A block's number stands for all before it, too: a search by halves finds where two chains part.
+int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b)
+{
+    int same = 0, beyond = (n_a < n_b ? n_a : n_b) + 1;
+    if (beyond == 1 || a[0] != b[0]) return 0; // most
+    while (beyond - same > 1) {
+        int middle = same + (beyond - same) / 2;
+        if (a[middle - 1] == b[middle - 1]) {
+            same = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    return same;
+}
+
 struct prefix_index *prefix_index_create(int blocks)
 {
     struct prefix_index *index = mem_alloc(sizeof *index);

@@ -23,6 +23,9 @@ enum {
 // caller's, NULL for less than a block; returns its length.
 int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int n_kept, uint64_t **chain_p);
 
+// Blocks that two chains have in common, from the first.
+int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b);
+
 struct prefix_index;
 
 struct prefix_index *prefix_index_create(int blocks);  // room for so many, at most PREFIX_BLOCKS_MAX

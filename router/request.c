@@ -70,6 +70,11 @@ void request_free(struct request *r)
     free(r);
 }
 
+const char *request_deadline_name(const struct request *r)
+{
+    return r->deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";
+}
+
 #define TO(state)  (1u << REQUEST_##state)
 #define TO_BAD_END (TO(FAILED) | TO(CANCELLED))
 

@@ -31,7 +31,7 @@ enum request_state {
 };
 const char *request_state_name(enum request_state state);
 
-// Why a request was not speculated; the label of prefill_skipped_total{reason}.
+// Why a request was not speculated; each is counted (core_totals.skipped, Totals.prefill_skipped of GetClusterInfo).
 enum skip_reason {
     SKIP_NONE,     // it was
     SKIP_OFF,      // the client said so
@@ -79,6 +79,9 @@ struct request_sink {
     void *user;
 };
 
+// The trees that a waiting request is in: length_index.h, kin_index.h.
+enum request_order { BY_LENGTH, BY_PREFIX, REQUEST_ORDERS };
+
 struct request {
     uint64_t number;          // unique in this process, given by request_create(); names it on the cluster protocol
     char *id;                 // the client's, or made by the service; owned
@@ -96,7 +99,8 @@ struct request {
     int32_t priority;
     char *tenant; // owned, may be NULL
     int64_t arrived_us;
-    int64_t ttft_deadline_us; // on clock_now_us(); INT64_MAX: none
+    int64_t ttft_deadline_us; // no use for a first token after it; on clock_now_us(), INT64_MAX: none
+    bool deadline_of_call;    // it is that of the whole call, which is earlier than the request's own
     struct request_sink sink;
 
     // The core's.
@@ -129,14 +133,15 @@ struct request {
     struct request_list *list;
     struct request *prev, *next;
     struct request *number_next, *id_next;
-    struct request *shorter, *longer; // and in length_index.h
-    int index_rows;
+    struct request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS]; // and in request_tree.h
+    int index_rows;                                                 // key of length_index.h
     int64_t timer_us;
     int timer_index; // -1: no timer
 };
 
 struct request *request_create(void); // any thread
 void request_free(struct request *r);
+const char *request_deadline_name(const struct request *r); // as it stands in sentences for the client
 
 bool request_may_follow(enum request_state from, enum request_state to);
 // The only writer of `state`: asserts that the step is legal and stamps the time.

@@ -168,6 +168,15 @@ START_TEST(who_is_speculated)
     fixture_attach(&f, &hello);
     struct client *fits = speculate(4096 - 7, 1), *too_long = speculate(4096 - 6, 1);
     ck_assert(fits->r->state == REQUEST_SCORING && too_long->r->skip == SKIP_TOO_LONG);
+    // Each reason is counted once it is certain, SKIP_NONE with the speculator's answer.
+    fake_node_score(&f, s, enough, 0, 9);
+    const uint64_t counts[SKIP_COUNT] = {[SKIP_NONE] = 1,  [SKIP_OFF] = 1,     [SKIP_KEEP_ALL] = 1,
+                                         [SKIP_SHORT] = 1, [SKIP_NO_NODE] = 1, [SKIP_TOO_LONG] = 1};
+    status = fixture_status(&f);
+    for (int reason = 0; reason < SKIP_COUNT; reason++)
+        ck_assert_msg(status.totals.skipped[reason] == counts[reason], "%s", skip_reason_name(reason));
+    ck_assert_uint_eq(status.totals.degraded, 2);
+    core_status_fini(&status);
 }
 END_TEST
 
@@ -200,6 +209,7 @@ START_TEST(any_fault_of_a_speculator_keeps_everything)
     ck_assert(late->r->skip == SKIP_TIMEOUT && fake_node_has(w, late) && s->cancels == 1 && !fake_node_has(s, late));
     struct core_status status = fixture_status(&f);
     ck_assert(status.totals.degraded == 8 && status.totals.skipped[SKIP_LOST] == 7);
+    ck_assert_uint_eq(status.totals.skipped[SKIP_TIMEOUT], 1);
     core_status_fini(&status);
 }
 END_TEST
@@ -556,6 +566,16 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
     const struct class_status *low = &status.classes[QUEUE_LOW];
     ck_assert(low->waiting == 6 && low->waiting_tokens == 60 && low->max_requests == 6 && low->max_tokens == 600);
     ck_assert(status.waiting == 10 && status.classes[QUEUE_HIGH].max_requests == 10);
+    core_status_fini(&status);
+    f.options.queue_reserve_percent = 49; // the most that is allowed: class low has room left
+    options = f.options;
+    fixture_stop(&f);
+    fixture_init(&f);
+    f.options = options;
+    fixture_start(&f);
+    status = fixture_status(&f);
+    low = &status.classes[QUEUE_LOW];
+    ck_assert(low->max_requests == 1 && low->max_tokens == 20);
     core_status_fini(&status);
 }
 END_TEST

@@ -123,17 +123,32 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 }
 END_TEST
 
+static struct client *put_with_head(int head, int text, int n_tokens, const char *tenant)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    for (int i = 0; i < n_tokens; i++)
+        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
+    fixture_submit(&f, client);
+    return client;
+}
+
+// With a prefix cache, too, while no two prompts begin alike.
 START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 {
-    struct fake_node *w = worker("w", 512);
-    struct client *running[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.prefix_cache = _i;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *running[2] = {put_with_head(0, 0, 512, NULL), put_with_head(0, 0, 512, NULL)};
+    fixture_advance(&f, 0);
     int32_t length[60], bin_of[60];
     struct client *queue[60];
     uint32_t random = 12345;
     for (int i = 0; i < 60; i++) {
         random = random * 1664525u + 1013904223u;
         length[i] = 20 + (int32_t)((random >> 16) % 400);
-        queue[i] = put(length[i], 0);
+        queue[i] = put_with_head(0, 0, length[i], NULL);
     }
     for (int left = 60; left;) {
         pack_items(length, left, 512, PACK_FIRST_FIT, bin_of);
@@ -366,6 +381,75 @@ START_TEST(no_stream_starves_who_is_not_important)
         fixture_advance(&f, 50000);
     }
     ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream did keep them out until then
+}
+END_TEST
+
+// Everything of the speculator's oldest bin is kept.
+static void score_oldest_bin(struct fake_node *s)
+{
+    struct client *in[64];
+    if (!s->n_requests) return;
+    const struct core_bin *bin = fixture_find(&f, s->requests[0])->r->bin;
+    int n = 0;
+    for (int i = 0; i < s->n_requests; i++) {
+        struct client *client = fixture_find(&f, s->requests[i]);
+        if (client->r->bin == bin) in[n++] = client;
+    }
+    for (int i = 0; i < n; i++)
+        fake_node_score(&f, s, in[i], 0, in[i]->r->n_tokens - 1);
+}
+
+static struct client *put_speculated(const char *tenant, int n_tokens, int priority, int64_t deadline_us,
+                                     enum prefill_mode mode, bool score_only)
+{
+    struct client *client = fixture_request(&f, n_tokens, 4);
+    struct request *r = client->r;
+    r->tenant = mem_string(tenant);
+    r->priority = priority;
+    r->prefill.mode = mode;
+    r->score_only = score_only;
+    if (deadline_us) r->ttft_deadline_us = f.now_us + deadline_us;
+    fixture_submit(&f, client);
+    return client;
+}
+
+// One stream of important requests fills every bin of the speculator, another every bin of the group, and a third, of
+// another tenant, has to be in time: who waits for the speculator and then for the group waits max_wait in all, and a
+// bin of each.
+START_TEST(no_stream_starves_who_waits_in_both_queues)
+{
+    struct fake_node *w = worker("w", 512);
+    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
+    struct fake_node *s = fixture_attach(&f, &hello);
+    struct client *low = NULL;
+    int n_low = 0, n_late = 0;
+    for (int round = 0; round < 1000; round++) {
+        if (round % 50 == 7) {
+            if (low) {
+                ck_assert(low->ends == 1 && low->usage.scored_tokens > 0);
+                int64_t waited_us = low->timing.queue_us + low->timing.pack_wait_us;
+                ck_assert_int_le(waited_us, SECOND + 2 * 50000); // a bin takes 50 ms here
+                n_late += waited_us >= SECOND;
+            }
+            low = put_speculated("low", 1 + (round * 37) % 500, -8, 0, PREFILL_ON, false);
+            n_low++;
+        }
+        if (round % 50 != 40 && round % 50 != 41) { // else there is room
+            put_speculated("high", 400, 8, 0, PREFILL_ON, true);
+            put_speculated("high", 88, 8, 0, PREFILL_ON, true);
+            put_speculated("high", 400, 8, 0, PREFILL_OFF, false);
+            put_speculated("high", 64, 8, 0, PREFILL_OFF, false);
+        }
+        put_speculated("timely", 24, -8, 1200000, PREFILL_ON, false);
+        put_speculated("timely", 24, -8, 500000, PREFILL_OFF, false);
+        score_oldest_bin(s);
+        if (w->n_requests) finish_oldest_bin(w);
+        fixture_advance(&f, 50000);
+    }
+    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the streams did keep them out until then
+    struct core_status status = fixture_status(&f);
+    ck_assert_uint_eq(status.totals.failed, 0); // everybody was in time
+    core_status_fini(&status);
 }
 END_TEST
 
@@ -634,20 +718,10 @@ static struct fake_node *caching_worker(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-static struct client *put_with_head(int head, int text, int n_tokens)
-{
-    struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    for (int i = 0; i < n_tokens; i++)
-        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)client->number % 100;
-    fixture_submit(&f, client);
-    return client;
-}
-
 START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
 {
     struct fake_node *w = caching_worker("w"), *v = caching_worker("v");
-    struct client *first = put_with_head(400, 0, 450), *other = put_with_head(400, 1, 450);
+    struct client *first = put_with_head(400, 0, 450, NULL), *other = put_with_head(400, 1, 450, NULL);
     fixture_advance(&f, 0); // one each
     struct fake_node *mine = fake_node_has(w, first) ? w : v, *others = mine == w ? v : w;
     ck_assert(fake_node_has(mine, first) && fake_node_has(others, other));
@@ -656,14 +730,14 @@ START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
     // Ten of 450 rows, of which 400 are known at one node: fifty each, one bin of 512 holds them all, and it is there.
     struct client *ten[10];
     for (int i = 0; i < 10; i++)
-        ten[i] = put_with_head(400, 1, 450);
+        ten[i] = put_with_head(400, 1, 450, NULL);
     fixture_advance(&f, 0);
     for (int i = 0; i < 10; i++)
         ck_assert(fake_node_has(others, ten[i]));
     ck_assert_int_eq(others->last_bin_items, 10);
     ck_assert_int_eq(others->node->bin_tokens, 10 * 50);
     // With so much to compute there, another one is sooner done with it elsewhere, though it begins anew.
-    struct client *eleventh = put_with_head(400, 1, 440);
+    struct client *eleventh = put_with_head(400, 1, 440, NULL);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(mine, eleventh));
     ck_assert_int_eq(mine->node->bin_tokens, 440);
@@ -673,10 +747,116 @@ START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
     // A node that comes back knows nothing.
     fixture_detach(&f, others);
     others = caching_worker("again");
-    struct client *last = put_with_head(400, 1, 450);
+    struct client *last = put_with_head(400, 1, 450, NULL);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(mine, last)); // the eleventh was there
     finish(mine, last);
+}
+END_TEST
+
+// What a group would compute whose cache holds so many heads, the one used longest ago given away first.
+struct head_cache {
+    int heads[3], n; // the latest last
+    int64_t rows;
+};
+
+static void compute(struct head_cache *cache, int head, int head_rows, int tail_rows)
+{
+    int at = 0, most = (int)(sizeof cache->heads / sizeof *cache->heads);
+    while (at < cache->n && cache->heads[at] != head)
+        at++;
+    cache->rows += tail_rows + (at == cache->n ? head_rows : 0);
+    if (at == most) at = 0; // nobody's any more: the oldest makes room
+    if (at < cache->n) memmove(&cache->heads[at], &cache->heads[at + 1], (size_t)(--cache->n - at) * sizeof(int));
+    cache->heads[cache->n++] = head;
+}
+
+// Prompts of eight heads come by turns to a group whose cache holds three: each head is computed once, whether its
+// prompts are urgent or not, of one tenant or of two that have four heads each.
+START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
+{
+    enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };
+    bool urgent = _i & 1, tenants = _i & 2;
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.prefix_cache = true;
+    hello.kv_blocks = 3 * (HEAD / 16) + 25;
+    struct fake_node *w = fixture_attach(&f, &hello);
+    struct client *all[N], *on[2] = {put_with_head(0, 0, 512, NULL), put_with_head(0, 0, 512, NULL)};
+    fixture_advance(&f, 0);
+    int tail[N];
+    int64_t tails = 0;
+    bool seen[N] = {false};
+    for (int i = 0; i < N; i++) {
+        tail[i] = 5 + i * 7 % 40;
+        tails += tail[i];
+        all[i] = put_with_head(HEAD, i % HEADS, HEAD + tail[i], tenants && i % 2 ? "odd" : "even");
+    }
+    if (urgent) fixture_advance(&f, SECOND);
+    ck_assert(all[0]->r->urgent == urgent && !all[0]->r->node);
+    struct head_cache cache = {.n = 0};
+    finish(w, on[0]);
+    finish(w, on[1]);
+    for (int left = N; left; left--) {
+        for (int i = 0; i < w->n_requests; i++) {
+            for (int k = 0; k < N; k++) {
+                if (all[k]->number != w->requests[i] || seen[k]) continue;
+                compute(&cache, k % HEADS, HEAD, tail[k]);
+                seen[k] = true;
+            }
+        }
+        ck_assert_int_gt(w->n_requests, 0);
+        finish(w, fixture_find(&f, w->requests[0]));
+    }
+    ck_assert_msg(cache.rows == HEADS * HEAD + tails, "%lld rows, %lld for %d heads and all tails",
+                  (long long)cache.rows, (long long)(HEADS * HEAD + tails), HEADS);
+}
+END_TEST
+
+// With room for all: bins are full of what a head is followed by, and the next bin goes on with it.
+START_TEST(a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next)
+{
+    struct fake_node *w = caching_worker("w");
+    enum { EACH = 24 };
+    struct client *of[2][EACH];
+    for (int i = 0; i < EACH; i++) {
+        for (int head = 0; head < 2; head++)
+            of[head][i] = put_with_head(400, head, 416 + i % 3, NULL);
+    }
+    fixture_advance(&f, 0);
+    // The head and six tails of 16 to 18 rows, then tails alone; there is no room for the other head.
+    int first = of[0][0]->r->node ? 0 : 1;
+    ck_assert(w->bins == 2 && w->n_requests == EACH);
+    for (int i = 0; i < EACH; i++)
+        ck_assert(fake_node_has(w, of[first][i]));
+    ck_assert_int_eq(w->node->bin_tokens, 400 + EACH * 17);
+}
+END_TEST
+
+// Kin come without end and more than the group can take: they go before a request of their tenant that shares nothing
+// with them, but only those that came within max_wait of it, and before nobody of another tenant.
+START_TEST(kin_do_not_starve_others)
+{
+    enum { BIN_US = 50000, STREAM = 12, CROWD = 200 };
+    struct fake_node *w = caching_worker("w");
+    for (int i = 0; i < 2 * STREAM; i++) // two bins, and some
+        put_with_head(400, 0, 450, "kin");
+    fixture_advance(&f, 0);
+    struct client *other = put_with_head(400, 1, 410, "kin"), *stranger = put_for("stranger", 410, -1);
+    for (int i = 0; i < CROWD; i++)
+        put_with_head(400, 0, 450, "kin");
+    int64_t from_us = f.now_us, other_us = 0, stranger_us = 0;
+    while (!other_us || !stranger_us) {
+        // Those that may go before it take half of a bin, five of them at least.
+        ck_assert_int_le(f.now_us - from_us, SECOND + ((CROWD + SECOND / BIN_US * STREAM) / 5 + 2) * BIN_US);
+        for (int i = 0; i < STREAM; i++)
+            put_with_head(400, 0, 450, "kin");
+        finish_oldest_bin(w);
+        fixture_advance(&f, BIN_US);
+        if (!other_us && (other->ends || other->r->node)) other_us = f.now_us - from_us;
+        if (!stranger_us && (stranger->ends || stranger->r->node)) stranger_us = f.now_us - from_us;
+    }
+    ck_assert_int_le(stranger_us, SECOND + 2 * BIN_US);
+    ck_assert_int_gt(other_us, SECOND + 2 * BIN_US);
 }
 END_TEST
 
@@ -711,11 +891,14 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
     tcase_add_test(tcase, a_known_prefix_does_not_count_and_draws_to_its_node);
+    tcase_add_loop_test(tcase, prompts_that_share_a_head_are_used_up_one_head_after_the_other, 0, 4);
+    tcase_add_test(tcase, a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next);
+    tcase_add_test(tcase, kin_do_not_starve_others);
     tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
     tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
-    tcase_add_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing);
+    tcase_add_loop_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing, 0, 2);
     tcase_add_test(tcase, sequences_are_shared_among_bins_so_that_all_of_them_are_full);
     tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
     tcase_add_test(tcase, priority_goes_before_fill);
@@ -724,6 +907,7 @@ int main(void)
     tcase_add_test(tcase, no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin);
     tcase_add_test(tcase, overdue_requests_beyond_a_bin_leave_half_of_it_to_priority);
     tcase_add_test(tcase, no_stream_starves_who_is_not_important);
+    tcase_add_test(tcase, no_stream_starves_who_waits_in_both_queues);
     tcase_add_test(tcase, tenants_of_one_priority_share_by_tokens);
     tcase_add_test(tcase, a_tenant_that_was_away_has_no_credit);
     tcase_add_test(tcase, a_group_is_not_given_more_than_its_kv_blocks_and_sequences);

@@ -206,6 +206,12 @@ START_TEST(what_would_be_too_late_is_refused_early)
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
     struct client *late = submit(100, PREFILL_OFF, 10500); // 11 ms
     ck_refused(late, "about 11 ms (0 ms for what is ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
+    struct client *called = fixture_request(&f, 100, 4);
+    called->r->prefill.mode = PREFILL_OFF;
+    called->r->ttft_deadline_us = f.now_us + 10500;
+    called->r->deadline_of_call = true;
+    fixture_submit(&f, called);
+    ck_refused(called, "11 ms for this prompt), and the call's deadline leaves 10");
     struct client *in_time = submit(100, PREFILL_OFF, 11500);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
@@ -301,7 +307,7 @@ START_TEST(who_cannot_meet_its_deadline_any_more_goes_before_nobody)
     fake_node_score(&f, s, late, 0, 399); // 41 ms more
     fake_node_score(&f, s, in_time, 0, 399);
     ck_assert(late->r->state == REQUEST_READY && !late->r->urgent && in_time->r->urgent);
-    ck_assert_int_eq(late->r->due_us, f.now_us + SECOND);
+    ck_assert_int_eq(late->r->due_us, f.now_us + SECOND - late->r->timing.queue_us); // as if it had none
 }
 END_TEST
 

@@ -71,11 +71,22 @@ static void check_index(const struct core_share *share, const struct request *r,
 {
     if (!r) return;
     ck_cheap(r->indexed && r->share == share && r->index_rows == core_request_rows(r));
-    if (r->shorter) ck_cheap(r->shorter->index_rows <= r->index_rows);
-    if (r->longer) ck_cheap(r->longer->index_rows >= r->index_rows);
+    const struct request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
+    if (shorter) ck_cheap(shorter->index_rows <= r->index_rows);
+    if (longer) ck_cheap(longer->index_rows >= r->index_rows);
     ++*count_p;
-    check_index(share, r->shorter, count_p);
-    check_index(share, r->longer, count_p);
+    check_index(share, shorter, count_p);
+    check_index(share, longer, count_p);
+}
+
+// Among its kin a request is the nearest to itself.
+static void check_kin(const struct core_pool *pool, const struct request *r)
+{
+    struct kin_walk walk;
+    if (!r->indexed || !r->n_prefix) return;
+    kin_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
+    for (const struct request *kin; (kin = kin_walk_next(&walk)) != r;)
+        ck_cheap(kin && walk.blocks == r->n_prefix && kin->share == r->share && kin->indexed);
 }
 
 // Shares, their lengths and their heaps.
@@ -138,6 +149,7 @@ static void check_pool(const struct core_pool *pool, int *count_p)
             if (r->urgent) urgent_tokens += core_request_rows(r);
             if (r->urgent && r->prev) ck_cheap(r->prev->due_us <= r->due_us);
             unindexed += !r->indexed;
+            check_kin(pool, r);
         }
     }
     ck_cheap(tokens == pool->tokens);
@@ -205,6 +217,9 @@ static void submit(void)
     last_number = r->number;
     clients[r->number - first_number] = client;
     expected_max[r->number - first_number] = max_tokens;
+    int head = random_below(4), head_tokens = random_below(n_tokens);
+    for (int i = 0; i < n_tokens; i++)
+        r->tokens[i] = i < head_tokens ? head : 4 + random_below(2);
     r->prefill.mode = (enum prefill_mode)random_below(3);
     if (one_in(10)) r->prefill.keep_rate = 1;
     if (one_in(4)) r->priority = random_below(25) - 12;

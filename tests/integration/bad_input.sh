@@ -31,6 +31,7 @@ expect 2 "no such file|not found|cannot" "$forepack" generate --model "$work/now
 expect 2 "model.*required" "$bin/forepack-router"
 expect 2 "required" "$bin/forepack-worker" --router 127.0.0.1:1
 expect 2 "must be.*from 0 to 65535" "$bin/forepack-router" --model "$main_model" --port 70000
+expect 2 "must be.*from 0 to 49" "$bin/forepack-router" --model "$main_model" --queue-reserve 50
 # What no node takes is refused before one is started.
 expect 2 "max-seqs.*from 1 to 10000\b" "$forepack" up --max-seqs 10001
 expect 2 "kv-blocks .*must be a whole number from 0 to 1e.?08\b" "$forepack" up --kv-blocks 100000001

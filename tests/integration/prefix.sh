@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The prefix cache: prompts that share a head are prefilled at the cost of one head, with the same answers; a
-# conversation's next turn finds the last one; nothing of it is missing when all have ended.
+# conversation's next turn finds the last one; mixed heads are used up one after the other; nothing of it is missing when
+# all have ended.
 . "$(dirname "$0")/lib.sh"
 
 jq '.vocab_size = 1536 | .max_position_embeddings = 4096' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
@@ -49,4 +50,50 @@ for way in 1-on 2-on; do
     equal "$(jq -cS '{id, token_ids}' "$work/1-off.jsonl" | sort)" "$(jq -cS '{id, token_ids}' "$work/$way.jsonl" | sort)" \
         "answers without the cache and $way"
 done
+
+# Prompts of eight heads, mixed, for a group whose KV blocks hold three heads: each is computed once and used up before
+# it is given away. They wait while the group is stopped with a request before them.
+heads=8 each=8 head=800
+jq -nc --argjson n $((heads * each)) --argjson heads $heads --argjson head $head 'range($n) as $i | {id: "row\($i)",
+    token_ids: ([range($head) | 300 + . * ($i % $heads + 3) % 701] + [range(20 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' \
+    >"$work/mixed.jsonl"
+tails=$(jq -s --argjson head $head 'map((.token_ids | length) - $head) | add' "$work/mixed.jsonl")
+
+waiting() { status_is ".queue.running == 1 and .queue.waiting == $1"; }
+# mixed ON|OFF: all of them through a group with or without a prefix cache.
+mixed() {
+    port=$(free_port)
+    server=127.0.0.1:$port
+    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --bins-ahead 1 \
+        --heartbeat-ms 60000 --max-wait-ms 3600000
+    local router=$last_pid
+    start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
+        --prefix-cache "$1" --kv-blocks $((3 * head / 16 + 20))
+    local worker=$last_pid
+    wait_until 60 "the cluster is ready" ready
+    kill -STOP "$worker"
+    start first "$bin/forepack" generate --server "$server" --prompt "Hello" --max-tokens 1 --ignore-eos --json
+    local first=$last_pid
+    wait_until 60 "the group is busy" waiting 0
+    start batch "$bin/forepack" batch --server "$server" --input "$work/mixed.jsonl" --output "$work/mixed-$1.jsonl" \
+        --max-tokens 6 --ignore-eos
+    local batch=$last_pid
+    wait_until 60 "all of them wait" waiting $((heads * each))
+    kill -CONT "$worker"
+    wait "$first" || fail "the first request ended with $?"
+    wait "$batch" || fail "the batch of mixed heads ended with $?"
+    wait_until 20 "every KV block is free" all_returned
+    kill -TERM "$worker"
+    wait "$worker" || fail "the worker ended with $?"
+    kill -TERM "$router"
+    wait "$router" || fail "the router ended with $?"
+    computed=$(sed -n 's/.*served prompt_rows=\([0-9]*\).*/\1/p' "$work/worker.log")
+    computed=$((computed - $(jq .usage.prompt_tokens "$work/first.log")))
+}
+mixed off
+equal $((heads * each * head + tails)) "$computed" "rows computed without a cache"
+mixed on
+equal $((heads * head + tails)) "$computed" "rows computed of $heads mixed heads"
+equal "$(jq -cS '{id, token_ids}' "$work/mixed-off.jsonl" | sort)" "$(jq -cS '{id, token_ids}' "$work/mixed-on.jsonl" | sort)" \
+    "answers of mixed heads with and without the cache"
 echo "prefix: all passed"
