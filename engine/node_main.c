@@ -31,7 +31,8 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_seqs = (int)options->max_seqs,
                                   .max_context = (int)options->max_context,
                                   .n_kv_blocks = (int)options->kv_blocks,
-                                  .kv_fraction = options->kv_fraction};
+                                  .kv_fraction = options->kv_fraction,
+                                  .overlap_rows = (int)options->overlap_rows};
 }
 
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model)

@@ -34,8 +34,8 @@ struct node_options {
     char *node_id; // NULL: made of role, host and pid
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
-    int64_t threads, token_budget, max_seqs, max_context, kv_blocks; // as in struct model_options
-    double kv_fraction;                                              // the same
+    int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
+    double kv_fraction;                                                            // the same
     char *prefix_cache;                                              // "on", "off"
     char *log_level;
 };
@@ -69,6 +69,9 @@ struct node_options {
      .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB; on a GPU kv-fraction"}, \
     {.name = "kv-fraction", .type = OPTION_REAL, .value = &(o).kv_fraction, .default_text = "0.9", .min = 0.01, .max = 1, \
      .help = "of a GPU's memory that this process may take: what weights and working memory leave of it is KV cache"}, \
+    {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
+     .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
+     .help = "several GPUs: of passes of twice as many or more, one half is summed over GPUs while the other computes"}, \
     {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &(o).prefix_cache, .default_text = "on",                  \
      .choices = "on|off", .help = "full KV blocks of prompts and answers serve those that begin with the same tokens"}, \
     {.name = "-Cluster"},                                                                                              \

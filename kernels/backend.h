@@ -71,6 +71,7 @@ struct backend_shape {
     int host_ranks;          // 0: as 1
     enum dtype kv_dtype;     // INT8, FP8 (neither in an f32 backend): see rope_append; any other: as activations
     bool fp8_as_stored;      // FP8 backend: a matrix without parts in FP8 is computed in bf16; else it is quantised
+    int overlap_rows;        // between ranks, passes of twice as many rows or more go in halves, see `half`; 0: none
 };
 
 // Whether K and V are bytes with scales.
@@ -152,6 +153,16 @@ struct backend_ops {
     // probes.
     float *(*probe_data)(struct backend *b);
     enum status (*probe_read)(struct backend *b, float *host); // copies them to the host; waits
+
+    // A pass of many rows between ranks in two halves: while the ranks sum up the residual of one, each goes on with
+    // the other. Both NULL in backends whose collectives hold up all steps.
+    // `halve`, right after `begin`: how many rows of the batch are the first half; 0: it goes whole.
+    int (*halve)(struct backend *b);
+    // What follows is for rows [first, first + rows) of the batch, one of the halves or all: `embed`, `rmsnorm` without
+    // row_index, `linear`, `rope_append`, `attention` and sums over ranks. They work on these rows of their tensors and
+    // come after all that was asked for these rows before; sums of other rows may be under way beside them. In each
+    // layer the first half attends before the second, which also raises the probe maxima.
+    enum status (*half)(struct backend *b, int first, int rows);
 
     // Passes of one kind (decode), kept as a whole; NULL in backends that keep none. `replay` is to be asked right
     // after `begin`: true if all steps up to the logits' product are under way already, as they were kept. Else *rows_p

@@ -20,11 +20,12 @@ static enum linear_mode residual_mode(const struct model *m)
     return m->comm->rank == 0 ? LINEAR_ADD : LINEAR_STORE;
 }
 
-static enum status join_residual(struct model *m, int rows)
+static enum status join_residual(struct model *m, int first, int rows)
 {
     if (m->comm->size == 1) return STATUS_OK;
     float *data = m->backend->ops->tensor_data(m->backend, m->residual);
-    return m->comm->ops->all_reduce_sum(m->comm, data, (size_t)rows * (size_t)m->config.hidden);
+    const size_t hidden = (size_t)m->config.hidden;
+    return m->comm->ops->all_reduce_sum(m->comm, data + (size_t)first * hidden, (size_t)rows * hidden);
 }
 
 // The first `rows` rows of every rank's tensor, one rank's below the other's, into one on rank 0.
@@ -121,30 +122,63 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
     return STATUS_OK;
 }
 
+// The steps between two sums over ranks, for the rows that are under way.
+typedef enum status part_of_pass(struct model *m, int l, int rows);
+
+static enum status embed(struct model *m, int l, int rows)
+{
+    (void)l, (void)rows;
+    return m->backend->ops->embed(m->backend, m->residual, m->embedding);
+}
+
+static enum status attend(struct model *m, int l, int rows)
+{
+    struct backend *b = m->backend;
+    const struct backend_ops *ops = b->ops;
+    const struct layer *layer = &m->layers[l];
+    const float epsilon = m->config.norm_epsilon;
+    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
+    TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+    TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
+    TRY(ops->attention(b, l, m->attended, m->qkv));
+    return ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
+}
+
+static enum status feed_forward(struct model *m, int l, int rows)
+{
+    struct backend *b = m->backend;
+    const struct backend_ops *ops = b->ops;
+    const struct layer *layer = &m->layers[l];
+    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL, rows));
+    TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
+    return ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows);
+}
+
+// Of all rows, or of those before row `cut` and then of the others: so one half goes on while the other is summed up.
+static enum status run_part(struct model *m, part_of_pass *part, int l, int rows, int cut)
+{
+    for (int first = 0, end = cut ? cut : rows; first < rows; first = end, end = rows) {
+        if (cut) TRY(m->backend->ops->half(m->backend, first, end - first));
+        TRY(part(m, l, end - first));
+        TRY(join_residual(m, first, end - first));
+    }
+    return STATUS_OK;
+}
+
 // From the embedding to the logits.
 static enum status steps(struct model *m, const struct ragged_batch *batch, int rows, int logit_rows)
 {
     struct backend *b = m->backend;
     const struct backend_ops *ops = b->ops;
-    const float epsilon = m->config.norm_epsilon;
-    TRY(ops->embed(b, m->residual, m->embedding));
-    TRY(join_residual(m, rows));
+    const int cut = ops->halve ? ops->halve(b) : 0;
+    TRY(run_part(m, embed, 0, rows, cut));
     for (int l = 0; l < m->config.n_layers; l++) {
-        const struct layer *layer = &m->layers[l];
-        TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
-        TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
-        TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
-        TRY(ops->attention(b, l, m->attended, m->qkv));
-        TRY(ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows));
-        TRY(join_residual(m, rows));
-
-        TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, epsilon, NULL, rows));
-        TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
-        TRY(ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows));
-        TRY(join_residual(m, rows));
+        TRY(run_part(m, attend, l, rows, cut));
+        TRY(run_part(m, feed_forward, l, rows, cut));
     }
+    if (cut) TRY(ops->half(b, 0, rows)); // both again
     if (!logit_rows) return STATUS_OK;
-    TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, epsilon, batch->logit_row, logit_rows));
+    TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, m->config.norm_epsilon, batch->logit_row, logit_rows));
     return ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
 }
 
@@ -307,6 +341,7 @@ static enum status plan(const struct model_options *o, struct model *m)
                                       .n_kv_blocks = (int)blocks,
                                       .host_rank = o->host_rank,
                                       .host_ranks = o->host_ranks,
+                                      .overlap_rows = o->overlap_rows ? o->overlap_rows : MODEL_OVERLAP_ROWS,
                                       .kv_dtype = m->kv_dtype};
     return STATUS_OK;
 }

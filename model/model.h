@@ -40,9 +40,12 @@ struct model_options {
                         // full context per sequence, at most 1 GiB
     double kv_fraction; // of a GPU's memory that all of this process may take, the KV cache with what the rest leaves of
                         // it; 0: MODEL_KV_FRACTION
+    int overlap_rows;   // between GPUs, passes of twice as many rows or more go in halves, one summed over ranks while
+                        // the other computes; 0: MODEL_OVERLAP_ROWS
     int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
 };
-#define MODEL_KV_FRACTION 0.9
+#define MODEL_KV_FRACTION  0.9
+#define MODEL_OVERLAP_ROWS 1024 // products of fewer rows leave much of a GPU idle
 enum { MODEL_ROWS_MAX = 1000000, MODEL_SEQS_MAX = 10000, MODEL_KV_BLOCKS_MAX = 100000000 }; // that a node may be given
 
 // Opens one rank's model, alone. On failure status_message() names the file and what is wrong with it.

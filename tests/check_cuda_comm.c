@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model over several emulated GPUs, joined by NCCL: it computes what one GPU computes, also in decode passes that are
-// kept, sizes its KV cache by the rank that has least room, a rank that fails is told of by all, and one that hangs is
-// named. Ranks are threads; the GPUs that this needs several of are there in emulation alone.
+// kept, and the same bits in halves whose sums run beside each other's steps as whole; it sizes its KV cache by the
+// rank that has least room, a rank that fails is told of by all, and one that hangs is named. Ranks are threads; the
+// GPUs that this needs several of are there in emulation alone.
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -90,6 +91,72 @@ START_TEST(several_gpus_compute_what_one_does)
 }
 END_TEST
 
+enum { HALVES_SLOTS = 4, HALVES_FLOATS = 8 * VOCAB + 512 };
+
+static void keep(float *kept, int *n, const float *from, int count)
+{
+    ck_assert_int_le(*n + count, HALVES_FLOATS);
+    memcpy(kept + *n, from, (size_t)count * sizeof *kept);
+    *n += count;
+}
+
+// Two passes of 119 and 101 rows: halves of 64 rows and the rest, cut within a prompt and within its continuation, with
+// lone rows in either half, and probes that look at both. Returns how many floats came of them.
+static int run_in_halves(const struct model_options *options, int size, float kept[HALVES_FLOATS], int *launches_p)
+{
+    static const int lengths[2][HALVES_SLOTS] = {{50, 1, 60, 8}, {1, 70, 1, 29}};
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    int cached[HALVES_SLOTS] = {0}, n = 0;
+    ranks_open(&ranks, options, size);
+    int before = emulator_launches();
+    for (int pass = 0; pass < 2; pass++) {
+        forward_start(f, HALVES_SLOTS);
+        for (int slot = 0; slot < HALVES_SLOTS; slot++) {
+            int32_t tokens[128];
+            for (int i = 0; i < lengths[pass][slot]; i++)
+                tokens[i] = (i * 31 + 7 + 50 * slot + 100 * pass) % VOCAB;
+            forward_add(f, slot, cached[slot], tokens, NULL, lengths[pass][slot], LOGITS_LAST);
+            cached[slot] += lengths[pass][slot];
+            if (slot % 2 == 0) forward_probe(f, cached[slot] - pass, 3);
+        }
+        struct forward_result result = ranks_forward(&ranks, &f->batch);
+        keep(kept, &n, result.logits, HALVES_SLOTS * VOCAB);
+        keep(kept, &n, result.probes, (int)ragged_probe_size(&f->batch));
+    }
+    *launches_p = emulator_launches() - before;
+    ranks_close(&ranks);
+    free(f);
+    return n;
+}
+
+// All that is emulated computes a row the same whatever its company, and streams of other ranks and beside go first: a
+// step or a sum that does not wait for what it reads finds something else.
+START_TEST(halves_compute_what_the_whole_does)
+{
+    static const char *const dtypes[][2] = {{"bf16", "bf16"}, {"fp8", "fp8"}};
+    static float whole[HALVES_FLOATS], halves[HALVES_FLOATS];
+    char *dir = model_dir();
+    for (int d = 0; d < 2; d++) {
+        struct model_options options = options_for(dir);
+        options.dtype = dtypes[d][0];
+        options.kv_dtype = dtypes[d][1];
+        options.max_rows = 128;
+        options.overlap_rows = 1000;
+        int launches, in_halves;
+        int n = run_in_halves(&options, _i, whole, &launches);
+        options.overlap_rows = 50;
+        ck_assert_int_eq(run_in_halves(&options, _i, halves, &in_halves), n);
+        ck_assert_int_gt(in_halves, launches);
+        for (int i = 0; i < n; i++)
+            ck_assert_msg(memcmp(&whole[i], &halves[i], sizeof whole[i]) == 0,
+                          "%s, number %d of %d: %g whole, %g in halves", options.dtype, i, n, (double)whole[i],
+                          (double)halves[i]);
+    }
+    tiny_model_remove(dir);
+}
+END_TEST
+
 START_TEST(the_cache_gets_what_is_left_everywhere)
 {
     char *dir = model_dir();
@@ -115,10 +182,14 @@ START_TEST(the_cache_gets_what_is_left_everywhere)
 }
 END_TEST
 
+// In a decode pass, or in one of halves.
 START_TEST(a_rank_that_fails_is_told_of_by_all)
 {
+    static const int32_t tokens[100];
     char *dir = model_dir();
     struct model_options options = options_for(dir);
+    options.max_rows = 128;
+    options.overlap_rows = 50;
     struct ranks ranks;
     struct forward *f = calloc(1, sizeof *f);
     static float logits[2 * VOCAB];
@@ -127,7 +198,7 @@ START_TEST(a_rank_that_fails_is_told_of_by_all)
     emulator_fail_rank(1);
     struct forward_result result;
     forward_start(f, 2);
-    forward_add(f, 0, PROMPT, (int32_t[]){1}, NULL, 1, LOGITS_LAST);
+    forward_add(f, 0, PROMPT, tokens, NULL, _i ? 100 : 1, LOGITS_LAST);
     ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE);
     ck_assert_msg(strstr(status_message(), "NCCL: ") != NULL, "%s", status_message());
     ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE); // and stays so
@@ -234,9 +305,11 @@ int main(void)
     TCase *tc = tcase_create("comm");
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 2, 3);
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
+    tcase_add_loop_test(tc, halves_compute_what_the_whole_does, 2, 3);
+    tcase_add_loop_test(tc, halves_compute_what_the_whole_does, 4, 5);
     tcase_add_test(tc, the_cache_gets_what_is_left_everywhere);
     tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
-    tcase_add_test(tc, a_rank_that_fails_is_told_of_by_all);
+    tcase_add_loop_test(tc, a_rank_that_fails_is_told_of_by_all, 0, 2);
     tcase_add_test(tc, a_rank_that_hangs_is_named);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

@@ -331,7 +331,7 @@ END_TEST
 START_TEST(streams_wait_for_events)
 {
     cudaStream_t other;
-    cudaEvent_t event;
+    cudaEvent_t event, doubled;
     OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     OK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     float *x = device_array<float>(2), got;
@@ -339,14 +339,20 @@ START_TEST(streams_wait_for_events)
     OK(cudaStreamSynchronize(stream));
     static const float one = 1;
     to_device(x + 1, &one, 1);
+    OK(cudaEventCreateWithFlags(&doubled, cudaEventDisableTiming));
     OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
     OK(cudaEventRecord(event, stream));
     OK(cudaStreamWaitEvent(other, event, 0));
-    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles what the first stream made
-    OK(cudaStreamSynchronize(other));
+    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles what the first stream made, before that adds to it
+    OK(cudaEventRecord(doubled, other));
+    OK(cudaStreamWaitEvent(stream, doubled, 0));
+    OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
+    OK(cudaEventRecord(event, stream)); // nobody waits for this one
+    OK(cudaStreamSynchronize(stream));
     to_host(&got, x, 1);
-    ck_assert(got == 2);
+    ck_assert(got == 3);
     OK(cudaEventDestroy(event));
+    OK(cudaEventDestroy(doubled));
     OK(cudaStreamDestroy(other));
     OK(cudaFree(x));
 }

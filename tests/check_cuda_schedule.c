@@ -66,11 +66,11 @@ static void check_ints(const void *host, const char *device, const int32_t *at, 
 }
 
 static void check_tiles(const struct made *m, const struct schedule_options *options, const struct attend_tile *tiles,
-                        int n)
+                        const struct device_batch *d)
 {
     const struct ragged_batch *batch = &m->batch;
     int group = options->group, *seen = mem_alloc_array((size_t)MAX_ROWS * (size_t)group, sizeof *seen), before = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < d->n_tiles; i++) {
         const struct attend_tile *t = &tiles[i];
         ck_assert_int_ge(t->pairs, 1);
         ck_assert_int_le(t->pairs, ATTEND_PAIRS);
@@ -82,7 +82,10 @@ static void check_tiles(const struct made *m, const struct schedule_options *opt
         int first = batch->kv_len[t->seq] + t->pair / group, window = options->window;
         int end = batch->kv_len[t->seq] + (t->pair + t->pairs - 1) / group + 1;
         int entries = end - (window && first >= window ? first - window + 1 : 0);
-        if (i) ck_assert_int_ge(before, entries);
+        int first_row = batch->row_start[t->seq] + t->pair / group;
+        int last_row = batch->row_start[t->seq] + (t->pair + t->pairs - 1) / group;
+        ck_assert(i < d->cut_tiles ? last_row < options->cut : first_row >= options->cut);
+        if (i && i != d->cut_tiles) ck_assert_int_ge(before, entries);
         before = entries;
     }
     int wrong = 0;
@@ -107,6 +110,23 @@ static void check_lone(const struct made *m, const int32_t *lone, const struct d
         ck_assert_int_eq(lone[n++], m->batch.n_rows + i);
     ck_assert_int_eq(d->n_lone, n);
     ck_assert_int_eq(d->max_splits, splits);
+    for (int i = 0; i < n; i++)
+        ck_assert((lone[i] < d->cut) == (i < d->cut_lone));
+}
+
+// The halves one behind the other are the whole.
+static void check_halves(const struct device_batch *d)
+{
+    struct device_batch first = schedule_half(d, false), second = schedule_half(d, true);
+    ck_assert_int_eq(first.first_row, 0);
+    ck_assert_int_eq(second.first_row, first.n_rows);
+    ck_assert_int_eq(first.n_rows + second.n_rows, d->n_rows);
+    ck_assert(first.tiles == d->tiles && second.tiles == first.tiles + first.n_tiles);
+    ck_assert_int_eq(first.n_tiles + second.n_tiles, d->n_tiles);
+    ck_assert(first.lone_row == d->lone_row && second.lone_row == first.lone_row + first.n_lone);
+    ck_assert_int_eq(first.n_lone + second.n_lone, d->n_lone);
+    ck_assert_int_eq(first.n_probes, 0);
+    ck_assert_int_eq(second.n_probes, d->n_probes);
 }
 
 START_TEST(staging_holds_the_batch_and_its_work)
@@ -122,6 +142,7 @@ START_TEST(staging_holds_the_batch_and_its_work)
                                            .table_columns = random_below(2) ? COLUMNS : 0,
                                            .padding_rows = random_below(2) ? random_below(4) : 0,
                                            .padding_block = 7777};
+        if (!options.padding_rows) options.cut = random_below(batch->n_rows);
         int padding = options.padding_rows, n = batch->n_rows, n_seqs = batch->n_seqs;
         struct backend_shape shape = {.n_heads = 2 * options.group,
                                       .n_kv_heads = 2,
@@ -168,8 +189,10 @@ START_TEST(staging_holds_the_batch_and_its_work)
         ck_assert_int_eq(probe_first[batch->n_probes], ragged_probe_size(batch));
         for (int p = 0; p < batch->n_probes; p++)
             ck_assert_int_eq(probe_first[p + 1] - probe_first[p], batch->probe_keys[p]);
-        check_tiles(m, &options, staged(host, device, d.tiles), d.n_tiles);
+        check_tiles(m, &options, staged(host, device, d.tiles), &d);
         check_lone(m, staged(host, device, d.lone_row), &d, padding);
+        ck_assert_int_eq(d.cut, options.cut);
+        if (d.cut) check_halves(&d);
         free(host);
     }
     free(m);

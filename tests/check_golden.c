@@ -363,7 +363,8 @@ START_TEST(model_computes_the_golden_vectors)
                                     .max_rows = FORWARD_MAX_ROWS,
                                     .max_seqs = 8,
                                     .max_logit_rows = 160,
-                                    .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS};
+                                    .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS,
+                                    .overlap_rows = 16};
     // A GPU computes in bf16 and fp8, and knows no int8: such cases are not for it.
     enum status opened = ranks_try_open(&run.ranks, &options, c->size);
     if (opened == STATUS_UNSUPPORTED && strcmp(backend_name, "cuda") == 0) {

@@ -188,7 +188,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
 
     struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
                                        .padding_block = cuda->shape.n_kv_blocks};
-    graphs_begin(cuda->graphs, batch, &options);
+    if (!graphs_begin(cuda->graphs, batch, &options)) options.cut = halves_cut(cuda, batch);
     cuda->batch = *batch;
     size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->filled_up);
     cuda->as_given = cuda->filled_up;
@@ -197,6 +197,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     cuda->as_given.n_lone -= options.padding_rows;
     cuda->as_given.n_logit_rows -= options.padding_rows;
     cuda->on_device = cuda->as_given;
+    cuda->half = -1;
     error = cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
     if (error == cudaSuccess && batch->n_probes)
@@ -211,8 +212,8 @@ static enum status embed(struct backend *b, struct tensor *out, const struct wei
     struct cuda *cuda = cuda_of(b);
     const struct device_batch *batch = &cuda->on_device;
     assert(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns);
-    return cuda_status(launch_embed(cuda->stream, out->data, table->data, table->stride, table->rows, table->first_row,
-                                    batch->token, batch->n_rows, out->columns),
+    return cuda_status(launch_embed(cuda->stream, cuda_rows(cuda, out, 0), table->data, table->stride, table->rows,
+                                    table->first_row, batch->token + batch->first_row, batch->n_rows, out->columns),
                        "embed");
 }
 
@@ -232,14 +233,15 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
                            float epsilon, const int32_t *row_index, int rows)
 {
     struct cuda *cuda = cuda_of(b);
-    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
+    assert(cuda->on_device.first_row + rows <= out->max_rows && !(row_index && cuda->on_device.first_row));
+    assert(out->columns == x->columns && gain->columns == x->columns);
     assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
     const int32_t *index;
     enum status status = rows_on_device(cuda, row_index, rows, &index);
     if (status != STATUS_OK) return status;
-    return cuda_status(
-        launch_rmsnorm(cuda->stream, out->data, out->stride, x->data, gain->data, epsilon, index, rows, x->columns),
-        "rmsnorm");
+    return cuda_status(launch_rmsnorm(cuda->stream, cuda_rows(cuda, out, 0), out->stride, cuda_rows(cuda, x, 0),
+                                      gain->data, epsilon, index, rows, x->columns),
+                       "rmsnorm");
 }
 
 static const float *vector(const struct weight *w)
@@ -322,6 +324,7 @@ static void cuda_close(struct backend *b)
     struct cuda *cuda = cuda_of(b);
     cudaSetDevice(cuda->device);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    halves_close(cuda);
     graphs_close(cuda->graphs);
     products_close(cuda->products);
     upload_close(cuda);
@@ -368,6 +371,8 @@ static const struct backend_ops cuda_ops = {
     .attention = attention,
     .probe_data = probe_data,
     .probe_read = probe_read,
+    .halve = cuda_halve,
+    .half = cuda_half,
     .replay = cuda_replay,
     .pass_end = cuda_pass_end,
     .warm = cuda_warm,
@@ -401,6 +406,7 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     struct cuda *cuda = mem_alloc(sizeof *cuda);
     *cuda = (struct cuda){.base = {&cuda_ops}, .shape = *shape, .dtype = dtype};
     status = device_open(cuda);
+    if (status == STATUS_OK) status = halves_open(cuda);
     if (status == STATUS_OK) status = products_open(cuda, &cuda->products);
     if (status == STATUS_OK) status = scratch_create(cuda);
     cuda->graphs = graphs_open(shape);

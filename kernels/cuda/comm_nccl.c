@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives between GPUs over NCCL, one rank a GPU, in the backend's stream: they are ordered with its steps without
-// the host, and are captured with them where a pass is kept. NCCL's identifier goes to the ranks over the group's comm
+// the host, and are captured with them where a pass is kept. Sums of half a pass are in a stream beside (halves.c), all
+// sums in one order nevertheless, as NCCL wants it. NCCL's identifier goes to the ranks over the group's comm
 // on host memory, which also carries what is broadcast.
 //
 // Sums are in NCCL's order, not the ranks': it depends on the size of the group and of the message and on how the GPUs
@@ -96,22 +97,26 @@ static enum status lost(void)
         if (call_status != STATUS_OK) return call_status;                                                              \
     } while (0)
 
-static enum status all_reduce(struct comm *c, float *data, size_t count, ncclRedOp_t operation, const char *what)
+static enum status all_reduce(struct comm *c, float *data, size_t count, ncclRedOp_t operation, cudaStream_t stream,
+                              const char *what)
 {
     struct nccl_comm *n = of(c);
     if (count == 0) return STATUS_OK;
-    CALL(n, what, ncclAllReduce(data, data, count, ncclFloat, operation, n->nccl, n->cuda->stream));
+    CALL(n, what, ncclAllReduce(data, data, count, ncclFloat, operation, n->nccl, stream));
     return STATUS_OK;
 }
 
 static enum status all_reduce_sum(struct comm *c, float *data, size_t count)
 {
-    return all_reduce(c, data, count, ncclSum, "all-reduce of sums");
+    cudaStream_t stream;
+    enum status status = halves_sum_begin(of(c)->cuda, &stream);
+    if (status == STATUS_OK) status = all_reduce(c, data, count, ncclSum, stream, "all-reduce of sums");
+    return status == STATUS_OK ? halves_sum_end(of(c)->cuda) : status; // the call has settled: it is in the stream
 }
 
 static enum status all_reduce_max(struct comm *c, float *data, size_t count)
 {
-    return all_reduce(c, data, count, ncclMax, "all-reduce of maxima");
+    return all_reduce(c, data, count, ncclMax, of(c)->cuda->stream, "all-reduce of maxima");
 }
 
 // By sends and receives: ncclGather is not in versions before 2.28.
@@ -140,7 +145,7 @@ static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return of(c)->host->ops->broadcast(of(c)->host, bytes, size_bytes);
 }
 
-// The wait of a pass, see cuda.h.
+// The wait of a pass, see cuda.h. The stream waits for the one beside it, so that both are in hand here.
 static enum status wait_for_stream(struct cuda *cuda)
 {
     struct nccl_comm *n = of(cuda->comm);

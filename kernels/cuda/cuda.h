@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inside of the CUDA backend: its structs, shared by the files that implement backend_ops. Host code is C; kernels and
-// their launchers are CUDA C (*.cu), declared in launch.h. Everything a pass does is put into one stream.
+// their launchers are CUDA C (*.cu), declared in launch.h. Everything a pass does is put into one stream, but for sums
+// over ranks that run beside it (halves.c).
 #pragma once
 
 #include <cublasLt.h>
@@ -47,11 +48,17 @@ struct cuda {
 
     // Of the pass under way, set by begin: one copy from pinned memory brings all of it.
     struct ragged_batch batch;     // the caller's
-    struct device_batch on_device; // what the steps work on, see launch.h: one of these two
+    struct device_batch on_device; // what the steps work on, see launch.h: one of these two, or half of the first
     struct device_batch as_given;  // the batch
     struct device_batch filled_up; // with rows added to decode passes, so that they can be kept
     void *staging_host, *staging_device;
     cudaEvent_t staged; // the last copy is done
+
+    // Of passes in halves, see halves.c.
+    cudaStream_t beside;   // where a half's residual is summed up
+    cudaEvent_t ready;     // for the sum: the half's steps before it are done
+    cudaEvent_t summed[2]; // each half's last sum is done
+    int half;              // under way: 0, 1; -1: all rows
 
     float *inv_freq; // device [D/2]
     struct kv_cache kv;
@@ -76,6 +83,13 @@ static inline struct cuda *cuda_of(struct backend *b)
 static inline int cuda_stride(int64_t columns)
 {
     return (int)((columns + 15) / 16 * 16);
+}
+
+// Where the step's rows are in a tensor, from its row `first` on: of half a pass the step has rows of its own.
+static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, int first)
+{
+    const size_t row = (size_t)(cuda->on_device.first_row + first), size = t->kind == TENSOR_F32 ? sizeof(float) : 2;
+    return (char *)t->data + row * (size_t)t->stride * size;
 }
 
 // ---- backend.c ----
@@ -110,14 +124,26 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
                         const struct weight *bias, enum linear_mode mode, int rows);
 enum status cuda_warm(struct backend *b);
 
+// ---- halves.c ----
+
+enum status halves_open(struct cuda *cuda);
+void halves_close(struct cuda *cuda);
+// Rows of the first half if the batch is to go in halves, else 0. For all ranks the same.
+int halves_cut(const struct cuda *cuda, const struct ragged_batch *batch);
+int cuda_halve(struct backend *b);
+enum status cuda_half(struct backend *b, int first, int rows);
+// Around a sum over ranks, which is to be put into this stream.
+enum status halves_sum_begin(struct cuda *cuda, cudaStream_t *stream_p);
+enum status halves_sum_end(struct cuda *cuda);
+
 // ---- graphs.c ----
 
 struct schedule_options;
 
 struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
-// Says how the batch is to be filled up if it is of a kind that is kept.
-void graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
+// Whether the batch is of a kind that is kept; then says how it is to be filled up.
+bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
 // At least as many stretches as any row that sees up to so many entries has, and the same for many such numbers.
 int graphs_splits(int entries);
 bool cuda_replay(struct backend *b, int *rows_p);

@@ -93,18 +93,19 @@ void graphs_close(struct graphs *g)
     free(g);
 }
 
-void graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options)
+bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options)
 {
     g->of_batch = g->open = NULL;
-    if (!is_decode(batch) || batch->n_rows > g->most_rows) return;
+    if (!is_decode(batch) || batch->n_rows > g->most_rows) return false;
     const int rows = row_kind(batch->n_rows), columns = column_kind(schedule_table_columns(batch));
-    if (columns >= COLUMN_KINDS) return;
+    if (columns >= COLUMN_KINDS) return false;
     const int filled_up = rows_of(rows) < g->most_rows ? rows_of(rows) : g->most_rows;
     const int width = LEAST_COLUMNS << columns;
     options->padding_rows = filled_up - batch->n_rows;
     options->table_columns = width < g->most_columns ? width : g->most_columns;
     g->of_batch = &g->kinds[rows][columns];
     g->splits = splits_of(columns);
+    return true;
 }
 
 // ---- a pass ---------------------------------------------------------------------------------------------------------

@@ -295,13 +295,14 @@ struct ending {
     enum linear_mode mode;
 };
 
-// Rows [first, first + rows) of `out` from their product in the scratch. row_scale: of these rows, if it is to be done.
+// Rows [first, first + rows) of the step from their product in the scratch. row_scale: of these rows, if it is to be
+// done.
 static enum status end(struct cuda *cuda, const struct ending *e, int first, int rows, const float *row_scale)
 {
     float *product = cuda->products->scratch;
     const int n = (int)e->w->rows, stride = cuda_stride(n);
     const bool bf16 = e->out->kind == TENSOR_ACTIVATION, swiglu = e->mode == LINEAR_SWIGLU;
-    char *out = (char *)e->out->data + (size_t)first * (size_t)e->out->stride * (bf16 ? 2 : 4);
+    void *out = cuda_rows(cuda, e->out, first);
     const float *bias = e->bias ? e->bias->data : NULL;
     cudaError_t error = cudaSuccess;
     if (swiglu && row_scale)
@@ -342,11 +343,11 @@ static enum status by_scratch(struct cuda *cuda, struct call call, const struct 
 static enum status prepare(struct cuda *cuda, const struct tensor *x, int rows, struct call *call)
 {
     struct products *p = cuda->products;
-    call->x = x->data;
+    const void *from = call->x = cuda_rows(cuda, x, 0);
     if (call->w->dtype != DTYPE_FP8) return STATUS_OK;
     call->x = p->quantised;
     call->row_scale = p->row_scale;
-    return cuda_status(launch_quantise_rows(cuda->stream, p->quantised, call->w->stride, p->row_scale, x->data, false,
+    return cuda_status(launch_quantise_rows(cuda->stream, p->quantised, call->w->stride, p->row_scale, from, false,
                                             x->stride, rows, x->stride),
                        "rows to fp8");
 }
@@ -356,7 +357,7 @@ static enum status linear(struct cuda *cuda, struct tensor *out, const struct te
 {
     const bool fp8 = w->dtype == DTYPE_FP8;
     struct call call = {.w = w,
-                        .out = out->data,
+                        .out = cuda_rows(cuda, out, 0),
                         .out_stride = out->stride,
                         .out_bf16 = out->kind == TENSOR_ACTIVATION,
                         .add = mode == LINEAR_ADD,
@@ -375,7 +376,8 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
 {
     assert(w->kind == WEIGHT_MATRIX && x->kind == TENSOR_ACTIVATION && x->columns == w->columns);
     assert(out->columns == (mode == LINEAR_SWIGLU ? w->rows / 2 : w->rows));
-    assert(rows <= out->max_rows && rows <= x->max_rows);
+    assert(cuda_of(b)->on_device.first_row + rows <= out->max_rows);
+    assert(cuda_of(b)->on_device.first_row + rows <= x->max_rows);
     assert(!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU));
     assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
     assert(mode != LINEAR_SWIGLU || out->kind == TENSOR_ACTIVATION);

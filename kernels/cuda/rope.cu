@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     rope_append_kernel(kv_cache kv, device_batch batch, int layer, float *qkv, int n_heads, const float *q_gain,
                        const float *k_gain, float epsilon, const float *inv_freq)
 {
-    int row = (int)blockIdx.x, head = (int)blockIdx.y * WARPS + (int)threadIdx.x / WARP;
+    int row = batch.first_row + (int)blockIdx.x, head = (int)blockIdx.y * WARPS + (int)threadIdx.x / WARP;
     int n_kv = kv.n_kv_heads, d = kv.head_size, half = d / 2;
     if (head >= n_heads + 2 * n_kv) return; // a whole warp
     float *data = qkv + ((int64_t)row * (n_heads + 2 * n_kv) + head) * d;

@@ -96,40 +96,47 @@ static int rows_of(const struct ragged_batch *batch, int s)
     return batch->row_start[s + 1] - batch->row_start[s];
 }
 
-static int64_t tiles_of(int64_t rows, int group)
+// Of the rows [first, end) that are not alone in their sequences; returns how many tiles.
+static int make_tiles(const struct ragged_batch *batch, const struct schedule_options *options, int first, int end,
+                      struct attend_tile *tiles)
 {
-    return rows > 1 ? (rows * group + ATTEND_PAIRS - 1) / ATTEND_PAIRS : 0;
+    int n = 0;
+    for (int s = 0; s < batch->n_seqs; s++) {
+        if (rows_of(batch, s) == 1) continue;
+        const int start = batch->row_start[s], from = start < first ? first : start;
+        const int to = batch->row_start[s + 1] < end ? batch->row_start[s + 1] : end;
+        const int pairs = (to - start) * options->group;
+        for (int pair = (from - start) * options->group; pair < pairs; pair += ATTEND_PAIRS) {
+            int rest = pairs - pair;
+            tiles[n++] = (struct attend_tile){s, pair, rest < ATTEND_PAIRS ? rest : ATTEND_PAIRS};
+        }
+    }
+    sort_tiles(&(struct tile_order){batch, options->group, options->window}, tiles, n);
+    return n;
 }
 
 static void put_tiles(struct staging *staging, const struct ragged_batch *batch, const struct schedule_options *options,
                       struct device_batch *out)
 {
-    int64_t n = 0;
-    for (int s = 0; s < batch->n_seqs; s++)
-        n += tiles_of(rows_of(batch, s), options->group);
+    struct attend_tile *tiles = (void *)(staging->host + staging->used);
     const void *device;
-    struct attend_tile *tiles = put(staging, (size_t)n, sizeof *tiles, &device), *tile = tiles;
-    for (int s = 0; s < batch->n_seqs; s++) {
-        int pairs = rows_of(batch, s) * options->group;
-        for (int first = 0; rows_of(batch, s) > 1 && first < pairs; first += ATTEND_PAIRS) {
-            int rest = pairs - first;
-            *tile++ = (struct attend_tile){s, first, rest < ATTEND_PAIRS ? rest : ATTEND_PAIRS};
-        }
-    }
-    assert(tile == tiles + n);
-    sort_tiles(&(struct tile_order){batch, options->group, options->window}, tiles, (int)n);
+    out->cut_tiles = make_tiles(batch, options, 0, options->cut, tiles);
+    out->n_tiles = out->cut_tiles + make_tiles(batch, options, options->cut, batch->n_rows, tiles + out->cut_tiles);
+    put(staging, (size_t)out->n_tiles, sizeof *tiles, &device);
     out->tiles = device;
-    out->n_tiles = (int)n;
 }
 
 // ---- the rest of the batch ------------------------------------------------------------------------------------------
 
-static void put_lone_rows(struct staging *staging, const struct ragged_batch *batch, int padding,
-                          struct device_batch *out)
+static void put_lone_rows(struct staging *staging, const struct ragged_batch *batch,
+                          const struct schedule_options *options, struct device_batch *out)
 {
-    int n = padding, max_splits = padding ? 1 : 0;
-    for (int s = 0; s < batch->n_seqs; s++)
+    const int padding = options->padding_rows;
+    int n = padding, before = 0, max_splits = padding ? 1 : 0;
+    for (int s = 0; s < batch->n_seqs; s++) {
         n += rows_of(batch, s) == 1;
+        before += rows_of(batch, s) == 1 && batch->row_start[s] < options->cut;
+    }
     int32_t *row = put_ints(staging, n, &out->lone_row);
     for (int s = 0; s < batch->n_seqs; s++)
         if (rows_of(batch, s) == 1) {
@@ -140,6 +147,7 @@ static void put_lone_rows(struct staging *staging, const struct ragged_batch *ba
     for (int i = 0; i < padding; i++)
         *row++ = batch->n_rows + i;
     out->n_lone = n;
+    out->cut_lone = before;
     out->max_splits = max_splits;
 }
 
@@ -215,7 +223,7 @@ size_t schedule_most_bytes(const struct backend_shape *shape)
     size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
     size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
-    size_t tiles = rows * group / ATTEND_PAIRS + seqs; // the last tile of a sequence need not be full
+    size_t tiles = rows * group / ATTEND_PAIRS + seqs + 1; // the last of a sequence, or before a cut, need not be full
     size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
     return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct draw) +
            13 * 16; // each of the 13 lists rounded up
@@ -226,6 +234,7 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
 {
     struct staging staging = {host, device, 0};
     int padding = options->padding_rows;
+    assert(!options->cut || (options->cut < batch->n_rows && !padding));
     put_copy(&staging, batch->token, batch->n_rows, padding, 0, &out->token);
     put_copy(&staging, batch->position, batch->n_rows, padding, 0, &out->position);
     put_sequences(&staging, batch, options, out);
@@ -235,9 +244,30 @@ size_t schedule_make(const struct ragged_batch *batch, const struct schedule_opt
         logit_row[batch->n_logit_rows + i] = batch->n_rows + i;
     put_probes(&staging, batch, out);
     put_tiles(&staging, batch, options, out);
-    put_lone_rows(&staging, batch, padding, out);
+    put_lone_rows(&staging, batch, options, out);
     put_draws(&staging, batch, out);
+    out->first_row = 0;
     out->n_rows = batch->n_rows + padding;
+    out->cut = options->cut;
     out->n_logit_rows = batch->n_logit_rows + padding;
     return staging.used;
+}
+
+struct device_batch schedule_half(const struct device_batch *whole, bool second)
+{
+    struct device_batch half = *whole;
+    if (second) {
+        half.first_row = whole->cut;
+        half.n_rows -= whole->cut;
+        half.tiles += whole->cut_tiles;
+        half.n_tiles -= whole->cut_tiles;
+        half.lone_row += whole->cut_lone;
+        half.n_lone -= whole->cut_lone;
+    } else {
+        half.n_rows = whole->cut;
+        half.n_tiles = whole->cut_tiles;
+        half.n_lone = whole->cut_lone;
+        half.n_probes = 0; // they look at entries of both halves
+    }
+    return half;
 }

@@ -47,9 +47,13 @@ struct CUstream_st {
 struct CUevent_st {
     CUstream_st *stream; // of the last record
     CUgraph_st *capture;
-    bool done;     // what was recorded has been reached
-    int64_t clock; // when: operations run by then
-    uint64_t records;
+    uint64_t records, reached; // so far, and the last one that the stream has come to
+    int64_t clock;             // when: operations run by then
+
+    bool done() const
+    {
+        return reached == records;
+    }
 };
 
 struct allocation {
@@ -403,20 +407,23 @@ static bool advance(CUstream_st *stream)
     return moved;
 }
 
-static bool advance_all(void)
+// All streams, `last` (or NULL) after the others.
+static bool advance_all(CUstream_st *last)
 {
-    bool moved = advance(&default_stream);
+    bool moved = false;
     for (CUstream_st *stream : streams)
-        moved |= advance(stream);
+        if (stream != last) moved |= advance(stream);
+    if (last != &default_stream) moved |= advance(&default_stream);
+    if (last) moved |= advance(last);
     return moved;
 }
 
 // Runs the streams, as those of a device run by themselves, until this one is empty. Not ready: it waits for what
-// another thread has yet to put into a stream.
+// another thread has yet to put into a stream. The others go first: what they should have waited for in this one is not
+// done yet then, and they are as far as they get when it goes on.
 static cudaError_t poll_stream(CUstream_st *stream)
 {
-    advance(stream);
-    while (!stream->waiting.empty() && advance_all())
+    while (!stream->waiting.empty() && advance_all(stream))
         ;
     return lost ? cudaErrorLaunchFailure : stream->waiting.empty() ? cudaSuccess : cudaErrorNotReady;
 }
@@ -439,7 +446,7 @@ static cudaError_t run_stream(CUstream_st *stream)
 
 static cudaError_t run_all(void)
 {
-    while (advance_all())
+    while (advance_all(NULL))
         ;
     return lost ? cudaErrorLaunchFailure : cudaSuccess;
 }
@@ -479,6 +486,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
     *stream_p = new CUstream_st();
     (*stream_p)->device = device;
     streams.push_back(*stream_p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
     return cudaSuccess;
 }
 
@@ -653,7 +667,6 @@ cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t sh
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event_p, unsigned)
 {
     *event_p = new CUevent_st();
-    (*event_p)->done = true;
     return cudaSuccess;
 }
 
@@ -678,9 +691,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
     event->capture = stream->capture;
     if (stream->capture) return cudaSuccess;
     uint64_t record = ++event->records;
-    event->done = false;
     return emulated_put(to, [=] {
-        if (event->records == record) event->done = true, event->clock = operations_run;
+        if (record > event->reached) event->reached = record, event->clock = operations_run;
     });
 }
 
@@ -692,9 +704,9 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t to, unsigne
 // Runs the streams until the event is reached.
 static cudaError_t poll_event(CUevent_st *event)
 {
-    while (!event->done && advance_all())
+    while (!event->done() && advance_all(NULL))
         ;
-    return lost ? cudaErrorLaunchFailure : event->done ? cudaSuccess : cudaErrorNotReady;
+    return lost ? cudaErrorLaunchFailure : event->done() ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -718,7 +730,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;
-    if (!start->done || !end->done) return result(cudaErrorNotReady);
+    if (!start->done() || !end->done()) return result(cudaErrorNotReady);
     *ms = (float)(end->clock - start->clock) * 1e-3f;
     return cudaSuccess;
 }
@@ -733,9 +745,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
         return cudaSuccess;
     }
     if (stream->capture) return result(cudaErrorStreamCaptureIsolation);
-    if (event->done || event->stream == stream) return cudaSuccess;
-    uint64_t record = event->records;
-    return emulated_put_waiting(to, [=] { return event->records != record || event->done; });
+    if (event->done() || event->stream == stream) return cudaSuccess;
+    uint64_t record = event->records; // of those to come it knows nothing
+    return emulated_put_waiting(to, [=] { return event->reached >= record; });
 }
 
 // ---- graphs ---------------------------------------------------------------------------------------------------------
