@@ -27,7 +27,8 @@
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache, *log_level;
-    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms, drain_ms, min_tokens;
+    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
+    int64_t min_tokens, score_timeout_ms, drain_ms;
 } o;
 
 // clang-format off
@@ -82,6 +83,8 @@ static const struct option options[] = {
     {.name = "min-tokens", .type = OPTION_INT, .value = &o.min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens",
      .help = "under --prefill auto shorter prompts are not speculated, longer ones if it makes them faster"},
+    {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
+     .max = 3600000, .unit = "ms", .help = "a speculator that takes longer is not waited for: everything is kept"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "on Ctrl-C running requests may take this long; a second Ctrl-C ends at once"},
     {.name = "log-level", .type = OPTION_CHOICE, .value = &o.log_level, .default_text = "info",
@@ -155,6 +158,7 @@ static void router_arguments(struct arguments *a)
     add_pair(a, "--host", o.host);
     add_number(a, "--port", o.port);
     add_number(a, "--min-tokens", o.min_tokens);
+    add_number(a, "--score-timeout-ms", o.score_timeout_ms);
     add_number(a, "--drain-ms", o.drain_ms);
     add_pair(a, "--log-level", o.log_level);
 }

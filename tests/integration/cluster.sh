@@ -3,7 +3,8 @@
 # One router, two worker groups of two ranks, two speculators: every command of the command line against them.
 . "$(dirname "$0")/lib.sh"
 
-start_up --workers 2 --tp 2 --speculators 2 --spec-tp 1
+# However slow the machine: an answer whose prompt was not scored in time is another one.
+start_up --workers 2 --tp 2 --speculators 2 --spec-tp 1 --score-timeout-ms 600000
 nodes worker 2 || fail "two worker groups should be attached"
 nodes speculator 2 || fail "two speculators should be attached"
 
