@@ -90,8 +90,8 @@ for keep in 0.3 0.1; do
     measure "rate-keep-$keep-two" 2 "" "" "${search[@]}" --qps 32 --prefill on --keep-rate "$keep"
 done
 
-# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are, at four times its rate;
-# Mooncake's requests a quarter as long, to fit the pair's context, at twice its rate.
+# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are; Mooncake's requests a
+# quarter as long, to fit the pair's context. Both at 4/3 of their rate: what two cores can do.
 replay() { # replay NAME ARGUMENTS...
     local name=$1 policy cache
     shift
@@ -103,8 +103,8 @@ replay() { # replay NAME ARGUMENTS...
     done
 }
 if [ -n "$traces" ]; then
-    replay azure --trace "$traces/azure_conv.csv" --time-scale 0.25
-    replay mooncake --trace "$traces/mooncake_conversation.csv" --time-scale 0.5 --length-scale 0.25
+    replay azure --trace "$traces/azure_conv.csv" --time-scale 0.75
+    replay mooncake --trace "$traces/mooncake_conversation.csv" --time-scale 0.75 --length-scale 0.25
 fi
 
 # Operations of a prompt of the search's length in the small model over those in the large one, attention included.
