@@ -148,12 +148,12 @@ static const struct core_kin *find_kin(const struct core_node *node, const struc
 // else of the last of all.
 static void follow(struct filling *f, const struct core_share *share)
 {
+    if (!f->node->prefixes) return; // whose chain is none
     const struct request *last = NULL;
     const struct core_kin *kin = find_kin(f->node, share);
     for (int i = f->n - 1; i >= 0 && i >= f->n - BACK_MAX && !last; i--)
         if (f->requests[i]->share == share) last = f->requests[i];
     if (!last && !kin && f->n) last = f->requests[f->n - 1];
-    if (!f->node->prefixes) last = NULL;
     f->chain = last ? last->prefix : kin ? kin->chain : NULL;
     f->n_chain = last ? last->n_prefix : kin ? kin->n : 0;
 }

@@ -9,7 +9,7 @@
 
 #include "router/request.h"
 
-enum { KIN_TREES = 4096 };
+enum { KIN_TREES = 65536 };
 
 struct kin_index {
     struct request *roots[KIN_TREES];
