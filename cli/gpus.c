@@ -24,6 +24,15 @@ int gpus_count(void)
     return child > 0 && waitpid(child, &end, 0) == child && WIFEXITED(end) ? WEXITSTATUS(end) : 0;
 }
 
+enum status gpus_check(const int *ranks, int n_nodes, int n_gpus)
+{
+    for (int i = 0; i < n_nodes; i++)
+        if (ranks[i] > n_gpus)
+            return status_fail(STATUS_INVALID, "a node of %d ranks on %d GPUs: each rank takes one of its own",
+                               ranks[i], n_gpus);
+    return STATUS_OK;
+}
+
 static int gpu_of(const struct gpu_share *share, int rank, int n_gpus)
 {
     return (share->first + rank) % n_gpus;

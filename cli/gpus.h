@@ -2,9 +2,14 @@
 // Which GPUs of this machine the nodes of a local cluster take.
 #pragma once
 
+#include "base/status.h"
+
 // GPUs that CUDA shows to processes started from here; 0 where there are none, or no CUDA backend. Before this process
 // has threads: a child counts them, so that CUDA is never in this one.
 int gpus_count(void);
+
+// STATUS_INVALID, with both numbers, when a node has more ranks than there are GPUs: they take one each.
+enum status gpus_check(const int *ranks, int n_nodes, int n_gpus);
 
 // The GPUs first, first + 1, .. of a node, one a rank; after the last comes the first again.
 struct gpu_share {

@@ -446,13 +446,10 @@ static enum status divide_gpus(void)
     if (!n_gpus) return STATUS_OK;
     int ranks[NODES], n_nodes = n_children - 1;
     struct gpu_share shares[NODES];
-    for (int i = 0; i < n_nodes; i++) {
-        const struct child *c = &children[1 + i];
-        ranks[i] = c->ranks;
-        if (ranks[i] > n_gpus && strcmp(o.backend, "cuda") == 0)
-            return status_fail(STATUS_INVALID, "%s-%d has %d ranks, this machine %d GPUs: each takes one of its own",
-                               c->role, c->index, ranks[i], n_gpus);
-    }
+    for (int i = 0; i < n_nodes; i++)
+        ranks[i] = children[1 + i].ranks;
+    enum status status = gpus_check(ranks, n_nodes, n_gpus);
+    if (status != STATUS_OK && strcmp(o.backend, "cuda") == 0) return status;
     gpus_divide(ranks, n_nodes, n_gpus, shares);
     for (int i = 0; i < n_nodes; i++)
         children[1 + i].gpus = shares[i];

@@ -50,8 +50,16 @@ START_TEST(else_they_take_turns)
     gpus_divide((int[]){1, 1, 1}, 3, 1, shares); // a cluster on one GPU
     for (int i = 0; i < 3; i++)
         check_share(&shares[i], 1, NULL, 3, NULL);
-    gpus_divide((int[]){5, 1}, 2, 2, shares); // more ranks than GPUs: the node says so itself
+    gpus_divide((int[]){5, 1}, 2, 2, shares); // which computes on the CPU, or says so itself
     check_share(&shares[0], 2, NULL, 2, NULL);
+}
+END_TEST
+
+START_TEST(more_ranks_than_gpus_are_refused_with_both_numbers)
+{
+    ck_assert_int_eq(gpus_check((int[]){2, 4}, 2, 4), STATUS_OK);
+    ck_assert_int_eq(gpus_check((int[]){2, 5}, 2, 4), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "a node of 5 ranks on 4 GPUs: each rank takes one of its own");
 }
 END_TEST
 
@@ -114,6 +122,7 @@ int main(void)
     TCase *tests = tcase_create("gpus");
     tcase_add_test(tests, each_node_has_its_own_where_there_are_enough);
     tcase_add_test(tests, else_they_take_turns);
+    tcase_add_test(tests, more_ranks_than_gpus_are_refused_with_both_numbers);
     tcase_add_test(tests, shares_of_a_gpu_add_up);
     tcase_add_test(tests, gpus_chosen_before_are_the_ones_divided);
     tcase_add_test(tests, gpus_are_counted_in_a_child);
