@@ -82,7 +82,7 @@ void net_outbox_clear(struct net_outbox *outbox); // all that were not taken
 // Both sides ping a silent connection and give it up; a server must allow what our clients do, or it throws them out.
 // The answer may take long: a peer that is starved or paused for seconds is not gone, one whose machine went is.
 #define NET_KEEPALIVE_ARGS                                                                                             \
-    net_arg("grpc.keepalive_time_ms", 2000), net_arg("grpc.keepalive_timeout_ms", 10000),                              \
+    net_arg("grpc.keepalive_time_ms", 2000), net_arg("grpc.keepalive_timeout_ms", 20000),                              \
         net_arg("grpc.keepalive_permit_without_calls", 1), net_arg("grpc.http2.max_pings_without_data", 0)
 
 grpc_arg net_arg(const char *key, int value);
