@@ -1,27 +1,31 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU in one command, for the day there is one: builds the CUDA backend, tests it on the device,
-# runs the small tests under compute-sanitizer, measures, and prints one table. Under ten minutes on one H100 or H200
-# once it is built; nothing else should run on the device.
-# Usage: bench/gpu.sh [--out DIR] [--build DIR] [--lengths FILE] [--rounds N] [--shapes DIR] [--no-tests]
+# Everything that needs a GPU in one command, for the day there is one: builds the CUDA backend for the GPU that is here,
+# tests it on the device, measures, runs small tests under compute-sanitizer, and prints one table with what is to be
+# reached beside each figure. Every step has a bound and all together have --limit, ten minutes with the build; a step that
+# fails, or that there is no time for, says so in the table, and the others go on. Nothing else should run on the device.
+# Needs the CUDA toolkit, NCCL and what ./deploy/packages.sh installs; no network, no checkpoint.
+# Usage: bench/gpu.sh [--out DIR] [--build DIR] [--lengths FILE] [--rounds N] [--shapes DIR] [--limit S] [--no-tests]
 #   --out DIR       where the files go (default bench-out-gpu)
-#   --build DIR     build folder (default build/cuda: made by the preset cuda)
+#   --build DIR     build folder (default build/gpu)
 #   --lengths FILE  prompt lengths in tokens, one a line, for packed against padded (mmlu's); left out without it
 #   --rounds N      as in forepack bench engine --help (default 3)
 #   --shapes DIR    config.json files of the models (default bench/shapes)
+#   --limit S       seconds for everything (default 570)
 #   --no-tests      measure alone
-# Exit code 3: it was built, but there is no GPU here. Measures nothing again whose JSON file is there already.
+# Exit codes: 0 all steps ran, 1 one failed, 3 it was built, but there is no GPU here. What is measured has its JSON file and
+# is not measured again: a second run does what the first had no time for.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=$(cd "$(dirname "$0")/.." && pwd)
 
-out=bench-out-gpu build=$root/build/cuda lengths= rounds=3 shapes=$here/shapes tests=yes
+out=bench-out-gpu build=$root/build/gpu lengths= rounds=3 shapes=$here/shapes limit=570 tests=yes
 while [ $# -gt 0 ]; do
     case $1 in
     --no-tests)
         tests=no
         shift
         ;;
-    --out | --build | --lengths | --rounds | --shapes)
+    --out | --build | --lengths | --rounds | --shapes | --limit)
         [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
         printf -v "${1#--}" %s "$2"
         shift 2
@@ -33,72 +37,170 @@ while [ $# -gt 0 ]; do
     esac
 done
 [ -z "$lengths" ] || [ -r "$lengths" ] || { echo "--lengths '$lengths': cannot be read" >&2; exit 2; }
-command -v jq >/dev/null || { echo "jq is needed: ./deploy/packages.sh installs it" >&2; exit 2; }
+[ "$limit" -gt 0 ] 2>/dev/null || { echo "--limit '$limit': must be a number of seconds" >&2; exit 2; }
+for tool in cmake jq; do
+    command -v $tool >/dev/null || { echo "$tool is needed: ./deploy/packages.sh installs it" >&2; exit 2; }
+done
 mkdir -p "$out"
+SECONDS=0
+: >"$out/steps"
+code=0
 
 say() {
     echo "$(date +%T) $*" >&2
 }
 
+# note STEP OK WORDS: for the table; what fails in any step makes the exit code 1.
+note() {
+    jq -nc --arg step "$1" --argjson ok "$2" --arg said "$3" '{$step, $ok, $said}' >>"$out/steps"
+    $2 || code=1
+}
+
+# bounded SECONDS COMMAND...: at most so long, and never longer than all steps together may take.
+bounded() {
+    local left=$((limit - SECONDS)) bound=$1
+    shift
+    [ $left -gt 0 ] || return 124
+    timeout --kill-after=5 $((bound < left ? bound : left)) "$@"
+}
+
+# why CODE LOG: the sentence for a step that ended so.
+why() {
+    if [ $1 = 124 ] || [ $1 = 137 ]; then
+        echo "no time left for it, or it hangs: cut off"
+    else
+        { grep . "$2" || echo "ended with $1"; } | tail -1 | cut -c 1-200
+    fi
+}
+
+# ask_gpu FIELD: what the driver says of the first GPU; nothing where it says nothing.
+ask_gpu() {
+    nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -1 | tr -d ' ' || true
+}
+
+# ---- build: for this GPU alone, and what is needed here ----
+
+case $(ask_gpu compute_cap) in
+8.?) architecture=(-DCMAKE_CUDA_ARCHITECTURES="$(ask_gpu compute_cap | tr -d .)-real") ;;
+9.0) architecture=(-DCMAKE_CUDA_ARCHITECTURES=90a-real) ;;
+*) architecture=() ;; # all that the toolkit knows
+esac
+[ ! -e "$build/CMakeCache.txt" ] || architecture=() # as it was configured
+targets=(forepack forepack_cuda)
+[ $tests = no ] || targets+=(gpu_tests)
 say "building in $build"
-cmake -S "$root" --preset cuda -B "$build" >"$out/build.log"
-cmake --build "$build" >>"$out/build.log" 2>&1 || { tail -30 "$out/build.log" >&2; exit 1; }
+rc=0
+bounded 60 cmake -S "$root" --preset cuda -B "$build" "${architecture[@]}" >"$out/build.log" 2>&1 &&
+    bounded 400 cmake --build "$build" --target "${targets[@]}" >>"$out/build.log" 2>&1 || rc=$?
+if [ $rc != 0 ]; then
+    tail -30 "$out/build.log" >&2
+    echo "it was not built: $(why $rc "$out/build.log")" >&2
+    exit 1
+fi
+note build true "in $SECONDS s"
 bin=$build/bin
 
 # The smallest thing that needs the device; its sentence says why there is none.
-if ! "$bin/forepack" bench engine --shape "$shapes/llama-110m.json" --backend cuda --prompt-tokens 16 --batch 1 \
-    --decode-tokens 0 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$out/first.log" 2>&1; then
-    tail -1 "$out/first.log" >&2
-    if grep -q "no CUDA device" "$out/first.log"; then
-        echo "there is no GPU here: the CUDA backend was built and linked, nothing of it was run" >&2
-        exit 3
-    fi
-    exit 1
+rc=0
+bounded 90 "$bin/forepack" bench engine --shape "$shapes/llama-110m.json" --backend cuda --prompt-tokens 16 --batch 1 \
+    --decode-tokens 0 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$out/first.log" 2>&1 || rc=$?
+if [ $rc != 0 ]; then
+    why $rc "$out/first.log" >&2
+    grep -q "no CUDA device" "$out/first.log" || exit 1
+    echo "there is no GPU here: the CUDA backend was built and linked, nothing of it was run" >&2
+    exit 3
 fi
+
+# ---- test ----
 
 if [ $tests = yes ]; then
     say "tests on the device"
-    ctest --test-dir "$build" -L gpu --output-on-failure >"$out/tests.log" 2>&1 || { tail -40 "$out/tests.log" >&2; exit 1; }
-    tail -3 "$out/tests.log" >&2
-    if command -v compute-sanitizer >/dev/null; then
-        for test in check_draws check_cuda_attention check_cuda_exactness; do
-            [ -x "$bin/${test}_gpu" ] || continue
-            say "compute-sanitizer $test"
-            compute-sanitizer --error-exitcode 1 --tool memcheck "$bin/${test}_gpu" cuda >"$out/sanitizer-$test.log" 2>&1 ||
-                { tail -40 "$out/sanitizer-$test.log" >&2; exit 1; }
-        done
-    else
-        say "compute-sanitizer is not installed: left out"
-    fi
+    rc=0
+    bounded 150 ctest --test-dir "$build" -L gpu -j 4 --timeout 140 --output-on-failure >"$out/tests.log" 2>&1 || rc=$?
+    said=$(grep "tests passed" "$out/tests.log" || why $rc "$out/tests.log")
+    failed=$(sed -n '/(Skipped)/d; s/^\t *[0-9][0-9]* - \([^ ]*\) (.*/\1/p' "$out/tests.log" | paste -sd ' ')
+    skipped=$(grep -c '(Skipped)$' "$out/tests.log" || true)
+    [ "$skipped" = 0 ] || said+=", $skipped of them skipped"
+    if [ $rc = 0 ]; then note tests true "$said"; else note tests false "$said${failed:+: $failed}"; fi
 fi
 
-# measure NAME ARGUMENTS...: one JSON file.
+# ---- measure ----
+
+# measure NAME SECONDS ARGUMENTS...: one JSON file.
 measure() {
-    local file=$out/$1.json
-    shift
-    [ -s "$file" ] && return
-    say "${file##*/}: bench $*"
-    "$bin/forepack" bench "$@" --json >"$file.part" 2>>"$out/bench.log" || { tail -3 "$out/bench.log" >&2; exit 1; }
-    mv "$file.part" "$file"
+    local name=$1 bound=$2 file=$out/$1.json rc=0 from=$SECONDS
+    shift 2
+    if [ -s "$file" ]; then
+        note "$name" true "was there"
+        return
+    fi
+    say "$name: bench $*"
+    bounded "$bound" "$bin/forepack" bench "$@" --json >"$file.part" 2>"$out/$name.log" || rc=$?
+    if [ $rc = 0 ]; then
+        mv "$file.part" "$file"
+        note "$name" true "in $((SECONDS - from)) s"
+    else
+        note "$name" false "$(why $rc "$out/$name.log")"
+        say "$name: $(why $rc "$out/$name.log")"
+    fi
 }
 
 engine=(engine --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rounds "$rounds" --min-ms 300
     --probe-ms 200)
-measure prefill "${engine[@]}" --prompt-tokens 8192,16384 --batch 1 --decode-tokens 0 --token-budget 16384
-measure packed "${engine[@]}" --prompt-tokens 1024 --batch 8,16 --decode-tokens 0 --token-budget 16384
-measure decode "${engine[@]}" --prompt-tokens 0 --batch 1,64 --context 1024 --decode-tokens 64
-measure score "${engine[@]}" --prompt-tokens 32768 --batch 1 --decode-tokens 0 --token-budget 8192 --score
-measure ttft prefill-quality --task ttft --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-70b-20-layers.json" \
-    --spec-shape "$shapes/llama-3.1-8b.json" --prompt-tokens 16384 --keep-rates 0.1,0.3 --look-aheads 8 \
-    --token-budget 8192 --rounds "$rounds"
+measure prefill 60 "${engine[@]}" --prompt-tokens 8192,16384 --batch 1 --decode-tokens 0 --token-budget 16384
+measure packed 60 "${engine[@]}" --prompt-tokens 1024 --batch 8,16 --decode-tokens 0 --token-budget 16384
+measure products 60 kernels --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rows 8192,16384 \
+    --rounds "$rounds" --min-ms 300 --probe-ms 200
+measure decode 60 "${engine[@]}" --prompt-tokens 0 --batch 1,64 --context 1024 --decode-tokens 64
+measure score 60 "${engine[@]}" --prompt-tokens 32768 --batch 1 --decode-tokens 0 --token-budget 8192 --score
 if [ -n "$lengths" ]; then
-    measure prepack prepack --backend cuda --dtype bf16 --shape "$shapes/llama-3.2-1b.json" --lengths "$lengths" \
+    measure prepack 60 prepack --backend cuda --dtype bf16 --shape "$shapes/llama-3.2-1b.json" --lengths "$lengths" \
         --limit 1024 --batch-size 64 --policies padded,batch --token-budget 16384 --rounds "$rounds"
 fi
 
-for file in "$out"/*.json; do
-    jq --arg name "$(basename "$file" .json)" '{($name): .}' "$file"
-done | jq -s add >"$out/all"
+# As many layers of the 70B model as fit beside the 8B model, up to 40, which load in time. A layer has 1,632 MiB and 64 MiB
+# of KV for the prompt; 29,000 MiB are the 8B model with its KV, the 70B's embedding and head, and workspaces.
+free_mib=$(ask_gpu memory.free)
+[[ $free_mib =~ ^[0-9]+$ ]] || free_mib=65000
+layers=$(((free_mib * 95 / 100 - 29000) / 1700))
+[ $layers -le 40 ] || layers=40
+if [ -s "$out/ttft.json" ]; then
+    layers=$(jq .num_hidden_layers "$out/main/config.json")
+elif [ $layers -ge 1 ]; then
+    mkdir -p "$out/main"
+    jq ".num_hidden_layers = $layers" "$shapes/llama-3.1-70b.json" >"$out/main/config.json"
+fi
+if [ $layers -ge 1 ]; then
+    measure ttft 120 prefill-quality --task ttft --backend cuda --dtype bf16 --shape "$out/main/config.json" \
+        --spec-shape "$shapes/llama-3.1-8b.json" --prompt-tokens 16384 --keep-rates 0.1,0.3 --look-aheads 8 \
+        --token-budget 8192 --rounds "$rounds"
+else
+    note ttft false "not a layer of the 70B model fits beside the 8B model: $free_mib MiB are free"
+fi
+
+# ---- memory errors: last, since it takes what time there is left ----
+
+sanitize() {
+    local rc=0
+    say "compute-sanitizer $1"
+    CK_FORK=no bounded 60 compute-sanitizer --error-exitcode 1 --tool memcheck "$bin/${1}_gpu" cuda \
+        >"$out/sanitizer-$1.log" 2>&1 || rc=$?
+    if [ $rc = 0 ]; then note "sanitizer $1" true "no errors"; else note "sanitizer $1" false "$(why $rc "$out/sanitizer-$1.log")"; fi
+}
+
+if [ $tests = yes ] && command -v compute-sanitizer >/dev/null; then
+    for test in check_draws check_cuda_attention check_cuda_exactness; do
+        [ ! -x "$bin/${test}_gpu" ] || sanitize $test
+    done
+elif [ $tests = yes ]; then
+    say "compute-sanitizer is not installed: left out"
+fi
+
+# ---- tell ----
+
+for name in prefill packed products decode score prepack ttft; do
+    [ ! -s "$out/$name.json" ] || jq --arg name "$name" '{($name): .}' "$out/$name.json"
+done | jq -s --slurpfile steps "$out/steps" --argjson layers "$layers" '(add // {}) + {$steps, $layers}' >"$out/all"
 {
     echo "# One GPU"
     echo
@@ -109,3 +211,5 @@ done | jq -s add >"$out/all"
 } >"$out/gpu.md"
 rm "$out/all"
 cat "$out/gpu.md"
+say "done in $SECONDS s"
+exit $code

@@ -16,7 +16,7 @@ struct passes {
     int32_t *tokens; // [context] every sequence's
     int blocks_each; // KV blocks of one sequence
     struct ragged_batch batch;
-    struct draw *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are wanted
+    struct draw *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are fetched
     int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // its arrays
 };
 
@@ -110,25 +110,23 @@ static void add_sequence(struct passes *p, int seq, int cached, int rows, bool w
     if (want_logits) p->logit_row[p->batch.n_logit_rows++] = first + rows - 1;
 }
 
-// The logits are fetched where they are asked for, else a token of each row as a worker does it.
-static enum status run(struct passes *p, struct work *work_p, const float **logits_p)
+// As a worker does it: tokens where the model draws them, else logits.
+static enum status run(struct passes *p, struct work *work_p, struct forward_result *result)
 {
-    struct forward_result result;
-    p->batch.draw = logits_p || !p->batch.n_logit_rows ? NULL : p->draw;
+    p->batch.draw = p->batch.n_logit_rows ? p->draw : NULL;
     p->batch.tokens_alone = p->batch.draw != NULL;
     if (work_p) {
         struct work work = work_of(&p->work, &p->batch);
         work_add(work_p, &work);
     }
-    enum status status = engine_forward(p->engine, &p->batch, &result);
-    if (status == STATUS_OK && logits_p) *logits_p = result.logits;
-    return status;
+    return engine_forward(p->engine, &p->batch, result);
 }
 
 // ---- runs of passes ----
 
 enum status passes_prefill(struct passes *p, int first, int n, int tokens, struct work *work_p, double *seconds_p)
 {
+    struct forward_result result;
     int64_t from_us = clock_now_us();
     int seq = first, done = 0;
     while (seq < first + n) {
@@ -139,7 +137,7 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
             done = rows == left ? 0 : done + rows;
             seq += rows == left;
         }
-        enum status status = run(p, work_p, NULL);
+        enum status status = run(p, work_p, &result);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
@@ -148,12 +146,13 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
 
 enum status passes_decode(struct passes *p, int n, int context, int steps, struct work *work_p, double *seconds_p)
 {
+    struct forward_result result;
     int64_t from_us = clock_now_us();
     for (int step = 0; step < steps; step++) {
         start(p, p->blocks_each);
         for (int seq = 0; seq < n; seq++)
             add_sequence(p, seq, context + step, 1, true);
-        enum status status = run(p, work_p, NULL);
+        enum status status = run(p, work_p, &result);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
@@ -161,7 +160,7 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
 }
 
 enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
-                           struct work *work_p, const float **logits_p)
+                           struct work *work_p, struct forward_result *result)
 {
     int most = 0;
     for (int i = 0; i < n; i++)
@@ -172,5 +171,5 @@ enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts
         p->logit_row[p->batch.n_logit_rows++] = first + prompts[i].n - 1;
         *block_p += kv_blocks_for(prompts[i].rows);
     }
-    return run(p, work_p, logits_p);
+    return run(p, work_p, result);
 }

@@ -38,11 +38,11 @@ struct passes_prompt {
     int rows; // at least n: the rest is padding, rows behind the prompt that are computed and cached like its own
 };
 
-// One pass over `n` prompts from scratch, their KV blocks from *block_p on, which moves behind them. The logits of
-// their last tokens are [n][vocab_size], valid until the next pass. What it took is added to *work_p, which may be
-// NULL.
+// One pass over `n` prompts from scratch, their KV blocks from *block_p on, which moves behind them. The result is of
+// their last tokens: the likeliest tokens where the model draws, else logits; valid until the next pass. What it took
+// is added to *work_p, which may be NULL.
 enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
-                           struct work *work_p, const float **logits_p);
+                           struct work *work_p, struct forward_result *result);
 
 // Pseudo-random token ids, always the same.
 void passes_tokens(int32_t *tokens, int n, int vocab_size);

@@ -259,11 +259,11 @@ static int likeliest(const float *logits, int n)
     return best;
 }
 
-// Equal only for the same bits and the same choice.
+// Equal only for the same bits, if there are any here, and the same choice.
 static uint64_t digest_of(const float *logits, int n, int token)
 {
     uint64_t digest = (uint64_t)token;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; logits && i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
         digest = (digest ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
@@ -282,9 +282,12 @@ static enum status compute(struct prepack_run *run, struct passes *passes, const
         prompts[i] = (struct passes_prompt){run->prompts->data[prompt], run->prompts->length[prompt],
                                             rows_of(pass, run->prompts->length, prompt)};
     }
-    enum status status = passes_prompts(passes, prompts, pass->n, block, &run->work, logits_p);
+    struct forward_result result;
+    enum status status = passes_prompts(passes, prompts, pass->n, block, &run->work, &result);
     for (int i = 0; i < pass->n && status == STATUS_OK; i++)
-        token[i] = likeliest(*logits_p + (size_t)i * (size_t)vocab_size, vocab_size);
+        token[i] =
+            result.tokens ? result.tokens[i] : likeliest(result.logits + (size_t)i * (size_t)vocab_size, vocab_size);
+    if (status == STATUS_OK) *logits_p = result.logits;
     free(prompts);
     return status;
 }
@@ -325,7 +328,7 @@ enum status prepack_run_group(struct prepack_run *run, struct passes *passes, in
         double seconds = (double)(clock_now_us() - from_us) / 1e6;
         for (int p = 0; p < pass->n && status == STATUS_OK; p++)
             run->digest[plan->order[pass->first + p]] =
-                digest_of(logits + (size_t)p * (size_t)vocab_size, vocab_size, token[p]);
+                digest_of(logits ? logits + (size_t)p * (size_t)vocab_size : NULL, vocab_size, token[p]);
         free(token);
         if (status != STATUS_OK) return status;
         since_group += seconds;

@@ -79,7 +79,7 @@ struct prepack_run {
     double *ttft_s;          // [n_prompts] from the begin of its group to its first token; sums over rounds
     double *waited_ttft_s;   // [n_prompts] the same from the begin of the whole run
     struct work work;        // of all its passes
-    uint64_t *digest;        // [n_prompts] of the logits that chose the first token
+    uint64_t *digest;        // [n_prompts] of the first token, and of the logits that chose it where the host has them
     double full_s, total_s;  // time of bins that are at least 99 % full, of all passes
     int64_t full_rows;       // rows of the former
     int n_batches, batch_at; // per round; first of the round under way in batch_s

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench kernels: the four matrix products of one layer alone, for each number of rows M, as the model calls
 // them. Weights rotate through enough copies of the layer that they come from memory, as in a model of many layers;
-// oneDNN's products of the same shapes run in the same rounds where its program was built.
+// oneDNN's products of the same shapes run in the same rounds where its program was built and the CPU computes.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "model/dummy.h"
 
 static struct {
-    char *model, *shape, *dtype, *m;
+    char *model, *shape, *backend, *dtype, *m;
     int64_t threads, rounds, probe_ms, min_ms;
     bool onednn, json;
 } o;
@@ -30,6 +30,8 @@ static struct {
 static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory; its config.json is all that is read"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|cuda",
+     .help = "what computes"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|int8",
      .help = "type of the weights"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
@@ -66,7 +68,8 @@ struct kernels {
     struct backend *backend;
     struct product products[N_PRODUCTS];
     int copies, at; // the copy that is next
-    int m;
+    int m, max_rows;
+    struct ragged_batch batch;    // of max_rows; its arrays are one allocation, at `token`
     double weights, weight_bytes; // of one layer; of one weight
     int64_t runs;
     struct probe *probe;
@@ -78,11 +81,13 @@ struct kernels {
 static enum status run_ours(struct contender *self, double *seconds_p)
 {
     struct kernels *k = self->context;
+    const struct backend_ops *ops = k->backend->ops;
     int64_t from_us = clock_now_us(), begun_us = from_us;
     for (int p = 0; p < N_PRODUCTS; p++) {
         struct product *product = &k->products[p];
-        enum status status = k->backend->ops->linear(k->backend, product->out, product->x, product->weights[k->at],
-                                                     NULL, product->mode, k->m);
+        enum status status =
+            ops->linear(k->backend, product->out, product->x, product->weights[k->at], NULL, product->mode, k->m);
+        if (status == STATUS_OK && ops->wait) status = ops->wait(k->backend);
         if (status != STATUS_OK) return status;
         int64_t now_us = clock_now_us();
         product->seconds += (double)(now_us - from_us) / 1e6;
@@ -94,23 +99,44 @@ static enum status run_ours(struct contender *self, double *seconds_p)
     return STATUS_OK;
 }
 
-// An activation of numbers of size 1.
-static enum status fill(struct kernels *k, const struct dummy *dummy, struct tensor *x, int rows, int columns)
+// An activation of numbers of size 1: embedded tokens, normed.
+static enum status fill(struct kernels *k, const struct dummy *dummy, struct tensor *x, int columns)
 {
     const struct backend_ops *ops = k->backend->ops;
     struct tensor *random;
-    struct weight *ones;
+    struct weight *ones, *table;
     struct matrix_view gain = dummy_view(dummy, "norm.weight", 0, columns);
-    enum status status = ops->tensor_create(k->backend, TENSOR_F32, rows, columns, &random);
+    struct matrix_view rows = dummy_view(dummy, "embedding", k->config.vocab_size, columns);
+    enum status status = ops->tensor_create(k->backend, TENSOR_F32, k->max_rows, columns, &random);
     if (status == STATUS_OK) status = ops->weight_vector(k->backend, &gain, 1, &ones);
-    if (status != STATUS_OK) return status;
-    float *data = ops->tensor_data(k->backend, random);
-    uint64_t state = 1;
-    for (int64_t i = 0; i < (int64_t)rows * columns; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        data[i] = (float)(int32_t)(state >> 32) / 0x1p31f;
+    if (status == STATUS_OK) status = ops->weight_embedding(k->backend, &rows, 0, NULL, &table);
+    if (status == STATUS_OK) status = ops->begin(k->backend, &k->batch);
+    if (status == STATUS_OK) status = ops->embed(k->backend, random, table);
+    return status == STATUS_OK ? ops->rmsnorm(k->backend, x, random, ones, 1e-6f, NULL, k->max_rows) : status;
+}
+
+// One prompt of as many rows as there are at most; its KV goes nowhere.
+static void make_batch(struct kernels *k)
+{
+    const int n = k->max_rows, blocks = (n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    int32_t *token = mem_alloc_array((size_t)(2 * n + blocks + 3), sizeof *token), *position = token + n;
+    int32_t *block_table = position + n, *row_start = block_table + blocks, *kv_len = row_start + 2;
+    for (int i = 0; i < n; i++) {
+        token[i] = i % k->config.vocab_size;
+        position[i] = i;
     }
-    return ops->rmsnorm(k->backend, x, random, ones, 1e-6f, NULL, rows);
+    for (int i = 0; i < blocks; i++)
+        block_table[i] = i;
+    row_start[0] = kv_len[0] = 0;
+    row_start[1] = n;
+    k->batch = (struct ragged_batch){.n_rows = n,
+                                     .n_seqs = 1,
+                                     .max_blocks = blocks,
+                                     .token = token,
+                                     .position = position,
+                                     .row_start = row_start,
+                                     .kv_len = kv_len,
+                                     .block_table = block_table};
 }
 
 static enum status make_weights(struct kernels *k, const struct dummy *dummy)
@@ -140,7 +166,7 @@ static enum status dtype_by_name(const char *name, enum dtype *dtype_p)
     return status_fail(STATUS_UNSUPPORTED, "--dtype %s: the kernels of this build do not know it", name);
 }
 
-static enum status open_backend(struct kernels *k, int max_rows)
+static enum status open_backend(struct kernels *k)
 {
     const struct model_config *c = &k->config;
     enum dtype dtype = DTYPE_F32;
@@ -152,21 +178,32 @@ static enum status open_backend(struct kernels *k, int max_rows)
                                         .n_kv_heads = c->n_kv_heads,
                                         .head_size = c->head_size,
                                         .inv_freq = inv_freq,
-                                        .max_rows = max_rows,
+                                        .max_rows = k->max_rows,
                                         .max_seqs = 1,
-                                        .max_context = KV_BLOCK_TOKENS,
-                                        .n_kv_blocks = 1};
-    status = backend_open("cpu", &shape, dtype, group_threads((int)o.threads), &k->backend);
+                                        .max_context = k->max_rows,
+                                        .n_kv_blocks = k->batch.max_blocks};
+    status = backend_open(o.backend, &shape, dtype, group_threads((int)o.threads), &k->backend);
     free(inv_freq);
     return status;
 }
 
-static enum status open_kernels(struct kernels *k, int max_rows)
+// Chooses how the device computes them.
+static enum status warm_up(struct kernels *k)
+{
+    struct contender self = {.context = k};
+    double seconds;
+    k->m = k->max_rows;
+    enum status status = run_ours(&self, &seconds);
+    return status == STATUS_OK ? k->backend->ops->warm(k->backend) : status;
+}
+
+static enum status open_kernels(struct kernels *k)
 {
     const struct model_config *c = &k->config;
     const int hidden = c->hidden, q = c->n_heads * c->head_size, kv = c->n_kv_heads * c->head_size;
     const int intermediate = c->intermediate;
-    enum status status = open_backend(k, max_rows);
+    make_batch(k);
+    enum status status = open_backend(k);
     if (status != STATUS_OK) return status;
 
     struct backend *b = k->backend;
@@ -181,7 +218,7 @@ static enum status open_kernels(struct kernels *k, int max_rows)
                    {&residual, TENSOR_F32, hidden},
                    {&mlp, TENSOR_ACTIVATION, intermediate}};
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && status == STATUS_OK; i++)
-        status = b->ops->tensor_create(b, tensors[i].kind, max_rows, tensors[i].columns, tensors[i].tensor_p);
+        status = b->ops->tensor_create(b, tensors[i].kind, k->max_rows, tensors[i].columns, tensors[i].tensor_p);
     if (status != STATUS_OK) return status;
     const struct product products[N_PRODUCTS] = {
         {.name = "qkv", .n = q + 2 * kv, .k = hidden, .mode = LINEAR_STORE, .x = normed, .out = qkv},
@@ -197,11 +234,11 @@ static enum status open_kernels(struct kernels *k, int max_rows)
     k->copies = copies < 2 ? 2 : copies > COPIES_MAX ? COPIES_MAX : (int)copies;
 
     struct dummy *dummy = dummy_create(c);
-    status = fill(k, dummy, normed, max_rows, hidden);
-    if (status == STATUS_OK) status = fill(k, dummy, attended, max_rows, q);
-    if (status == STATUS_OK) status = make_weights(k, dummy);
+    status = make_weights(k, dummy);
+    if (status == STATUS_OK) status = fill(k, dummy, normed, hidden);
+    if (status == STATUS_OK) status = fill(k, dummy, attended, q);
     dummy_free(dummy);
-    return status;
+    return status == STATUS_OK && b->ops->warm ? warm_up(k) : status;
 }
 
 // ---- oneDNN: a program that runs one layer for each line with an M, and answers with the seconds
@@ -318,6 +355,20 @@ static json_t *make_row(const struct kernels *k, const struct measurement *m, co
 
 // ---- running --------------------------------------------------------------------------------------------------------
 
+// One reading of what the device reaches, after the rounds.
+static enum status read_device(struct kernels *k, double gflop, double gbytes, struct measurement *m,
+                               struct rounds_readings *readings)
+{
+    struct probe_reading *mean = &readings->mean;
+    mean->instruction = "cuBLASLt bf16";
+    enum status status = k->backend->ops->measure(k->backend, (int)o.probe_ms, &mean->gflops, &mean->gbytes_per_s);
+    if (status != STATUS_OK) return status;
+    double arithmetic = gflop / mean->gflops, memory = gbytes / mean->gbytes_per_s;
+    m->memory_bound = memory > arithmetic;
+    m->share = (m->memory_bound ? memory : arithmetic) / m->seconds;
+    return STATUS_OK;
+}
+
 static enum status measure(struct kernels *k, struct onednn *d, json_t *rows)
 {
     double gflop = 2e-9 * k->weights * k->m, gbytes = k->weights * k->weight_bytes / 1e9;
@@ -330,6 +381,8 @@ static enum status measure(struct kernels *k, struct onednn *d, json_t *rows)
     for (int p = 0; p < N_PRODUCTS; p++)
         k->products[p].seconds = 0;
     enum status status = rounds_run(&rounds, contenders, d->pid ? 2 : 1, measurements, &readings);
+    if (status == STATUS_OK && k->backend->ops->measure && o.probe_ms)
+        status = read_device(k, gflop, gbytes, &measurements[0], &readings);
     if (status != STATUS_OK) return status;
     double onednn_gflops = d->pid ? gflop / measurements[1].seconds : 0;
     print_row(k, &measurements[0], &readings, gflop, gbytes, onednn_gflops);
@@ -339,13 +392,12 @@ static enum status measure(struct kernels *k, struct onednn *d, json_t *rows)
 
 static enum status run_all(struct kernels *k, const struct bench_counts *m, json_t *rows)
 {
-    int max_rows = 0;
     for (int i = 0; i < m->n; i++)
-        max_rows = m->count[i] > max_rows ? m->count[i] : max_rows;
+        k->max_rows = m->count[i] > k->max_rows ? m->count[i] : k->max_rows;
     struct onednn onednn = {0};
-    enum status status = open_kernels(k, max_rows);
+    enum status status = open_kernels(k);
     if (status == STATUS_OK) {
-        start_onednn(k, &onednn);
+        if (!k->backend->ops->measure) start_onednn(k, &onednn);
         print_heading(k);
     }
     for (int i = 0; i < m->n && status == STATUS_OK; i++) {
@@ -359,7 +411,8 @@ static enum status run_all(struct kernels *k, const struct bench_counts *m, json
 int bench_kernels(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack bench kernels --model DIR|--shape FILE [--dtype bf16|f32|int8] [--rows 1,256]\n"
+                 "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8] "
+                 "[--rows 1,256]\n"
                  "The matrix products of one layer alone, beside what the chip can do, and beside oneDNN.",
                  argc, argv, NULL);
     struct kernels k = {.copies = 0};
@@ -369,12 +422,13 @@ int bench_kernels(int argc, char **argv)
     if (status == STATUS_OK && !o.model == !o.shape)
         status = status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &k.config);
-    if (status == STATUS_OK && o.probe_ms)
+    if (status == STATUS_OK && o.probe_ms && strcmp(o.backend, "cpu") == 0)
         status = probe_open(group_threads((int)o.threads), (int)o.probe_ms, &k.probe);
     if (status == STATUS_OK) status = run_all(&k, &m, rows);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     if (k.backend) k.backend->ops->close(k.backend);
+    free((void *)k.batch.token);
     probe_close(k.probe);
     json_decref(rows);
     options_free(options);
