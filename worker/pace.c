@@ -53,7 +53,7 @@ void pace_begin(struct pace *p, int decodes)
     p->work_left = INFINITY;
     if (p->target_us == PACE_FREELY) return;
     if (decodes == 0) {
-        if (p->us_per_work > 0) p->work_left = CHUNK_US / p->us_per_work;
+        if (p->us_per_work[0] > 0) p->work_left = CHUNK_US / p->us_per_work[0];
         return;
     }
     p->work_left = 0;
@@ -62,10 +62,11 @@ void pace_begin(struct pace *p, int decodes)
         return;
     }
     double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->alone_us : (double)p->target_us);
-    if (target_us > p->alone_us && p->us_per_work > 0) p->work_left = (target_us - p->alone_us) / p->us_per_work;
+    double us_per_work = p->us_per_work[1];
+    if (target_us > p->alone_us && us_per_work > 0) p->work_left = (target_us - p->alone_us) / us_per_work;
     // Few rows come nearly for free where decoding waits for memory: what they cost says little of many.
     double most = GROW * (p->last_work > 0 ? p->last_work : CHUNK_FIRST / GROW * p->row_work);
-    if (p->us_per_work == 0 || p->work_left > most) p->work_left = most;
+    if (us_per_work == 0 || p->work_left > most) p->work_left = most;
 }
 
 // Nothing bounds the rows but the pass itself.
@@ -135,9 +136,9 @@ void pace_end(struct pace *p, int64_t us)
     p->alone_run = 0;
     double added_us = (double)us - (p->decodes ? p->alone_us : 0);
     if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
-    double told = added_us / p->work, known = p->us_per_work;
+    double *us_per_work = &p->us_per_work[p->decodes > 0], told = added_us / p->work, known = *us_per_work;
     told = known > 0 ? within(told, known / 8, known * 8) : told;
-    p->us_per_work = known == 0 ? told : known + (told > known ? LEARN_SLOWER : LEARN) * (told - known);
+    *us_per_work = known == 0 ? told : known + (told > known ? LEARN_SLOWER : LEARN) * (told - known);
     if (p->decodes == 0) return;
     p->last_work = p->work_left > 0 && p->work < p->last_work ? p->last_work : p->work; // it had no more to feed
     p->mixed++;

@@ -28,10 +28,10 @@ struct pace {
 
     double alone_us; // a pass of `alone_decodes` rows and no prompt takes this; 0: not known
     int alone_decodes;
-    int alone_run;      // such passes, one after the other up to now
-    int mixed;          // passes with both since that was measured
-    double us_per_work; // 0: not known
-    double last_work;   // of prompts in the last pass with both
+    int alone_run;         // such passes, one after the other up to now
+    int mixed;             // passes with both since that was measured
+    double us_per_work[2]; // without and beside decodes, which wait for memory; 0: not known
+    double last_work;      // of prompts in the last pass with both
 
     // The pass being made.
     int decodes;
