@@ -44,6 +44,11 @@
   share("decode"; "decode 8B, batch 64, of copy bandwidth"; 0.7; (row("decode"; "decode"; 64; null) | memory_share)),
   line("prepack"; "padded over packed, batches of 64"; "at least 6"; $batch.padded_time_ratio; ($batch.padded_time_ratio | shown(2));
        $batch != null and $batch.padded_time_ratio >= 6),
+  ((first(($all.transformers // [])[]) // null) as $padded
+   | over($padded.us_per_token; $batch.us_per_token) as $value
+   | if $padded == null and ([$all.steps[] | select(.step == "transformers")] == []) then empty
+     else line("transformers"; "padded by Hugging Face transformers over packed, batches of 64"; "at least 6"; $value; ($value | shown(2));
+               $value != null and $value >= 6) end),
   line("score"; "scoring 32,768 tokens, look-ahead 8, over its plain passes"; "at most 1.05"; $score.over_plain;
        ($score.over_plain | shown(3)); $score != null and $score.over_plain <= 1.05),
   ((0.1, 0.3) as $rate | (first(($all.ttft // [])[] | select(.task == "ttft" and .keep_rate == $rate)) // null) as $row

@@ -8,7 +8,8 @@
 # Usage: bench/gpu.sh [--out DIR] [--build DIR] [--lengths FILE] [--rounds N] [--shapes DIR] [--limit S] [--no-tests]
 #   --out DIR       where the files go (default bench-out-gpu)
 #   --build DIR     build folder (default build/gpu)
-#   --lengths FILE  prompt lengths in tokens, one a line, for packed against padded (mmlu's); left out without it
+#   --lengths FILE  prompt lengths in tokens, one a line, for packed against padded (mmlu's), ours and, where Python has
+#                   torch and transformers, Hugging Face's (bench/transformers_padded.py); left out without it
 #   --rounds N      as in forepack bench engine --help (default 3)
 #   --shapes DIR    config.json files of the models (default bench/shapes)
 #   --limit S       seconds for everything (default 570)
@@ -126,16 +127,16 @@ fi
 
 # ---- measure ----
 
-# measure NAME SECONDS ARGUMENTS...: one JSON file.
-measure() {
+# record NAME SECONDS COMMAND...: one JSON file.
+record() {
     local name=$1 bound=$2 file=$out/$1.json rc=0 from=$SECONDS
     shift 2
     if [ -s "$file" ]; then
         note "$name" true "was there"
         return
     fi
-    say "$name: bench $*"
-    bounded "$bound" "$bin/forepack" bench "$@" --json >"$file.part" 2>"$out/$name.log" || rc=$?
+    say "$name: $*"
+    bounded "$bound" "$@" >"$file.part" 2>"$out/$name.log" || rc=$?
     if [ $rc = 0 ]; then
         mv "$file.part" "$file"
         note "$name" true "in $((SECONDS - from)) s"
@@ -143,6 +144,11 @@ measure() {
         note "$name" false "$(why $rc "$out/$name.log")"
         say "$name: $(why $rc "$out/$name.log")"
     fi
+}
+
+# measure NAME SECONDS ARGUMENTS...
+measure() {
+    record "$1" "$2" "$bin/forepack" bench "${@:3}" --json
 }
 
 engine=(engine --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rounds "$rounds" --min-ms 300
@@ -156,6 +162,12 @@ measure score 60 "${engine[@]}" --prompt-tokens 32768 --batch 1 --decode-tokens 
 if [ -n "$lengths" ]; then
     measure prepack 60 prepack --backend cuda --dtype bf16 --shape "$shapes/llama-3.2-1b.json" --lengths "$lengths" \
         --limit 1024 --batch-size 64 --policies padded,batch --token-budget 16384 --rounds "$rounds"
+    if python3 -c 'import torch, transformers' 2>/dev/null; then
+        record transformers 60 python3 "$here/transformers_padded.py" --shape "$shapes/llama-3.2-1b.json" \
+            --lengths "$lengths" --limit 1024 --batch-size 64 --rounds "$rounds"
+    else
+        say "transformers is not installed: the comparison with it is left out"
+    fi
 fi
 
 # As many layers of the 70B model as fit beside the 8B model, up to 40, which load in time. A layer has 1,632 MiB and 64 MiB
@@ -198,7 +210,7 @@ fi
 
 # ---- tell ----
 
-for name in prefill packed products decode score prepack ttft; do
+for name in prefill packed products decode score prepack transformers ttft; do
     [ ! -s "$out/$name.json" ] || jq --arg name "$name" '{($name): .}' "$out/$name.json"
 done | jq -s --slurpfile steps "$out/steps" --argjson layers "$layers" '(add // {}) + {$steps, $layers}' >"$out/all"
 {
