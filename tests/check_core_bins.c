@@ -28,14 +28,9 @@ static struct fake_node *worker(const char *id, int token_budget)
     return fixture_attach(&f, &hello);
 }
 
-// Submits without a tick: what comes together is packed together.
 static struct client *put(int n_tokens, int priority)
 {
-    struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->priority = priority;
-    fixture_submit(&f, client);
-    return client;
+    return fixture_put(&f, NULL, n_tokens, priority);
 }
 
 static void finish(struct fake_node *node, struct client *client)
@@ -123,24 +118,14 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 }
 END_TEST
 
-static struct client *put_with_head(int head, int text, int n_tokens, const char *tenant)
-{
-    struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->tenant = tenant ? mem_string(tenant) : NULL;
-    for (int i = 0; i < n_tokens; i++)
-        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
-    fixture_submit(&f, client);
-    return client;
-}
-
 // With a prefix cache, too, while no two prompts begin alike.
 START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.prefix_cache = _i;
     struct fake_node *w = fixture_attach(&f, &hello);
-    struct client *running[2] = {put_with_head(0, 0, 512, NULL), put_with_head(0, 0, 512, NULL)};
+    struct client *running[2] = {fixture_put_with_head(&f, 0, 0, 512, NULL),
+                                 fixture_put_with_head(&f, 0, 0, 512, NULL)};
     fixture_advance(&f, 0);
     int32_t length[60], bin_of[60];
     struct client *queue[60];
@@ -148,7 +133,7 @@ START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
     for (int i = 0; i < 60; i++) {
         random = random * 1664525u + 1013904223u;
         length[i] = 20 + (int32_t)((random >> 16) % 400);
-        queue[i] = put_with_head(0, 0, length[i], NULL);
+        queue[i] = fixture_put_with_head(&f, 0, 0, length[i], NULL);
     }
     for (int left = 60; left;) {
         pack_items(length, left, 512, PACK_FIRST_FIT, bin_of);
@@ -338,20 +323,6 @@ START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
 }
 END_TEST
 
-// Everything of the bin that was handed out first is done.
-static void finish_oldest_bin(struct fake_node *w)
-{
-    struct client *in[64];
-    const struct core_bin *bin = fixture_find(&f, w->requests[0])->r->bin;
-    int n = 0;
-    for (int i = 0; i < w->n_requests; i++) {
-        struct client *client = fixture_find(&f, w->requests[i]);
-        if (client->r->bin == bin) in[n++] = client;
-    }
-    for (int i = 0; i < n; i++)
-        finish(w, in[i]);
-}
-
 // A stream of important short and long ones that fills every bin to the last row, and unimportant ones of awkward
 // lengths now and then, for which there is just room: none waits longer than max_wait and a bin.
 START_TEST(no_stream_starves_who_is_not_important)
@@ -377,7 +348,7 @@ START_TEST(no_stream_starves_who_is_not_important)
             put(400, 8);
             put(112, 8);
         }
-        finish_oldest_bin(w);
+        fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
     ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream did keep them out until then
@@ -443,7 +414,7 @@ START_TEST(no_stream_starves_who_waits_in_both_queues)
         put_speculated("timely", 24, -8, 1200000, PREFILL_ON, false);
         put_speculated("timely", 24, -8, 500000, PREFILL_OFF, false);
         score_oldest_bin(s);
-        if (w->n_requests) finish_oldest_bin(w);
+        if (w->n_requests) fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
     ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the streams did keep them out until then
@@ -452,16 +423,6 @@ START_TEST(no_stream_starves_who_waits_in_both_queues)
     core_status_fini(&status);
 }
 END_TEST
-
-static struct client *put_for(const char *tenant, int n_tokens, int priority)
-{
-    struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->priority = priority;
-    client->r->tenant = mem_string(tenant);
-    fixture_submit(&f, client);
-    return client;
-}
 
 static int rows_of(const struct fake_node *w, struct client *const *clients, int n)
 {
@@ -488,11 +449,11 @@ START_TEST(tenants_of_one_priority_share_by_tokens)
     fixture_send(&f, 10, 4);
     struct client *flood[200], *few[20], *twice[90];
     for (int i = 0; i < 200; i++)
-        flood[i] = put_for("flood", 20 + i % 7, 0);
+        flood[i] = fixture_put(&f, "flood", 20 + i % 7, 0);
     for (int i = 0; i < 20; i++)
-        few[i] = put_for("few", 60 + i, 0);
+        few[i] = fixture_put(&f, "few", 60 + i, 0);
     for (int i = 0; i < 90; i++)
-        twice[i] = put_for("double", 30 + i % 5, 0);
+        twice[i] = fixture_put(&f, "double", 30 + i % 5, 0);
     hello = fixture_hello(NODE_WORKER, "w");
     hello.max_seqs = 1000;
     struct fake_node *w = fixture_attach(&f, &hello); // eight bins: 4096 rows of about 9000
@@ -505,12 +466,12 @@ END_TEST
 START_TEST(a_tenant_that_was_away_has_no_credit)
 {
     struct fake_node *w = worker("w", 512);
-    struct client *on[2] = {put_for("steady", 512, 0), NULL};
+    struct client *on[2] = {fixture_put(&f, "steady", 512, 0), NULL};
     fixture_advance(&f, 0);
-    on[1] = put_for("steady", 512, 0);
+    on[1] = fixture_put(&f, "steady", 512, 0);
     fixture_advance(&f, 0);
     for (int i = 0; i < 20; i++) { // served alone all the time
-        struct client *next = put_for("steady", 512, 0);
+        struct client *next = fixture_put(&f, "steady", 512, 0);
         finish(w, on[0]);
         ck_assert(fake_node_has(w, next));
         on[0] = on[1];
@@ -518,8 +479,8 @@ START_TEST(a_tenant_that_was_away_has_no_credit)
     }
     struct client *steady[8], *new[8];
     for (int i = 0; i < 8; i++) {
-        steady[i] = put_for("steady", 256, 0);
-        new[i] = put_for("new", 256, 0);
+        steady[i] = fixture_put(&f, "steady", 256, 0);
+        new[i] = fixture_put(&f, "new", 256, 0);
     }
     finish(w, on[0]);
     finish(w, on[1]);
@@ -710,191 +671,12 @@ START_TEST(whole_prompts_are_packed_for_speculators)
 }
 END_TEST
 
-// Worker groups with a prefix cache, and prompts that begin alike for `head` tokens.
-static struct fake_node *caching_worker(const char *id)
-{
-    struct node_hello hello = fixture_hello(NODE_WORKER, id);
-    hello.prefix_cache = true;
-    return fixture_attach(&f, &hello);
-}
-
-START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
-{
-    struct fake_node *w = caching_worker("w"), *v = caching_worker("v");
-    struct client *first = put_with_head(400, 0, 450, NULL), *other = put_with_head(400, 1, 450, NULL);
-    fixture_advance(&f, 0); // one each
-    struct fake_node *mine = fake_node_has(w, first) ? w : v, *others = mine == w ? v : w;
-    ck_assert(fake_node_has(mine, first) && fake_node_has(others, other));
-    finish(mine, first);
-    finish(others, other);
-    // Ten of 450 rows, of which 400 are known at one node: fifty each, one bin of 512 holds them all, and it is there.
-    struct client *ten[10];
-    for (int i = 0; i < 10; i++)
-        ten[i] = put_with_head(400, 1, 450, NULL);
-    fixture_advance(&f, 0);
-    for (int i = 0; i < 10; i++)
-        ck_assert(fake_node_has(others, ten[i]));
-    ck_assert_int_eq(others->last_bin_items, 10);
-    ck_assert_int_eq(others->node->bin_tokens, 10 * 50);
-    // With so much to compute there, another one is sooner done with it elsewhere, though it begins anew.
-    struct client *eleventh = put_with_head(400, 1, 440, NULL);
-    fixture_advance(&f, 0);
-    ck_assert(fake_node_has(mine, eleventh));
-    ck_assert_int_eq(mine->node->bin_tokens, 440);
-    for (int i = 0; i < 10; i++)
-        finish(others, ten[i]);
-    finish(mine, eleventh);
-    // A node that comes back knows nothing.
-    fixture_detach(&f, others);
-    others = caching_worker("again");
-    struct client *last = put_with_head(400, 1, 450, NULL);
-    fixture_advance(&f, 0);
-    ck_assert(fake_node_has(mine, last)); // the eleventh was there
-    finish(mine, last);
-}
-END_TEST
-
-// What a group would compute whose cache holds so many heads, the one used longest ago given away first.
-struct head_cache {
-    int heads[3], n; // the latest last
-    int64_t rows;
-};
-
-static void compute(struct head_cache *cache, int head, int head_rows, int tail_rows)
-{
-    int at = 0, most = (int)(sizeof cache->heads / sizeof *cache->heads);
-    while (at < cache->n && cache->heads[at] != head)
-        at++;
-    cache->rows += tail_rows + (at == cache->n ? head_rows : 0);
-    if (at == most) at = 0; // nobody's any more: the oldest makes room
-    if (at < cache->n) memmove(&cache->heads[at], &cache->heads[at + 1], (size_t)(--cache->n - at) * sizeof(int));
-    cache->heads[cache->n++] = head;
-}
-
-// Prompts of eight heads come by turns to a group whose cache holds three: each head is computed once, whether its
-// prompts are urgent or not, of one tenant or of two that have four heads each.
-START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
-{
-    enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };
-    bool urgent = _i & 1, tenants = _i & 2;
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    hello.prefix_cache = true;
-    hello.kv_blocks = 3 * (HEAD / 16) + 25;
-    struct fake_node *w = fixture_attach(&f, &hello);
-    struct client *all[N], *on[2] = {put_with_head(0, 0, 512, NULL), put_with_head(0, 0, 512, NULL)};
-    fixture_advance(&f, 0);
-    int tail[N];
-    int64_t tails = 0;
-    bool seen[N] = {false};
-    for (int i = 0; i < N; i++) {
-        tail[i] = 5 + i * 7 % 40;
-        tails += tail[i];
-        all[i] = put_with_head(HEAD, i % HEADS, HEAD + tail[i], tenants && i % 2 ? "odd" : "even");
-    }
-    if (urgent) fixture_advance(&f, SECOND);
-    ck_assert(all[0]->r->urgent == urgent && !all[0]->r->node);
-    struct head_cache cache = {.n = 0};
-    finish(w, on[0]);
-    finish(w, on[1]);
-    for (int left = N; left; left--) {
-        for (int i = 0; i < w->n_requests; i++) {
-            for (int k = 0; k < N; k++) {
-                if (all[k]->number != w->requests[i] || seen[k]) continue;
-                compute(&cache, k % HEADS, HEAD, tail[k]);
-                seen[k] = true;
-            }
-        }
-        ck_assert_int_gt(w->n_requests, 0);
-        finish(w, fixture_find(&f, w->requests[0]));
-    }
-    ck_assert_msg(cache.rows == HEADS * HEAD + tails, "%lld rows, %lld for %d heads and all tails",
-                  (long long)cache.rows, (long long)(HEADS * HEAD + tails), HEADS);
-}
-END_TEST
-
-// With room for all: bins are full of what a head is followed by, and the next bin goes on with it.
-START_TEST(a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next)
-{
-    struct fake_node *w = caching_worker("w");
-    enum { EACH = 24 };
-    struct client *of[2][EACH];
-    for (int i = 0; i < EACH; i++) {
-        for (int head = 0; head < 2; head++)
-            of[head][i] = put_with_head(400, head, 416 + i % 3, NULL);
-    }
-    fixture_advance(&f, 0);
-    // The head and six tails of 16 to 18 rows, then tails alone; there is no room for the other head.
-    int first = of[0][0]->r->node ? 0 : 1;
-    ck_assert(w->bins == 2 && w->n_requests == EACH);
-    for (int i = 0; i < EACH; i++)
-        ck_assert(fake_node_has(w, of[first][i]));
-    ck_assert_int_eq(w->node->bin_tokens, 400 + EACH * 17);
-}
-END_TEST
-
-// Kin come without end and more than the group can take: they go before a request of their tenant that shares nothing
-// with them, but only those that came within max_wait of it, and before nobody of another tenant.
-START_TEST(kin_do_not_starve_others)
-{
-    enum { BIN_US = 50000, STREAM = 12, CROWD = 200 };
-    struct fake_node *w = caching_worker("w");
-    for (int i = 0; i < 2 * STREAM; i++) // two bins, and some
-        put_with_head(400, 0, 450, "kin");
-    fixture_advance(&f, 0);
-    struct client *other = put_with_head(400, 1, 410, "kin"), *stranger = put_for("stranger", 410, -1);
-    for (int i = 0; i < CROWD; i++)
-        put_with_head(400, 0, 450, "kin");
-    int64_t from_us = f.now_us, other_us = 0, stranger_us = 0;
-    while (!other_us || !stranger_us) {
-        // Those that may go before it take half of a bin, five of them at least.
-        ck_assert_int_le(f.now_us - from_us, SECOND + ((CROWD + SECOND / BIN_US * STREAM) / 5 + 2) * BIN_US);
-        for (int i = 0; i < STREAM; i++)
-            put_with_head(400, 0, 450, "kin");
-        finish_oldest_bin(w);
-        fixture_advance(&f, BIN_US);
-        if (!other_us && (other->ends || other->r->node)) other_us = f.now_us - from_us;
-        if (!stranger_us && (stranger->ends || stranger->r->node)) stranger_us = f.now_us - from_us;
-    }
-    ck_assert_int_le(stranger_us, SECOND + 2 * BIN_US);
-    ck_assert_int_gt(other_us, SECOND + 2 * BIN_US);
-}
-END_TEST
-
-START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
-{
-    struct fake_node *w = caching_worker("w");
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
-    struct client *pruned = fixture_request(&f, 300, 4);
-    pruned->r->prefill.mode = PREFILL_ON;
-    pruned->r->prefill.keep_rate = 0.5;
-    fixture_submit(&f, pruned);
-    fixture_advance(&f, 0);
-    fake_node_score(&f, s, pruned, 100, 299);
-    ck_assert(fake_node_has(w, pruned));
-    ck_assert_int_eq(w->node->bin_tokens, 200);
-    struct client *whole = fixture_send(&f, 300, 4); // the same tokens, more of them
-    finish(w, pruned);
-    ck_assert(fake_node_has(w, whole));
-    ck_assert_int_eq(w->node->bin_tokens, 300);
-    finish(w, whole);
-    struct client *again = fixture_send(&f, 300, 4);
-    ck_assert_int_eq(w->node->bin_tokens, 300 - 18 * 16);
-    finish(w, again);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("core_bins");
     TCase *tcase = tcase_create("core_bins");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
-    tcase_add_test(tcase, a_known_prefix_does_not_count_and_draws_to_its_node);
-    tcase_add_loop_test(tcase, prompts_that_share_a_head_are_used_up_one_head_after_the_other, 0, 4);
-    tcase_add_test(tcase, a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next);
-    tcase_add_test(tcase, kin_do_not_starve_others);
-    tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
     tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);

@@ -438,11 +438,9 @@ START_TEST(the_third_pass_of_a_kind_is_a_replay)
     struct weight *table;
     OK(ops->weight_embedding(b, &view, 0, NULL, &table));
     struct tensor *out = make_tensor(b, TENSOR_F32, 8, 16);
-    const int32_t zeros[3] = {0}, blocks[3] = {0, 1, 2}, row_start[4] = {0, 1, 2, 3};
     for (int pass = 0; pass < 5; pass++) {
         const int32_t token[3] = {pass, 9 - pass, pass / 2};
-        const struct ragged_batch batch = {3,      token, zeros, 3,         row_start,        zeros,
-                                           blocks, 1,     3,     row_start, .probe_window = 1};
+        const struct ragged_batch batch = three_lone_rows(token);
         bool again = false;
         int rows = 8;
         OK(ops->begin(b, &batch));
@@ -469,9 +467,8 @@ START_TEST(a_pass_that_cannot_be_kept_is_computed)
     struct weight *table;
     OK(ops->weight_embedding(b, &view, 0, NULL, &table));
     struct tensor *out = make_tensor(b, TENSOR_F32, 8, 16);
-    const int32_t token[3] = {1, 9, 4}, zeros[3] = {0}, blocks[3] = {0, 1, 2}, row_start[4] = {0, 1, 2, 3};
-    const struct ragged_batch batch = {3,      token, zeros, 3,         row_start,        zeros,
-                                       blocks, 1,     3,     row_start, .probe_window = 1};
+    const int32_t token[3] = {1, 9, 4};
+    const struct ragged_batch batch = three_lone_rows(token);
     int attempts[3];
     for (int pass = 0; pass < 3; pass++) {
         bool again = true;

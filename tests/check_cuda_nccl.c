@@ -75,11 +75,9 @@ START_TEST(sums_are_kept_with_their_pass)
     struct weight *table;
     OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
     struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
-    const int32_t zeros[3] = {0}, blocks[3] = {0, 1, 2}, row_start[4] = {0, 1, 2, 3};
     for (int pass = 0; pass < 5; pass++) {
         const int32_t token[3] = {pass, 9 - pass, pass / 2};
-        const struct ragged_batch batch = {3,      token, zeros, 3,         row_start,        zeros,
-                                           blocks, 1,     3,     row_start, .probe_window = 1};
+        const struct ragged_batch batch = three_lone_rows(token);
         bool again = false;
         int rows = ROWS;
         OK(b->ops->begin(b, &batch));

@@ -247,6 +247,27 @@ struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
     return client;
 }
 
+struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, int priority)
+{
+    struct client *client = fixture_request(f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    client->r->priority = priority;
+    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    fixture_submit(f, client);
+    return client;
+}
+
+struct client *fixture_put_with_head(struct fixture *f, int head, int text, int n_tokens, const char *tenant)
+{
+    struct client *client = fixture_request(f, n_tokens, 4);
+    client->r->prefill.mode = PREFILL_OFF;
+    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    for (int i = 0; i < n_tokens; i++)
+        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
+    fixture_submit(f, client);
+    return client;
+}
+
 struct client *fixture_find(const struct fixture *f, uint64_t number)
 {
     struct client *client = f->clients;
@@ -287,6 +308,19 @@ void fake_node_step(struct fixture *f, struct fake_node *node, struct client *cl
     }
     core_step(f->c, node->node, &result, 1, f->now_us);
     fixture_advance(f, 0);
+}
+
+void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node)
+{
+    struct client *in[64];
+    const struct core_bin *bin = fixture_find(f, node->requests[0])->r->bin;
+    int n = 0;
+    for (int i = 0; i < node->n_requests; i++) {
+        struct client *client = fixture_find(f, node->requests[i]);
+        if (client->r->bin == bin) in[n++] = client;
+    }
+    for (int i = 0; i < n; i++)
+        fake_node_step(f, node, in[i], 0, 1, FINISH_REASON_STOP);
 }
 
 void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first, int last)

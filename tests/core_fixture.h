@@ -70,12 +70,18 @@ void fixture_detach(struct fixture *f, struct fake_node *node);
 struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens);
 void fixture_submit(struct fixture *f, struct client *client);                // without a tick
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens); // prefill off; submits and ticks
+// Prefill off; submits without a tick: what comes together is packed together. `tenant` may be NULL. With a head, the
+// first `head` tokens are those of `text`, the others unlike those of any other request.
+struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, int priority);
+struct client *fixture_put_with_head(struct fixture *f, int head, int text, int n_tokens, const char *tenant);
 struct client *fixture_find(const struct fixture *f, uint64_t number);
 
 bool fake_node_has(const struct fake_node *node, const struct client *client);
 void fake_node_forget(struct fake_node *node, uint64_t number);
 // Answers one request: tokens counting up from `first`; finish < 0: goes on. Then ticks.
 void fake_node_step(struct fixture *f, struct fake_node *node, struct client *client, int first, int n, int finish);
+// Everything of the bin that was handed out first is done.
+void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node);
 void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first,
                      int last); // and ticks
 

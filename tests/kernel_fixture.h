@@ -59,6 +59,23 @@ static inline struct matrix_view float_view(const float *data, int rows, int col
                                 .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
+// Three sequences of a row each, in blocks 0, 1, 2, at position 0; every row's logits are wanted.
+static inline struct ragged_batch three_lone_rows(const int32_t token[3])
+{
+    static const int32_t zeros[3] = {0}, numbers[4] = {0, 1, 2, 3};
+    return (struct ragged_batch){.n_rows = 3,
+                                 .token = token,
+                                 .position = zeros,
+                                 .n_seqs = 3,
+                                 .row_start = numbers,
+                                 .kv_len = zeros,
+                                 .block_table = numbers,
+                                 .max_blocks = 1,
+                                 .n_logit_rows = 3,
+                                 .logit_row = numbers,
+                                 .probe_window = 1};
+}
+
 static inline struct weight *make_weight(struct backend *b, const float *data, int rows, int columns)
 {
     struct matrix_view view = float_view(data, rows, columns);
