@@ -28,6 +28,12 @@ static enum status cache_create(struct cpu *cpu)
     // An odd number of cache lines: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same sets.
     cpu->kv_block_bytes = ((cpu->kv_block_bytes + line - 1) / line | 1) * line;
     cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
+    // All layers fill alike. Begun at different places of a huge page they do not all come to a new one, whose first
+    // touch takes up to milliseconds, in the same pass.
+    size_t apart = HUGE_PAGE_BYTES / (size_t)shape->n_layers / line * line,
+           past = cpu->kv_layer_bytes % HUGE_PAGE_BYTES;
+    if (cpu->kv_layer_bytes >= HUGE_PAGE_BYTES)
+        cpu->kv_layer_bytes += (HUGE_PAGE_BYTES + apart - past) % HUGE_PAGE_BYTES;
     cpu->kv = cpu_memory((size_t)shape->n_layers, cpu->kv_layer_bytes, false);
     if (cpu->kv) return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "no memory for a KV cache of %d blocks (%d layers of %zu bytes)",

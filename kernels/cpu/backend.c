@@ -9,8 +9,6 @@
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
 
-enum { HUGE_PAGE_BYTES = 2 << 20 };
-
 void *cpu_memory(size_t count, size_t size_bytes, bool zero)
 {
     size_t bytes;

@@ -169,8 +169,10 @@ static inline void *cpu_row(const struct tensor *t, int row)
     return (char *)t->data + (size_t)row * (size_t)t->stride * (t->bf16 ? 2 : 4);
 }
 
-// Memory aligned to cache lines, NULL when there is none; zeroed only on request, since untouched pages of a large
-// cache cost nothing.
+enum { HUGE_PAGE_BYTES = 2 << 20 };
+
+// Memory aligned to cache lines, in huge pages where it is large, NULL when there is none; zeroed only on request,
+// since untouched pages of a large cache cost nothing.
 void *cpu_memory(size_t count, size_t size_bytes, bool zero);
 
 // backend_ops, by file.
