@@ -5,8 +5,13 @@
 
 #include "worker/pace.h"
 
-static const struct model_config config = {
-    .n_layers = 16, .hidden = 2048, .intermediate = 8192, .n_heads = 32, .n_kv_heads = 8, .head_size = 64};
+static const struct model_config config = {.n_layers = 16,
+                                           .hidden = 2048,
+                                           .intermediate = 8192,
+                                           .n_heads = 32,
+                                           .n_kv_heads = 8,
+                                           .head_size = 64,
+                                           .vocab_size = 128256};
 
 struct machine {
     double alone_us, per_decode_us; // a pass of decodes
@@ -53,6 +58,65 @@ START_TEST(decodes_take_at_most_twice_as_long)
     // What may be added is used: the whole took no more than a few times what the prompt needs by itself.
     double whole_us = passes * alone_us * 1.7, needed_us = PROMPT * m->row_us + 0.5 * PROMPT * PROMPT * m->entry_us;
     ck_assert_double_lt(whole_us, 12 * needed_us + 200 * alone_us);
+}
+END_TEST
+
+// A pass with any of it is long then: few are, and between them the prompt saves up.
+START_TEST(a_prompt_whose_entries_take_too_long_to_read_stands_back)
+{
+    enum { FROM = 100000, PROMPT = 101000, DECODES = 4 };
+    const struct machine m = {8000, 250, 100, 0.012, 0.2, 8}; // 20 ms, beside 9
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    for (int pass = 0; pass < 3; pass++) {
+        pace_begin(&pace, 0);
+        pace_end(&pace, (int64_t)pass_us(&m, 0, 0, pace_take(&pace, 0, 128, false)) - (int64_t)m.alone_us);
+    }
+    double alone_us = pass_us(&m, DECODES, 0, 0), us = 0, longest = 0;
+    int passes = 0, with = 0;
+    for (int fed = FROM; fed < PROMPT; passes++) {
+        pace_begin(&pace, DECODES);
+        int rows = pace_take(&pace, fed, PROMPT - fed, false);
+        double pass = pass_us(&m, DECODES, fed, rows);
+        pace_end(&pace, (int64_t)pass);
+        fed += rows;
+        with += rows > 0;
+        us += pass;
+        if (pass > longest) longest = pass;
+        ck_assert_int_lt(passes, 2000);
+    }
+    ck_assert_msg(us < 2 * passes * alone_us, "a pass took %.0f us in the mean", us / passes);
+    ck_assert_msg(longest < alone_us + 3 * PROMPT * m.read_us, "the longest took %.0f us", longest);
+    ck_assert_int_lt(with * 4, passes);
+}
+END_TEST
+
+// Its rows are cheap, however dear those of the other are.
+START_TEST(a_short_prompt_beside_a_long_one_has_many_rows)
+{
+    enum { DECODES = 4 };
+    const struct machine m = {8000, 250, 100, 0.01, 0.15, 0};
+    struct pace pace;
+    pace_init(&pace, &config, PACE_TWICE);
+    int fed = 1000, rows = 0;
+    for (int pass = 0; pass < 400; pass++) { // the long one alone
+        pace_begin(&pace, DECODES);
+        rows = pace_take(&pace, fed, 2000, false);
+        pace_end(&pace, (int64_t)pass_us(&m, DECODES, fed, rows));
+        fed += rows;
+    }
+    ck_assert_int_gt(fed, 8000);
+    double left_us = 0.5 * 0.85 * pass_us(&m, DECODES, 0, 0);
+    do { // not the one in which they are measured alone
+        pace_begin(&pace, DECODES);
+        if (pace_open(&pace, false)) break;
+        pace_end(&pace, (int64_t)pass_us(&m, DECODES, 0, 0));
+    } while (true);
+    double withheld = pace_withhold_half(&pace);
+    rows = pace_take(&pace, 0, 200, false);
+    ck_assert_msg(rows * m.row_us > 0.4 * left_us, "only %d rows", rows);
+    pace_give_back(&pace, withheld);
+    ck_assert_int_gt(pace_take(&pace, fed, 2000, false), 0);
 }
 END_TEST
 
@@ -134,6 +198,8 @@ int main(void)
     Suite *suite = suite_create("pace");
     TCase *tcase = tcase_create("pace");
     tcase_add_loop_test(tcase, decodes_take_at_most_twice_as_long, 0, sizeof machines / sizeof *machines);
+    tcase_add_test(tcase, a_prompt_whose_entries_take_too_long_to_read_stands_back);
+    tcase_add_test(tcase, a_short_prompt_beside_a_long_one_has_many_rows);
     tcase_add_test(tcase, without_decodes_a_whole_prompt_takes_all);
     tcase_add_loop_test(tcase, without_decodes_a_chunk_takes_little_time, 0, sizeof machines / sizeof *machines);
     tcase_add_test(tcase, the_first_passes_with_decodes_measure_them);

@@ -5,9 +5,12 @@
 // first token is kept to a fraction of a second: whoever comes meanwhile waits for the end of it.
 //
 // Passes of decodes alone give the time to compare with; it is measured anew now and then, by two passes that prompts
-// stand back from: the first finds in the caches what prompts left there, the second counts. What a prompt's rows add
-// to it is taken to be proportional to their work, rows and attention to all that stands before them; the factor is
-// learned from every pass. So chunks get smaller as a prompt gets longer.
+// stand back from: the first finds in the caches what prompts left there, the second counts. What a prompt adds to it
+// is taken to be proportional to its work: rows, attention to all that stands before them and, once however many rows
+// it feeds, the reading of its cached entries, which are read as fast as weights are; the factor is learned from every
+// pass. So chunks get smaller as a prompt gets longer, but not those of a short one beside it. A prompt whose entries
+// take longer to read than a pass may last stands back from passes until what it left of them is enough: few passes are
+// longer then, and on the average none.
 //
 // Decides when something is computed, never what. Plain data, no clock of its own.
 #pragma once
@@ -25,13 +28,17 @@ enum {
 struct pace {
     int64_t target_us;          // of a pass with decodes, or one of the above
     double row_work, pair_work; // of a prompt row, and of its attention to one entry
+    double entry_share;         // to read an entry, of the time to read all weights
+    double balance;             // rows whose work takes as long as that
+    bool balance_is_known;
 
     double alone_us; // a pass of `alone_decodes` rows and no prompt takes this; 0: not known
     int alone_decodes;
     int alone_run;         // such passes, one after the other up to now
     int mixed;             // passes with both since that was measured
     double us_per_work[2]; // without and beside decodes, which wait for memory; 0: not known
-    double last_work;      // of prompts in the last pass with both
+    double most_work;      // of prompts in any pass with both
+    double saved;          // work left by a prompt that stood back
 
     // The pass being made.
     int decodes;
