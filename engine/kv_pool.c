@@ -168,6 +168,16 @@ void kv_pool_hold(struct kv_pool *pool, int32_t block)
     if (pool->blocks[block].holders++ == 0) list_remove(pool, block);
 }
 
+kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t block)
+{
+    return pool->blocks[block].chain;
+}
+
+int kv_pool_holders(const struct kv_pool *pool, int32_t block)
+{
+    return pool->blocks[block].holders;
+}
+
 int32_t kv_pool_publish(struct kv_pool *pool, const struct kv_key *key, int32_t block, kv_chain *chain_p)
 {
     int32_t known = kv_pool_find(pool, key, chain_p);

@@ -32,6 +32,7 @@ int kv_pool_free_blocks(const struct kv_pool *pool); // nobody holds them
 // All `n` blocks or none (false).
 bool kv_pool_take(struct kv_pool *pool, int n, int32_t *blocks);
 void kv_pool_give(struct kv_pool *pool, const int32_t *blocks, int n); // asserts that they were held
+int kv_pool_holders(const struct kv_pool *pool, int32_t block);
 
 // ---- the prefix cache
 
@@ -46,6 +47,7 @@ struct kv_key {
 // The block of this content, or -1. It is the caller's only once held.
 int32_t kv_pool_find(const struct kv_pool *pool, const struct kv_key *key, kv_chain *chain_p);
 void kv_pool_hold(struct kv_pool *pool, int32_t block);
+kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t block); // up to this block; 0: it is not published
 
 // Says what the block, held by the caller alone or with others, is full of. When another block of this content is
 // known already, the caller holds that one from now on and `block` is given back. Returns the one the caller holds.

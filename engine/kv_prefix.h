@@ -17,9 +17,18 @@ static inline int kv_prefix_most(int n)
     return (n - 1) / KV_BLOCK_TOKENS;
 }
 
-// How many of the text's blocks, from the first, the pool knows, at most kv_prefix_most(n); *chain_p is up to the last
-// of them. With `blocks` not NULL the caller holds them from now on, and they are written there.
-int kv_prefix_find(struct kv_pool *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p);
+// The text's blocks that the pool knows, from the first, at most kv_prefix_most(n): the caller holds them from now on.
+// How many they are; *chain_p is up to the last of them.
+int kv_prefix_take(struct kv_pool *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p);
+
+// How many there are to be taken. What a look found is kept for the next one at the same text, which begins behind it
+// as long as it is there: a block is never forgotten before those behind it.
+struct kv_known {
+    int n;
+    int32_t last; // block
+    kv_chain chain;
+};
+int kv_prefix_look(const struct kv_pool *pool, const struct kv_text *text, struct kv_known *known);
 
 // Publishes the blocks that the first `entries` rows fill, those from *n_published_p on; the numbers in `blocks` may
 // change (kv_pool_publish).

@@ -26,14 +26,15 @@ struct prompt {
 
     int32_t *blocks; // [n_blocks] owned; NULL while waiting
     int n_blocks;
-    int n_published;    // of them, the first: in the prefix cache
-    kv_chain chain;     // up to the last of those
-    int n_reused;       // tokens found there
-    int cached;         // KV entries
-    int steps;          // probes taken
-    int32_t next;       // with steps > 0: the token to feed
-    float *importance;  // [n] owned; sum over the steps
-    uint64_t last_pass; // in which it last had a row
+    int n_published;       // of them, the first: in the prefix cache
+    struct kv_known known; // of it, when it was last looked for there
+    kv_chain chain;        // up to the last of those
+    int n_reused;          // tokens found there
+    int cached;            // KV entries
+    int steps;             // probes taken
+    int32_t next;          // with steps > 0: the token to feed
+    float *importance;     // [n] owned; sum over the steps
+    uint64_t last_pass;    // in which it last had a row
 
     int rows;  // in the pass being made: how many,
     int probe; // and its index among the probes or -1
@@ -184,12 +185,11 @@ static struct kv_text text_of(const struct prompt *p)
 }
 
 // Somebody is about to read what the prompt could then take from the prefix cache.
-static bool waits_for_prefix(struct scorer *s, const struct prompt *p)
+static bool waits_for_prefix(const struct scorer *s, struct prompt *p)
 {
     if (!s->model.prefix_cache) return false;
-    kv_chain chain;
     struct kv_text mine = text_of(p);
-    int known = kv_prefix_find(s->pool, &mine, NULL, &chain);
+    int known = kv_prefix_look(s->pool, &mine, &p->known);
     for (int i = 0; i < s->n_running; i++) {
         struct kv_text other = text_of(s->prompts[i]);
         if (kv_prefix_worth_waiting(&mine, known, &other, s->prompts[i]->n_published)) return true;
@@ -203,7 +203,7 @@ static bool take_blocks(struct scorer *s, struct prompt *p)
     struct kv_text text = text_of(p);
     int most = kv_blocks_for(p->n + p->look_ahead - 1);
     p->blocks = mem_alloc_array((size_t)most, sizeof *p->blocks);
-    if (s->model.prefix_cache) p->n_published = kv_prefix_find(s->pool, &text, p->blocks, &p->chain);
+    if (s->model.prefix_cache) p->n_published = kv_prefix_take(s->pool, &text, p->blocks, &p->chain);
     if (kv_pool_take(s->pool, most - p->n_published, p->blocks + p->n_published)) {
         p->n_blocks = most;
         p->n_reused = p->cached = p->n_published * KV_BLOCK_TOKENS;

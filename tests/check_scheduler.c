@@ -350,6 +350,44 @@ START_TEST(preemption_changes_nothing)
 }
 END_TEST
 
+START_TEST(the_victim_loses_fewest_tokens_of_its_own)
+{
+    static const struct {
+        int lengths[3], shared, pool, victim; // tokens that 1 has in common with 0
+    } cases[] = {
+        {{60, 45, 30}, 0, 12, 2}, {{60, 30, 45}, 0, 12, 1}, {{30, 45, 60}, 0, 12, 0}, {{96, 90, 40}, 80, 15, 1}};
+    static int32_t tokens[3][96];
+    struct world *w = open_world("llama", 5);
+    w->prefix_cache = true;
+    open_scheduler(w, BUDGET_MAX, 4, cases[_i].pool);
+    for (int i = 0; i < 3; i++) {
+        for (int t = 0; t < 96; t++)
+            tokens[i][t] = i == 1 && t < cases[_i].shared ? tokens[0][t] : below(60);
+        struct sequence_request ask = {.id = (uint64_t)i,
+                                       .tokens = tokens[i],
+                                       .n_tokens = cases[_i].lengths[i],
+                                       .prompt_tokens = cases[_i].lengths[i]};
+        sampling_defaults(&ask.sampling);
+        ask.sampling.ignore_eos = true;
+        ask.sampling.max_tokens = OUTPUT_MAX;
+        add(w, &ask);
+        step(w);
+    }
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).running, 3);
+    int before[3];
+    do {
+        for (int i = 0; i < 3; i++)
+            before[i] = w->now[i].n;
+        step(w);
+    } while (scheduler_get_load(w->scheduler).preemptions == 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(w->now[i].n - before[i], i != cases[_i].victim);
+    run_dry(w);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
 START_TEST(replay_from_any_prefix_goes_on_alike)
 {
     struct world *w = open_world_of(&worlds[_i]);
@@ -810,6 +848,7 @@ int main(void)
     tcase_add_loop_test(tcase, alone_is_what_a_plain_loop_gives, 0, WORLDS);
     tcase_add_loop_test(tcase, company_and_chunks_change_nothing, 0, WORLDS);
     tcase_add_loop_test(tcase, preemption_changes_nothing, 0, WORLDS);
+    tcase_add_loop_test(tcase, the_victim_loses_fewest_tokens_of_its_own, 0, 4);
     tcase_add_loop_test(tcase, replay_from_any_prefix_goes_on_alike, 0, WORLDS);
     tcase_add_loop_test(tcase, cancel_in_every_state_harms_nobody, 0, WORLDS);
     tcase_add_loop_test(tcase, reused_prefixes_change_nothing, 0, WORLDS);

@@ -7,6 +7,7 @@
 #include "worker/scheduler.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,12 +109,25 @@ static void release(struct scheduler *s, struct sequence *q)
 
 // ---- who takes part in a step ----
 
-// The running sequence that loses fewest tokens, of equals the one begun last.
+// Tokens that would have to be computed again: those in blocks that nobody else holds.
+static int tokens_lost(const struct scheduler *s, const struct sequence *q)
+{
+    int shared = 0;
+    while (shared < q->n_published && kv_pool_holders(s->pool, q->blocks[shared]) > 1)
+        shared++;
+    return q->n_cached - shared * KV_BLOCK_TOKENS;
+}
+
+// The running sequence that loses fewest tokens, of equals the one begun last. One that loses none would give nothing.
 static int choose_victim(const struct scheduler *s)
 {
-    int victim = 0;
-    for (int i = 1; i < s->n_running; i++)
-        if (s->running[i]->n_cached <= s->running[victim]->n_cached) victim = i;
+    int victim = 0, fewest = INT_MAX;
+    for (int i = 0; i < s->n_running; i++) {
+        int lost = tokens_lost(s, s->running[i]);
+        if (lost == 0 || lost > fewest) continue;
+        fewest = lost;
+        victim = i;
+    }
     return victim;
 }
 
@@ -166,15 +180,14 @@ static int promised_blocks(const struct scheduler *s)
     return promised;
 }
 
-static int known_blocks(const struct scheduler *s, const struct sequence *q)
+static int known_blocks(const struct scheduler *s, struct sequence *q)
 {
-    kv_chain chain;
     struct kv_text text = sequence_text(q);
-    return kv_prefix_find(s->pool, &text, NULL, &chain);
+    return kv_prefix_look(s->pool, &text, &q->known);
 }
 
 // Somebody is about to compute blocks that the sequence could then take from the prefix cache.
-static bool waits_for_prefix(struct scheduler *s, const struct sequence *q)
+static bool waits_for_prefix(const struct scheduler *s, struct sequence *q)
 {
     if (!s->limits.prefix_cache) return false;
     struct kv_text mine = sequence_text(q);
@@ -189,7 +202,7 @@ static bool waits_for_prefix(struct scheduler *s, const struct sequence *q)
 static void hold_prefix(struct scheduler *s, struct sequence *q)
 {
     struct kv_text text = sequence_text(q);
-    if (s->limits.prefix_cache) q->n_blocks = q->n_published = kv_prefix_find(s->pool, &text, q->blocks, &q->chain);
+    if (s->limits.prefix_cache) q->n_blocks = q->n_published = kv_prefix_take(s->pool, &text, q->blocks, &q->chain);
     q->n_cached = q->n_blocks * KV_BLOCK_TOKENS;
 }
 

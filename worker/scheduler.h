@@ -14,10 +14,10 @@
 //
 // Memory: a sequence is begun when there are blocks for all tokens it has and a quarter of the output it may still
 // write, beside what was counted on so for the running ones; then it grows block by block. When none is free, the
-// running sequence with the fewest cached tokens gives all of its own back and returns to the head of the queue, to be
-// computed again later with the tokens it has generated. The largest running sequence is never the victim while another
-// is there, so every step brings somebody closer to his end; a sequence too large for the whole cache is refused when
-// it comes.
+// running sequence with the fewest cached tokens that no other shares gives its blocks back and returns to the head of
+// the queue, to be computed again later with the tokens it has generated. The one with the most is never the victim
+// while another is there, so every step brings somebody closer to his end; a sequence too large for the whole cache is
+// refused when it comes.
 //
 // Exact: tokens depend on model, request and tensor-parallel degree alone, not on company, chunks, preemption, replay
 // or what the prefix cache held.

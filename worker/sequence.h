@@ -44,6 +44,7 @@ struct sequence {
     int n_blocks;                     // held
     int n_published;                  // of them, the first: full and in the prefix cache
     kv_chain chain;                   // up to the last of those
+    struct kv_known known;            // of the prefix cache, when it was last looked for there
     int n_reused;                     // prompt tokens that stood in the prefix cache when it was first begun
     bool begun, told_reused;          // `n_reused` is known; and was reported
     bool cut;                         // a pass fed part of its prompt
