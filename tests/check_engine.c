@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "engine/doorbell.h"
 #include "engine/engine.h"
-#include "engine/kv_pool.h"
+#include "engine/kv_prefix.h"
 #include "engine/roll.h"
 #include "engine/watchdog.h"
 #include "tests/forward.h"
@@ -661,6 +661,41 @@ START_TEST(the_end_of_the_chain_given_back_first_is_forgotten_first)
 }
 END_TEST
 
+START_TEST(what_is_known_is_looked_up_from_where_it_was_left)
+{
+    enum { BLOCKS = 4, ROWS = BLOCKS * KV_BLOCK_TOKENS + 1 };
+    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    static int32_t token[ROWS];
+    struct kv_text text = {.token = token, .n = ROWS};
+    struct kv_known known = {0};
+    int32_t blocks[BLOCKS];
+    int published = 0;
+    kv_chain chain = 0;
+    ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
+    kv_pool_take(pool, BLOCKS, blocks);
+    for (int n = 0; n <= BLOCKS; n++) {
+        kv_prefix_publish(pool, &text, n * KV_BLOCK_TOKENS, blocks, &published, &chain);
+        ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
+    }
+    kv_pool_give(pool, blocks, BLOCKS);
+    for (int n = BLOCKS - 1; n >= 0; n--) { // forgotten from the end
+        int32_t other;
+        ck_assert(kv_pool_take(pool, 1, &other));
+        if (n % 2 == 0) ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
+        blocks[n] = other;
+    }
+    // The same block, of another text: the look is not fooled.
+    static int32_t different[ROWS] = {7};
+    struct kv_text other = {.token = different, .n = ROWS};
+    published = 0;
+    chain = 0;
+    kv_prefix_publish(pool, &other, ROWS - 1, blocks, &published, &chain);
+    ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
+    kv_pool_give(pool, blocks, BLOCKS);
+    kv_pool_destroy(pool);
+}
+END_TEST
+
 int main(void)
 {
     log_setup("test", LOG_ERROR);
@@ -681,6 +716,7 @@ int main(void)
     tcase_add_test(tcase, blocks_are_held_once_and_come_back);
     tcase_add_loop_test(tcase, a_found_block_holds_what_was_asked_for, 0, 3);
     tcase_add_test(tcase, the_end_of_the_chain_given_back_first_is_forgotten_first);
+    tcase_add_test(tcase, what_is_known_is_looked_up_from_where_it_was_left);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

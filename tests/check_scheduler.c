@@ -738,6 +738,32 @@ START_TEST(half_of_a_pass_goes_to_the_shortest)
 }
 END_TEST
 
+// However long passes take here: first the decodes are measured, then the prompt gets a few rows to begin with.
+START_TEST(beside_decodes_prompts_keep_the_pace)
+{
+    static int32_t tokens[2][150];
+    struct world *w = open_world("llama", 5);
+    w->pace_us = PACE_TWICE;
+    open_scheduler(w, BUDGET_MAX, 4, POOL);
+    struct sequence_request ask[2] = {plain_request(0, tokens[0], 10), plain_request(1, tokens[1], 150)};
+    ask[0].sampling.max_tokens = OUTPUT_MAX;
+    add(w, &ask[0]);
+    step(w);
+    add(w, &ask[1]);
+    step(w);
+    step(w);
+    ck_assert_int_eq(w->rows, 10 + 2);
+    step(w);
+    ck_assert_int_ge(w->rows, 10 + 3);
+    ck_assert_int_le(w->rows, 10 + 3 + 16);
+    ck_assert(w->now[0].n == 4 && w->now[1].n == 0);
+    run_dry(w);
+    ck_assert(w->now[0].n == OUTPUT_MAX && w->now[1].n == 4);
+    scheduler_destroy(w->scheduler);
+    close_world(w);
+}
+END_TEST
+
 // A prompt's last row may be all that a pass is left with of it.
 START_TEST(prompt_rows_are_counted_however_they_are_cut)
 {
@@ -858,6 +884,7 @@ int main(void)
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
     tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
     tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest);
+    tcase_add_test(tcase, beside_decodes_prompts_keep_the_pace);
     tcase_add_test(tcase, prompt_rows_are_counted_however_they_are_cut);
     tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
     suite_add_tcase(suite, tcase);

@@ -153,6 +153,7 @@ struct scores {
     float importance[MAX_TOKENS];
     bool kept[MAX_TOKENS];
     int steps, answers;
+    int reused; // in all answers
 };
 
 static void take_result(void *context, const struct score_result *result)
@@ -166,40 +167,49 @@ static void take_result(void *context, const struct score_result *result)
             s->kept[j] = true;
     s->steps = result->steps;
     s->answers++;
+    s->reused += result->cached_tokens;
 }
 
-// `budget`, `seqs` and `blocks` 0: what the model was opened with.
-static void score(struct group *g, const struct model_config *config, const struct prompt_case *cases, int n_cases,
-                  int budget, int seqs, int blocks, struct scores *scores)
+// `budget`, `seqs` and `blocks` 0: what the model was opened with. With a prefix cache every prompt comes twice.
+static void score_cached(struct group *g, const struct model_config *config, const struct prompt_case *cases,
+                         int n_cases, int budget, int seqs, int blocks, bool prefix_cache, struct scores *scores)
 {
     struct scorer_model model = {.config = config,
                                  .token_budget = budget ? budget : g->options.max_rows,
                                  .max_seqs = seqs ? seqs : g->options.max_seqs,
                                  .context_tokens = config->max_context,
                                  .kv_blocks = blocks ? blocks : g->options.n_kv_blocks,
+                                 .prefix_cache = prefix_cache,
                                  .samples = model_samples(g->models[0]),
                                  .forward = group_forward,
                                  .context = g};
     struct scorer *s = scorer_create(&model, take_result, scores);
-    for (int i = 0; i < n_cases; i++) {
-        scores[i].answers = 0;
-        scorer_add(s, &(struct score_item){.request = (uint64_t)i,
-                                           .tokens = cases[i].tokens,
-                                           .n = cases[i].n,
-                                           .prefill = cases[i].prefill,
-                                           .pinned = &cases[i].pinned,
-                                           .n_pinned = cases[i].n_pinned,
-                                           .tail_tokens = cases[i].tail_tokens,
-                                           .want_importance = true});
+    memset(scores, 0, (size_t)n_cases * sizeof *scores);
+    for (int round = 0; round <= prefix_cache; round++) {
+        for (int i = 0; i < n_cases; i++)
+            scorer_add(s, &(struct score_item){.request = (uint64_t)i,
+                                               .tokens = cases[i].tokens,
+                                               .n = cases[i].n,
+                                               .prefill = cases[i].prefill,
+                                               .pinned = &cases[i].pinned,
+                                               .n_pinned = cases[i].n_pinned,
+                                               .tail_tokens = cases[i].tail_tokens,
+                                               .want_importance = true});
+        while (scorer_get_load(s).running + scorer_get_load(s).waiting) {
+            enum status status = scorer_step(s);
+            ck_assert_msg(status == STATUS_OK, "%s", status_message());
+        }
+        ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, model.kv_blocks);
+        for (int i = 0; i < n_cases; i++)
+            ck_assert_int_eq(scores[i].answers, round + 1);
     }
-    while (scorer_get_load(s).running + scorer_get_load(s).waiting) {
-        enum status status = scorer_step(s);
-        ck_assert_msg(status == STATUS_OK, "%s", status_message());
-    }
-    ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, model.kv_blocks);
-    for (int i = 0; i < n_cases; i++)
-        ck_assert_int_eq(scores[i].answers, 1);
     scorer_free(s);
+}
+
+static void score(struct group *g, const struct model_config *config, const struct prompt_case *cases, int n_cases,
+                  int budget, int seqs, int blocks, struct scores *scores)
+{
+    score_cached(g, config, cases, n_cases, budget, seqs, blocks, false, scores);
 }
 
 static void make_cases(struct prompt_case *cases, int n_cases, int longest, const struct model_config *config)
@@ -328,7 +338,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
 }
 END_TEST
 
-// Packed, chunked, in parts, together with other windows, and alone: the same bits.
+// Packed, chunked, in parts, together with other windows, behind heads that others read, and alone: the same bits.
 START_TEST(company_chunks_and_budget_change_no_bit)
 {
     random_state = (uint64_t)_i + 90;
@@ -340,18 +350,26 @@ START_TEST(company_chunks_and_budget_change_no_bit)
     static struct prompt_case cases[18];
     static struct scores alone[18], packed[18];
     make_cases(cases, 18, 150, &config);
+    for (int i = 1; i < 18; i += 2) // as the one before for the most part
+        memcpy(cases[i].tokens, cases[i - 1].tokens, (size_t)(cases[i].n * 3 / 4) * sizeof *cases[i].tokens);
     for (int i = 0; i < 18; i++)
         score(g, &config, &cases[i], 1, 0, 0, 0, &alone[i]);
     static const struct {
         int budget, seqs, blocks;
-    } loads[] = {{0, 0, 0}, {200, 0, 0}, {33, 0, 0}, {7, 5, 0}, {1024, 3, 0}, {64, 0, 11}};
+        bool prefix_cache;
+    } loads[] = {{0, 0, 0, false},   {200, 0, 0, false}, {33, 0, 0, false}, {7, 5, 0, false}, {1024, 3, 0, false},
+                 {64, 0, 11, false}, {200, 0, 0, true},  {7, 5, 0, true},   {64, 0, 11, true}};
     for (size_t l = 0; l < sizeof loads / sizeof loads[0]; l++) {
-        score(g, &config, cases, 18, loads[l].budget, loads[l].seqs, loads[l].blocks, packed);
+        score_cached(g, &config, cases, 18, loads[l].budget, loads[l].seqs, loads[l].blocks, loads[l].prefix_cache,
+                     packed);
+        int reused = 0;
         for (int i = 0; i < 18; i++) {
+            reused += packed[i].reused;
             ck_assert_int_eq(packed[i].steps, alone[i].steps);
             ck_assert_mem_eq(packed[i].importance, alone[i].importance, (size_t)cases[i].n * sizeof(float));
             ck_assert_mem_eq(packed[i].kept, alone[i].kept, (size_t)cases[i].n * sizeof(bool));
         }
+        ck_assert_int_eq(reused > 100, loads[l].prefix_cache);
     }
     test_group_close(g);
     tiny_model_remove(dir);
