@@ -8,7 +8,8 @@
 // - Every pass has a row for each sequence that decodes. That prompts wait for decodes longer than that, to keep them
 //   from stalling, and for prompts that come later, is not in it: an estimate is low rather than high, and nobody is
 //   refused for what may not happen.
-// - Nothing is estimated unless the costs of all nodes of a pool are known.
+// - A node whose costs are not known yet is taken to be like the cheapest of its pool whose are. Where no node's are,
+//   nothing is estimated.
 #include "router/core_state.h"
 
 #include <math.h>
@@ -25,18 +26,22 @@ static const struct core_node *next_of(const struct core *c, enum node_role role
     return NULL;
 }
 
+static bool knows(const struct core *c, const struct core_node *node, int64_t rows)
+{
+    return cost_knows(&node->cost, rows < node->hello.token_budget ? rows : node->hello.token_budget, c->now_us);
+}
+
 bool core_costs_known(const struct core *c, enum node_role role, int64_t rows)
 {
     const struct core_node *node = next_of(c, role, NULL);
     if (!node) return false;
     for (; node; node = next_of(c, role, node)) {
-        int64_t pass = rows < node->hello.token_budget ? rows : node->hello.token_budget;
-        if (!cost_knows(&node->cost, pass, c->now_us)) return false;
+        if (!knows(c, node, rows)) return false;
     }
     return true;
 }
 
-static double work_us(const struct core_node *node, double rows, double pairs)
+static double work_us(const struct core_node *node, const struct cost_model *cost, double rows, double pairs)
 {
     if (rows <= 0) return 0;
     double passes = ceil(rows / node->hello.token_budget), decodes = node->requests.count - node->in_bins;
@@ -45,13 +50,18 @@ static double work_us(const struct core_node *node, double rows, double pairs)
         rows += passes * decodes;
         pairs += passes * decodes * entries;
     }
-    return fmax(1, cost_pass_us(&node->cost, passes, rows, pairs));
+    return fmax(1, cost_pass_us(cost, passes, rows, pairs));
+}
+
+static double busy_us(const struct core_node *node, const struct cost_model *cost)
+{
+    return work_us(node, cost, (double)node->bin_tokens, node->bin_pairs);
 }
 
 double core_node_finish_us(const struct core_node *node, int64_t rows, int64_t cached)
 {
     double pairs = cost_pairs((double)rows, (double)cached);
-    return work_us(node, (double)(node->bin_tokens + rows), node->bin_pairs + pairs);
+    return work_us(node, &node->cost, (double)(node->bin_tokens + rows), node->bin_pairs + pairs);
 }
 
 int64_t core_node_enough_rows(const struct core *c, const struct core_node *node)
@@ -62,32 +72,67 @@ int64_t core_node_enough_rows(const struct core *c, const struct core_node *node
     return rows >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(rows / node->cost.row_us);
 }
 
-// --- one request
+// --- one request, in one pool
 
-// The request's own time at the node: of `tokens` that it will keep, or (0) of those that it has now.
-static double own_us(const struct core_node *node, const struct request *r, int tokens)
+// What an estimate is of.
+struct view {
+    const struct core *c;
+    enum node_role role;
+    const struct request *r;
+    int tokens;                      // that it will keep; 0: those that it has now count
+    const struct cost_model *likely; // what nodes are taken to cost whose costs are not known; NULL: of none they are
+};
+
+static bool is_known(const struct view *v, const struct core_node *node)
 {
-    int rows = tokens ? tokens : core_request_rows_on(r, node), cached = tokens ? 0 : core_request_rows(r) - rows;
-    double us = work_us(node, rows, cost_pairs(rows, cached));
-    if (node->hello.role == NODE_WORKER) return us;
-    double steps = r->prefill.look_ahead - 1; // a pass of one row each
-    return us + cost_pass_us(&node->cost, steps, steps, steps * (r->n_tokens + steps / 2));
+    if (knows(v->c, node, v->tokens ? v->tokens : core_request_rows(v->r))) return true;
+    return !v->tokens && node->prefixes && knows(v->c, node, core_request_rows_on(v->r, node));
 }
 
-static double least_own_us(const struct core *c, enum node_role role, const struct request *r, int tokens)
+static const struct cost_model *cost_of(const struct view *v, const struct core_node *node)
+{
+    return is_known(v, node) ? &node->cost : v->likely;
+}
+
+// The request's own time at the node.
+static double own_us(const struct view *v, const struct core_node *node, const struct cost_model *cost)
+{
+    const struct request *r = v->r;
+    int rows = v->tokens ? v->tokens : core_request_rows_on(r, node);
+    int cached = v->tokens ? 0 : core_request_rows(r) - rows;
+    double us = work_us(node, cost, rows, cost_pairs(rows, cached));
+    if (v->role == NODE_WORKER) return us;
+    double steps = r->prefill.look_ahead - 1; // a pass of one row each
+    return us + cost_pass_us(cost, steps, steps, steps * (r->n_tokens + steps / 2));
+}
+
+static struct view view_of(const struct core *c, enum node_role role, const struct request *r, int tokens)
+{
+    struct view v = {c, role, r, tokens, NULL};
+    double least = INFINITY, rows = tokens ? tokens : core_request_rows(r);
+    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
+        double us = cost_pass_us(&node->cost, ceil(rows / node->hello.token_budget), rows, cost_pairs(rows, 0));
+        if (us >= least || !is_known(&v, node)) continue;
+        least = us;
+        v.likely = &node->cost;
+    }
+    return v;
+}
+
+static double least_own_us(const struct view *v)
 {
     double least = INFINITY;
-    for (const struct core_node *node = NULL; (node = next_of(c, role, node));)
-        if (core_node_can_hold(node, r)) least = fmin(least, own_us(node, r, tokens));
+    for (const struct core_node *node = NULL; v->likely && (node = next_of(v->c, v->role, node));)
+        if (core_node_can_hold(node, v->r)) least = fmin(least, own_us(v, node, cost_of(v, node)));
     return least;
 }
 
-static double bin_us(const struct core *c, enum node_role role)
+static double bin_us(const struct view *v)
 {
     double most = 0;
-    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
+    for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
         double rows = node->hello.token_budget;
-        most = fmax(most, work_us(node, rows, cost_pairs(rows, 0)));
+        most = fmax(most, work_us(node, cost_of(v, node), rows, cost_pairs(rows, 0)));
     }
     return most;
 }
@@ -100,15 +145,15 @@ static int64_t overdue_us(const struct core *c, const struct request *r, int64_t
 }
 
 // When it should be handed out at the latest, if it takes `own_us` from then on.
-static int64_t latest_us(const struct core *c, enum node_role role, const struct request *r, double own_us,
-                         int64_t now_us)
+static int64_t latest_us(const struct view *v, double own_us, int64_t now_us)
 {
-    int64_t waited_us = overdue_us(c, r, now_us);
+    const struct request *r = v->r;
+    int64_t waited_us = overdue_us(v->c, r, now_us);
     if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return waited_us;
     int64_t left_us = r->ttft_deadline_us - now_us, due_us = now_us + left_us / 2; // not known: half is for it
     if (isfinite(own_us)) {
         if (own_us > (double)left_us) return waited_us; // too late: it does not go before those who are in time
-        due_us = r->ttft_deadline_us - (int64_t)(own_us + bin_us(c, role));
+        due_us = r->ttft_deadline_us - (int64_t)(own_us + bin_us(v));
     }
     return due_us < waited_us ? due_us : waited_us;
 }
@@ -155,15 +200,16 @@ static struct cost_work ahead_of(const struct core *c, const struct core_pool *p
 }
 
 // When the last of what waits will have been handed out: the level that the nodes fill up to.
-static double level_us(const struct core *c, enum node_role role, struct cost_work ahead)
+static double level_us(const struct view *v, struct cost_work ahead)
 {
     if (ahead.rows <= 0) return 0;
     for (double level = INFINITY;;) {
         double share = 1, rate = 0; // of all that waits: what is gone by time 0, if the nodes had begun with it; per us
-        for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
-            double busy_us = core_node_finish_us(node, 0, 0), all_us = work_us(node, ahead.rows, ahead.pairs);
-            if (busy_us >= level) continue; // the others are done before it comes free
-            share += busy_us / all_us;
+        for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
+            const struct cost_model *cost = cost_of(v, node);
+            double busy = busy_us(node, cost), all_us = work_us(node, cost, ahead.rows, ahead.pairs);
+            if (busy >= level) continue; // the others are done before it comes free
+            share += busy / all_us;
             rate += 1 / all_us;
         }
         if (share / rate >= level) return level;
@@ -171,17 +217,18 @@ static double level_us(const struct core *c, enum node_role role, struct cost_wo
     }
 }
 
-// At the pool's node that is done with the request first, which has `after_us` to go then.
-static struct core_estimate estimate(const struct core *c, enum node_role role, const struct request *r, int tokens,
-                                     double after_us, int64_t now_us)
+// At the pool's node that is done with the request first, which has `after_us` to go then. Infinite: not known.
+static struct core_estimate estimate(const struct view *v, double after_us, int64_t now_us)
 {
-    double least_us = least_own_us(c, role, r, tokens) + after_us;
-    struct cost_work ahead = ahead_of(c, &c->pools[role], r, latest_us(c, role, r, least_us, now_us), now_us);
-    double level = level_us(c, role, ahead);
     struct core_estimate best = {INFINITY, INFINITY};
-    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
-        if (!core_node_can_hold(node, r)) continue;
-        struct core_estimate here = {fmax(level, core_node_finish_us(node, 0, 0)), own_us(node, r, tokens)};
+    double least_us = least_own_us(v) + after_us;
+    if (!isfinite(least_us)) return best;
+    struct cost_work ahead = ahead_of(v->c, &v->c->pools[v->role], v->r, latest_us(v, least_us, now_us), now_us);
+    double level = level_us(v, ahead);
+    for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
+        if (!core_node_can_hold(node, v->r)) continue;
+        const struct cost_model *cost = cost_of(v, node);
+        struct core_estimate here = {fmax(level, busy_us(node, cost)), own_us(v, node, cost)};
         if (here.wait_us + here.own_us < best.wait_us + best.own_us) best = here;
     }
     return best;
@@ -190,8 +237,10 @@ static struct core_estimate estimate(const struct core *c, enum node_role role, 
 // Up to the first token, by way of a speculator. What waits for worker groups now is handed out while it is scored.
 static struct core_estimate by_speculator(const struct core *c, const struct request *r, int64_t now_us)
 {
-    struct core_estimate kept = estimate(c, NODE_WORKER, r, kept_tokens(c, r), 0, now_us);
-    struct core_estimate scored = estimate(c, NODE_SPECULATOR, r, 0, kept.own_us, now_us);
+    struct view worker = view_of(c, NODE_WORKER, r, kept_tokens(c, r)), speculator = view_of(c, NODE_SPECULATOR, r, 0);
+    struct core_estimate kept = estimate(&worker, 0, now_us);
+    struct core_estimate scored = estimate(&speculator, kept.own_us, now_us);
+    if (!isfinite(scored.own_us)) return scored;
     double ready_us = scored.wait_us + scored.own_us;
     return (struct core_estimate){fmax(ready_us, kept.wait_us) - scored.own_us, scored.own_us + kept.own_us};
 }
@@ -199,17 +248,28 @@ static struct core_estimate by_speculator(const struct core *c, const struct req
 bool core_first_token_estimate(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
                                struct core_estimate *estimate_p)
 {
-    if (!core_costs_known(c, NODE_WORKER, r->n_tokens)) return false;
-    if (speculated && !core_costs_known(c, NODE_SPECULATOR, r->n_tokens)) return false;
-    *estimate_p = speculated ? by_speculator(c, r, now_us) : estimate(c, NODE_WORKER, r, 0, 0, now_us);
+    struct view whole = view_of(c, NODE_WORKER, r, 0);
+    *estimate_p = speculated ? by_speculator(c, r, now_us) : estimate(&whole, 0, now_us);
     return isfinite(estimate_p->own_us);
 }
 
+static bool nobody_is_scored(const struct core *c)
+{
+    int n = core_pool_waiting(&c->pools[NODE_SPECULATOR]);
+    for (const struct core_node *node = c->nodes; node; node = node->next)
+        n += node->hello.role == NODE_SPECULATOR ? node->requests.count : 0;
+    return n == 0;
+}
+
+// Not knowing ends by either decision: a prompt that a speculator reads teaches what speculators cost, and it is one at
+// a time that is spent on that; any other one teaches what worker groups cost.
 bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us)
 {
     struct core_estimate whole, pruned;
-    if (!core_first_token_estimate(c, r, false, now_us, &whole)) return true;
-    if (!core_first_token_estimate(c, r, true, now_us, &pruned)) return true;
+    struct view speculator = view_of(c, NODE_SPECULATOR, r, 0);
+    if (!speculator.likely) return nobody_is_scored(c);
+    if (!core_first_token_estimate(c, r, false, now_us, &whole)) return false;
+    if (!core_first_token_estimate(c, r, true, now_us, &pruned)) return false;
     return pruned.wait_us + pruned.own_us + MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
 }
 
@@ -217,12 +277,11 @@ int64_t core_request_due_us(const struct core *c, const struct request *r, int64
 {
     bool scoring = r->state == REQUEST_SCORING;
     if (r->ttft_deadline_us == INT64_MAX) return overdue_us(c, r, now_us); // most have none
-    enum node_role role = scoring ? NODE_SPECULATOR : NODE_WORKER;
-    double us = INFINITY;
-    if (core_costs_known(c, role, core_request_rows(r))) us = least_own_us(c, role, r, 0);
+    struct view v = view_of(c, scoring ? NODE_SPECULATOR : NODE_WORKER, r, 0);
+    double us = least_own_us(&v);
     if (scoring && !r->score_only) {
-        int kept = kept_tokens(c, r);
-        us += core_costs_known(c, NODE_WORKER, kept) ? least_own_us(c, NODE_WORKER, r, kept) : INFINITY;
+        struct view worker = view_of(c, NODE_WORKER, r, kept_tokens(c, r));
+        us += least_own_us(&worker);
     }
-    return latest_us(c, role, r, us, now_us);
+    return latest_us(&v, us, now_us);
 }

@@ -363,6 +363,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     r->scored_us = now_us;
     r->usage.scored_tokens = r->n_tokens;
+    cost_prompt_done(&r->node->cost, r->n_tokens - result->cached_tokens, now_us);
     if (result->cached_tokens > 0) {
         r->node->cached_tokens += (uint64_t)(result->cached_tokens < r->n_tokens ? result->cached_tokens : r->n_tokens);
     }
@@ -457,6 +458,8 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
         r->usage.cached_tokens = all ? r->usage.kept_tokens : result->cached_tokens;
         r->node->cached_tokens += (uint64_t)r->usage.cached_tokens;
     }
+    if (r->bin && result->n_tokens)
+        cost_prompt_done(&r->node->cost, core_request_rows(r) - result->cached_tokens, now_us);
     if (result->n_tokens && take_tokens(c, r, result, now_us)) {
         core_request_finish(c, r, FINISH_REASON_STOP, STATUS_OK, "", !result->finished, now_us);
     } else if (result->finished) {

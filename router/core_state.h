@@ -191,10 +191,11 @@ struct core_estimate {
 };
 // Whether the costs of all nodes of the pool are known for a prompt of so many rows.
 bool core_costs_known(const struct core *c, enum node_role role, int64_t rows);
-// Until the first token of a request that is not in a queue yet; false: not known.
+// Until the first token of a request that is not in a queue yet; false: of a pool it needs no node's costs are known.
 bool core_first_token_estimate(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
                                struct core_estimate *estimate_p);
-bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us); // or is not known
+// By what is known; while it is not, true for one request at a time.
+bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us);
 // When a request that joins its queue now should be handed out at the latest.
 int64_t core_request_due_us(const struct core *c, const struct request *r, int64_t now_us);
 // By the node's costs, known or not: when it is done with what it has and a prompt of so many rows after `cached`.

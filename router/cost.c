@@ -141,9 +141,17 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     fit(m);
 }
 
+void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us)
+{
+    if (rows < m->done_rows && now_us - m->done_us < MEMORY_US) return;
+    m->done_rows = rows;
+    m->done_us = now_us;
+}
+
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
 {
     if (m->passes < PASSES_MIN) return false;
+    if (4 * m->done_rows >= rows && now_us - m->done_us < MEMORY_US) return true;
     for (int size = 0; size < COST_SIZES; size++) {
         if (is_known(&m->moments[size], now_us) && 4 * m->moments[size].most_rows >= rows) return true;
     }

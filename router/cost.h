@@ -27,7 +27,8 @@ struct cost_model {
         int64_t learned_us; // when last
     } moments[COST_SIZES];
     double fixed_us, row_us, pair_us;
-    int passes; // learned from, at most INT_MAX
+    int passes;                 // learned from, at most INT_MAX
+    int64_t done_rows, done_us; // of the longest prompt computed lately, and when
 };
 
 // What is to be computed.
@@ -39,8 +40,11 @@ struct cost_work {
 // counts as less far off.
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us);
 
-// Whether it can be asked about passes of so many rows: some passes have been seen, one of a quarter of that at least,
-// none so long ago that it is forgotten.
+// All rows of a prompt have been computed: in however small passes, they are what such prompts come in.
+void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);
+
+// Whether it can be asked about so many rows: some passes have been seen, one pass or prompt of a quarter of that at
+// least, none so long ago that it is forgotten.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);

@@ -660,6 +660,7 @@ START_TEST(whole_prompts_are_packed_for_speculators)
     int lengths[] = {300, 212, 256, 255};
     for (int i = 0; i < 4; i++) {
         all[i] = fixture_request(&f, lengths[i], 4);
+        all[i]->r->prefill.mode = PREFILL_ON;
         fixture_submit(&f, all[i]);
     }
     fixture_advance(&f, 0);

@@ -92,6 +92,12 @@ static bool is_speculated(int n_tokens, double keep_rate)
     return speculated;
 }
 
+static void ck_refused(const struct client *client, const char *word)
+{
+    ck_assert(client->ends == 1 && client->status == STATUS_DEADLINE);
+    ck_assert_msg(strstr(client->message, word), "\"%s\" does not say \"%s\"", client->message, word);
+}
+
 // --- whether speculation pays
 
 static const struct {
@@ -172,19 +178,79 @@ START_TEST(what_was_decided_by_old_costs_is_tried_again)
     for (int i = 0; i < 3; i++)
         teach(s, &main_model);
     ck_assert(!is_speculated(512, 0.3));
-    // A node that is not known yet: by --min-tokens.
-    node_of(NODE_SPECULATOR, "new", NULL);
+}
+END_TEST
+
+// --- while costs are not known
+
+START_TEST(one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost)
+{
+    node_of(NODE_WORKER, "w", &main_model);
+    struct fake_node *s = node_of(NODE_SPECULATOR, "s", NULL);
+    struct client *first = send(512, PREFILL_AUTO), *second = send(512, PREFILL_AUTO), *on = send(512, PREFILL_ON);
+    ck_assert(fake_node_has(s, first) && fake_node_has(s, on));
+    ck_assert(second->r->state == REQUEST_PREFILL && second->r->skip == SKIP_COST);
+    cancel(first);
+    ck_assert(!is_speculated(512, 0.3)); // the other one is still there
+    fake_node_score(&f, s, on, 0, 99);
+    ck_assert(is_speculated(512, 0.3));
+    teach(s, &small_model);
+    struct client *each[2] = {send(256, PREFILL_AUTO), send(256, PREFILL_AUTO)};
+    ck_assert(each[0]->r->state == REQUEST_SCORING && each[1]->r->state == REQUEST_SCORING);
+}
+END_TEST
+
+START_TEST(what_worker_groups_cost_is_learned_from_whole_prompts)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
+    node_of(NODE_SPECULATOR, "s", &small_model);
+    ck_assert(!is_speculated(512, 0.3));
+    teach(w, &main_model);
     ck_assert(is_speculated(512, 0.3));
 }
 END_TEST
 
-// --- deadlines
-
-static void ck_refused(const struct client *client, const char *word)
+START_TEST(nodes_that_are_known_decide_for_one_that_is_not)
 {
-    ck_assert(client->ends == 1 && client->status == STATUS_DEADLINE);
-    ck_assert_msg(strstr(client->message, word), "\"%s\" does not say \"%s\"", client->message, word);
+    node_of(NODE_WORKER, "w", &main_model);
+    struct fake_node *s = node_of(NODE_SPECULATOR, "s", &main_model), *new_worker = node_of(NODE_WORKER, "new-w", NULL);
+    node_of(NODE_SPECULATOR, "new-s", NULL);
+    ck_assert(!is_speculated(512, 0.3));
+    for (int i = 0; i < 3; i++)
+        teach(s, &small_model);
+    ck_assert(is_speculated(512, 0.3));
+    // It is taken to be like the other: two share what waits, and nobody is refused for what it may take over.
+    ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for what is ahead, 11 ms for this prompt)");
+    struct client *on[4];
+    for (int i = 0; i < 4; i++)
+        on[i] = send(512, PREFILL_OFF);
+    ck_assert(on[3]->r->node && new_worker->bins == 2);
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    cancel(submit(100, PREFILL_OFF, 117000));
 }
+END_TEST
+
+// Decodes at the same node keep its passes small.
+START_TEST(prompts_of_a_length_are_known_however_small_their_passes_are)
+{
+    struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
+    node_of(NODE_SPECULATOR, "s", &small_model);
+    struct client *whole = send(100, PREFILL_OFF);
+    for (int cached = 0; cached < 100; cached += 20) {
+        struct pass_cost pass = {20, 20 * cached + 20 * 21 / 2, 3000};
+        core_passed(f.c, w->node, &pass, f.now_us);
+    }
+    ck_assert(!is_speculated(400, 0.3));
+    fake_node_step(&f, w, whole, 0, 1, -1);
+    ck_assert(is_speculated(400, 0.3));
+    ck_assert(!is_speculated(401, 0.3)); // four times what was seen, as with passes
+    fixture_advance(&f, 601 * (int64_t)SECOND);
+    core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000}, f.now_us);
+    ck_assert(!cost_knows(&w->node->cost, 400, f.now_us));
+}
+END_TEST
+
+// --- deadlines
 
 START_TEST(a_deadline_that_has_passed_is_refused_at_once)
 {
@@ -445,6 +511,10 @@ int main(void)
                         sizeof pairs_of_nodes / sizeof *pairs_of_nodes);
     tcase_add_test(tcase, waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
     tcase_add_test(tcase, what_was_decided_by_old_costs_is_tried_again);
+    tcase_add_test(tcase, one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost);
+    tcase_add_test(tcase, what_worker_groups_cost_is_learned_from_whole_prompts);
+    tcase_add_test(tcase, nodes_that_are_known_decide_for_one_that_is_not);
+    tcase_add_test(tcase, prompts_of_a_length_are_known_however_small_their_passes_are);
     tcase_add_test(tcase, a_deadline_that_has_passed_is_refused_at_once);
     tcase_add_test(tcase, what_would_be_too_late_is_refused_early);
     tcase_add_test(tcase, a_speculated_request_is_refused_by_what_speculation_takes);

@@ -132,6 +132,22 @@ START_TEST(one_kind_of_pass_is_taken_for_its_rows)
 }
 END_TEST
 
+START_TEST(a_prompt_is_known_by_what_it_came_in)
+{
+    const struct truth t = {1000, 20, 0.001};
+    cost_prompt_done(&m, 1000, now_us);
+    ck_assert(!cost_knows(&m, 1, now_us)); // no pass has been seen
+    for (int i = 0; i < 4; i++)
+        report(&t, 8, 4000, 0);
+    ck_assert(cost_knows(&m, 4000, now_us) && !cost_knows(&m, 4001, now_us));
+    cost_prompt_done(&m, 100, now_us + 300000000);
+    cost_prompt_done(&m, -1, now_us + 300000000);
+    ck_assert(cost_knows(&m, 4000, now_us + 599000000) && !cost_knows(&m, 4000, now_us + 601000000));
+    cost_prompt_done(&m, 100, now_us + 601000000); // the longest of late is this one
+    ck_assert(cost_knows(&m, 400, now_us + 601000000) && !cost_knows(&m, 401, now_us + 601000000));
+}
+END_TEST
+
 START_TEST(what_it_does_not_know_it_says)
 {
     const struct truth t = {1000, 20, 0.001};
@@ -172,6 +188,7 @@ int main(void)
     tcase_add_test(tcase, a_node_that_changes_is_followed);
     tcase_add_test(tcase, an_outlier_moves_little_and_lies_move_nothing);
     tcase_add_test(tcase, one_kind_of_pass_is_taken_for_its_rows);
+    tcase_add_test(tcase, a_prompt_is_known_by_what_it_came_in);
     tcase_add_test(tcase, what_it_does_not_know_it_says);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
