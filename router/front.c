@@ -14,6 +14,8 @@
 
 enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096, FIELDS_MAX = 1 << 17 };
 
+#define RETRY_AFTER_MS "1000"
+
 // What may wait for clients that read slower than their answers come: for one of them, and for all together before
 // those who let more than a small part wait are ended too.
 enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
@@ -72,9 +74,15 @@ void front_answer(struct rpc_call *call, const ProtobufCMessage *message)
     rpc_call_finish(call, STATUS_OK, "");
 }
 
+void front_finish(struct rpc_call *call, enum status status, const char *message)
+{
+    if (status == STATUS_EXHAUSTED) rpc_call_add_trailer(call, "retry-after-ms", RETRY_AFTER_MS);
+    rpc_call_finish(call, status, message);
+}
+
 void front_refuse(struct rpc_call *call, enum status status)
 {
-    rpc_call_finish(call, status, status_message());
+    front_finish(call, status, status_message());
 }
 
 enum status front_check_backlog(const struct front *front)

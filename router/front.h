@@ -47,7 +47,9 @@ size_t front_send(struct rpc_call *call, const ProtobufCMessage *message);
 void front_stream(struct rpc_call *call, const ProtobufCMessage *message);
 // Sends the one answer of a unary call and ends it.
 void front_answer(struct rpc_call *call, const ProtobufCMessage *message);
-// Ends a call with this thread's status_message().
+// Ends a call; EXHAUSTED with the trailer that says when to try again.
+void front_finish(struct rpc_call *call, enum status status, const char *message);
+// The same with this thread's status_message().
 void front_refuse(struct rpc_call *call, enum status status);
 
 // EXHAUSTED when the core's thread is far behind: what is posted to it takes memory too.

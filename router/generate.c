@@ -19,7 +19,7 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front.h"
 
-enum { PINNED_MAX = 1024, RETRY_AFTER_MS = 1000 };
+enum { PINNED_MAX = 1024 };
 
 typedef Forepack__V1__GenerateRequest wire_request;
 
@@ -203,41 +203,31 @@ static void answer_unlink(struct answer *a)
     if (a->next) a->next->prev = a->prev;
 }
 
-static void exchange_finish(struct exchange *x, enum status status, const char *message)
-{
-    if (status == STATUS_EXHAUSTED) {
-        char after[16];
-        snprintf(after, sizeof after, "%d", RETRY_AFTER_MS);
-        rpc_call_add_trailer(x->call, "retry-after-ms", after);
-    }
-    rpc_call_finish(x->call, status, message);
-}
-
 static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
                         const char *message)
 {
     struct answer *a = user;
     struct exchange *x = a->exchange;
     if (reason == FINISH_REASON_ERROR && !x->many) {
-        exchange_finish(x, status, message);
+        front_finish(x->call, status, message);
     } else if (a->score) {
         if (reason == FINISH_REASON_CANCELLED) {
-            exchange_finish(x, STATUS_CANCELLED, message);
+            front_finish(x->call, STATUS_CANCELLED, message);
         } else {
             send_score(a);
-            exchange_finish(x, STATUS_OK, "");
+            front_finish(x->call, STATUS_OK, "");
         }
     } else {
         struct text_piece rest;
         text_stream_finish(a->text, &rest);
         send_chunk(a, rest.text, rest.size_bytes, NULL, NULL, 0);
         send_completion(a, reason, status, message);
-        if (!x->many) exchange_finish(x, STATUS_OK, "");
+        if (!x->many) front_finish(x->call, STATUS_OK, "");
     }
     answer_unlink(a);
     text_stream_free(a->text);
     free(a);
-    if (x->many && x->half_closed && !x->answers) exchange_finish(x, STATUS_OK, "");
+    if (x->many && x->half_closed && !x->answers) front_finish(x->call, STATUS_OK, "");
 }
 
 // --- posted to the core's thread
@@ -256,7 +246,7 @@ static void half_close(struct core *c, void *arg, int64_t now_us)
 {
     struct exchange *x = arg;
     x->half_closed = true;
-    if (!x->answers) exchange_finish(x, STATUS_OK, "");
+    if (!x->answers) front_finish(x->call, STATUS_OK, "");
 }
 
 // The last event of a call: what still runs is for nobody.
@@ -513,7 +503,8 @@ static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
     Forepack__V1__ScoreRequest *m = front_unpack(&forepack__v1__score_request__descriptor, bytes, size);
     struct answer *a = new_answer(x);
     struct request *r = a->request;
-    enum status status = m ? front_check_model(x->front, m->model) : STATUS_INVALID;
+    enum status status = m ? front_check_backlog(x->front) : STATUS_INVALID;
+    if (status == STATUS_OK) status = front_check_model(x->front, m->model);
     if (status == STATUS_OK) status = read_prefill(m->prefill, &r->prefill);
     if (status == STATUS_OK) {
         status = front_tokenise(x->front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->tokens,
