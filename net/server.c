@@ -142,10 +142,21 @@ enum status rpc_address_check(const char *address)
     return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
 }
 
+// Messages whose end has not come yet, of all connections together, take as much as so many of the largest: many more
+// than are under way at once, unless clients send slowly on purpose. Over that C-core lets connections read less,
+// closes idle ones, and then ends one call after another, of each connection in turn.
+enum { MESSAGES_COMING = 4 };
+
 static grpc_server *create_core(size_t max_message_bytes)
 {
     size_t limit = max_message_bytes ? max_message_bytes : NET_MESSAGE_BYTES;
+    size_t coming = MESSAGES_COMING * (limit > NET_MESSAGE_BYTES ? limit : NET_MESSAGE_BYTES);
+    grpc_resource_quota *quota = grpc_resource_quota_create("server");
+    grpc_resource_quota_resize(quota, coming);
     grpc_arg args[] = {
+        {.type = GRPC_ARG_POINTER,
+         .key = GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         net_arg("grpc.so_reuseport", 0), // else a second server takes the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
         net_arg("grpc.max_concurrent_streams", 16384), // of a connection; a client's further calls wait at the client
@@ -153,7 +164,9 @@ static grpc_server *create_core(size_t max_message_bytes)
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
     };
-    return grpc_server_create(&(grpc_channel_args){sizeof args / sizeof args[0], args}, NULL);
+    grpc_server *core = grpc_server_create(&(grpc_channel_args){sizeof args / sizeof args[0], args}, NULL);
+    grpc_resource_quota_unref(quota); // the server has its own reference
+    return core;
 }
 
 static void handle_stopped(void *owner, bool ok)

@@ -33,7 +33,7 @@ static const struct option options[] = {
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .max = 65535,
      .help = "gRPC port for clients and nodes; 0 picks one"},
     {.name = "max-message-mb", .type = OPTION_INT, .value = &o.max_message_mb, .default_text = "64", .min = 1,
-     .max = 1024, .unit = "MiB", .help = "largest message taken from a client"},
+     .max = 1024, .unit = "MiB", .help = "largest message of a client; of unfinished ones four times that in all"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests", .help = "waiting requests; more are refused"},
