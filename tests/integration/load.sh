@@ -14,13 +14,18 @@ if [[ $(ldd "$bin/forepack-router") == *libasan* ]]; then
 else
     crowd=50000 slow=8 vanish=1000 most_mb=400
 fi
+hoard=16 hoard_mb=512 # connections that send without an end, and what they may take besides
 
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --max-queue-requests $((crowd / 5)) --log-level warn
+start router "$bin/forepack-router" --model "$main_model" --port "$port" --max-queue-requests $((crowd / 10)) \
+    --heartbeat-ms 2000 --log-level warn
 router_pid=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --log-level warn
+worker_pid=$last_pid
+start speculator "$bin/forepack-speculator" --model "$spec_model" --router "$server" --log-level warn
 wait_until 60 "the cluster is ready" ready
+wait_until 60 "the speculator is there" nodes speculator 1
 
 client() { /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
 start_client() { start "$1" /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
@@ -50,10 +55,14 @@ accounts() {
 client bad
 accounts "after requests that cannot be served"
 
-before=$(status_json | jq .totals.requests)
+# The worker group stands still while the queue fills: shorter than it takes to be given up.
 start_client crowd "$crowd"
 crowd_pid=$last_pid
-wait_until 60 "the crowd is there" status_is ".totals.requests > $before + $((crowd / 50))"
+wait_until 60 "the crowd is there" grep -q here "$work/crowd.log"
+kill -STOP "$worker_pid"
+kill -USR1 "$crowd_pid"
+wait_until 60 "the queue is full" grep -q full "$work/crowd.log"
+kill -CONT "$worker_pid"
 bystander "beside a crowd"
 wait "$crowd_pid" || fail "the crowd: $(tail -n 3 "$work/crowd.log")"
 cat "$work/crowd.log"
@@ -72,10 +81,21 @@ before=$(status_json | jq -c .totals)
 start_client vanish "$vanish"
 vanish_pid=$last_pid
 wait_until 60 "some are streaming and the others wait" \
-    status_is "$before as \$before | .totals | .requests >= \$before.requests + $vanish and
-        .completion_tokens > \$before.completion_tokens + 64"
+    status_is "$before as \$before | (.totals | .requests >= \$before.requests + $vanish and
+        .completion_tokens > \$before.completion_tokens + 64) and
+        ([.nodes[] | select(.role == \"speculator\") | .kv_blocks_free < .kv_blocks] == [true])"
 kill -KILL "$vanish_pid"
 bystander "while $vanish clients vanish"
 wait_until 60 "all of them are forgotten" status_is ".totals.cancelled >= $((vanish / 2))"
 accounts "after $vanish clients vanished"
+
+most_mb=$((most_mb + hoard_mb))
+start_client hoard "$hoard"
+hoard_pid=$last_pid
+wait_until 60 "the router takes no more of them" grep -q hoarding "$work/hoard.log"
+cat "$work/hoard.log"
+bystander "beside messages without an end"
+kill -KILL "$hoard_pid"
+wait_until 60 "all nodes are there" status_is '[.nodes[].role] | sort == ["speculator", "worker"]'
+accounts "after messages without an end"
 echo "load: all passed"

@@ -7,6 +7,7 @@ Usage: load_client.py HOST:PORT REPOSITORY SCENARIO [NUMBER]
 import importlib
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -108,8 +109,29 @@ def bad_requests():
     refused(code.INVALID_ARGUMENT, "fields", iter(lambda: bomb(b"\x12\x00" * 30000000, timeout=WAIT), None))
 
 
+def cluster():
+    return unary("GetClusterInfo", api.GetClusterInfoRequest(), api.ClusterInfo)
+
+
 def crowd():
-    """`number` requests on one call at once: each is answered, or refused since the queue is full, exactly once."""
+    """`number` requests on one call, and some on calls and connections of their own before them and when the queue is
+    full: each is answered, or refused since the queue is full, exactly once. The worker group stands still until `full`
+    is said."""
+    channels = [connect() for _ in range(10)]
+
+    def some(name):
+        return [generate(request(2, text="Once upon a time", request_id="%s-%d" % (name, i)), over=channels[i % 10])
+                for i in range(50)]
+
+    begin = []
+    signal.signal(signal.SIGUSR1, lambda *_: begin.append(True))
+    print("here", flush=True)
+    while not begin:
+        time.sleep(0.05)
+    before = cluster().totals.requests
+    early, late = some("early"), []
+    while cluster().totals.requests < before + len(early):
+        time.sleep(0.05)
     completions, reasons = {}, set()
     requests = (request(2, text="Once upon a time", request_id="crowd-%d" % i) for i in range(number))
     for m in generate_many(requests):
@@ -117,39 +139,65 @@ def crowd():
             continue
         assert m.request_id not in completions, m.request_id
         completions[m.request_id] = m.completion.finish_reason
-        if m.completion.finish_reason == "error":
-            reasons.add((m.completion.error.code, re.sub("[0-9]+ ", "", m.completion.error.message.split(":")[0])))
-        else:
+        if m.completion.finish_reason != "error":
             assert m.completion.usage.completion_tokens == 2, m
+            continue
+        reason = re.sub("[0-9]+ ", "", m.completion.error.message.split(":")[0])
+        reasons.add((m.completion.error.code, reason))
+        if not late and reason == "the queue is full":
+            late = some("late")
+            for call in late:
+                refused(code.RESOURCE_EXHAUSTED, "try again later", call)
+                assert int(dict(call.trailing_metadata())["retry-after-ms"]) > 0
+            print("full", flush=True)
     refusals = sum(1 for reason in completions.values() if reason == "error")
     assert len(completions) == number, (len(completions), number)
     assert reasons <= {(8, "the queue is full"), (8, "the router is events behind")}, reasons
-    assert number - refusals > 0
+    assert late and number - refusals > 0, refusals
+    for call in early:
+        assert list(call)[-1].completion.usage.completion_tokens == 2
     print("%d answered, %d refused: the queue is full" % (number - refusals, refusals))
+
+
+# --- connections by hand, since every library reads ahead and sends messages whole
 
 
 def http2_frame(kind, flags, stream, payload):
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-def slow():
-    """A client that reads one byte a second, and `number` that do not read at all until SIGUSR1 comes."""
-    enough = []
-    signal.signal(signal.SIGUSR1, lambda *_: enough.append(True))
-    # By hand, since every library reads ahead.
+def generate_by_hand(receive_buffer=None):
+    """A connection on which Generate has been called: as stream 1, without its message."""
     host, port = server.rsplit(":", 1)
-    reader = socket.socket()
-    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    reader.connect((host, int(port)))
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect((host, int(port)))
     header = lambda name, value: bytes([0, len(name)]) + name + bytes([len(value)]) + value  # a literal, never indexed
     headers = b"".join(header(*h) for h in (
         (b":method", b"POST"), (b":scheme", b"http"), (b":path", (SERVICE + "Generate").encode()),
         (b":authority", server.encode()), (b"content-type", b"application/grpc"), (b"te", b"trailers")))
-    long = request(info.context_tokens - 100, text="x", request_id="drip")
-    long.sampling.logprobs = 20
-    body = long.SerializeToString()
-    reader.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, headers) +
-                   http2_frame(0, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, headers))
+    return connection
+
+
+def tokens(i, n):
+    """A prompt unlike those of other i."""
+    return [10 + (17 * k + 31 * i) % 400 for k in range(n)]
+
+
+def slow():
+    """Clients that read one byte a second, and `number` that do not read at all until SIGUSR1 comes."""
+    enough = []
+    signal.signal(signal.SIGUSR1, lambda *_: enough.append(True))
+    readers = []
+    for prefill in (api.PREFILL_MODE_OFF, api.PREFILL_MODE_ON):
+        long = request(info.context_tokens - 1100, token_ids=tokens(prefill, 1000), request_id="drip-%d" % prefill)
+        long.sampling.logprobs = 20
+        long.prefill.mode = prefill
+        body = long.SerializeToString()
+        readers.append(generate_by_hand(2048))
+        readers[-1].sendall(http2_frame(0, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
     # Refusals as long as they get, to clients that take none of them.
     never, taken = [], [0]
 
@@ -167,23 +215,102 @@ def slow():
     while still < 4 or not enough:  # until the server takes no more of them, though it answers others
         before = taken[0]
         unary("GetModelInfo", api.GetModelInfoRequest(), api.ModelInfo)
-        assert reader.recv(1), "the server ended the connection"
+        for reader in readers:
+            assert reader.recv(1), "the server ended the connection"
         time.sleep(1)
         still = still + 1 if taken[0] == before else 0
     for call in never:
         refused(code.RESOURCE_EXHAUSTED, "too slowly", call)
 
 
+class Hoarder:
+    """Sends all but the end of a message as large as they may be, as fast as it is taken."""
+    SIZE = 60 << 20
+
+    def __init__(self):
+        self.connection = generate_by_hand()
+        self.connection.setblocking(False)
+        self.stream_window = self.window = self.initial = 65535
+        self.sent, self.ended, self.out, self.inbox = 0, False, b"", b""
+
+    def wants(self):
+        return not self.ended and (self.out or (self.sent < self.SIZE and min(self.window, self.stream_window) > 0))
+
+    def send(self):
+        if not self.out:
+            n = min(16384, self.SIZE - self.sent, self.window, self.stream_window)
+            start = b"" if self.sent else b"\0" + (62 << 20).to_bytes(4, "big")
+            self.out = http2_frame(0, 0, 1, start + bytes(n - len(start)))
+            self.sent, self.window, self.stream_window = self.sent + n, self.window - n, self.stream_window - n
+        self.out = self.out[self.connection.send(self.out):]
+
+    def receive(self):
+        got = self.connection.recv(1 << 16)
+        self.ended |= not got
+        self.inbox += got
+        while len(self.inbox) >= 9:
+            size, kind, flags = int.from_bytes(self.inbox[:3], "big"), self.inbox[3], self.inbox[4]
+            if len(self.inbox) < 9 + size:
+                return
+            stream, payload = int.from_bytes(self.inbox[5:9], "big"), self.inbox[9:9 + size]
+            self.inbox = self.inbox[9 + size:]
+            if kind == 8 and stream:
+                self.stream_window += int.from_bytes(payload, "big")
+            elif kind == 8:
+                self.window += int.from_bytes(payload, "big")
+            elif kind == 4 and not flags & 1:
+                for i in range(0, size, 6):
+                    if payload[i:i + 2] == b"\0\4":
+                        initial = int.from_bytes(payload[i + 2:i + 6], "big")
+                        self.stream_window += initial - self.initial
+                        self.initial = initial
+                self.out += http2_frame(4, 1, 0, b"")
+            elif kind == 6 and not flags & 1:
+                self.out += http2_frame(6, 1, 0, payload)
+            elif kind in (3, 7) or (kind == 1 and flags & 1):
+                self.ended = True
+
+
+def hoard():
+    """`number` connections that send messages without an end."""
+    hoarders = [Hoarder() for _ in range(number)]
+    told, progress = False, time.monotonic()
+    while True:
+        alive = [h for h in hoarders if not h.ended]
+        readable, writable, _ = select.select([h.connection for h in alive],
+                                              [h.connection for h in alive if h.wants()], [], 1)
+        for h in alive:
+            try:
+                if h.connection in readable:
+                    h.receive()
+                if h.connection in writable and not h.ended:
+                    sent = h.sent
+                    h.send()
+                    progress = time.monotonic() if h.sent > sent else progress
+            except ConnectionError:
+                h.ended = True
+        if not told and time.monotonic() - progress > 2:
+            sent = sum(h.sent for h in hoarders)
+            assert sent < number * Hoarder.SIZE, "the server took all of it"
+            print("hoarding: %d MiB of %d were taken, %d calls were ended" %
+                  (sent >> 20, number * Hoarder.SIZE >> 20, sum(h.ended for h in hoarders)), flush=True)
+            told = True
+
+
 def vanish():
-    """`number` clients on ten connections, until they are killed."""
+    """`number` clients on ten connections, every other one with a prompt to be speculated, until they are killed."""
     channels = [connect() for _ in range(10)]
-    message = request(info.context_tokens - 200, text="Once upon a time")
-    calls = [generate(message, over=channels[i % 10]) for i in range(number)]
+    short = request(info.context_tokens - 200, text="Once upon a time")
+    calls = []
+    for i in range(number):
+        long = request(200, token_ids=tokens(i, info.context_tokens - 300))
+        long.prefill.mode = api.PREFILL_MODE_ON
+        calls.append(generate(long if i % 2 else short, over=channels[i % 10]))
     signal.pause()
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish}
+scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 scenarios[scenario]()
 print("%s: passed" % scenario, flush=True)
