@@ -131,12 +131,11 @@ void prepack_plan_free(struct prepack_plan *plan)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-struct prepack_memory prepack_memory_of(const struct model *model, const struct passes_limits *limits)
+struct prepack_memory prepack_memory_of(const struct model *model)
 {
-    struct prepack_memory memory = {.block_bytes = (double)model_kv_bytes(model) / model_kv_blocks(model)};
-    memory.logit_bytes = 2.0 * sizeof(float) * model_get_config(model)->vocab_size; // in the backend and in host memory
-    memory.row_bytes = ((double)model_pass_bytes(model) - memory.logit_bytes * limits->seqs) / limits->rows;
-    return memory;
+    return (struct prepack_memory){.row_bytes = (double)model_row_bytes(model),
+                                   .logit_bytes = (double)model_logit_bytes(model),
+                                   .block_bytes = (double)model_kv_bytes(model) / model_kv_blocks(model)};
 }
 
 static int rows_of(const struct prepack_pass *pass, const int32_t *length, int prompt)

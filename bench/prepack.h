@@ -50,8 +50,8 @@ struct prepack_memory { // of an engine
     double block_bytes; // a KV block
 };
 
-// Out of what the model made for `limits`. A backend's scratch is not in it.
-struct prepack_memory prepack_memory_of(const struct model *model, const struct passes_limits *limits);
+// A backend's scratch is not in it.
+struct prepack_memory prepack_memory_of(const struct model *model);
 
 struct prepack_need {
     double kv_bytes, pass_bytes;

@@ -443,7 +443,7 @@ static enum status run_engine(struct bench *b)
     status = engine_open(&model, comm, &engine);
     if (status == STATUS_OK) {
         const struct model *m = engine_model(engine);
-        b->memory = prepack_memory_of(m, &limits);
+        b->memory = prepack_memory_of(m);
         b->exact = strcmp(model_backend(m), "cuda") != 0;
         double weight_bytes = (double)dtype_size_bytes(model_dtype(m));
         struct work_model work = work_model_of(&b->config, weight_bytes, b->memory.block_bytes / KV_BLOCK_TOKENS);

@@ -3,7 +3,8 @@
 // oracle, `kernels/cpu` does it fast, `kernels/cuda` does it on a GPU; callers see only this header.
 //
 // The interface is a handful of fused steps over opaque device memory, ordered as on one stream: an operation may
-// return before it is done, `read` waits. One thread at a time drives a backend. All sizes are the rank's own share.
+// return before it is done, `read` waits; not so with host_memory. One thread at a time drives a backend. All sizes are
+// the rank's own share.
 //
 // Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K a weight of N outputs and K inputs.
 //
@@ -89,6 +90,9 @@ enum linear_mode {
 
 struct backend_ops {
     const char *name; // "reference", "cpu"
+    // Tensors and probe maxima lie in host memory and steps are done when they return: results may be read where they
+    // lie, at tensor_data and probe_data, instead of copied by `read` and probe_read.
+    bool host_memory;
 
     void (*close)(struct backend *b); // frees everything made from it
 

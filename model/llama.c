@@ -36,28 +36,39 @@ static enum status gather_rows(struct model *m, struct tensor *mine, int rows, i
     return m->comm->ops->gather(m->comm, b->ops->tensor_data(b, mine), (size_t)rows * (size_t)columns, out);
 }
 
-static enum status read_logits(struct model *m, int rows)
+// Where the host finds the first `rows` rows of an F32 tensor: where they lie, or in `copy` if that is the backend's
+// own memory.
+static enum status read_rows(struct model *m, struct tensor *t, int rows, float *copy, const float **rows_p)
 {
     struct backend *b = m->backend;
+    *rows_p = b->ops->host_memory ? b->ops->tensor_data(b, t) : copy;
+    return b->ops->host_memory ? STATUS_OK : b->ops->read(b, t, rows, copy);
+}
+
+static enum status read_logits(struct model *m, int rows, const float **logits_p)
+{
     int size = m->comm->size;
-    if (size == 1) return b->ops->read(b, m->logits, rows, m->host_logits);
+    if (size == 1) return read_rows(m, m->logits, rows, m->host_logits, logits_p);
     size_t share = (size_t)m->vocab_share, vocab = (size_t)m->config.vocab_size, n = (size_t)rows;
-    TRY(b->ops->read(b, m->gathered, size * rows, m->host_gathered)); // [rank][row][share]
+    const float *gathered; // [rank][row][share]
+    TRY(read_rows(m, m->gathered, size * rows, m->host_gathered, &gathered));
     for (size_t first = 0, rank = 0; first < vocab; first += share, rank++)
         for (size_t row = 0; row < n; row++)
-            memcpy(m->host_logits + row * vocab + first, m->host_gathered + (rank * n + row) * share,
+            memcpy(m->host_logits + row * vocab + first, gathered + (rank * n + row) * share,
                    (first + share < vocab ? share : vocab - first) * sizeof(float));
+    *logits_p = m->host_logits;
     return STATUS_OK;
 }
 
 // Of each row the best of what `parts` ranks picked, their ids ascending: equal logits go to the lower one.
 static enum status read_tokens(struct model *m, struct tensor *picks, int parts, int rows)
 {
-    TRY(m->backend->ops->read(m->backend, picks, parts * rows, m->host_picks)); // [part][row]
+    const float *found; // [part][row]
+    TRY(read_rows(m, picks, parts * rows, m->host_picks, &found));
     for (int row = 0; row < rows; row++) {
         struct pick best = {.id = -1}, pick;
         for (int part = 0; part < parts; part++) {
-            memcpy(&pick, m->host_picks + 2 * (part * rows + row), sizeof pick);
+            memcpy(&pick, found + 2 * (part * rows + row), sizeof pick);
             if (pick.id >= 0 && (best.id < 0 || pick.logit > best.logit)) best = pick;
         }
         m->host_tokens[row] = best.id;
@@ -75,7 +86,7 @@ static bool all_likeliest(const struct ragged_batch *batch)
 // What the batch wants of the logits, which are on the ranks in shares. The likeliest of all is the likeliest of those
 // that the ranks find in their shares; other draws need all logits in one place, as whoever wants them for himself
 // does.
-static enum status finish_logits(struct model *m, const struct ragged_batch *batch)
+static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
     const int rows = batch->n_logit_rows, size = m->comm->size;
@@ -88,16 +99,21 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(b->ops->sample(b, m->picks, m->logits, 1, rows, m->first_id, m->n_ids, false));
         TRY(gather_rows(m, m->picks, rows, 2, m->gathered_picks));
     }
-    if (here && batch->draw) TRY(read_tokens(m, drawn ? m->picks : m->gathered_picks, drawn ? 1 : size, rows));
-    return here && wanted ? read_logits(m, rows) : STATUS_OK;
+    if (here && batch->draw) {
+        TRY(read_tokens(m, drawn ? m->picks : m->gathered_picks, drawn ? 1 : size, rows));
+        result->tokens = m->host_tokens;
+    }
+    return here && wanted ? read_logits(m, rows, &result->logits) : STATUS_OK;
 }
 
-static enum status gather_probes(struct model *m, const struct ragged_batch *batch)
+static enum status finish_probes(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
-    if (m->comm->size > 1)
-        TRY(m->comm->ops->all_reduce_max(m->comm, b->ops->probe_data(b), (size_t)ragged_probe_size(batch)));
-    return m->comm->rank == 0 ? b->ops->probe_read(b, m->host_probes) : STATUS_OK;
+    float *maxima = b->ops->probe_data(b);
+    if (m->comm->size > 1) TRY(m->comm->ops->all_reduce_max(m->comm, maxima, (size_t)ragged_probe_size(batch)));
+    if (m->comm->rank != 0) return STATUS_OK;
+    result->probes = b->ops->host_memory ? maxima : m->host_probes;
+    return b->ops->host_memory ? STATUS_OK : b->ops->probe_read(b, m->host_probes);
 }
 
 // What the backend does not look at itself.
@@ -204,14 +220,10 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
     TRY(check_batch(m, batch));
     TRY(m->backend->ops->begin(m->backend, batch));
     TRY(run_steps(m, batch));
-    if (batch->n_logit_rows) TRY(finish_logits(m, batch));
-    if (batch->n_probes) TRY(gather_probes(m, batch));
-
-    bool here = m->comm->rank == 0, tokens = here && batch->n_logit_rows && batch->draw;
-    result->logits = here && batch->n_logit_rows && !(tokens && batch->tokens_alone) ? m->host_logits : NULL;
-    result->probes = here && batch->n_probes ? m->host_probes : NULL;
-    result->tokens = tokens ? m->host_tokens : NULL;
-    return here || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
+    *result = (struct forward_result){0};
+    if (batch->n_logit_rows) TRY(finish_logits(m, batch, result));
+    if (batch->n_probes) TRY(finish_probes(m, batch, result));
+    return m->comm->rank == 0 || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
 }
 
 // A first pass tells the backend which products there are to choose algorithms for. Its row goes to block 0 of the
@@ -351,15 +363,15 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
     const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
     const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
     const struct tensor_need all[] = {
-        {&m->residual, TENSOR_F32, rows, m->config.hidden, 0},
-        {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden, 0},
-        {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0},
-        {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0},
-        {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0},
-        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0},
-        {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0},
-        {&m->picks, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0},
-        {&m->gathered_picks, TENSOR_F32, samples ? gathers : 0, 2, 0},
+        {&m->residual, TENSOR_F32, rows, m->config.hidden, 0, false},
+        {&m->normed, TENSOR_ACTIVATION, rows, m->config.hidden, 0, false},
+        {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0, false},
+        {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0, false},
+        {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0, false},
+        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0, true},
+        {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0, true},
+        {&m->picks, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0, true},
+        {&m->gathered_picks, TENSOR_F32, samples ? gathers : 0, 2, 0, true},
     };
     int n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -371,24 +383,34 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
     return n;
 }
 
+// Host memory for `columns` of each row of logits.
+static float *make_host_rows(struct model *m, int columns)
+{
+    m->logit_bytes += (size_t)columns * sizeof(float);
+    return mem_alloc_array((size_t)m->max_logit_rows * (size_t)columns, sizeof(float));
+}
+
 static enum status make_buffers(struct model *m)
 {
     struct backend *b = m->backend;
     struct tensor_need list[MODEL_TENSORS_MAX];
     const int size = m->comm->size, n = model_list_tensors(m, model_samples(m), list);
+    const bool copies = !b->ops->host_memory;
     for (int i = 0; i < n; i++) {
         TRY(b->ops->tensor_create(b, list[i].kind, list[i].rows, list[i].columns, list[i].tensor_p));
         m->pass_bytes += list[i].bytes;
+        if (list[i].of_logits)
+            m->logit_bytes += list[i].bytes / (size_t)m->max_logit_rows;
+        else
+            m->row_bytes += list[i].bytes / (size_t)m->shape.max_rows;
     }
     if (m->comm->rank != 0) return STATUS_OK;
-    m->host_logits = mem_alloc_array((size_t)m->max_logit_rows * (size_t)m->config.vocab_size, sizeof(float));
-    m->pass_bytes += (size_t)m->max_logit_rows * (size_t)m->config.vocab_size * sizeof(float);
-    m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
-    m->host_picks = mem_alloc_array(2 * (size_t)size * (size_t)m->max_logit_rows, sizeof(float));
     m->host_tokens = mem_alloc_array((size_t)m->max_logit_rows, sizeof *m->host_tokens);
-    if (size > 1)
-        m->host_gathered =
-            mem_alloc_array((size_t)size * (size_t)m->max_logit_rows * (size_t)m->vocab_share, sizeof(float));
+    if (copies || size > 1) m->host_logits = make_host_rows(m, m->config.vocab_size);
+    if (!copies) return STATUS_OK;
+    if (size > 1) m->host_gathered = make_host_rows(m, size * m->vocab_share);
+    if (model_samples(m)) m->host_picks = make_host_rows(m, 2 * size);
+    m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
     return STATUS_OK;
 }
 
@@ -539,7 +561,12 @@ size_t model_kv_bytes(const struct model *m)
     return m->kv_bytes;
 }
 
-size_t model_pass_bytes(const struct model *m)
+size_t model_row_bytes(const struct model *m)
 {
-    return m->pass_bytes;
+    return m->row_bytes;
+}
+
+size_t model_logit_bytes(const struct model *m)
+{
+    return m->logit_bytes;
 }

@@ -28,7 +28,9 @@ struct model {
     struct comm *host_comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
-    size_t weight_bytes, kv_bytes, pass_bytes;
+    size_t weight_bytes, kv_bytes;
+    size_t pass_bytes;             // of working memory, in the backend
+    size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
     int kv_blocks_asked;  // 0: as many as there is room for
     double kv_fraction;   // of the device's memory, see struct model_options
@@ -56,11 +58,11 @@ struct model {
     struct tensor *picks;          // [max_logit_rows, 2] struct pick; where the backend samples, like
     struct tensor *gathered_picks; // [size * max_logit_rows, 2], on rank 0 of several
 
-    // On rank 0, in host memory.
-    float *host_logits;   // [max_logit_rows, vocab_size]
-    float *host_gathered; // [size * max_logit_rows, V]
-    float *host_probes;   // [max_seqs * max_context]
-    float *host_picks;    // [size * max_logit_rows, 2]
+    // On rank 0, in host memory. What would only be a copy is NULL where the backend's memory is the host's.
+    float *host_logits;   // [max_logit_rows, vocab_size]: a copy, or of several ranks put together
+    float *host_gathered; // copy [size * max_logit_rows, V]
+    float *host_probes;   // copy [max_seqs * max_context]
+    float *host_picks;    // copy [size * max_logit_rows, 2]
     int32_t *host_tokens; // [max_logit_rows]
 };
 
@@ -79,6 +81,7 @@ struct tensor_need {
     enum tensor_kind kind;
     int rows, columns;
     size_t bytes;
+    bool of_logits; // its rows are for max_logit_rows, not for max_rows
 };
 enum { MODEL_TENSORS_MAX = 16 };
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]); // how many

@@ -32,7 +32,7 @@ struct model_options {
     int threads;          // per rank, 0: all the process may use
     int max_rows;         // token budget of one pass
     int max_seqs;
-    int max_logit_rows; // of one pass, 0: max_seqs. Costs 4 bytes * vocab_size each on rank 0
+    int max_logit_rows; // of one pass, 0: max_seqs. Each costs model_logit_bytes
     int max_context;    // KV entries of one sequence at most; 0: what the config allows
     const char *packed_cache; // where packed weights are kept for the next start: a folder, "auto" (beside the
                               // checkpoint), NULL or "off" (nowhere)
@@ -75,7 +75,10 @@ enum dtype model_kv_dtype(const struct model *m); // of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_weight_bytes(const struct model *m); // this rank's weights as read from the files (dummy: as bf16)
 size_t model_kv_bytes(const struct model *m);     // this rank's KV cache
-size_t model_pass_bytes(const struct model *m);   // this rank's activations and logits of one pass of max_rows
+// What this rank holds for a pass: activations for each of max_rows; logits for each of max_logit_rows, in the backend
+// and, on rank 0, where the host keeps them beside.
+size_t model_row_bytes(const struct model *m);
+size_t model_logit_bytes(const struct model *m);
 
 // Whether tokens can be drawn where the logits are: batches may then have `draw`.
 bool model_samples(const struct model *m);

@@ -16,22 +16,7 @@
 #include "bench/prepack.h"
 #include "bench/report.h"
 #include "bench/rounds.h"
-
-// Bytes that are allocated now. Sanitizers have an allocator of their own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-size_t __sanitizer_get_current_allocated_bytes(void); // its header is not packaged with every gcc
-static size_t heap_bytes(void)
-{
-    return __sanitizer_get_current_allocated_bytes();
-}
-#else
-#include <malloc.h>
-static size_t heap_bytes(void)
-{
-    struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
-}
-#endif
+#include "tests/heap.h"
 
 // ---- work -----------------------------------------------------------------------------------------------------------
 
@@ -280,7 +265,7 @@ static double engine_bytes(const char *shape, const struct passes_limits *limits
     double before = (double)heap_bytes();
     struct engine *engine = open_shape(shape, limits, &comm);
     double bytes = (double)heap_bytes() - before;
-    if (memory_p) *memory_p = prepack_memory_of(engine_model(engine), limits);
+    if (memory_p) *memory_p = prepack_memory_of(engine_model(engine));
     engine_close(engine);
     comm->ops->close(comm);
     return bytes;
@@ -290,7 +275,7 @@ static double engine_bytes(const char *shape, const struct passes_limits *limits
 START_TEST(what_is_counted_is_what_an_engine_makes)
 {
     char shape[] = "/tmp/forepack-shape-XXXXXX";
-    write_file(shape, "{\"model_type\": \"llama\", \"vocab_size\": 2000, \"hidden_size\": 512, "
+    write_file(shape, "{\"model_type\": \"llama\", \"vocab_size\": 20000, \"hidden_size\": 512, "
                       "\"intermediate_size\": 1024, \"num_hidden_layers\": 3, \"num_attention_heads\": 8, "
                       "\"num_key_value_heads\": 4, \"head_dim\": 64, \"max_position_embeddings\": 512, "
                       "\"rms_norm_eps\": 1e-5}");

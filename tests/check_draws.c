@@ -67,19 +67,24 @@ static void compare(struct ranks *ranks, struct forward *f, const struct samplin
     sampler_destroy(s);
 }
 
+static struct model_options options_for(const char *dir)
+{
+    return (struct model_options){.dir = dir,
+                                  .backend = backend,
+                                  .dtype = "bf16",
+                                  .threads = 1,
+                                  .max_rows = ROWS,
+                                  .max_seqs = 4,
+                                  .max_logit_rows = ROWS,
+                                  .n_kv_blocks = 4 * FORWARD_MAX_BLOCKS};
+}
+
 START_TEST(tokens_are_those_of_the_sampler)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.vocab_size = 275; // no rank count divides it: the last share ends early
     char *dir = tiny_model_temp(&spec);
-    const struct model_options options = {.dir = dir,
-                                          .backend = backend,
-                                          .dtype = "bf16",
-                                          .threads = 1,
-                                          .max_rows = ROWS,
-                                          .max_seqs = 4,
-                                          .max_logit_rows = ROWS,
-                                          .n_kv_blocks = 4 * FORWARD_MAX_BLOCKS};
+    const struct model_options options = options_for(dir);
     struct ranks ranks;
     ranks_open(&ranks, &options, sizes[_i]);
     ck_assert(model_samples(ranks.model[0]));
@@ -98,6 +103,27 @@ START_TEST(tokens_are_those_of_the_sampler)
         how[r] = random_sampling(0, &state);
     compare(&ranks, f, how, spec.vocab_size);
     free(f);
+    ranks_close(&ranks);
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// On rank 0 a row of logits, of several ranks all shares beside its own, and a pick of each; and the host's: of several
+// ranks the row put together, and on a device with memory of its own copies of all that is read.
+START_TEST(a_row_of_logits_is_counted_as_by_hand)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.vocab_size = 275;
+    char *dir = tiny_model_temp(&spec);
+    const size_t shares[] = {275, 138, 69}, size = (size_t)sizes[_i], gathered = size * shares[_i];
+    size_t floats = shares[_i] + 2, copied = 275 + 2;
+    if (size > 1) floats += gathered + 2 * size + 275, copied = gathered + 2 * size;
+    if (strcmp(backend, "cuda") == 0) floats += copied;
+    const struct model_options options = options_for(dir);
+    struct ranks ranks;
+    ranks_open(&ranks, &options, sizes[_i]);
+    ck_assert_uint_eq(model_logit_bytes(ranks.model[0]), floats * sizeof(float));
+    if (size > 1) ck_assert_uint_eq(model_logit_bytes(ranks.model[1]), (shares[_i] + 2) * sizeof(float));
     ranks_close(&ranks);
     tiny_model_remove(dir);
 }
@@ -132,6 +158,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("draws");
     TCase *tc = tcase_create("draws");
     tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);
+    tcase_add_loop_test(tc, a_row_of_logits_is_counted_as_by_hand, 0, 3);
     tcase_add_test(tc, a_backend_that_does_not_draw_says_so);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "tests/forward.h"
+#include "tests/heap.h"
 #include "tests/slow_llama.h"
 #include "tests/tiny_model.h"
 
@@ -520,6 +521,42 @@ START_TEST(dtype_and_sizes_are_as_asked_for)
 }
 END_TEST
 
+// What all ranks have allocated, and what they count for their rows of logits.
+static double allocated(const char *dir, const char *backend, int size, int logit_rows, double *counted_p)
+{
+    struct ranks ranks;
+    struct model_options options = options_for(dir, backend, "f32");
+    options.max_logit_rows = logit_rows;
+    double before = (double)heap_bytes();
+    ranks_open(&ranks, &options, size);
+    double bytes = (double)heap_bytes() - before;
+    *counted_p = 0;
+    for (int rank = 0; rank < size; rank++)
+        *counted_p += logit_rows * (double)model_logit_bytes(ranks.model[rank]);
+    ranks_close(&ranks);
+    return bytes;
+}
+
+// One rank has them once: the host reads them where the backend computed them.
+START_TEST(rows_of_logits_take_what_is_counted)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    spec.vocab_size = 3001;
+    char *dir = tiny_model_temp(&spec);
+    for (int b = 0; b < 2; b++)
+        for (int s = 0; s < 3; s++) {
+            double few, many;
+            allocated(dir, backends[b], sizes[s], 1, &few); // what stays after the first is none of a model's
+            double made = -allocated(dir, backends[b], sizes[s], 1, &few);
+            made += allocated(dir, backends[b], sizes[s], 129, &many);
+            ck_assert_msg(fabs(made - (many - few)) <= 0.02 * made, "%s, %d ranks: counted %.0f bytes, made %.0f",
+                          backends[b], sizes[s], many - few, made);
+            if (sizes[s] == 1) ck_assert_double_le(made, 128 * 1.02 * 3001 * sizeof(float));
+        }
+    tiny_model_remove(dir);
+}
+END_TEST
+
 // ---- what is refused ------------------------------------------------------------------------------------------------
 
 static void refuse_open(const struct model_options *options, int size, enum status status, const char *text)
@@ -895,6 +932,7 @@ int main(void)
     tcase_add_loop_test(tests, random_batches_equal_each_prompt_alone, 0, 4);
     tcase_add_test(tests, shards_and_either_name_of_a_tied_table_change_nothing);
     tcase_add_test(tests, dtype_and_sizes_are_as_asked_for);
+    tcase_add_test(tests, rows_of_logits_take_what_is_counted);
     tcase_add_test(tests, splits_that_do_not_work_out_are_refused_with_both_numbers);
     tcase_add_test(tests, wrong_options_are_refused);
     tcase_add_test(tests, weights_that_contradict_the_config_are_refused);

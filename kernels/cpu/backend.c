@@ -184,6 +184,7 @@ static void cpu_close(struct backend *b)
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
+    .host_memory = true,
     .close = cpu_close,
     .tensor_create = tensor_create,
     .tensor_data = tensor_data,

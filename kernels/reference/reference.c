@@ -590,6 +590,7 @@ static enum status sample(struct backend *b, struct tensor *picks, const struct 
 
 static const struct backend_ops reference_ops = {
     .name = "reference",
+    .host_memory = true,
     .close = reference_close,
     .tensor_create = tensor_create,
     .tensor_data = tensor_data,
