@@ -12,11 +12,9 @@
 
 const char *prepack_policy_name(enum prepack_policy policy)
 {
-    static const char *const names[] = {[PREPACK_PADDED] = "padded",
-                                        [PREPACK_LENGTH_ORDERED] = "length-ordered",
-                                        [PREPACK_BATCH] = "batch",
-                                        [PREPACK_DATASET] = "dataset",
-                                        [PREPACK_NONE] = "none"};
+    static const char *const names[] = {[PREPACK_PADDED] = "padded", [PREPACK_LENGTH_ORDERED] = "length-ordered",
+                                        [PREPACK_BATCH] = "batch",   [PREPACK_DATASET] = "dataset",
+                                        [PREPACK_NONE] = "none",     [PREPACK_FULL_BINS] = "full bins"};
     return names[policy];
 }
 
@@ -119,6 +117,32 @@ struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t 
         for (int i = 0; i < n; i++)
             add_pass(&plan, i, 1, 0, length[i], i);
     }
+    return plan;
+}
+
+struct prepack_plan prepack_plan_full_bins(const struct prompts *prompts, int capacity, struct prompts *cut_p)
+{
+    struct prepack_plan plan = {.policy = PREPACK_FULL_BINS, .capacity = capacity};
+    struct prompts cut = {.longest = prompts->longest < capacity ? prompts->longest : capacity};
+    int n_bins = (int)((prompts->tokens + capacity - 1) / capacity), next = 0, room_for_length = 0, room_for_data = 0;
+    plan.passes = mem_alloc_array((size_t)n_bins, sizeof *plan.passes);
+    for (int bin = 0; bin < n_bins; bin++) {
+        int first = cut.n;
+        for (int room = capacity; room > 0; room -= cut.length[cut.n++]) {
+            MEM_GROW(cut.length, cut.n, room_for_length);
+            MEM_GROW(cut.data, cut.n, room_for_data);
+            cut.length[cut.n] = prompts->length[next] < room ? prompts->length[next] : room;
+            cut.data[cut.n] = prompts->data[next];
+            next = (next + 1) % prompts->n;
+        }
+        add_pass(&plan, first, cut.n - first, 0, capacity, bin);
+    }
+    cut.tokens = plan.rows;
+    plan.batch_size = plan.n_prompts = cut.n;
+    plan.order = mem_alloc_array((size_t)cut.n, sizeof *plan.order);
+    for (int i = 0; i < cut.n; i++)
+        plan.order[i] = i;
+    *cut_p = cut;
     return plan;
 }
 
@@ -307,10 +331,6 @@ static void note(struct prepack_run *run, const struct prepack_pass *pass, doubl
     }
     run->total_s += seconds;
     run->rows_done += pass->rows;
-    if (plan->capacity && pass->rows >= 0.99 * plan->capacity) {
-        run->full_s += seconds;
-        run->full_rows += pass->rows;
-    }
 }
 
 enum status prepack_run_group(struct prepack_run *run, struct passes *passes, int vocab_size)

@@ -14,7 +14,8 @@ enum prepack_policy {
     PREPACK_BATCH,          // an arrival batch is packed into bins, each one pass
     PREPACK_DATASET,        // all prompts are packed into bins, each one pass
     PREPACK_NONE,           // a pass for each prompt
-    PREPACK_POLICIES
+    PREPACK_POLICIES,
+    PREPACK_FULL_BINS = PREPACK_POLICIES // no policy: bins without room, to judge dataset by
 };
 const char *prepack_policy_name(enum prepack_policy policy);
 
@@ -40,6 +41,10 @@ struct prepack_plan {
 
 struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
                                       int token_budget);
+// As many bins of exactly `capacity` tokens as the prompts need: one prompt after another as they stand, again from the
+// first after the last, what begins last in a bin cut to its room. These are the prompts of *cut_p, whose tokens stay
+// those of `prompts`.
+struct prepack_plan prepack_plan_full_bins(const struct prompts *prompts, int capacity, struct prompts *cut_p);
 void prepack_plan_free(struct prepack_plan *plan);
 
 // ---- memory, counted: what an engine with room for just that would hold beside its weights
@@ -80,12 +85,11 @@ struct prepack_run {
     double *waited_ttft_s;   // [n_prompts] the same from the begin of the whole run
     struct work work;        // of all its passes
     uint64_t *digest;        // [n_prompts] of the first token, and of the logits that chose it where the host has them
-    double full_s, total_s;  // time of bins that are at least 99 % full, of all passes
-    int64_t full_rows;       // rows of the former
+    double total_s;          // of all its passes
     int n_batches, batch_at; // per round; first of the round under way in batch_s
 };
 
-// Room for `rounds` rounds.
+// Room for `rounds` rounds. The run owns the plan, but not the prompts.
 void prepack_run_init(struct prepack_run *run, const struct prepack_plan *plan, const struct prompts *prompts,
                       int rounds);
 void prepack_run_free(struct prepack_run *run);

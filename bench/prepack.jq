@@ -4,6 +4,9 @@
 
 def round_to($digits): pow(10; $digits) as $p | (. * $p | round) / $p;
 def shown($digits): if . == null then "-" else round_to($digits) | tostring end;
+def ms: if . == null then "-" elif . >= 100 then round else round_to(1) end;
+# A policy's cell in the table of times; the only batch has no deviation.
+def times: if . == null then "-" else "\(.prefill_ms_mean | ms)\(if .prefill_ms_std then " ± \(.prefill_ms_std | ms)" else "" end), \(.ttft_ms_mean | ms)" end;
 def reached($ok): if $ok then "yes" else "no" end;
 # Time of padded over prepacked at batch sizes 4, 8, 16, 32, 64.
 def paper: {wiki256: [1.39, 1.70, 1.94, 2.07, 2.16], wiki512: [1.48, 1.91, 2.45, 2.98, 3.50],
@@ -23,13 +26,22 @@ group_by([.model, .set, .batch_size]) | sort_by([.[0].model, .[0].set, .[0].batc
   ($groups[] | (.padded.rows / .tokens * 0.97) as $least
     | "| \(.model) | \(.set) | \(.size) | \(.batch.padded_time_ratio | shown(2)) | \($least | shown(2)) | \(reached(.batch.padded_time_ratio >= $least)) | \(paper_at(.set; .size) // "-") | \(.dataset.padded_time_ratio | shown(2)) | \(."length-ordered".padded_time_ratio | shown(2)) |"),
   "",
+  ($groups | group_by(.model)[]
+    | "## Prefill and time to first token, \(.[0].model)",
+      "",
+      "ms of a batch's prefill, mean ± deviation over batches; behind the comma TTFT, mean over prompts: from the begin of its batch, under `dataset` of its bin.",
+      "",
+      "| set | batch | padded | length-ordered | batch | dataset |",
+      "| --- | ---: | ---: | ---: | ---: | ---: |",
+      (.[] | "| \(.set) | \(.size) | \(.padded | times) | \(."length-ordered" | times) | \(.batch | times) | \(.dataset | times) |"),
+      ""),
   "## The whole queue",
   "",
-  "`dataset`: time per token at most 1.03 x that of a full bin, and never slower than length-ordered.",
+  "`dataset`: time per token at most 1.03 x that of bins exactly full, run apart, and never slower than length-ordered.",
   "",
-  "| model | set | batch | us per token | over a full bin | reached | over length-ordered | reached | over none |",
-  "| --- | --- | ---: | ---: | ---: | --- | ---: | --- | ---: |",
-  ($groups[] | "| \(.model) | \(.set) | \(.size) | \(.dataset.us_per_token | shown(1)) | \(.dataset.over_full_bin | shown(3)) | \(if .dataset.over_full_bin == null then "-" else reached(.dataset.over_full_bin <= 1.03) end) | \(.dataset.over_length_ordered | shown(3)) | \(reached(.dataset.over_length_ordered <= 1)) | \(if .none then .dataset.us_per_token / .none.us_per_token | shown(3) else "-" end) |"),
+  "| model | set | batch | us per token | of a full bin | over it | reached | over length-ordered | reached | over none |",
+  "| --- | --- | ---: | ---: | ---: | ---: | --- | ---: | --- | ---: |",
+  ($groups[] | "| \(.model) | \(.set) | \(.size) | \(.dataset.us_per_token | shown(1)) | \(.dataset.full_bin_us_per_token | shown(1)) | \(.dataset.over_full_bin | shown(3)) | \(if .dataset.over_full_bin == null then "-" else reached(.dataset.over_full_bin <= 1.03) end) | \(.dataset.over_length_ordered | shown(3)) | \(reached(.dataset.over_length_ordered <= 1)) | \(if .none then .dataset.us_per_token / .none.us_per_token | shown(3) else "-" end) |"),
   "",
   "## Memory, KV and activations, counted",
   "",

@@ -3,9 +3,9 @@
 # The table of the Prepacking paper (arXiv 2404.09529) in one command: prefill of six prompt sets at five batch sizes under
 # every policy, random weights, as JSON files and as one page of Markdown. On two cores it takes an hour or more, a third of
 # it for the larger model; nothing else should run.
-# Usage: bench/prepack.sh --lengths DIR [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--shapes DIR]
+# Usage: bench/prepack.sh [--lengths DIR] [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--shapes DIR]
 #                         [--sets "wiki256 mmlu"] [--sizes "4 64"] [--limit N] [--limit-1b N]
-#   --lengths DIR   SET.txt with a prompt length in tokens each line
+#   --lengths DIR   SET.txt with a prompt length in tokens each line (default tests/data/lengths: the first 256 of each set)
 #   --out DIR       where the files go (default bench-out)
 #   --bin DIR       programs (default build/release/bin)
 #   --threads N, --rounds N: as in forepack bench prepack --help
@@ -17,7 +17,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
-out=bench-out bin=$here/../build/release/bin threads=0 rounds=1 shapes=$here/shapes lengths=
+out=bench-out bin=$here/../build/release/bin threads=0 rounds=1 shapes=$here/shapes lengths=$here/../tests/data/lengths
 sets="wiki256 wiki512 mmlu alpaca samsum hh" sizes="4 8 16 32 64" limit=256 limit_1b=128
 while [ $# -gt 0 ]; do
     case $1 in

@@ -57,11 +57,11 @@ static const struct option options[] = {
 enum { PADDED_ROWS_MAX = 1 << 24 };
 
 struct bench {
-    struct prompts prompts;
+    struct prompts prompts, full_prompts; // as they are; as full bins cut them
     struct model_config config;
     struct bench_counts batches;
     bool wanted[PREPACK_POLICIES];
-    struct prepack_run *runs; // each policy at each batch size; dataset and none, which know no batches, once
+    struct prepack_run *runs; // each policy at each batch size; once dataset, none and full bins, which know no batches
     int n_runs;
     struct prepack_need need; // the most of any run
     struct prepack_memory memory;
@@ -74,7 +74,7 @@ struct bench {
 
 static bool knows_batches(enum prepack_policy policy)
 {
-    return policy != PREPACK_DATASET && policy != PREPACK_NONE;
+    return policy != PREPACK_DATASET && policy != PREPACK_NONE && policy != PREPACK_FULL_BINS;
 }
 
 static struct prepack_run *find_run(const struct bench *b, enum prepack_policy policy, int batch_size)
@@ -86,20 +86,35 @@ static struct prepack_run *find_run(const struct bench *b, enum prepack_policy p
     return NULL;
 }
 
+static struct prepack_need need_of(const struct bench *b, const struct prepack_run *run)
+{
+    return prepack_plan_need(&run->plan, run->prompts->length, &b->memory);
+}
+
+static void add_run(struct bench *b, const struct prepack_plan *plan, const struct prompts *prompts)
+{
+    struct prepack_run *run = &b->runs[b->n_runs++];
+    prepack_run_init(run, plan, prompts, (int)o.rounds);
+    struct prepack_need need = need_of(b, run);
+    if (need.rows > b->need.rows) b->need.rows = need.rows;
+    if (need.prompts > b->need.prompts) b->need.prompts = need.prompts;
+    if (need.kv_blocks > b->need.kv_blocks) b->need.kv_blocks = need.kv_blocks;
+}
+
 static void plan_runs(struct bench *b)
 {
-    b->runs = mem_alloc_array((size_t)b->batches.n * PREPACK_POLICIES, sizeof *b->runs);
+    b->runs = mem_alloc_array((size_t)b->batches.n * PREPACK_POLICIES + 1, sizeof *b->runs);
     for (int s = 0; s < b->batches.n; s++)
         for (enum prepack_policy policy = 0; policy < PREPACK_POLICIES; policy++) {
             if (!b->wanted[policy] || find_run(b, policy, b->batches.count[s])) continue;
             struct prepack_plan plan =
                 prepack_plan_make(policy, b->prompts.length, b->prompts.n, b->batches.count[s], (int)o.token_budget);
-            struct prepack_need need = prepack_plan_need(&plan, b->prompts.length, &b->memory);
-            if (need.rows > b->need.rows) b->need.rows = need.rows;
-            if (need.prompts > b->need.prompts) b->need.prompts = need.prompts;
-            if (need.kv_blocks > b->need.kv_blocks) b->need.kv_blocks = need.kv_blocks;
-            prepack_run_init(&b->runs[b->n_runs++], &plan, &b->prompts, (int)o.rounds);
+            add_run(b, &plan, &b->prompts);
         }
+    const struct prepack_run *dataset = find_run(b, PREPACK_DATASET, 0);
+    if (!dataset) return;
+    struct prepack_plan full = prepack_plan_full_bins(&b->prompts, dataset->plan.capacity, &b->full_prompts);
+    add_run(b, &full, &b->full_prompts);
 }
 
 // The one that is least far, so that all run through the same stretch of time.
@@ -119,21 +134,18 @@ static struct prepack_run *next_run(const struct bench *b)
 // The group with the most KV blocks once, uncounted: every page of the cache has been touched then.
 static enum status warm_up(struct bench *b, struct passes *passes)
 {
-    struct prepack_plan *plan = NULL;
-    for (int i = 0; i < b->n_runs; i++) {
-        struct prepack_need need = prepack_plan_need(&b->runs[i].plan, b->prompts.length, &b->memory);
-        if (need.kv_blocks == b->need.kv_blocks) plan = &b->runs[i].plan;
-    }
+    const struct prepack_run *most = b->runs;
+    while (need_of(b, most).kv_blocks < b->need.kv_blocks)
+        most++;
     int group = 0;
-    while (prepack_group_need(plan, b->prompts.length, group, &b->memory).kv_blocks < b->need.kv_blocks)
+    while (prepack_group_need(&most->plan, most->prompts->length, group, &b->memory).kv_blocks < b->need.kv_blocks)
         group++;
-    struct prepack_plan copy =
-        prepack_plan_make(plan->policy, b->prompts.length, b->prompts.n, plan->batch_size, (int)o.token_budget);
     struct prepack_run run;
-    prepack_run_init(&run, &copy, &b->prompts, 1);
-    while (copy.passes[run.next_pass].group != group)
+    prepack_run_init(&run, &most->plan, most->prompts, 1);
+    while (run.plan.passes[run.next_pass].group != group)
         run.next_pass++;
     enum status status = prepack_run_group(&run, passes, b->config.vocab_size);
+    run.plan = (struct prepack_plan){0}; // the other's
     prepack_run_free(&run);
     return status;
 }
@@ -169,7 +181,7 @@ static int count_others(const struct bench *b, const struct prepack_run *run)
 static enum status check_same_tokens(const struct bench *b)
 {
     for (int i = 1; i < b->n_runs && b->exact; i++)
-        for (int p = 0; p < b->prompts.n; p++)
+        for (int p = 0; p < b->prompts.n && b->runs[i].prompts == &b->prompts; p++)
             if (b->runs[i].digest[p] != b->runs[0].digest[p])
                 return status_fail(STATUS_INTERNAL, "prompt %d: other logits under '%s' than under '%s'", p + 1,
                                    prepack_policy_name(b->runs[i].plan.policy),
@@ -201,6 +213,11 @@ static double mean_of(const double *values, int n, int rounds)
     return sum / n / rounds;
 }
 
+static double us_per_token(const struct prepack_run *run)
+{
+    return 1e6 * run->total_s / (double)run->prompts->tokens / (double)o.rounds;
+}
+
 // Of two policies with the same batches: the mean over them of how much more memory the one needs than the other, and
 // of the longest prompt over the mean, which is what padding wastes.
 static void compare_memory(const struct bench *b, const struct prepack_run *more, const struct prepack_run *less,
@@ -228,7 +245,7 @@ static json_t *row_of(const struct bench *b, const struct prepack_run *run, int 
 {
     const struct prepack_plan *plan = &run->plan;
     const struct prepack_run *padded = find_run(b, PREPACK_PADDED, batch_size);
-    struct prepack_need need = prepack_plan_need(plan, b->prompts.length, &b->memory);
+    struct prepack_need need = need_of(b, run);
     double mean, deviation, tokens = (double)b->prompts.tokens;
     batch_times(run, batch_size, &mean, &deviation);
     json_t *row =
@@ -242,7 +259,7 @@ static json_t *row_of(const struct bench *b, const struct prepack_run *run, int 
     json_object_set_new(row, "ttft_ms_mean", json_real(1000 * mean_of(run->ttft_s, b->prompts.n, (int)o.rounds)));
     json_object_set_new(row, "ttft_ms_mean_queued",
                         json_real(1000 * mean_of(run->waited_ttft_s, b->prompts.n, (int)o.rounds)));
-    json_object_set_new(row, "us_per_token", json_real(1e6 * run->total_s / tokens / (double)o.rounds));
+    json_object_set_new(row, "us_per_token", json_real(us_per_token(run)));
     json_object_set_new(row, "gflops", json_real(work_gflop(&run->work) / run->total_s));
     json_object_set_new(row, "pack_us", json_real(plan->pack_us));
     json_object_set_new(row, "peak_kv_mb", json_real(need.kv_bytes / 1e6));
@@ -266,8 +283,9 @@ static json_t *row_of(const struct bench *b, const struct prepack_run *run, int 
     }
     if (plan->capacity) json_object_set_new(row, "capacity", json_integer(plan->capacity));
     if (plan->policy == PREPACK_DATASET) {
-        double full = run->full_rows ? run->full_s / (double)run->full_rows : NAN;
-        json_object_set_new(row, "over_full_bin", bench_number(run->total_s / (tokens * (double)o.rounds) / full));
+        const struct prepack_run *full = find_run(b, PREPACK_FULL_BINS, batch_size);
+        json_object_set_new(row, "full_bin_us_per_token", json_real(us_per_token(full)));
+        json_object_set_new(row, "over_full_bin", json_real(us_per_token(run) / us_per_token(full)));
         const struct prepack_run *ordered = find_run(b, PREPACK_LENGTH_ORDERED, batch_size);
         if (ordered) json_object_set_new(row, "over_length_ordered", json_real(run->total_s / ordered->total_s));
     }
@@ -279,6 +297,18 @@ static double real(const json_t *row, const char *key)
 {
     const json_t *value = json_object_get(row, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static const json_t *find_row(const struct bench *b, enum prepack_policy policy, int batch_size)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(b->rows, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "policy"));
+        if (real(row, "batch_size") == batch_size && strcmp(name, prepack_policy_name(policy)) == 0) return row;
+    }
+    return NULL;
 }
 
 static void print_table(const struct bench *b)
@@ -301,18 +331,10 @@ static void print_table(const struct bench *b)
            "KV, act.: the most that a batch needs, counted; padded/: time of padded over this; largest: batch in %lld "
            "MiB of KV and activations\n",
            (long long)o.memory_mb);
-}
-
-static const json_t *find_row(const struct bench *b, enum prepack_policy policy, int batch_size)
-{
-    size_t i;
-    const json_t *row;
-    json_array_foreach(b->rows, i, row)
-    {
-        const char *name = json_string_value(json_object_get(row, "policy"));
-        if (real(row, "batch_size") == batch_size && strcmp(name, prepack_policy_name(policy)) == 0) return row;
-    }
-    return NULL;
+    const json_t *dataset = find_row(b, PREPACK_DATASET, b->batches.count[0]);
+    if (dataset)
+        printf("a token of dataset takes %.3f of the time that one of a full bin takes, %.1f us\n",
+               real(dataset, "over_full_bin"), real(dataset, "full_bin_us_per_token"));
 }
 
 static void write_report(struct bench *b)
@@ -373,6 +395,7 @@ static void write_report(struct bench *b)
                                           "padded_memory_ratio=Memory, padded over this",
                                           "longest_over_mean=Longest over mean",
                                           "largest_batch=Largest batch",
+                                          "full_bin_us_per_token=Full bin, us per token",
                                           "over_full_bin=Over full bin"};
     report_table(r, b->rows, columns, sizeof columns / sizeof columns[0]);
 }
@@ -461,7 +484,8 @@ int bench_prepack(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack bench prepack --model DIR|--shape FILE --prompts F.jsonl|--lengths F [options]\n"
-                 "Prefill of the same prompts with and without padding, in batches and packed over all of them.",
+                 "Prefill of the same prompts with and without padding, in batches and packed over all of them.\n"
+                 "With dataset, bins that are exactly full are run too, to tell what its tokens cost over theirs.",
                  argc, argv, NULL);
     struct bench b = {.rows = json_array()};
     enum status status = configure(&b);
@@ -482,6 +506,7 @@ int bench_prepack(int argc, char **argv)
         prepack_run_free(&b.runs[i]);
     free(b.runs);
     prompts_free(&b.prompts);
+    prompts_free(&b.full_prompts);
     json_decref(b.rows);
     options_free(options);
     return code;

@@ -223,6 +223,44 @@ START_TEST(policies_make_passes_as_by_hand)
 }
 END_TEST
 
+// What dataset is judged by: every bin is exactly full, whatever the prompts are.
+static void check_full_bins(int capacity, const int *length, const int *prompt, const int *first, int n_bins)
+{
+    int32_t own[] = {3, 9, 5, 2, 4}, tokens[9] = {0};
+    const int32_t *data[] = {tokens, tokens + 1, tokens + 2, tokens + 3, tokens + 4};
+    const struct prompts prompts = {.n = 5, .length = own, .longest = 9, .tokens = 23, .data = data};
+    struct prompts cut;
+    struct prepack_plan plan = prepack_plan_full_bins(&prompts, capacity, &cut);
+    ck_assert_int_eq(plan.n_passes, n_bins);
+    ck_assert_int_eq(plan.n_groups, n_bins);
+    ck_assert_int_eq(plan.n_prompts, first[n_bins]);
+    ck_assert_int_eq(cut.n, first[n_bins]);
+    ck_assert_int_eq(cut.tokens, n_bins * capacity);
+    ck_assert_int_eq(plan.rows, n_bins * capacity);
+    for (int b = 0; b < n_bins; b++) {
+        ck_assert_int_eq(plan.passes[b].first, first[b]);
+        ck_assert_int_eq(plan.passes[b].n, first[b + 1] - first[b]);
+        ck_assert_int_eq(plan.passes[b].rows, capacity);
+        ck_assert_int_eq(plan.passes[b].group, b);
+    }
+    for (int i = 0; i < cut.n; i++) {
+        ck_assert_int_eq(plan.order[i], i);
+        ck_assert_int_eq(cut.length[i], length[i]);
+        ck_assert_ptr_eq(cut.data[i], data[prompt[i]]);
+    }
+    prepack_plan_free(&plan);
+    prompts_free(&cut);
+}
+
+START_TEST(full_bins_have_no_room_and_cut_the_last_prompt)
+{
+    check_full_bins(10, (int[]){3, 7, 5, 2, 3, 3, 7}, (int[]){0, 1, 2, 3, 4, 0, 1}, (int[]){0, 2, 5, 7}, 3);
+    // More room than there are tokens: the prompts once more.
+    check_full_bins(30, (int[]){3, 9, 5, 2, 4, 3, 4}, (int[]){0, 1, 2, 3, 4, 0, 1}, (int[]){0, 7}, 1);
+    check_full_bins(23, (int[]){3, 9, 5, 2, 4}, (int[]){0, 1, 2, 3, 4}, (int[]){0, 5}, 1);
+}
+END_TEST
+
 START_TEST(memory_is_counted_by_rows_prompts_and_blocks)
 {
     // Blocks of 16 entries: 1 + 3 + 1 + 2 = 7, padded 4 x 3.
@@ -339,7 +377,6 @@ START_TEST(every_policy_computes_its_rows_and_gives_the_same_logits)
     ck_assert_int_eq(runs[PREPACK_PADDED].plan.rows, 4 * 90 + 4 * 64 + 2 * 200);
     ck_assert_int_eq(runs[PREPACK_PADDED].work.attention_gflop > runs[PREPACK_NONE].work.attention_gflop, 1);
     ck_assert_int_eq(runs[PREPACK_DATASET].plan.rows, 469);
-    ck_assert(runs[PREPACK_DATASET].full_rows > 0);
     for (int i = 0; i < PREPACK_POLICIES; i++)
         prepack_run_free(&runs[i]);
     free(prompts.data);
@@ -500,6 +537,7 @@ int main(void)
     tcase_add_test(tests, the_middle_round_counts_and_contenders_take_turns);
     tcase_add_test(tests, a_probe_reads_every_type_and_takes_no_memory_here);
     tcase_add_test(tests, policies_make_passes_as_by_hand);
+    tcase_add_test(tests, full_bins_have_no_room_and_cut_the_last_prompt);
     tcase_add_test(tests, memory_is_counted_by_rows_prompts_and_blocks);
     tcase_add_test(tests, what_is_counted_is_what_an_engine_makes);
     tcase_add_test(tests, every_policy_computes_its_rows_and_gives_the_same_logits);

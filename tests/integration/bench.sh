@@ -121,10 +121,15 @@ check_json "$work/prepack.json" '[.[] | [.policy, .batch_size, .rows]] == [
 check_json "$work/prepack.json" 'all(.[]; .tokens == 224 and .prefill_ms_mean > 0 and has("prefill_ms_std")
     and .ttft_ms_mean > 0 and .peak_kv_mb > 0 and ((.pad_fraction - (1 - 224 / .rows)) | fabs) < 1e-5)'
 check_json "$work/prepack.json" 'all(.[] | select(.policy == "batch"); .padded_memory_ratio > 1 and .largest_batch > 0)'
+# Full bins are run apart, and dataset alone is judged by them.
+check_json "$work/prepack.json" 'all(.[]; has("full_bin_us_per_token") == (.policy == "dataset") and has("over_full_bin") == (.policy == "dataset"))
+    and all(.[] | select(.policy == "dataset"); .full_bin_us_per_token > 0
+    and ((.over_full_bin * .full_bin_us_per_token / .us_per_token - 1) | fabs) < 1e-4)'
 grep -q '</svg>' "$work/prepack.html" || fail "no plot in the page"
 "$bin/forepack" bench prepack --model "$main_model" --prompts "$prompts" --limit 3 --batch-size 3 \
     --policies dataset,none >"$work/prepack.table" 2>"$work/prepack.log"
 grep -Eq '^dataset +3 ' "$work/prepack.table" || fail "no row in the table: $(cat "$work/prepack.table")"
+grep -Eq '^a token of dataset takes [0-9.]+ of the time' "$work/prepack.table" || fail "no full bin: $(cat "$work/prepack.table")"
 
 # Perplexity of the demo's small model on its own texts: half the bits change little, and nothing of the texts is lost.
 "$bin/forepack" bench perplexity --model "$source_dir/deploy/demo-model/speculator" \
@@ -151,6 +156,7 @@ mv "$work/lengths" "$work/lengths.txt"
 "$source_dir/bench/prepack.sh" --bin "$bin" --out "$work/prepack" --lengths "$work" --sets lengths --sizes "2 4" --limit 6 \
     --shapes "$work/shapes" >"$work/page" 2>"$work/prepack.log"
 grep -q '^| 110m | lengths | 4 | ' "$work/page" || fail "no row in the page: $(cat "$work/page")"
+grep -Eq '^\| lengths \| 2 (\| [0-9.]+ ± [0-9.]+, [0-9.]+ ){4}\|$' "$work/page" || fail "no times in the page: $(cat "$work/page")"
 
 "$bin/forepack" bench perplexity --model "$source_dir/deploy/demo-model/main" --answers --threads 1 --json --limit 3 \
     --prompts "$source_dir/deploy/demo-model/prompts.jsonl" >"$work/answers.json" 2>"$work/answers.log"
