@@ -144,7 +144,8 @@ enum status rpc_address_check(const char *address)
 
 // Messages whose end has not come yet, of all connections together, take as much as so many of the largest: many more
 // than are under way at once, unless clients send slowly on purpose. Over that C-core lets connections read less,
-// closes idle ones, and then ends one call after another, of each connection in turn.
+// closes idle ones, and then ends one call after another, of each connection in turn: calls that last need callers that
+// come back, as nodes do.
 enum { MESSAGES_COMING = 4 };
 
 static grpc_server *create_core(size_t max_message_bytes)

@@ -28,6 +28,8 @@ wait_until 60 "the cluster is ready" ready
 wait_until 60 "the speculator is there" nodes speculator 1
 
 client() { /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
+# said WORD NAME: the client that was started last has said it, or has ended.
+said() { grep -q "$1" "$work/$2.log" || ! kill -0 "$last_pid"; }
 start_client() { start "$1" /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" "$@"; }
 
 # Another client, whose answers must stay what they were. Its requests may be refused while the queue is full: batch
@@ -58,10 +60,10 @@ accounts "after requests that cannot be served"
 # The worker group stands still while the queue fills: shorter than it takes to be given up.
 start_client crowd "$crowd"
 crowd_pid=$last_pid
-wait_until 60 "the crowd is there" grep -q here "$work/crowd.log"
+wait_until 60 "the crowd is there" said here crowd
 kill -STOP "$worker_pid"
-kill -USR1 "$crowd_pid"
-wait_until 60 "the queue is full" grep -q full "$work/crowd.log"
+kill -USR1 "$crowd_pid" || true
+wait_until 60 "the queue is full" said full crowd
 kill -CONT "$worker_pid"
 bystander "beside a crowd"
 wait "$crowd_pid" || fail "the crowd: $(tail -n 3 "$work/crowd.log")"
@@ -70,10 +72,10 @@ accounts "after $crowd requests at once"
 
 start_client slow "$slow"
 slow_pid=$last_pid
-wait_until 60 "slow clients are there" grep -q reading "$work/slow.log"
+wait_until 60 "slow clients are there" said reading slow
 bystander "beside clients that do not read"
 wait_until 60 "their requests are done" all_returned
-kill -USR1 "$slow_pid"
+kill -USR1 "$slow_pid" || true
 wait "$slow_pid" || fail "slow clients: $(tail -n 3 "$work/slow.log")"
 accounts "after clients that do not read"
 
@@ -92,7 +94,8 @@ accounts "after $vanish clients vanished"
 most_mb=$((most_mb + hoard_mb))
 start_client hoard "$hoard"
 hoard_pid=$last_pid
-wait_until 60 "the router takes no more of them" grep -q hoarding "$work/hoard.log"
+wait_until 60 "the router takes no more of them" said hoarding hoard
+grep -q hoarding "$work/hoard.log" || fail "hoarders: $(tail -n 3 "$work/hoard.log")"
 cat "$work/hoard.log"
 bystander "beside messages without an end"
 kill -KILL "$hoard_pid"

@@ -289,7 +289,7 @@ def hoard():
                     progress = time.monotonic() if h.sent > sent else progress
             except ConnectionError:
                 h.ended = True
-        if not told and time.monotonic() - progress > 2:
+        if not told and time.monotonic() - progress > 4:
             sent = sum(h.sent for h in hoarders)
             assert sent < number * Hoarder.SIZE, "the server took all of it"
             print("hoarding: %d MiB of %d were taken, %d calls were ended" %
