@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 import grpc
 
@@ -312,6 +313,12 @@ def vanish():
 
 scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
-scenarios[scenario]()
-print("%s: passed" % scenario, flush=True)
-os._exit(0)  # what the library still has under way is nobody's any more
+try:
+    scenarios[scenario]()
+    print("%s: passed" % scenario, flush=True)
+    code_of_end = 0
+except Exception:
+    traceback.print_exc()
+    code_of_end = 1
+sys.stderr.flush()
+os._exit(code_of_end)  # what the library still has under way is nobody's any more
