@@ -3,7 +3,6 @@
 // takes in the oldest bin it has been handed, and reports what such a pass would have cost.
 #include "bench/dispatch.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -13,7 +12,7 @@
 
 #define HOUR_US INT64_C(3600000000)
 
-enum { BLOCK_TOKENS = 16, STEP_US = 10000, PASS_US = 1000, ROW_US = 5, FINGERPRINT = 1, VOCABULARY = 32000 };
+enum { BLOCKS_MAX = 1 << 24, STEP_US = 10000, PASS_US = 1000, ROW_US = 5, FINGERPRINT = 1, VOCABULARY = 32000 };
 
 struct running {
     uint64_t request;
@@ -26,6 +25,7 @@ struct group {
     struct running *running; // all it was handed; those of the newest bins behind `started` have had no step yet
     int n, capacity, started;
     int *bin_end, n_bins, bins_capacity; // where the bins without a step end
+    bool knows_head;                     // its prefix cache does
     struct sequence_result *results;
     int results_capacity;
 };
@@ -93,39 +93,62 @@ static void done(void *user, const struct request *r, enum finish_reason reason,
 
 // ---- the load ----
 
-static void submit_all(struct simulation *s)
+// Behind the head no two prompts are alike.
+static struct request **make_requests(struct simulation *s)
 {
-    for (int i = 0; i < s->options->n; i++) {
-        struct request *r = request_create();
-        r->n_tokens = s->options->length[i];
+    const struct dispatch_options *o = s->options;
+    struct request **requests = mem_alloc_array((size_t)o->n, sizeof(struct request *));
+    for (int i = 0; i < o->n; i++) {
+        struct request *r = requests[i] = request_create();
+        r->n_tokens = o->length[i];
         r->tokens = mem_alloc_array((size_t)r->n_tokens, sizeof *r->tokens);
-        r->sampling.max_tokens = s->options->output_tokens;
+        for (int t = 0; t < r->n_tokens; t++)
+            r->tokens[t] = t < o->shared_head ? 1 : 2 + (int32_t)((t % 2 ? i / 30000 : i) % 30000);
+        r->sampling.max_tokens = o->output_tokens;
         r->prefill.mode = PREFILL_OFF;
         r->arrived_us = s->now_us;
         r->sink = (struct request_sink){take_tokens, done, s};
         request_set_state(r, REQUEST_TOKENISED, s->now_us);
-        core_submit(s->core, r, s->now_us);
     }
+    return requests;
 }
 
 static enum status attach_groups(struct simulation *s)
 {
-    for (int i = 0; i < s->options->workers; i++) {
+    const struct dispatch_options *o = s->options;
+    int longest = 0;
+    for (int i = 0; i < o->n; i++)
+        if (o->length[i] > longest) longest = o->length[i];
+    int64_t entries = (int64_t)longest + o->output_tokens, blocks = o->kv_blocks ? o->kv_blocks : BLOCKS_MAX;
+    if (entries > blocks * DISPATCH_BLOCK_TOKENS)
+        return status_fail(STATUS_INVALID,
+                           "%lld KV blocks of %d tokens are too few for a prompt of %d tokens and %d of answer",
+                           (long long)blocks, (int)DISPATCH_BLOCK_TOKENS, longest, o->output_tokens);
+    for (int i = 0; i < o->workers; i++) {
         struct node_hello hello = {.role = NODE_WORKER,
                                    .ranks = 1,
                                    .model_fingerprint = FINGERPRINT,
                                    .tokenizer_fingerprint = FINGERPRINT,
                                    .vocab_size = VOCABULARY,
                                    .context_tokens = 1 << 20,
-                                   .token_budget = s->options->token_budget,
-                                   .block_tokens = BLOCK_TOKENS,
-                                   .kv_blocks = 1 << 24,
-                                   .max_seqs = s->options->max_seqs};
+                                   .token_budget = o->token_budget,
+                                   .block_tokens = DISPATCH_BLOCK_TOKENS,
+                                   .kv_blocks = (int)blocks,
+                                   .max_seqs = o->max_seqs,
+                                   .prefix_cache = o->prefix_cache};
         snprintf(hello.node_id, sizeof hello.node_id, "group-%d", i);
         enum status status = core_attach(s->core, &hello, &s->groups[i], s->now_us, &s->groups[i].node);
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
+}
+
+// Of which its cache spares the head to all but the first.
+static int prompt_rows(const struct simulation *s, struct group *g, const struct running *r)
+{
+    int head = g->knows_head ? s->options->shared_head : 0, most = r->prompt_rows - 1;
+    g->knows_head = s->options->prefix_cache;
+    return r->prompt_rows - (head < most ? head : most);
 }
 
 // One step of a group: its oldest bin joins what is running, each gets a token, those with all of theirs end.
@@ -146,7 +169,7 @@ static void step(struct simulation *s, struct group *g)
     int64_t rows = 0;
     for (int i = 0; i < n; i++) {
         struct running *r = &g->running[i];
-        rows += r->tokens ? 1 : r->prompt_rows;
+        rows += r->tokens ? 1 : prompt_rows(s, g, r);
         bool last = ++r->tokens == s->options->output_tokens;
         g->results[i] = (struct sequence_result){
             .request = r->request, .tokens = &token, .n_tokens = 1, .finished = last, .reason = FINISH_REASON_LENGTH};
@@ -165,11 +188,15 @@ static void step(struct simulation *s, struct group *g)
 static void drive(struct simulation *s, struct dispatch_result *result)
 {
     const struct dispatch_options *o = s->options;
+    struct request **requests = make_requests(s); // as other threads of the router do
     double begin = cpu_s();
-    submit_all(s);
+    for (int i = 0; i < o->n; i++)
+        core_submit(s->core, requests[i], s->now_us);
+    free(requests);
     result->submit_us = (cpu_s() - begin) * 1e6 / o->n;
     double all = 0, answering = 0, handing = 0;
     int64_t bins = 0;
+    uint64_t items = 0, looks = 0;
     while (s->ended < o->n && cpu_s() - begin < o->seconds) {
         for (int i = 0; i < o->workers; i++) {
             s->now_us += STEP_US;
@@ -181,6 +208,8 @@ static void drive(struct simulation *s, struct dispatch_result *result)
             struct core_status status;
             core_get_status(s->core, &status);
             int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
+            items = status.prefill_bins.items;
+            looks = status.prefill_bins.looks;
             if (status.prefill_bins.bins)
                 result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
             core_status_fini(&status);
@@ -197,6 +226,7 @@ static void drive(struct simulation *s, struct dispatch_result *result)
     result->bins = bins;
     result->requests = s->ended;
     result->hand_out_ms = bins ? handing * 1e3 / (double)bins : 0;
+    result->looks = items ? (double)looks / (double)items : 0;
     result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
     // Of those that are still waiting, taking them in has been paid for, and nothing else.
     result->request_us = result->submit_us + (s->ended ? all * 1e6 / s->ended : 0);
@@ -209,7 +239,7 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
     const struct core_options core = {
         .max_queue_requests = options->n,
         .max_queue_tokens = INT64_MAX / 2,
-        .max_wait_us = HOUR_US, // overdue requests take another way, which packs less
+        .max_wait_us = options->max_wait_us,
         .score_timeout_us = HOUR_US,
         .worker_grace_us = HOUR_US,
         .heartbeat_us = HOUR_US,

@@ -3,6 +3,7 @@
 // needs, and the CPU time of the router's core for a request, with simulated worker groups (bench/dispatch.h).
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -19,8 +20,8 @@
 #include "router/pack.h"
 
 static struct {
-    char *queue, *lengths, *report;
-    int64_t capacity, workers, max_seqs, output_tokens, rounds;
+    char *queue, *lengths, *report, *prefix_cache;
+    int64_t capacity, workers, max_seqs, kv_blocks, max_wait_ms, shared_head, output_tokens, rounds;
     double seconds;
     bool json;
 } o;
@@ -39,6 +40,14 @@ static const struct option options[] = {
      .help = "groups that ask for work"},
     {.name = "max-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "256", .min = 1, .max = MODEL_SEQS_MAX,
      .unit = "sequences", .help = "that a group runs at once"},
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &o.kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,
+     .unit = "blocks", .help = "KV cache of a group, of 16 tokens each; 0: more than it can use"},
+    {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &o.prefix_cache, .default_text = "off", .choices = "on|off",
+     .help = "groups have one"},
+    {.name = "shared-head", .type = OPTION_INT, .value = &o.shared_head, .default_text = "0", .max = 1048576,
+     .unit = "tokens", .help = "that all prompts begin with, of their length; 0: none"},
+    {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "3600000", .max = 3600000,
+     .unit = "ms", .help = "after which a request goes before others (a step takes 10 ms): by default never"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "8", .min = 1, .max = 1e6,
      .unit = "tokens", .help = "of each answer"},
     {.name = "-How"},
@@ -144,7 +153,11 @@ static enum status simulate(struct queue *q, struct dispatch_result *result_p)
                                               .n = q->n,
                                               .token_budget = (int)q->capacity,
                                               .max_seqs = (int)o.max_seqs,
+                                              .kv_blocks = (int)o.kv_blocks,
+                                              .prefix_cache = strcmp(o.prefix_cache, "on") == 0,
                                               .workers = (int)o.workers,
+                                              .shared_head = (int)o.shared_head,
+                                              .max_wait_us = o.max_wait_ms * 1000,
                                               .output_tokens = (int)o.output_tokens,
                                               .seconds = o.seconds,
                                               .stepped = draw_ended,
@@ -178,10 +191,12 @@ static void print_row(const json_t *row)
         real(row, "bins_by_sum"), real(row, "lower_bound"));
     printf("          batches of %d in bins of their longest: best fit takes one more than the best for %.0f of %.0f\n",
            (int)SAMPLE, real(row, "samples_best_fit_worse"), real(row, "samples"));
-    printf("          CPU of the core: %.2f us to take in a request, %.3f ms to hand out a bin (most %.3f), %.2f us a "
-           "token; %.1f us a request in all (%.0f ended, bins %.1f %% full)\n",
-           real(row, "submit_us"), real(row, "hand_out_ms_mean"), real(row, "hand_out_ms_max"), real(row, "token_us"),
-           real(row, "router_us_per_request"), real(row, "requests"), 100 * real(row, "fill"));
+    printf(
+        "          CPU of the core: %.2f us to take in a request, %.3f ms to hand out a bin (most %.3f), %.2f us a "
+        "token; %.1f us a request in all (%.0f ended, bins %.1f %% full, %.1f looks at requests for each handed out)\n",
+        real(row, "submit_us"), real(row, "hand_out_ms_mean"), real(row, "hand_out_ms_max"), real(row, "token_us"),
+        real(row, "router_us_per_request"), real(row, "requests"), 100 * real(row, "fill"),
+        real(row, "looks_per_request"));
     fflush(stdout);
 }
 
@@ -230,12 +245,16 @@ static void write_report(struct report *report, const json_t *rows)
                                           "hand_out_ms_max=most",
                                           "token_us=Token, us",
                                           "router_us_per_request=Request, us",
+                                          "looks_per_request=Looks a request",
                                           "fill=Fill"};
-    report_paragraph(report,
-                     "Prompts drawn from %s with a fixed seed; packing is the middle of %lld rounds. %lld simulated "
-                     "groups of %lld sequences, %lld tokens an answer; times of the core are CPU time of its thread.",
-                     o.lengths, (long long)o.rounds, (long long)o.workers, (long long)o.max_seqs,
-                     (long long)o.output_tokens);
+    report_paragraph(
+        report,
+        "Prompts drawn from %s with a fixed seed; packing is the middle of %lld rounds. %lld simulated "
+        "groups of %lld sequences and %lld KV blocks (0: enough), prefix cache %s, all prompts alike in %lld "
+        "tokens at the beginning, %lld tokens an answer, urgent after %lld ms; times of the core are CPU time "
+        "of its thread.",
+        o.lengths, (long long)o.rounds, (long long)o.workers, (long long)o.max_seqs, (long long)o.kv_blocks,
+        o.prefix_cache, (long long)o.shared_head, (long long)o.output_tokens, (long long)o.max_wait_ms);
     report_over_queue(report, rows, "Time to pack the queue", "ms", packing, 2);
     report_over_queue(report, rows, "CPU time of the core for a request", "us", core, 3);
     report_over_queue(report, rows, "CPU time to hand out a bin", "ms", bins, 2);
@@ -254,10 +273,10 @@ static enum status measure(const struct prompts *prompts, int n, json_t *rows)
     json_array_append_new(rows, row);
     if (status != STATUS_OK) return status;
     if (isatty(STDERR_FILENO)) progress_draw(&q.progress, r.requests, n, true, "%d of %d requests", r.requests, n);
-    json_t *more =
-        json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "requests", r.requests, "submit_us", r.submit_us,
-                  "hand_out_ms_mean", r.hand_out_ms, "hand_out_ms_max", r.hand_out_ms_max, "token_us", r.token_us,
-                  "router_us_per_request", r.request_us, "bins_handed_out", (json_int_t)r.bins, "fill", r.fill);
+    json_t *more = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "requests", r.requests, "submit_us", r.submit_us,
+                             "hand_out_ms_mean", r.hand_out_ms, "hand_out_ms_max", r.hand_out_ms_max, "token_us",
+                             r.token_us, "router_us_per_request", r.request_us, "looks_per_request", r.looks,
+                             "bins_handed_out", (json_int_t)r.bins, "fill", r.fill);
     json_object_update(row, more);
     json_decref(more);
     if (!o.json) print_row(row);

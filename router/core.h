@@ -145,6 +145,7 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
+    uint64_t looks; // at requests that wait, to fill them
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;

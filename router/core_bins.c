@@ -28,20 +28,17 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-// So many requests (or tenants) that do not fit are looked at for one bin, then it is left as it is: a queue full of
-// what this node cannot hold must not cost the time of looking through it again and again. An idle node for which
-// nothing was found so has all of the queue looked through, now and then.
+// Requests that the node has no KV blocks for are stepped over (request_tree.h). Of others that do not fit (too long
+// for what is left of the bin or for the node's context, sooner done elsewhere) and of tenants that have nothing else,
+// so many are looked at for one bin, and a walk among kin more for each that is taken; then the bin is left as it is.
+// An idle node for which nothing was found so has all of the queue looked through, now and then.
 enum {
     MISFITS_MAX = 2048,
     ELSEWHERE = 16,   // looks that finding out about another node's cache counts as
     LONGER_MAX = 256, // requests that would fit only with what is cached of them: so many are looked at
-    KIN_MAX = 32,     // and kin, for each that is taken
     BACK_MAX = 64,    // and of those in the bin, for the last of the same tenant
     SEARCH_US = 100000,
 };
-
-// One of so many rows has to be spared for kin to go before others.
-enum { KIN_WORTH = 4 };
 
 #define SCARCE 2.0 // times the rows of a bin
 
@@ -58,19 +55,20 @@ struct filling {
     int64_t blocks;        // KV blocks it can still take
     int misfits;           // that may still be looked at
     int longer;            // likewise
+    uint64_t looks;        // taken
     bool urgent;           // has one
+    bool elsewhere;        // one that fits is sooner done by another node, for now
     const uint64_t *chain; // [n_chain] whose kin are next, see prefix_index.h; of a request in the bin, or the node's
     int n_chain;
 };
 
-static int64_t blocks_left(const struct core_node *node)
+// The blocks left as the indexes count them. Where the node's are of another size, who hardly fits may be told in vain,
+// but nobody who fits is stepped over.
+static int64_t index_blocks(const struct filling *f)
 {
-    return node->hello.role == NODE_WORKER ? node->hello.kv_blocks - node->kv_blocks : INT64_MAX;
-}
-
-static int blocks_of(const struct request *r, const struct core_node *node)
-{
-    return node->hello.role == NODE_WORKER ? core_request_blocks(r, node) : 0;
+    const struct node_hello *h = &f->node->hello;
+    if (h->role != NODE_WORKER || h->block_tokens == PREFIX_BLOCK) return f->blocks;
+    return f->blocks * h->block_tokens / PREFIX_BLOCK + 2;
 }
 
 // When the node would be done with what it has and a request of which it has to compute so many rows.
@@ -99,7 +97,8 @@ static bool better_elsewhere(const struct filling *f, const struct request *r, i
         int64_t there = core_request_rows_on(r, other);
         if (there >= rows || done_at(c, other, r, there) >= done_at(c, node, r, rows)) continue;
         bool reserved = other->hello.role == NODE_WORKER && c->starved && c->reserved == other;
-        bool room = other->requests.count < other->hello.max_seqs && blocks_of(r, other) <= blocks_left(other);
+        bool room = other->requests.count < other->hello.max_seqs &&
+                    core_node_blocks_of(other, r) <= core_node_blocks_left(other);
         if (room && !reserved && core_node_can_hold(other, r)) return true;
     }
     return false;
@@ -114,8 +113,10 @@ static bool fits(struct filling *f, const struct request *r)
 {
     int rows = rows_in(f, r);
     bool room = f->n == 0 || rows <= f->room; // over the capacity: only alone
-    if (room && core_node_can_hold(f->node, r) && blocks_of(r, f->node) <= f->blocks) {
+    f->looks++;
+    if (room && core_node_can_hold(f->node, r) && core_node_blocks_of(f->node, r) <= f->blocks) {
         if (!better_elsewhere(f, r, rows)) return true;
+        f->elsewhere = true;
         f->misfits -= ELSEWHERE;
     }
     f->misfits--;
@@ -131,9 +132,10 @@ static void take(struct filling *f, struct request *r)
     f->whole += core_request_rows(r);
     f->room -= rows;
     f->slots--;
-    f->blocks -= blocks_of(r, f->node);
+    f->blocks -= core_node_blocks_of(f->node, r);
     f->urgent |= r->urgent;
-    if (f->misfits > MISFITS_MAX) f->misfits = MISFITS_MAX; // found: no need to look through all of it again
+    bool more = f->misfits < MISFITS_MAX - KIN_LOOKS; // else found: no need to look through all of it again
+    f->misfits = more ? f->misfits + KIN_LOOKS : MISFITS_MAX;
     core_queue_pick(r);
 }
 
@@ -163,7 +165,7 @@ static void follow(struct filling *f, const struct core_share *share)
 static bool is_worth(const struct filling *f, const struct request *r, int blocks, const struct request *other)
 {
     if (other) blocks -= prefix_chain_common(other->prefix, other->n_prefix, f->chain, f->n_chain);
-    return KIN_WORTH * PREFIX_BLOCK * blocks >= core_request_rows(r);
+    return kin_is_worth(core_request_rows(r), blocks);
 }
 
 // The tenant's request that begins most like who was followed, of those that fit; with `until_us` only if it is urgent
@@ -171,15 +173,14 @@ static bool is_worth(const struct filling *f, const struct request *r, int block
 static struct request *next_kin(struct filling *f, const struct core_share *share, int64_t until_us, int *blocks_p)
 {
     struct kin_walk walk;
-    struct request *r;
     kin_walk_start(&walk, &share->pool->kin, share, f->chain, f->n_chain);
-    for (int looks = KIN_MAX; looks && f->misfits > 0 && (r = kin_walk_next(&walk)); looks--) {
-        if (!is_worth(f, r, walk.blocks, NULL) || (until_us && (!r->urgent || r->due_us > until_us))) continue;
-        if (!fits(f, r)) continue;
-        *blocks_p = walk.blocks;
-        return r;
-    }
-    return NULL;
+    struct request *r = kin_walk_next(&walk);
+    while (r && ((until_us && (!r->urgent || r->due_us > until_us)) || !fits(f, r)))
+        r = f->misfits > 0 ? kin_walk_next(&walk) : NULL;
+    f->looks += (uint64_t)walk.looks;
+    if (!r) f->misfits -= walk.looks;
+    *blocks_p = walk.blocks;
+    return r;
 }
 
 // When more is urgent than the bin holds, kin may go in the place of a request of the same tenant and priority: all of
@@ -197,8 +198,8 @@ static void fill_urgent(const struct core_pool *pool, struct filling *f)
 {
     bool all = pool->urgent_work.rows <= (double)f->room;
     int64_t share = all ? f->room : f->room / 2;
-    for (struct request *r = pool->urgent.first; r && f->rows < share && !is_full(f); r = r->next) {
-        if (!r->indexed) continue; // it went in the place of another
+    struct request *r = NULL;
+    while (f->rows < share && !is_full(f) && (r = due_index_next(&pool->due_next, r, index_blocks(f)))) {
         follow(f, r->share);
         struct request *next = all ? r : in_place_of(f, r);
         if (next != r || fits(f, r)) take(f, next);
@@ -208,10 +209,11 @@ static void fill_urgent(const struct core_pool *pool, struct filling *f)
 // The longest of the tenant's that is over the room, but for what the node's prefix cache holds of it; NULL: none.
 static struct request *longest_cached(struct filling *f, const struct core_share *share)
 {
-    struct request *r = f->node->prefixes && f->n ? length_index_longest(&share->waiting, INT_MAX) : NULL;
-    for (; r && core_request_rows(r) > f->room && f->longer > 0; f->longer--) {
+    int64_t blocks = index_blocks(f);
+    struct request *r = f->node->prefixes && f->n ? length_index_longest(&share->waiting, INT_MAX, blocks) : NULL;
+    for (; r && core_request_rows(r) > f->room && f->longer > 0; f->longer--, f->looks++) {
         if (rows_in(f, r) <= f->room && fits(f, r)) return r;
-        r = length_index_next(&share->waiting, r);
+        r = length_index_next(&share->waiting, r, blocks);
     }
     return NULL;
 }
@@ -223,21 +225,17 @@ static struct request *next_fitting(struct filling *f, const struct core_share *
     int blocks = 0;
     follow(f, share);
     struct request *kin = next_kin(f, share, 0, &blocks);
-    int64_t rows = f->n ? f->room : INT_MAX;
-    if (f->node->hello.role == NODE_WORKER) {
-        int64_t entries = f->blocks * f->node->hello.block_tokens;
-        if (entries < rows) rows = entries;
-    }
-    struct request *longest = length_index_longest(&share->waiting, rows);
+    int64_t left = index_blocks(f);
+    struct request *longest = length_index_longest(&share->waiting, f->n ? f->room : INT_MAX, left);
     if (kin && is_worth(f, kin, blocks, longest)) return kin;
     struct request *r =
-        (double)f->whole > f->mean * f->n && f->mean > 0 ? length_index_shortest(&share->waiting) : NULL;
+        (double)f->whole > f->mean * f->n && f->mean > 0 ? length_index_shortest(&share->waiting, left) : NULL;
     if (r && fits(f, r)) return r;
     r = longest_cached(f, share);
     if (r) return r;
     r = longest;
     while (r && !fits(f, r))
-        r = f->misfits > 0 ? length_index_next(&share->waiting, r) : NULL;
+        r = f->misfits > 0 ? length_index_next(&share->waiting, r, left) : NULL;
     return r ? r : kin;
 }
 
@@ -246,11 +244,13 @@ static void fill_level(struct core_level *level, struct filling *f)
     struct core_share *aside = NULL;
     while (level->n && !is_full(f)) {
         struct core_share *share = level->heap[0];
-        struct request *r = next_fitting(f, share);
+        bool any = length_index_longest(&share->waiting, INT_MAX, index_blocks(f));
+        struct request *r = any ? next_fitting(f, share) : NULL;
+        f->looks++;
         if (r) {
             take(f, r);
         } else {
-            f->misfits--;
+            if (any) f->misfits--;
             core_share_leave(share);
             share->aside = aside;
             aside = share;
@@ -260,9 +260,8 @@ static void fill_level(struct core_level *level, struct filling *f)
         core_share_enter(aside);
 }
 
-static void fill(const struct core *c, struct core_pool *pool, struct filling *f)
+static void fill(struct core_pool *pool, struct filling *f)
 {
-    core_queue_open(c, pool);
     fill_urgent(pool, f);
     for (int level = PRIORITY_LEVELS - 1; level >= 0 && !is_full(f); level--)
         fill_level(&pool->levels[level], f);
@@ -281,13 +280,13 @@ static void remember_kin(struct core_node *node, const struct request *r, uint64
 static void leave_off(const struct core_pool *pool, struct core_node *node, struct filling *f, uint64_t bin)
 {
     for (int i = f->n - 1; i >= 0 && node->prefixes; i--) {
-        const struct request *r = f->requests[i], *next;
+        const struct request *r = f->requests[i];
         const struct core_kin *kin = find_kin(node, r->share);
         if (kin && kin->bin == bin) continue;
         struct kin_walk walk;
         kin_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
-        next = kin_walk_next(&walk);
-        if (next && is_worth(f, next, walk.blocks, NULL)) remember_kin(node, r, bin);
+        if (kin_walk_next(&walk)) remember_kin(node, r, bin);
+        f->looks += (uint64_t)walk.looks;
     }
 }
 
@@ -337,19 +336,21 @@ static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_nod
     // Waiting makes a bin fuller only where it may be filled with what comes later.
     int64_t enough = node->bins && c->options.policy == BIN_DATASET ? core_node_enough_rows(c, node) : 1;
     if (pool->tokens < enough && !pool->urgent.count) return false;
+    core_queue_open(c, pool);
+    if (node->vain && core_node_blocks_left(node) <= node->vain_blocks && node->bins >= node->vain_bins) return false;
     struct filling f = {.core = c,
                         .node = node,
                         .room = node->hello.token_budget,
                         .mean = mean_to_keep(pool, node),
                         .slots = node->hello.max_seqs - node->requests.count,
-                        .blocks = blocks_left(node),
+                        .blocks = core_node_blocks_left(node),
                         .misfits = MISFITS_MAX,
                         .longer = LONGER_MAX};
-    fill(c, pool, &f);
+    fill(pool, &f);
     if (!f.n && f.misfits <= 0 && !node->bins && now_us - node->searched_us >= SEARCH_US) {
         node->searched_us = now_us;
         f.misfits = INT_MAX;
-        fill(c, pool, &f);
+        fill(pool, &f);
     }
     bool worth = f.n && (f.urgent || f.rows >= enough || f.slots == 0);
     if (worth) {
@@ -357,7 +358,11 @@ static bool hand_out_bin(struct core *c, struct core_pool *pool, struct core_nod
     } else {
         while (f.n)
             core_queue_put_back(f.requests[--f.n]);
+        node->vain_blocks = core_node_blocks_left(node);
+        node->vain_bins = node->bins;
     }
+    node->vain = !worth && f.misfits > 0 && !f.elsewhere;
+    pool->totals.looks += f.looks;
     free(f.requests);
     return worth;
 }
@@ -376,11 +381,11 @@ static void reserve(struct core *c)
     struct core_node *emptiest = NULL;
     for (struct core_node *node = c->nodes; node; node = node->next) {
         if (node->hello.role != NODE_WORKER || !core_node_can_hold(node, r)) continue;
-        if (core_request_blocks(r, node) <= blocks_left(node)) {
+        if (core_node_blocks_of(node, r) <= core_node_blocks_left(node)) {
             c->starved = NULL;
             return;
         }
-        if (!emptiest || blocks_left(node) > blocks_left(emptiest)) emptiest = node;
+        if (!emptiest || core_node_blocks_left(node) > core_node_blocks_left(emptiest)) emptiest = node;
     }
     if (c->starved == r) return;
     c->starved = r;

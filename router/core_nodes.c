@@ -45,6 +45,16 @@ bool core_pool_can_hold(const struct core *c, enum node_role role, const struct 
     return false;
 }
 
+int64_t core_node_blocks_left(const struct core_node *node)
+{
+    return node->hello.role == NODE_WORKER ? node->hello.kv_blocks - node->kv_blocks : INT64_MAX;
+}
+
+int core_node_blocks_of(const struct core_node *node, const struct request *r)
+{
+    return node->hello.role == NODE_WORKER ? core_request_blocks(r, node->hello.block_tokens) : 0;
+}
+
 int core_pool_context(const struct core *c, enum node_role role)
 {
     int longest = 0;

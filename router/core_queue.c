@@ -4,6 +4,7 @@
 //   queue, urgent   all of them: first come first served, but the urgent ones apart, the earliest due first
 //   levels          what may be packed, by priority; in it by tenant; of each tenant by length
 //   kin             the same, of each tenant by how it begins
+//   due_next        the urgent of it, again the earliest due first
 //
 // so that handing out a bin costs in proportion to the bin, not to the queue. Tenants of one priority share by tokens
 // (virtual token counter, arXiv 2401.00588): the tenant that was served least goes next, one who comes back from
@@ -158,8 +159,11 @@ void core_share_charge(struct core_share *share, double tokens)
 static void index_add(struct request *r)
 {
     struct core_share *share = r->share;
-    length_index_add(&share->waiting, r, core_request_rows(r));
+    r->index_rows = core_request_rows(r);
+    r->index_blocks = core_request_blocks(r, PREFIX_BLOCK);
+    length_index_add(&share->waiting, r);
     kin_index_add(&share->pool->kin, r);
+    if (r->urgent) due_index_add(&share->pool->due_next, r);
     r->indexed = true;
     share->pool->indexed++;
     if (share->place < 0) core_share_enter(share);
@@ -170,6 +174,7 @@ static void index_remove(struct request *r)
     struct core_share *share = r->share;
     length_index_remove(&share->waiting, r);
     kin_index_remove(&share->pool->kin, r);
+    if (r->urgent) due_index_remove(&share->pool->due_next, r);
     r->indexed = false;
     share->pool->indexed--;
     if (share->waiting.count) return;
@@ -178,7 +183,16 @@ static void index_remove(struct request *r)
     if (share->served > level->floor) level->floor = share->served;
 }
 
-static void make_packable(struct request *r)
+// Nodes that had the KV blocks for it are filled again, though the last time was in vain.
+static void tell_nodes(const struct core *c, const struct request *r)
+{
+    for (struct core_node *node = c->nodes; node; node = node->next) {
+        if (!node->vain || node->hello.role != r->share->pool->role || !core_node_can_hold(node, r)) continue;
+        if (core_node_blocks_of(node, r) <= node->vain_blocks) node->vain = false;
+    }
+}
+
+static void make_packable(const struct core *c, struct request *r)
 {
     struct core_share *share = r->share;
     struct core_level *level = &share->pool->levels[share->level];
@@ -187,6 +201,7 @@ static void make_packable(struct request *r)
         if (served > share->served) share->served = served;
     }
     index_add(r);
+    tell_nodes(c, r);
 }
 
 void core_queue_pick(struct request *r)
@@ -206,7 +221,7 @@ void core_queue_open(const struct core *c, struct core_pool *pool)
     if (c->options.policy == BIN_DATASET || pool->indexed) return;
     int n = c->options.policy == BIN_NONE ? 1 : c->options.batch_requests;
     for (struct request *r = pool->queue.first; r && n; r = r->next, n--)
-        make_packable(r);
+        make_packable(c, r);
 }
 
 // --- how much waits
@@ -258,13 +273,16 @@ static void insert_urgent(struct core_pool *pool, struct request *r)
     request_list_insert(&pool->urgent, r, after);
 }
 
-void core_queue_make_urgent(struct core_pool *pool, struct request *r)
+void core_queue_make_urgent(struct core *c, struct request *r)
 {
+    struct core_pool *pool = core_queue_of(c, r);
     count(pool, r, -1);
     r->urgent = true;
     count(pool, r, 1);
     request_list_remove(r);
     insert_urgent(pool, r);
+    if (r->indexed) due_index_add(&pool->due_next, r);
+    tell_nodes(c, r);
 }
 
 void core_queue_add(struct core *c, struct request *r)
@@ -284,7 +302,7 @@ void core_queue_add(struct core *c, struct request *r)
         } else {
             request_list_append(&pool->queue, r);
         }
-        make_packable(r);
+        make_packable(c, r);
     } else if (returns) {
         request_list_prepend(&pool->queue, r);
     } else {

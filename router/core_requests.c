@@ -54,19 +54,19 @@ void core_request_set_prefix(struct request *r, const struct token_range *kept, 
     r->n_prefix = prefix_chain_make(r->tokens, kept, n_kept, &r->prefix);
 }
 
-static int64_t blocks_for(const struct core_node *node, int64_t tokens)
+static int64_t blocks_for(int64_t tokens, int block_tokens)
 {
-    return (tokens + node->hello.block_tokens - 1) / node->hello.block_tokens;
+    return (tokens + block_tokens - 1) / block_tokens;
 }
 
 // Most texts end long before max_tokens: what is there plus a quarter of what may come, at least a block. The node
 // itself allocates block by block and can preempt, so an estimate that is low costs time, not correctness.
-int core_request_blocks(const struct request *r, const struct core_node *node)
+int core_request_blocks(const struct request *r, int block_tokens)
 {
     int64_t have = (int64_t)r->usage.kept_tokens + r->usage.completion_tokens;
-    int64_t most = blocks_for(node, (int64_t)r->usage.kept_tokens + r->sampling.max_tokens);
-    int64_t share = (blocks_for(node, r->sampling.max_tokens - r->usage.completion_tokens) + 3) / 4;
-    int64_t expected = blocks_for(node, have) + (share > 1 ? share : 1);
+    int64_t most = blocks_for((int64_t)r->usage.kept_tokens + r->sampling.max_tokens, block_tokens);
+    int64_t share = (blocks_for(r->sampling.max_tokens - r->usage.completion_tokens, block_tokens) + 3) / 4;
+    int64_t expected = blocks_for(have, block_tokens) + (share > 1 ? share : 1);
     return (int)(expected < most ? expected : most);
 }
 
@@ -179,7 +179,7 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     if (node->hello.role == NODE_WORKER) {
         request_set_state(r, REQUEST_PACKED, now_us);
         r->packed_us = now_us;
-        r->kv_blocks = core_request_blocks(r, node);
+        r->kv_blocks = core_node_blocks_of(node, r);
         c->running++;
         count_waiting(c, r, -1);
     }
@@ -473,7 +473,7 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
     } else if (r->usage.completion_tokens == r->sampling.max_tokens) {
         core_request_finish(c, r, FINISH_REASON_LENGTH, STATUS_OK, "", true, now_us);
     } else if (result->n_tokens) {
-        int blocks = core_request_blocks(r, r->node);
+        int blocks = core_node_blocks_of(r->node, r);
         r->node->kv_blocks += blocks - r->kv_blocks;
         r->kv_blocks = blocks;
         core_request_retime(c, r);
@@ -501,6 +501,6 @@ void core_request_due(struct core *c, struct request *r, int64_t now_us)
                           now_us);
         return;
     }
-    if (may_become_urgent(c, r) && r->due_us <= now_us) core_queue_make_urgent(core_queue_of(c, r), r);
+    if (may_become_urgent(c, r) && r->due_us <= now_us) core_queue_make_urgent(c, r);
     core_request_retime(c, r);
 }

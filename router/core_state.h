@@ -10,6 +10,7 @@
 
 #include "router/core.h"
 #include "router/cost.h"
+#include "router/due_index.h"
 #include "router/kin_index.h"
 #include "router/length_index.h"
 #include "router/prefix_index.h"
@@ -35,6 +36,12 @@ struct core_node {
     bool draining;
     bool passed;         // wanted nothing in this round of handing out
     int64_t searched_us; // when all of the queue was last looked through for it
+    // All that waits was looked at with so many KV blocks left and bins outstanding, and nothing was handed out: nor
+    // will be with no more blocks and no fewer bins, unless something comes, or turns urgent, that it has the blocks
+    // for.
+    bool vain;
+    int64_t vain_blocks;
+    int vain_bins;
     int64_t attached_us, heard_us;
     int kv_blocks_free;           // as its last heartbeat told
     struct request_list requests; // on it
@@ -89,7 +96,8 @@ struct core_pool {
     double computed;     // share of such rows that lately had to be computed: prefix caches spared the rest
     bool timed;          // in this round of handing out the costs of all nodes are known: what is least is time
     struct core_level levels[PRIORITY_LEVELS];
-    struct kin_index kin;       // of what is in the levels
+    struct kin_index kin;       // of what is in the levels,
+    struct due_index due_next;  // and of the urgent among it
     int indexed;                // requests in them
     struct core_share **shares; // hashed by tenant
     size_t buckets;
@@ -150,8 +158,7 @@ int core_request_rows(const struct request *r);                   // rows its ne
 int core_request_rows_after(const struct request *r, int blocks); // less so many blocks of prefix that are there
 int core_request_rows_on(const struct request *r, const struct core_node *node); // less what its prefix cache may spare
 int core_request_known_blocks(const struct request *r, const struct core_node *node); // that it is likely to hold
-int core_request_blocks(const struct request *r,
-                        const struct core_node *node); // KV blocks it is expected to need there
+int core_request_blocks(const struct request *r, int block_tokens); // KV blocks it is expected to need
 
 // --- core_queue.c
 
@@ -161,7 +168,7 @@ struct core_pool *core_queue_of(struct core *c, const struct request *r); // whe
 int core_pool_waiting(const struct core_pool *pool);
 void core_queue_add(struct core *c, struct request *r);
 void core_queue_remove(struct core *c, struct request *r);
-void core_queue_make_urgent(struct core_pool *pool, struct request *r);
+void core_queue_make_urgent(struct core *c, struct request *r);
 // What waits and is due between the two, to the length of a slot; not what is urgent.
 struct cost_work core_pool_due_before(const struct core_pool *pool, int64_t now_us, int64_t due_us);
 // Lets what the policy allows be packed: under `none` and `batch` the next once all before are gone.
@@ -180,8 +187,10 @@ void core_share_release(struct core *c, struct request *r); // its request is do
 
 bool core_node_can_hold(const struct core_node *node, const struct request *r); // ever, by state; draining ones: no
 bool core_pool_can_hold(const struct core *c, enum node_role role, const struct request *r);
-int core_pool_context(const struct core *c, enum node_role role); // the longest of its nodes; 0: no node
-void core_nodes_check_silence(struct core *c, int64_t now_us);    // at the start of a tick
+int64_t core_node_blocks_left(const struct core_node *node);                    // a speculator: never short of
+int core_node_blocks_of(const struct core_node *node, const struct request *r); // that it is expected to need there
+int core_pool_context(const struct core *c, enum node_role role);               // the longest of its nodes; 0: no node
+void core_nodes_check_silence(struct core *c, int64_t now_us);                  // at the start of a tick
 void core_update_ready(struct core *c);
 
 // --- core_estimate.c

@@ -45,36 +45,46 @@ void kin_index_remove(struct kin_index *index, struct request *r)
     if (r->n_prefix) request_tree_remove(&index->roots[tree_of(r->share, r->prefix)], BY_PREFIX, r, is_below, &key);
 }
 
-// A neighbour that is of another tenant, or begins otherwise, is no kin, and nobody beyond it is.
-static int blocks_of(const struct kin_walk *walk, struct request **r_p)
+static int64_t worth_rows(int blocks) // at most
 {
-    const struct request *r = *r_p;
-    int blocks = r && r->share == walk->share ? prefix_chain_common(r->prefix, r->n_prefix, walk->chain, walk->n) : 0;
-    if (!blocks) *r_p = NULL;
-    return blocks;
+    return (int64_t)KIN_WORTH * PREFIX_BLOCK * blocks;
 }
 
-static void go_lower(struct kin_walk *walk, const struct key *key)
+bool kin_is_worth(int rows, int blocks)
 {
-    walk->lower = request_tree_before(*walk->root, BY_PREFIX, is_below, key);
-    walk->lower_blocks = blocks_of(walk, &walk->lower);
+    return rows <= worth_rows(blocks);
 }
 
-static void go_higher(struct kin_walk *walk, const struct key *key)
+// request_tree_before or request_tree_from: on which side of the key.
+typedef struct request *side(struct request *root, enum request_order order, request_below *below, const void *key,
+                             int64_t most);
+
+// The nearest on one side. It has no more than *blocks_p in common with the chain, which is then set to how many; who
+// is too long to be worth that is stepped over. A neighbour that is of another tenant, or begins otherwise, is no kin,
+// and nobody beyond it is.
+static struct request *nearest(struct kin_walk *walk, side *find, const struct key *key, int *blocks_p)
 {
-    walk->higher = request_tree_from(*walk->root, BY_PREFIX, is_below, key);
-    walk->higher_blocks = blocks_of(walk, &walk->higher);
+    while (walk->looks < KIN_LOOKS) {
+        walk->looks++;
+        struct request *r = find(*walk->root, BY_PREFIX, is_below, key, worth_rows(*blocks_p));
+        if (!r || r->share != walk->share) break;
+        *blocks_p = prefix_chain_common(r->prefix, r->n_prefix, walk->chain, walk->n);
+        if (!*blocks_p) return NULL;
+        if (kin_is_worth(r->index_rows, *blocks_p)) return r;
+    }
+    *blocks_p = 0;
+    return NULL;
 }
 
 void kin_walk_start(struct kin_walk *walk, const struct kin_index *index, const struct core_share *share,
                     const uint64_t *chain, int n)
 {
-    *walk = (struct kin_walk){.share = share, .chain = chain, .n = n};
-    if (!n) return;
+    *walk = (struct kin_walk){.share = share, .chain = chain, .n = n, .lower_blocks = n, .higher_blocks = n};
+    if (!n) return; // nothing is lower or higher
     struct key key = {share, chain, n, 0};
     walk->root = &index->roots[tree_of(share, chain)];
-    go_lower(walk, &key);
-    go_higher(walk, &key);
+    walk->higher = nearest(walk, request_tree_from, &key, &walk->higher_blocks);
+    walk->lower = nearest(walk, request_tree_before, &key, &walk->lower_blocks);
 }
 
 struct request *kin_walk_next(struct kin_walk *walk)
@@ -86,9 +96,9 @@ struct request *kin_walk_next(struct kin_walk *walk)
     walk->blocks = up ? walk->higher_blocks : walk->lower_blocks;
     if (up) {
         key.number++; // the next of those that begin alike is younger
-        go_higher(walk, &key);
+        walk->higher = nearest(walk, request_tree_from, &key, &walk->higher_blocks);
     } else {
-        go_lower(walk, &key);
+        walk->lower = nearest(walk, request_tree_before, &key, &walk->lower_blocks);
     }
     return r;
 }

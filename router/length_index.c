@@ -22,9 +22,8 @@ static bool is_below(const struct request *r, const void *key)
     return r->index_rows != k->rows ? r->index_rows < k->rows : r->number > k->number;
 }
 
-void length_index_add(struct length_index *index, struct request *r, int rows)
+void length_index_add(struct length_index *index, struct request *r)
 {
-    r->index_rows = rows;
     struct key key = key_of(r);
     request_tree_add(&index->root, BY_LENGTH, r, is_below, &key);
     index->count++;
@@ -37,22 +36,21 @@ void length_index_remove(struct length_index *index, struct request *r)
     index->count--;
 }
 
-struct request *length_index_longest(const struct length_index *index, int64_t rows)
+struct request *length_index_longest(const struct length_index *index, int64_t rows, int64_t blocks)
 {
     struct key key = {rows + 1, UINT64_MAX};
-    return request_tree_before(index->root, BY_LENGTH, is_below, &key);
+    return request_tree_before(index->root, BY_LENGTH, is_below, &key, blocks);
 }
 
-struct request *length_index_next(const struct length_index *index, const struct request *r)
+struct request *length_index_next(const struct length_index *index, const struct request *r, int64_t blocks)
 {
     struct key key = key_of(r);
-    return request_tree_before(index->root, BY_LENGTH, is_below, &key);
+    return request_tree_before(index->root, BY_LENGTH, is_below, &key, blocks);
 }
 
-struct request *length_index_shortest(const struct length_index *index)
+struct request *length_index_shortest(const struct length_index *index, int64_t blocks)
 {
-    struct request *r = index->root;
-    while (r && r->lower[BY_LENGTH])
-        r = r->lower[BY_LENGTH];
-    return r ? length_index_longest(index, r->index_rows) : NULL;
+    struct key none = {INT64_MIN, UINT64_MAX};
+    const struct request *r = request_tree_from(index->root, BY_LENGTH, is_below, &none, blocks);
+    return r ? length_index_longest(index, r->index_rows, blocks) : NULL;
 }

@@ -79,8 +79,8 @@ struct request_sink {
     void *user;
 };
 
-// The trees that a waiting request is in: length_index.h, kin_index.h.
-enum request_order { BY_LENGTH, BY_PREFIX, REQUEST_ORDERS };
+// The trees that a waiting request is in: length_index.h, kin_index.h, and an urgent one due_index.h.
+enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 
 struct request {
     uint64_t number;          // unique in this process, given by request_create(); names it on the cluster protocol
@@ -120,7 +120,7 @@ struct request {
     int kv_blocks;            // what it is expected to need on its node
     int64_t due_us;           // in a queue: when it should be handed out at the latest; 0: at once
     bool urgent;              // that time has come: into the next bin, whatever its priority
-    bool indexed;             // may be packed: in the length index of its share
+    bool indexed;             // may be packed: in the indexes of its share and pool
     struct core_share *share; // its tenant's, in the pool it is in or was in last
     int losses;               // nodes lost under it since its last token
     int64_t state_since_us, scored_us, packed_us, first_token_us;
@@ -134,7 +134,8 @@ struct request {
     struct request *prev, *next;
     struct request *number_next, *id_next;
     struct request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS]; // and in request_tree.h
-    int index_rows;                                                 // key of length_index.h
+    int64_t least[REQUEST_ORDERS];
+    int index_rows, index_blocks; // rows its next pass takes, and KV blocks of PREFIX_BLOCK that it is expected to need
     int64_t timer_us;
     int timer_index; // -1: no timer
 };

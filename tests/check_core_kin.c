@@ -175,6 +175,56 @@ START_TEST(kin_do_not_starve_others)
 }
 END_TEST
 
+static void first_tokens(struct fake_node *node)
+{
+    for (int i = 0; i < node->n_requests; i++) {
+        struct client *client = fixture_find(&f, node->requests[i]);
+        if (client->r->bin) fake_node_step(&f, node, client, 0, 1, -1);
+    }
+}
+
+// Two groups whose KV blocks are always taken but for a few, and as many kin as they can serve: whenever one of four
+// ends, another is there, of whose rows the caches spare all but a few. Others come now and then, that share nothing
+// and are twice as large as what comes free at once, or that it is enough for; they are of the same tenant or less
+// important. They wait for max_wait, and then for the time that a group needs to serve what it has.
+START_TEST(kin_beside_little_kv_delay_nobody_by_more_than_a_bin)
+{
+    enum { STEP_US = 10000, STEPS = 2000, EVERY = 150, BIN_US = 4 * 2 * STEP_US };
+    bool lesser = _i;
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.prefix_cache = true;
+    hello.kv_blocks = 80; // four of nineteen
+    struct fake_node *nodes[2] = {fixture_attach(&f, &hello), NULL};
+    strcpy(hello.node_id, "x");
+    nodes[1] = fixture_attach(&f, &hello);
+    for (int i = 0; i < 48; i++)
+        fixture_put_with_head(&f, 256, 0, 288, "kin");
+    fixture_advance(&f, 0);
+    struct client *other = NULL;
+    int n = 0, n_late = 0;
+    for (int step = 0; step < STEPS; step++) {
+        struct fake_node *node = nodes[step % 2];
+        if (step % EVERY == 0) {
+            if (other) {
+                ck_assert_msg(other->ends, "number %d never went", n);
+                ck_assert_msg(other->timing.pack_wait_us <= SECOND + BIN_US, "number %d waited %lld us", n,
+                              (long long)other->timing.pack_wait_us);
+                n_late += other->timing.pack_wait_us >= SECOND;
+            }
+            int n_tokens = n++ % 2 ? 200 : 400;
+            other = lesser ? fixture_put(&f, "lesser", n_tokens, -8) : fixture_put_with_head(&f, 0, 0, n_tokens, "kin");
+        }
+        if (step % 50) fixture_put_with_head(&f, 256, 0, 288, "kin");
+        first_tokens(nodes[0]);
+        first_tokens(nodes[1]);
+        if (node->n_requests) fake_node_step(&f, node, fixture_find(&f, node->requests[0]), 1, 1, FINISH_REASON_STOP);
+        fixture_advance(&f, STEP_US);
+        ck_assert_int_ge(nodes[0]->node->kv_blocks + nodes[1]->node->kv_blocks, 80);
+    }
+    ck_assert_msg(n_late >= n / 2, "%d of %d", n_late, n); // the stream did keep them out until then
+}
+END_TEST
+
 START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
 {
     struct fake_node *w = caching_worker("w");
@@ -208,6 +258,7 @@ int main(void)
     tcase_add_loop_test(tcase, prompts_that_share_a_head_are_used_up_one_head_after_the_other, 0, 4);
     tcase_add_test(tcase, a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next);
     tcase_add_test(tcase, kin_do_not_starve_others);
+    tcase_add_loop_test(tcase, kin_beside_little_kv_delay_nobody_by_more_than_a_bin, 0, 2);
     tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

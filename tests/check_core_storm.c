@@ -71,7 +71,12 @@ static void check_index(const struct core_share *share, const struct request *r,
 {
     if (!r) return;
     ck_cheap(r->indexed && r->share == share && r->index_rows == core_request_rows(r));
+    ck_cheap(r->index_blocks == core_request_blocks(r, PREFIX_BLOCK));
     const struct request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
+    int64_t least = r->index_blocks;
+    if (shorter && shorter->least[BY_LENGTH] < least) least = shorter->least[BY_LENGTH];
+    if (longer && longer->least[BY_LENGTH] < least) least = longer->least[BY_LENGTH];
+    ck_cheap(r->least[BY_LENGTH] == least);
     if (shorter) ck_cheap(shorter->index_rows <= r->index_rows);
     if (longer) ck_cheap(longer->index_rows >= r->index_rows);
     ++*count_p;
@@ -156,9 +161,43 @@ static void check_pool(const struct core_pool *pool, int *count_p)
     check_sums(pool, tokens - urgent_tokens, urgent_tokens);
     ck_cheap(count == core_pool_waiting(pool));
     ck_cheap(unindexed + pool->indexed == count);
+    const struct request *next = NULL;
+    for (const struct request *r = pool->urgent.first; r; r = r->next) {
+        next = due_index_next(&pool->due_next, next, INT64_MAX);
+        ck_cheap(next == r);
+    }
+    ck_cheap(!due_index_next(&pool->due_next, next, INT64_MAX));
     if (f.options.policy == BIN_DATASET) ck_cheap(unindexed == 0);
     check_levels(pool);
     *count_p += count;
+}
+
+static bool some_cache(void)
+{
+    const struct core_node *node = f.c->nodes;
+    while (node && !node->prefixes)
+        node = node->next;
+    return node;
+}
+
+// After a tick: whoever is urgent, or waits where a node is idle, waits because no node that may take it has room. (Who
+// is not urgent may also wait for a node that has its beginning in the cache.)
+static void check_nobody_waits_beside_room(void)
+{
+    bool caches = some_cache();
+    for (const struct core_node *node = f.c->nodes; node; node = node->next) {
+        const struct core_pool *pool = &f.c->pools[node->hello.role];
+        bool kept = node->hello.role == NODE_WORKER && f.c->starved && f.c->reserved == node;
+        if (node->draining || kept || node->bins >= f.options.bins_ahead) continue;
+        if (node->requests.count >= node->hello.max_seqs) continue;
+        const struct request_list *lists[] = {&pool->urgent, &pool->queue};
+        for (int i = 0; i < (node->bins || caches ? 1 : 2); i++) {
+            for (const struct request *r = lists[i]->first; r; r = r->next) {
+                bool room = core_node_blocks_of(node, r) <= core_node_blocks_left(node);
+                ck_cheap(!r->indexed || !room || !core_node_can_hold(node, r));
+            }
+        }
+    }
 }
 
 static void check_invariants(void)
@@ -398,7 +437,10 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
     }
     while (events < EVENTS) {
         one_event();
-        if (one_in(3)) fixture_advance(&f, 0);
+        if (one_in(3)) {
+            fixture_advance(&f, 0);
+            check_nobody_waits_beside_room();
+        }
         if (events % 32 == 0) check_invariants();
     }
     // Then the weather clears: no new requests, nodes for all, answers until all is done.

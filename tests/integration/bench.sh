@@ -144,6 +144,10 @@ check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8
 check_json "$work/router.json" '[.[].queue] == [50, 400] and all(.[]; .bins >= .lower_bound and .lower_bound >= .bins_by_sum
     and .pack_ms >= 0 and .requests == .queue and .router_us_per_request > 0 and .bins_handed_out > 0 and .fill > 0.5
     and .samples >= 1 and .samples_proven <= .samples)'
+# The same where KV blocks are short, everybody is urgent and begins alike.
+"$bin/forepack" bench router --lengths "$work/lengths" --queue 400 --rounds 1 --workers 3 --kv-blocks 40 --prefix-cache on \
+    --shared-head 20 --max-wait-ms 10 --json >"$work/router-short.json"
+check_json "$work/router-short.json" '.[0].requests == 400 and .[0].looks_per_request > 0 and .[0].looks_per_request < 40'
 [ "$(grep -c '</svg>' "$work/router.html")" = 3 ] || fail "not three plots in the page"
 grep -q '<tr><td>400</td>' "$work/router.html" || fail "no row of the longer queue in the page"
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 40 --rounds 1 >"$work/router.table"
@@ -205,6 +209,8 @@ refused "--report $work/no/page.html" "${prepack[@]}" "$work/lengths.txt" --repo
 refused "--lengths F is required" router
 refused "--report $work/no/page.html" router --lengths "$work/lengths.txt" --report "$work/no/page.html"
 refused "--queue '0': must be whole numbers from 1" router --lengths "$work/lengths.txt" --queue 0
+refused "4 KV blocks of 16 tokens are too few for a prompt of 100 tokens and 8 of answer" \
+    router --lengths "$work/lengths.txt" --kv-blocks 4
 
 # The page of bench/serve.sh out of what was measured before: the gain beside both bounds, a rate that was never held.
 mkdir "$work/rates"
