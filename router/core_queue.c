@@ -259,18 +259,9 @@ static void count(struct core_pool *pool, const struct request *r, int sign)
 
 // --- coming and going
 
-// Those that become urgent do so in the order in which they are due, since that is when. Out of it are who comes back
-// from a lost node, due before all others, and who comes so near its deadline that a bin before it is too much.
 static void insert_urgent(struct core_pool *pool, struct request *r)
 {
-    struct request *after = pool->urgent.last;
-    if (after && r->due_us < pool->urgent.first->due_us) {
-        after = NULL;
-    } else {
-        while (after && (after->due_us > r->due_us || (after->due_us == r->due_us && after->number > r->number)))
-            after = after->prev;
-    }
-    request_list_insert(&pool->urgent, r, after);
+    request_list_insert(&pool->urgent, r, due_index_before(&pool->due_next, r));
 }
 
 void core_queue_make_urgent(struct core *c, struct request *r)

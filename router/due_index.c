@@ -34,6 +34,12 @@ void due_index_remove(struct due_index *index, struct request *r)
     request_tree_remove(&index->root, BY_DUE, r, is_below, &key);
 }
 
+struct request *due_index_before(const struct due_index *index, const struct request *r)
+{
+    struct key key = key_of(r);
+    return request_tree_before(index->root, BY_DUE, is_below, &key, INT64_MAX);
+}
+
 struct request *due_index_next(const struct due_index *index, const struct request *r, int64_t blocks)
 {
     struct key key = r ? (struct key){r->due_us, r->number + 1} : (struct key){INT64_MIN, 0};
