@@ -151,7 +151,7 @@ void fixture_stop(struct fixture *f)
     ck_assert_int_eq(f->ended, f->submitted);
     for (struct client *client; (client = f->clients);) {
         f->clients = client->next;
-        if (client->number) ck_assert_int_eq(client->ends, 1);
+        ck_cheap(!client->number || client->ends == 1);
         free(client);
     }
     for (int i = 0; i < f->n_nodes; i++)
