@@ -40,6 +40,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
     int device;
     std::deque<operation> waiting;
+    int64_t run;         // operations so far
     CUgraph_st *capture; // what is put goes there
     bool capture_origin, capture_invalid;
 };
@@ -48,7 +49,7 @@ struct CUevent_st {
     CUstream_st *stream; // of the last record
     CUgraph_st *capture;
     uint64_t records, reached; // so far, and the last one that the stream has come to
-    int64_t clock;             // when: operations run by then
+    int64_t clock;             // when: operations that the stream had run by then
 
     bool done() const
     {
@@ -67,7 +68,6 @@ static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
 static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
-static int64_t operations_run;
 static bool lost, in_kernel;
 static thread_local int device;
 static thread_local CUstream_st *capturing; // origin of this thread's capture
@@ -391,7 +391,6 @@ static bool run_one(const operation &run)
         in_kernel = false;
         guard(true);
     }
-    operations_run += done;
     if (done && fail_after && --fail_after == 0) lost = true;
     return done;
 }
@@ -402,6 +401,7 @@ static bool advance(CUstream_st *stream)
     bool moved = false;
     while (!stream->waiting.empty() && run_one(stream->waiting.front())) {
         stream->waiting.pop_front();
+        stream->run++;
         moved = true;
     }
     return moved;
@@ -692,7 +692,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
     if (stream->capture) return cudaSuccess;
     uint64_t record = ++event->records;
     return emulated_put(to, [=] {
-        if (record > event->reached) event->reached = record, event->clock = operations_run;
+        if (record > event->reached) event->reached = record, event->clock = stream->run;
     });
 }
 
@@ -726,7 +726,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return poll_event(event);
 }
 
-// A microsecond for each operation between the two: the same in every run.
+// A microsecond for each operation of the stream between the two: the same in every run, whatever other threads do.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;
