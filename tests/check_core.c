@@ -6,20 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "tests/core_fixture.h"
-
-static struct fixture f;
-
-static void setup(void)
-{
-    fixture_init(&f);
-    fixture_start(&f);
-}
-
-static void teardown(void)
-{
-    fixture_stop(&f);
-}
+#include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id)
 {

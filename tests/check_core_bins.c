@@ -6,20 +6,7 @@
 #include "base/mem.h"
 #include "router/core_state.h"
 #include "router/pack.h"
-#include "tests/core_fixture.h"
-
-static struct fixture f;
-
-static void setup(void)
-{
-    fixture_init(&f);
-    fixture_start(&f);
-}
-
-static void teardown(void)
-{
-    fixture_stop(&f);
-}
+#include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id, int token_budget)
 {
@@ -31,11 +18,6 @@ static struct fake_node *worker(const char *id, int token_budget)
 static struct client *put(int n_tokens, int priority)
 {
     return fixture_put(&f, NULL, n_tokens, priority);
-}
-
-static void finish(struct fake_node *node, struct client *client)
-{
-    fake_node_step(&f, node, client, 0, 1, FINISH_REASON_STOP);
 }
 
 START_TEST(an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins)

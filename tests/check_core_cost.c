@@ -6,20 +6,7 @@
 #include <string.h>
 
 #include "router/core_state.h"
-#include "tests/core_fixture.h"
-
-static struct fixture f;
-
-static void setup(void)
-{
-    fixture_init(&f);
-    fixture_start(&f);
-}
-
-static void teardown(void)
-{
-    fixture_stop(&f);
-}
+#include "tests/core_case.h"
 
 static void restart(void) // with the options as they have been changed
 {

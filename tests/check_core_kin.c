@@ -3,25 +3,7 @@
 #include <string.h>
 
 #include "router/core_state.h"
-#include "tests/core_fixture.h"
-
-static struct fixture f;
-
-static void setup(void)
-{
-    fixture_init(&f);
-    fixture_start(&f);
-}
-
-static void teardown(void)
-{
-    fixture_stop(&f);
-}
-
-static void finish(struct fake_node *node, struct client *client)
-{
-    fake_node_step(&f, node, client, 0, 1, FINISH_REASON_STOP);
-}
+#include "tests/core_case.h"
 
 static struct fake_node *caching_worker(const char *id)
 {
