@@ -41,13 +41,15 @@ static enum status refuse(const struct option *row, const char *text)
     const char *space = row->unit ? " " : "";
     switch (row->type) {
     case OPTION_BOOL: return status_fail(STATUS_INVALID, "--%s '%s': must be true or false", row->name, text);
-    case OPTION_CHOICE: return status_fail(STATUS_INVALID, "--%s '%s': must be one of %s", row->name, text, row->choices);
+    case OPTION_CHOICE:
+        return status_fail(STATUS_INVALID, "--%s '%s': must be one of %s", row->name, text, row->choices);
     default: break;
     }
     const char *kind = row->type == OPTION_INT ? "a whole number" : "a number";
-    if (!has_limits(row)) return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s", row->name, text, kind, space, unit);
-    return status_fail(STATUS_INVALID, "--%s '%s': must be %s from %g to %g%s%s", row->name, text, kind, row->min, row->max,
-                space, unit);
+    if (!has_limits(row))
+        return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s", row->name, text, kind, space, unit);
+    return status_fail(STATUS_INVALID, "--%s '%s': must be %s from %g to %g%s%s", row->name, text, kind, row->min,
+                       row->max, space, unit);
 }
 
 static bool is_choice(const char *choices, const char *text)
@@ -134,10 +136,12 @@ static enum status read_file(const struct option *table, const char *path)
         *value++ = 0;
         key = trim(key);
         const struct option *row = find(table, key, strlen(key));
-        status = row ? set_given(row, trim(value)) : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
+        status =
+            row ? set_given(row, trim(value)) : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
         if (status != STATUS_OK) status_context(status, "%s:%d", path, number);
     }
-    if (status == STATUS_OK && ferror(file)) status = status_fail(STATUS_INVALID, "--config %s: %s", path, strerror(errno));
+    if (status == STATUS_OK && ferror(file))
+        status = status_fail(STATUS_INVALID, "--config %s: %s", path, strerror(errno));
     free(line);
     fclose(file);
     return status;
@@ -237,7 +241,8 @@ void options_help(const struct option *table, const char *usage, FILE *out)
         fputc('\n', out);
     }
     fprintf(out, "\nAlways:\n");
-    fprintf(out, "  %-30s %s\n", "--config FILE", "read 'key = value' lines (keys are the names above); flags override it");
+    fprintf(out, "  %-30s %s\n", "--config FILE",
+            "read 'key = value' lines (keys are the names above); flags override it");
     fprintf(out, "  %-30s %s\n", "--help", "this text");
     fprintf(out, "  %-30s %s\n", "--version", "the version");
 }

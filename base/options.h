@@ -27,13 +27,13 @@ struct option_list {
 };
 
 struct option {
-    const char *name;          // "keep-rate"; a row with name NULL ends the table; "-heading" starts a section of --help
+    const char *name; // "keep-rate"; a row with name NULL ends the table; "-heading" starts a section of --help
     enum option_type type;
-    void *value;               // where it goes, of the type above
-    const char *default_text;  // NULL: unset (strings), 0, false
-    double min, max;           // for INT and REAL, inclusive; both 0 means no limit
-    const char *choices;       // for CHOICE
-    const char *unit;          // shown in --help, may be NULL
+    void *value;              // where it goes, of the type above
+    const char *default_text; // NULL: unset (strings), 0, false
+    double min, max;          // for INT and REAL, inclusive; both 0 means no limit
+    const char *choices;      // for CHOICE
+    const char *unit;         // shown in --help, may be NULL
     const char *help;
 };
 

@@ -67,7 +67,8 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
     if (m->n_kept) {
         json_t *kept = json_array();
         for (size_t i = 0; i < m->n_kept; i++)
-            json_array_append_new(kept, json_pack("[I,I]", (json_int_t)m->kept[i]->first, (json_int_t)m->kept[i]->last));
+            json_array_append_new(kept,
+                                  json_pack("[I,I]", (json_int_t)m->kept[i]->first, (json_int_t)m->kept[i]->last));
         json_object_set_new(object, "kept", kept);
     }
     if (m->error) {

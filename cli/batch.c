@@ -82,7 +82,8 @@ static struct row *find_row(const char *id)
 static enum status index_rows(struct batch *b)
 {
     memset(&ids, 0, sizeof ids);
-    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &ids)) return status_fail(STATUS_INTERNAL, "no memory for the index of ids");
+    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &ids))
+        return status_fail(STATUS_INTERNAL, "no memory for the index of ids");
     for (int i = 0; i < b->n_rows; i++) {
         struct row *row = &b->rows[i];
         if (find_row(row->id)) {
@@ -250,7 +251,8 @@ static enum status run(struct batch *b, struct rpc_stream *stream)
         }
         struct rpc_bytes bytes;
         status = rpc_stream_read(stream, &bytes);
-        if (status == STATUS_OK && !bytes.data) status = status_fail(STATUS_UNAVAILABLE, "%s ended the call early", o.server);
+        if (status == STATUS_OK && !bytes.data)
+            status = status_fail(STATUS_UNAVAILABLE, "%s ended the call early", o.server);
         if (status != STATUS_OK) break;
         Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);

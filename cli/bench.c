@@ -82,8 +82,8 @@ enum status bench_reals_parse(const char *flag, const char *text, double min, do
         char *end;
         double number = strtod(at, &end);
         if (end == at || (*end && *end != ',') || !(number >= min && number <= max))
-            return status_fail(STATUS_INVALID, "--%s '%s': must be numbers from %g to %g, apart by commas", flag, text, min,
-                               max);
+            return status_fail(STATUS_INVALID, "--%s '%s': must be numbers from %g to %g, apart by commas", flag, text,
+                               min, max);
         if (n == BENCH_COUNTS_MAX)
             return status_fail(STATUS_INVALID, "--%s '%s': must be at most %d numbers", flag, text, BENCH_COUNTS_MAX);
         value[n++] = number;

@@ -208,7 +208,8 @@ static enum status take_stop(const json_t *value, struct request_spec *spec)
     if (!json_is_array(value)) return wrong_type("stop", "a string or a list of strings");
     size_t i;
     json_t *item;
-    json_array_foreach(value, i, item) {
+    json_array_foreach(value, i, item)
+    {
         if (!json_is_string(item)) return wrong_type("stop", "a string or a list of strings");
         enum status status = add_stop(spec, json_string_value(item));
         if (status != STATUS_OK) return status;
@@ -222,7 +223,8 @@ static enum status take_stop_ids(const json_t *value, struct sampling *s)
     s->n_stop_ids = 0;
     size_t i;
     json_t *item;
-    json_array_foreach(value, i, item) {
+    json_array_foreach(value, i, item)
+    {
         enum status status = add_stop_id(s, json_is_integer(item) ? json_integer_value(item) : -1);
         if (status != STATUS_OK) return status;
     }
@@ -325,13 +327,15 @@ enum status request_spec_from_json(struct request_spec *spec, json_t *row, const
     const char *key;
     json_t *value;
     int prompts = 0;
-    json_object_foreach(row, key, value) {
+    json_object_foreach(row, key, value)
+    {
         bool known;
         enum status status = take_field(spec, key, value, &known);
         if (status != STATUS_OK) return status;
         if (!known && unknown_p && !*unknown_p) *unknown_p = key;
     }
-    prompts = !!json_object_get(row, "prompt") + !!json_object_get(row, "token_ids") + !!json_object_get(row, "messages");
+    prompts =
+        !!json_object_get(row, "prompt") + !!json_object_get(row, "token_ids") + !!json_object_get(row, "messages");
     if (prompts != 1) return status_fail(STATUS_INVALID, "a row needs exactly one of prompt, token_ids, messages");
     return check(spec);
 }
@@ -521,5 +525,6 @@ enum status request_read_prompt(const char *prompt, const char *prompt_file, cha
         enum status status = read_whole_file(from_stdin ? "-" : prompt_file, &spec->text, &spec->text_bytes);
         if (status != STATUS_OK) return status;
     }
-    return spec->text_bytes ? STATUS_OK : status_fail(STATUS_INVALID, "the prompt is empty: give at least one character");
+    return spec->text_bytes ? STATUS_OK
+                            : status_fail(STATUS_INVALID, "the prompt is empty: give at least one character");
 }

@@ -15,15 +15,15 @@ struct request_message {
 };
 
 struct request_spec {
-    char *id;                          // owned, like all pointers here; NULL: the server makes one
+    char *id; // owned, like all pointers here; NULL: the server makes one
     char *model_name;
-    char *text;                        // exactly one of text, token_ids, messages is asked for
+    char *text; // exactly one of text, token_ids, messages is asked for
     size_t text_bytes;
     int32_t *token_ids;
     int n_token_ids;
     struct request_message *messages;
     int n_messages;
-    struct sampling sampling;          // max_tokens 0: the server's default
+    struct sampling sampling; // max_tokens 0: the server's default
     bool seed_given;
     char **stop;
     int n_stop;
@@ -37,7 +37,8 @@ struct request_spec {
 // Where the flags of REQUEST_OPTION_ROWS land.
 struct request_flags {
     struct sampling sampling; // filled by request_spec_from_flags
-    int64_t max_tokens, min_tokens, top_k, seed, logprobs, look_ahead, chunk_tokens, pool_window, priority, ttft_deadline_ms;
+    int64_t max_tokens, min_tokens, top_k, seed, logprobs, look_ahead, chunk_tokens, pool_window, priority,
+        ttft_deadline_ms;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, keep_rate;
     struct option_list stop, stop_token_ids;
     bool ignore_eos, return_kept, paper_exact;

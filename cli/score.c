@@ -159,8 +159,8 @@ static void print_json(const Forepack__V1__ScoreResponse *m)
         json_array_append_new(kept, json_pack("[I,I]", (json_int_t)m->kept[i]->first, (json_int_t)m->kept[i]->last));
     for (size_t i = 0; i < m->n_importance; i++)
         json_array_append_new(importance, json_real(m->importance[i]));
-    json_t *object = json_pack("{s:o,s:o,s:o,s:f}", "token_ids", ids, "kept", kept, "importance", importance, "score_ms",
-                               m->score_ms);
+    json_t *object = json_pack("{s:o,s:o,s:o,s:f}", "token_ids", ids, "kept", kept, "importance", importance,
+                               "score_ms", m->score_ms);
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
     putchar('\n');
     json_decref(object);
@@ -189,10 +189,11 @@ static enum status show(const Forepack__V1__ScoreResponse *m)
 int command_score(int argc, char **argv)
 {
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
-    int n_rest = options_main(options,
-                              "Usage: forepack score [--server H:P] (--prompt-file F | --prompt TEXT | -) [--keep-rate R] "
-                              "[--html F]\nShows which tokens of a prompt the speculator would keep.",
-                              argc, argv, rest);
+    int n_rest =
+        options_main(options,
+                     "Usage: forepack score [--server H:P] (--prompt-file F | --prompt TEXT | -) [--keep-rate R] "
+                     "[--html F]\nShows which tokens of a prompt the speculator would keep.",
+                     argc, argv, rest);
     struct request_spec spec;
     enum status status = request_spec_from_flags(options, &spec);
     if (status == STATUS_OK) status = request_read_prompt(o.prompt, o.prompt_file, rest, n_rest, &spec);

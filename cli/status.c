@@ -31,13 +31,13 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
 
 static json_t *node_json(const Forepack__V1__NodeInfo *m)
 {
-    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f}", "node_id", m->node_id, "role",
-                     m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype", m->dtype,
-                     "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks,
+    return json_pack("{s:s,s:s,s:s,s:s,s:I,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f,s:f,s:f}", "node_id", m->node_id,
+                     "role", m->role, "state", m->state, "host", m->host, "ranks", (json_int_t)m->ranks, "dtype",
+                     m->dtype, "token_budget", (json_int_t)m->token_budget, "kv_blocks", (json_int_t)m->kv_blocks,
                      "kv_blocks_free", (json_int_t)m->kv_blocks_free, "running", (json_int_t)m->running, "tokens_in",
                      (json_int_t)m->tokens_in, "cached_tokens", (json_int_t)m->cached_tokens, "tokens_out",
-                     (json_int_t)m->tokens_out, "attached_s", m->attached_s,
-                     "pass_fixed_us", m->pass_fixed_us, "pass_row_us", m->pass_row_us, "pass_pair_us", m->pass_pair_us);
+                     (json_int_t)m->tokens_out, "attached_s", m->attached_s, "pass_fixed_us", m->pass_fixed_us,
+                     "pass_row_us", m->pass_row_us, "pass_pair_us", m->pass_pair_us);
 }
 
 static json_t *classes_json(const Forepack__V1__QueueInfo *m)
@@ -100,8 +100,8 @@ static void print_table(const Forepack__V1__ClusterInfo *m)
 {
     printf("%s%s, version %s, up %.0f s\n\n", m->ready ? "ready" : "not ready", m->draining ? ", draining" : "",
            m->version, m->uptime_s);
-    printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s %12s  %s\n", "node", "role", "state", "ranks", "dtype", "running",
-           "kv free/all", "tokens in", "cached", "tokens out", "pass us = a + b rows + c pairs");
+    printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s %12s  %s\n", "node", "role", "state", "ranks", "dtype",
+           "running", "kv free/all", "tokens in", "cached", "tokens out", "pass us = a + b rows + c pairs");
     for (size_t i = 0; i < m->n_nodes; i++) {
         const Forepack__V1__NodeInfo *n = m->nodes[i];
         char kv[32];

@@ -18,7 +18,10 @@ static struct {
 
 static const struct option tokenize_options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory (required)"},
-    {.name = "special", .type = OPTION_BOOL, .value = &o.special, .default_text = "true",
+    {.name = "special",
+     .type = OPTION_BOOL,
+     .value = &o.special,
+     .default_text = "true",
      .help = "add BOS and the like; --no-special leaves them out"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print {\"token_ids\":[...]}"},
     {0},
@@ -97,7 +100,8 @@ static enum status parse_ids(const char *text, int32_t **ids_p, int *n_p)
         long id = strtol(at, &end, 10);
         if (end == at || errno || id < 0 || id > INT_MAX) {
             free(ids);
-            return status_fail(STATUS_INVALID, "'%.20s': must be token ids, whole numbers apart by blanks or commas", at);
+            return status_fail(STATUS_INVALID, "'%.20s': must be token ids, whole numbers apart by blanks or commas",
+                               at);
         }
         MEM_GROW(ids, n, capacity);
         ids[n++] = (int32_t)id;
@@ -112,10 +116,11 @@ static enum status parse_ids(const char *text, int32_t **ids_p, int *n_p)
 int command_detokenize(int argc, char **argv)
 {
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
-    int n_rest = options_main(detokenize_options,
-                              "Usage: forepack detokenize --model DIR [--keep-special] [--json] (\"ID ID ...\" | ID... | -)\n"
-                              "Text of token ids.",
-                              argc, argv, rest);
+    int n_rest =
+        options_main(detokenize_options,
+                     "Usage: forepack detokenize --model DIR [--keep-special] [--json] (\"ID ID ...\" | ID... | -)\n"
+                     "Text of token ids.",
+                     argc, argv, rest);
     struct tokenizer *tokenizer = NULL;
     char *input = NULL, *text = NULL;
     size_t size = 0, text_bytes = 0;

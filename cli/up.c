@@ -26,7 +26,8 @@
 #include "model/model.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *backend, *dtype, *kv_dtype,
+        *packed_cache, *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
     int64_t min_tokens, score_timeout_ms, drain_ms;
 } o;
@@ -102,8 +103,8 @@ struct child {
     struct gpu_share gpus; // of a node, where there are any
     pid_t pid;             // 0: not running
     int64_t started_us;
-    int64_t restart_us;    // when to start it again; INT64_MAX: never
-    int64_t pause_ms;      // before the next restart
+    int64_t restart_us; // when to start it again; INT64_MAX: never
+    int64_t pause_ms;   // before the next restart
 };
 
 static struct child children[1 + 64 + 64]; // the router first
@@ -344,8 +345,8 @@ static void announce(void)
            "try:   forepack generate --server %s:%lld --prompt \"Hello\"\n"
            "       forepack status --server %s:%lld\n",
            (long long)o.workers, o.workers == 1 ? "" : "s", (long long)o.tp, o.tp == 1 ? "" : "s",
-           (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host, (long long)o.port,
-           o.host, (long long)o.port);
+           (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host,
+           (long long)o.port, o.host, (long long)o.port);
     fflush(stdout);
 }
 
@@ -464,7 +465,8 @@ static enum status configure(void)
     find_programs();
     bool demo = !o.main;
     if (demo) o.main = demo_model("main");
-    if (!o.main) return status_fail(STATUS_INVALID, "--main: give the main model's directory (the demo model is not here)");
+    if (!o.main)
+        return status_fail(STATUS_INVALID, "--main: give the main model's directory (the demo model is not here)");
     if (!o.spec && demo && o.speculators && !o.shape) o.spec = demo_model("speculator");
     if (!o.spec && o.spec_shape) o.spec = o.main; // for its tokenizer
     if (!o.spec) {

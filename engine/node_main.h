@@ -33,10 +33,10 @@ struct node_options {
     char *router;  // host:port
     char *node_id; // NULL: made of role, host and pid
     char *backend, *dtype, *kv_dtype, *packed_cache;
-    char *wire;                                                      // "f32", "bf16": see group_set_wire_bf16
+    char *wire; // "f32", "bf16": see group_set_wire_bf16
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
     double kv_fraction;                                                            // the same
-    char *prefix_cache;                                              // "on", "off"
+    char *prefix_cache;                                                            // "on", "off"
     char *log_level;
 };
 

@@ -182,9 +182,9 @@ struct backend_ops {
 
     // What a device with memory of its own has to offer beside; each may be NULL.
     //
-    // Drawing tokens where the logits are. picks F32 [rows, 2]: a struct pick for each of `rows` rows of `logits`. Those
-    // lie in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves the
-    // shares of the ranks); row by row they are the logits of n_ids ids from first_id on, the last part's perhaps
+    // Drawing tokens where the logits are. picks F32 [rows, 2]: a struct pick for each of `rows` rows of `logits`.
+    // Those lie in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves
+    // the shares of the ranks); row by row they are the logits of n_ids ids from first_id on, the last part's perhaps
     // followed by what is none. With `draw` as the batch's draws say, by the id itself where they are equally likely;
     // without, the likeliest, of equal logits the lower id. NaN counts as -inf.
     enum status (*sample)(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
@@ -200,8 +200,8 @@ struct backend_ops {
     // Makes the KV cache, in place of the one of shape.n_kv_blocks, which such a backend does not make when it is
     // opened: so it can have what weights and tensors leave free. Once, before the first `begin`.
     enum status (*kv_create)(struct backend *b, int n_kv_blocks);
-    // What the device reaches for about `ms` each: 10^9 operations a second of a large bf16 product, 10^9 bytes a second
-    // read and written by a large copy.
+    // What the device reaches for about `ms` each: 10^9 operations a second of a large bf16 product, 10^9 bytes a
+    // second read and written by a large copy.
     enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 
@@ -217,7 +217,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
 // On a GPU, in bf16 or fp8. Only in the module (kernels/module.h): programs say backend_open("cuda"). STATUS_NOT_FOUND:
 // this machine has no GPU, no driver for it, or not its libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-// By name: "reference", "cpu", "cuda" or "auto": the GPU where the CUDA backend is built, a GPU is there and computes in
-// `dtype`, else the CPU; the log says which and why. STATUS_INVALID names what there is.
+// By name: "reference", "cpu", "cuda" or "auto": the GPU where the CUDA backend is built, a GPU is there and computes
+// in `dtype`, else the CPU; the log says which and why. STATUS_INVALID names what there is.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);

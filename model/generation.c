@@ -10,7 +10,8 @@ void sampling_defaults(struct sampling *s)
 
 void prefill_defaults(struct prefill *p)
 {
-    *p = (struct prefill){.mode = PREFILL_AUTO, .keep_rate = 0.3, .look_ahead = 8, .chunk_tokens = 32, .pool_window = 13};
+    *p = (struct prefill){
+        .mode = PREFILL_AUTO, .keep_rate = 0.3, .look_ahead = 8, .chunk_tokens = 32, .pool_window = 13};
 }
 
 // Written so that NaN fails every test.
@@ -18,7 +19,8 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
 {
     if (s->max_tokens < 0) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", s->max_tokens);
     if (s->min_tokens < 0 || (s->max_tokens && s->min_tokens > s->max_tokens)) {
-        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens, s->max_tokens);
+        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens,
+                           s->max_tokens);
     }
     if (!(s->temperature >= 0 && s->temperature <= 100)) {
         return status_fail(STATUS_INVALID, "temperature %g: must be from 0 (greedy) to 100", s->temperature);
@@ -27,9 +29,11 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
     if (!(s->top_p > 0 && s->top_p <= 1)) {
         return status_fail(STATUS_INVALID, "top_p %g: must be over 0 and at most 1", s->top_p);
     }
-    if (!(s->min_p >= 0 && s->min_p <= 1)) return status_fail(STATUS_INVALID, "min_p %g: must be from 0 to 1", s->min_p);
+    if (!(s->min_p >= 0 && s->min_p <= 1))
+        return status_fail(STATUS_INVALID, "min_p %g: must be from 0 to 1", s->min_p);
     if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 100)) {
-        return status_fail(STATUS_INVALID, "repetition_penalty %g: must be over 0 and at most 100", s->repetition_penalty);
+        return status_fail(STATUS_INVALID, "repetition_penalty %g: must be over 0 and at most 100",
+                           s->repetition_penalty);
     }
     if (!(fabs(s->presence_penalty) <= 2)) {
         return status_fail(STATUS_INVALID, "presence_penalty %g: must be from -2 to 2", s->presence_penalty);
@@ -41,7 +45,8 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
         return status_fail(STATUS_INVALID, "logprobs %d: must be from 0 to %d", s->logprobs, LOGPROBS_MAX);
     }
     if (s->n_stop_ids < 0 || s->n_stop_ids > STOP_IDS_MAX) {
-        return status_fail(STATUS_INVALID, "stop_token_ids: %d given, at most %d are allowed", s->n_stop_ids, STOP_IDS_MAX);
+        return status_fail(STATUS_INVALID, "stop_token_ids: %d given, at most %d are allowed", s->n_stop_ids,
+                           STOP_IDS_MAX);
     }
     for (int i = 0; i < s->n_stop_ids; i++) {
         if (s->stop_ids[i] < 0 || s->stop_ids[i] >= vocab_size) {
@@ -78,14 +83,16 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
                            prompt_tokens, context_tokens);
     }
     if (s->max_tokens > room) {
-        return status_fail(STATUS_OUT_OF_RANGE,
-                           "prompt (%d tokens) and max_tokens (%d) together exceed the context of %d: lower max_tokens to %d "
-                           "or shorten the prompt",
-                           prompt_tokens, s->max_tokens, context_tokens, room);
+        return status_fail(
+            STATUS_OUT_OF_RANGE,
+            "prompt (%d tokens) and max_tokens (%d) together exceed the context of %d: lower max_tokens to %d "
+            "or shorten the prompt",
+            prompt_tokens, s->max_tokens, context_tokens, room);
     }
     if (!s->max_tokens) s->max_tokens = room < 256 ? room : 256;
     if (s->min_tokens > s->max_tokens) {
-        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens, s->max_tokens);
+        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens,
+                           s->max_tokens);
     }
     return STATUS_OK;
 }

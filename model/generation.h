@@ -16,12 +16,12 @@ struct token_range {
 enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, STOP_IDS_MAX = 64, LOOK_AHEAD_MAX = 64 };
 
 struct sampling {
-    int max_tokens;           // at least 1; 0 means "the default", resolved by sampling_resolve()
-    int min_tokens;           // neither EOS nor a stop token or string ends the text before
-    double temperature;       // 0 is greedy
-    int top_k;                // 0 is off
-    double top_p;             // (0, 1]
-    double min_p;             // [0, 1]
+    int max_tokens;     // at least 1; 0 means "the default", resolved by sampling_resolve()
+    int min_tokens;     // neither EOS nor a stop token or string ends the text before
+    double temperature; // 0 is greedy
+    int top_k;          // 0 is off
+    double top_p;       // (0, 1]
+    double min_p;       // [0, 1]
     uint64_t seed;
     double repetition_penalty; // over 0, 1 is off; counts prompt and output (arXiv 1909.05858)
     double presence_penalty;   // -2..2, output only
@@ -29,18 +29,18 @@ struct sampling {
     int32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
     bool ignore_eos;
-    int logprobs;             // -1 is none; 0..LOGPROBS_MAX likeliest alternatives beside the token's own
+    int logprobs; // -1 is none; 0..LOGPROBS_MAX likeliest alternatives beside the token's own
 };
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_ON, PREFILL_OFF };
 
 struct prefill {
     enum prefill_mode mode;
-    double keep_rate;   // (0, 1]
-    int look_ahead;     // 1..LOOK_AHEAD_MAX
-    int chunk_tokens;   // 0: single tokens
-    int pool_window;    // odd, at least 1
-    bool paper_exact;   // nothing forced, pinned or added to the paper's selection
+    double keep_rate; // (0, 1]
+    int look_ahead;   // 1..LOOK_AHEAD_MAX
+    int chunk_tokens; // 0: single tokens
+    int pool_window;  // odd, at least 1
+    bool paper_exact; // nothing forced, pinned or added to the paper's selection
 };
 
 void sampling_defaults(struct sampling *s);

@@ -32,16 +32,16 @@ struct model_options {
     int threads;          // per rank, 0: all the process may use
     int max_rows;         // token budget of one pass
     int max_seqs;
-    int max_logit_rows; // of one pass, 0: max_seqs. Each costs model_logit_bytes
-    int max_context;    // KV entries of one sequence at most; 0: what the config allows
+    int max_logit_rows;       // of one pass, 0: max_seqs. Each costs model_logit_bytes
+    int max_context;          // KV entries of one sequence at most; 0: what the config allows
     const char *packed_cache; // where packed weights are kept for the next start: a folder, "auto" (beside the
                               // checkpoint), NULL or "off" (nowhere)
     int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: on a GPU what kv_fraction leaves room for, else as many as one
                         // full context per sequence, at most 1 GiB
-    double kv_fraction; // of a GPU's memory that all of this process may take, the KV cache with what the rest leaves of
-                        // it; 0: MODEL_KV_FRACTION
-    int overlap_rows;   // between GPUs, passes of twice as many rows or more go in halves, one summed over ranks while
-                        // the other computes; 0: MODEL_OVERLAP_ROWS
+    double kv_fraction; // of a GPU's memory that all of this process may take, the KV cache with what the rest leaves
+                        // of it; 0: MODEL_KV_FRACTION
+    int overlap_rows; // between GPUs, passes of twice as many rows or more go in halves, one summed over ranks while
+                      // the other computes; 0: MODEL_OVERLAP_ROWS
     int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
 };
 #define MODEL_KV_FRACTION  0.9
@@ -50,17 +50,17 @@ enum { MODEL_ROWS_MAX = 1000000, MODEL_SEQS_MAX = 10000, MODEL_KV_BLOCKS_MAX = 1
 
 // Opens one rank's model, alone. On failure status_message() names the file and what is wrong with it.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
-// Then, all ranks together once all are open, before the first pass: connects their devices and makes the KV cache where
-// the device's memory decides its size. STATUS_EXHAUSTED says with numbers what does not fit.
+// Then, all ranks together once all are open, before the first pass: connects their devices and makes the KV cache
+// where the device's memory decides its size. STATUS_EXHAUSTED says with numbers what does not fit.
 enum status model_join(struct model *m);
 void model_close(struct model *m);
 
 // What one rank of a model takes, counted from its shape: for `forepack plan`, and for the log at start-up.
 struct memory_plan {
-    double weights;         // of the whole model, a count
+    double weights; // of the whole model, a count
     enum dtype dtype, kv_dtype;
-    size_t weight_bytes;    // of this rank, as computed with
-    size_t pass_bytes;      // activations and logits of a pass of max_rows, in the backend
+    size_t weight_bytes; // of this rank, as computed with
+    size_t pass_bytes;   // activations and logits of a pass of max_rows, in the backend
     size_t kv_block_bytes;
     size_t workspace_bytes; // on a GPU, about: cuBLASLt, products before they are rounded, split attention, the runtime
                             // and between ranks NCCL

@@ -135,14 +135,16 @@ enum status front_encode(const struct front *front, const ProtobufCBinaryData *t
 }
 
 static enum status tokenise_messages(const struct front *front, Forepack__V1__Message *const *messages, size_t n,
-                                     int32_t **tokens_p, int *n_tokens_p, struct token_range **pinned_p, int *n_pinned_p)
+                                     int32_t **tokens_p, int *n_tokens_p, struct token_range **pinned_p,
+                                     int *n_pinned_p)
 {
     if (!front->chat) return status_fail(STATUS_UNSUPPORTED, "messages: %s", front->chat_problem);
-    if (n > MESSAGES_MAX) return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, MESSAGES_MAX);
+    if (n > MESSAGES_MAX)
+        return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, MESSAGES_MAX);
     struct chat_message *turns = mem_alloc_array(n, sizeof *turns);
     for (size_t i = 0; i < n; i++) {
-        turns[i] = (struct chat_message){messages[i]->role, (const char *)messages[i]->content.data,
-                                         messages[i]->content.len};
+        turns[i] =
+            (struct chat_message){messages[i]->role, (const char *)messages[i]->content.data, messages[i]->content.len};
     }
     struct chat_prompt prompt;
     enum status status = chat_render(front->chat, front->tokenizer, turns, (int)n, &prompt);
@@ -167,15 +169,15 @@ static enum status check_ids(const struct front *front, const uint32_t *ids, siz
     }
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= (uint32_t)front->config.vocab_size) {
-            return status_fail(STATUS_INVALID, "token_ids: %u at index %zu is outside the vocabulary of %d tokens", ids[i],
-                               i, front->config.vocab_size);
+            return status_fail(STATUS_INVALID, "token_ids: %u at index %zu is outside the vocabulary of %d tokens",
+                               ids[i], i, front->config.vocab_size);
         }
     }
     return STATUS_OK;
 }
 
-enum status front_tokenise(const struct front *front, const ProtobufCBinaryData *text, const uint32_t *ids, size_t n_ids,
-                           Forepack__V1__Message *const *messages, size_t n_messages, int32_t **tokens_p,
+enum status front_tokenise(const struct front *front, const ProtobufCBinaryData *text, const uint32_t *ids,
+                           size_t n_ids, Forepack__V1__Message *const *messages, size_t n_messages, int32_t **tokens_p,
                            int *n_tokens_p, struct token_range **pinned_p, int *n_pinned_p)
 {
     int given = (text->len > 0) + (n_ids > 0) + (n_messages > 0);

@@ -26,9 +26,9 @@ struct front {
     bool ready;                // core's thread
 };
 
-extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score; // generate.c
+extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // generate.c
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // info.c
-extern const struct rpc_method front_attach;                                                  // attach.c
+extern const struct rpc_method front_attach;                                                           // attach.c
 
 // The core's actions towards nodes and clients; `user` is the front.
 void attach_core_ops(struct front *front, struct core_ops *ops);
@@ -67,6 +67,6 @@ enum status front_encode(const struct front *front, const ProtobufCBinaryData *t
 // A prompt given as exactly one of text, token ids, chat turns, to token ids, checked against vocabulary and context.
 // `pinned` receives what the chat template says must be kept. Both arrays are the caller's.
 struct Forepack__V1__Message;
-enum status front_tokenise(const struct front *front, const ProtobufCBinaryData *text, const uint32_t *ids, size_t n_ids,
-                           struct Forepack__V1__Message *const *messages, size_t n_messages, int32_t **tokens_p,
-                           int *n_tokens_p, struct token_range **pinned_p, int *n_pinned_p);
+enum status front_tokenise(const struct front *front, const ProtobufCBinaryData *text, const uint32_t *ids,
+                           size_t n_ids, struct Forepack__V1__Message *const *messages, size_t n_messages,
+                           int32_t **tokens_p, int *n_tokens_p, struct token_range **pinned_p, int *n_pinned_p);

@@ -103,8 +103,7 @@ static void send_chunk(struct answer *a, const char *text, size_t text_bytes, co
 
 static Forepack__V1__TokenRange **range_messages(const struct token_range *ranges, int n)
 {
-    Forepack__V1__TokenRange **list =
-        mem_alloc((size_t)n * (sizeof *list + sizeof(Forepack__V1__TokenRange)) + 1);
+    Forepack__V1__TokenRange **list = mem_alloc((size_t)n * (sizeof *list + sizeof(Forepack__V1__TokenRange)) + 1);
     Forepack__V1__TokenRange *items = (void *)(list + n);
     for (int i = 0; i < n; i++) {
         list[i] = &items[i];
@@ -280,7 +279,8 @@ static enum status read_sampling(const Forepack__V1__SamplingOptions *m, struct 
     s->top_k = m->top_k > INT_MAX ? INT_MAX : (int)m->top_k;
     if (m->top_p_given_case == FOREPACK__V1__SAMPLING_OPTIONS__TOP_P_GIVEN_TOP_P) s->top_p = m->top_p;
     s->min_p = m->min_p;
-    if (m->repetition_penalty_given_case == FOREPACK__V1__SAMPLING_OPTIONS__REPETITION_PENALTY_GIVEN_REPETITION_PENALTY) {
+    if (m->repetition_penalty_given_case ==
+        FOREPACK__V1__SAMPLING_OPTIONS__REPETITION_PENALTY_GIVEN_REPETITION_PENALTY) {
         s->repetition_penalty = m->repetition_penalty;
     }
     s->presence_penalty = m->presence_penalty;
@@ -309,7 +309,8 @@ static enum status read_prefill(const Forepack__V1__PrefillOptions *m, struct pr
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
     default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
     }
-    if (m->keep_rate_given_case == FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE) p->keep_rate = m->keep_rate;
+    if (m->keep_rate_given_case == FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE)
+        p->keep_rate = m->keep_rate;
     if (m->look_ahead_given_case == FOREPACK__V1__PREFILL_OPTIONS__LOOK_AHEAD_GIVEN_LOOK_AHEAD) {
         p->look_ahead = m->look_ahead > INT_MAX ? INT_MAX : (int)m->look_ahead;
     }
@@ -337,8 +338,9 @@ static enum status read_pinned(const Forepack__V1__PrefillOptions *m, struct req
     for (size_t i = 0; i < m->n_pinned; i++) {
         uint32_t first = m->pinned[i]->first, last = m->pinned[i]->last;
         if (first > last || last >= (uint32_t)r->n_tokens) {
-            return status_fail(STATUS_INVALID, "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens",
-                               first, last, r->n_tokens);
+            return status_fail(STATUS_INVALID,
+                               "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens", first,
+                               last, r->n_tokens);
         }
         r->pinned[r->n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
     }
@@ -507,8 +509,8 @@ static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
     if (status == STATUS_OK) status = front_check_model(x->front, m->model);
     if (status == STATUS_OK) status = read_prefill(m->prefill, &r->prefill);
     if (status == STATUS_OK) {
-        status = front_tokenise(x->front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->tokens,
-                                &r->n_tokens, &r->pinned, &r->n_pinned);
+        status = front_tokenise(x->front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages,
+                                &r->tokens, &r->n_tokens, &r->pinned, &r->n_pinned);
     }
     if (status == STATUS_OK) status = read_pinned(m->prefill, r);
     if (m) forepack__v1__score_request__free_unpacked(m, NULL);
@@ -558,7 +560,7 @@ static void on_abort(struct rpc_call *call, const uint8_t *bytes, size_t size)
 }
 
 const struct rpc_method front_generate = {"/forepack.v1.Inference/Generate", on_open, on_generate, NULL, on_close};
-const struct rpc_method front_generate_many = {
-    "/forepack.v1.Inference/GenerateMany", on_open, on_generate, on_half_close, on_close};
+const struct rpc_method front_generate_many = {"/forepack.v1.Inference/GenerateMany", on_open, on_generate,
+                                               on_half_close, on_close};
 const struct rpc_method front_score = {"/forepack.v1.Inference/Score", on_open, on_score, NULL, on_close};
 const struct rpc_method front_abort = {"/forepack.v1.Inference/Abort", NULL, on_abort, NULL, NULL};

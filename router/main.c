@@ -74,9 +74,8 @@ static const struct option options[] = {
 };
 // clang-format on
 
-static const char usage[] =
-    "Usage: forepack-router --model DIR [options]\n"
-    "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.";
+static const char usage[] = "Usage: forepack-router --model DIR [options]\n"
+                            "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.";
 
 static const char *base_name(const char *path)
 {
@@ -123,8 +122,8 @@ static enum status open_front(struct front *front)
     if (status == STATUS_OK) status = tokenizer_open(o.model, &front->tokenizer);
     if (status != STATUS_OK) return status;
     if (tokenizer_vocab_size(front->tokenizer) > front->config.vocab_size) {
-        return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d", o.model,
-                           tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
+        return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d",
+                           o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
         front->chat_problem = mem_string(status_message());
@@ -237,8 +236,8 @@ int main(int argc, char **argv)
 
     rpc_init();
     const struct rpc_method methods[] = {
-        front_generate, front_generate_many, front_abort, front_score, front_tokenize,
-        front_detokenize, front_model_info, front_cluster_info, front_attach, {0},
+        front_generate,   front_generate_many, front_abort,        front_score,  front_tokenize,
+        front_detokenize, front_model_info,    front_cluster_info, front_attach, {0},
     };
     char *address = mem_format("%s:%lld", o.host, (long long)o.port);
     const struct rpc_server_options server_options = {
