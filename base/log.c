@@ -1,55 +1,189 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-// Written once by log_setup before other threads start, read-only afterwards.
-static char who[64] = "forepack";
+#include "base/utf8.h"
+
+// Written once before other threads start, read-only afterwards.
+static char process[64] = "forepack";
 static enum log_level limit = LOG_INFO;
+static enum log_format format = LOG_FORMAT_LOGFMT;
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
 void log_setup(const char *name, enum log_level level)
 {
-    snprintf(who, sizeof who, "%s", name);
+    snprintf(process, sizeof process, "%s", name);
     limit = level;
 }
 
-int log_level_parse(const char *name, enum log_level *level_p)
+void log_set_format(enum log_format chosen)
+{
+    format = chosen;
+}
+
+bool log_level_parse(const char *name, enum log_level *level_p)
 {
     for (int i = 0; i <= LOG_DEBUG; i++) {
         if (strcmp(name, level_names[i]) == 0) {
             *level_p = (enum log_level)i;
-            return 1;
+            return true;
         }
     }
-    return 0;
+    return false;
 }
 
-void log_line(enum log_level level, const char *format, ...)
+// A line being put together; what does not fit is left out.
+struct line {
+    char text[LOG_LINE_BYTES];
+    size_t n;
+};
+
+// Keeps room for the end of a cut JSON line and the newline.
+enum { LINE_END_BYTES = 4, PLAIN_BYTES_MAX = 256 };
+
+__attribute__((format(printf, 2, 3))) static void line_add(struct line *line, const char *text, ...)
 {
-    if (level > limit) return;
-    char line[2048];
+    size_t room = sizeof line->text - LINE_END_BYTES - line->n;
+    va_list args;
+    va_start(args, text);
+    int n = vsnprintf(line->text + line->n, room, text, args);
+    va_end(args);
+    line->n += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+// Bytes of the UTF-8 character at `text`; 0: malformed.
+static size_t character_bytes(const char *text, size_t left)
+{
+    unsigned char first = (unsigned char)*text;
+    size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    return n <= left && utf8_valid(text, n, NULL) ? n : 0;
+}
+
+// In double quotes; valid both as JSON and as logfmt. C0 and C1 control characters are escaped, malformed bytes become
+// U+FFFD.
+static void line_add_quoted(struct line *line, const char *text)
+{
+    size_t left = strlen(text);
+    line_add(line, "\"");
+    while (left && line->n < sizeof line->text - LINE_END_BYTES - 16) {
+        size_t n = character_bytes(text, left);
+        unsigned char first = (unsigned char)text[0], last = n ? (unsigned char)text[n - 1] : 0;
+        if (!n) {
+            line_add(line, "\\ufffd");
+        } else if (first == '"' || first == '\\') {
+            line_add(line, "\\%c", first);
+        } else if (first < 0x20 || first == 0x7f || (first == 0xc2 && last < 0xa0)) {
+            line_add(line, "\\u%04x", last);
+        } else {
+            line_add(line, "%.*s", (int)n, text);
+        }
+        n += !n;
+        text += n;
+        left -= n;
+    }
+    line_add(line, "\"");
+}
+
+// Short enough to be written unquoted as a whole; longer text is cut where it is quoted.
+static bool is_plain(const char *text)
+{
+    if (strlen(text) > PLAIN_BYTES_MAX) return false;
+    for (const char *p = text; *p; p++) {
+        if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f || *p == '"' || *p == '=' || *p == '\\') return false;
+    }
+    return *text;
+}
+
+static void line_add_value(struct line *line, const struct log_field *f)
+{
+    bool json = format == LOG_FORMAT_JSON;
+    switch (f->type) {
+    case LOG_TEXT:
+        if (!json && is_plain(f->value.text)) {
+            line_add(line, "%s", f->value.text);
+        } else {
+            line_add_quoted(line, f->value.text);
+        }
+        break;
+    case LOG_BOOL: line_add(line, "%s", f->value.boolean ? "true" : "false"); break;
+    case LOG_INT: line_add(line, "%" PRId64, f->value.integer); break;
+    case LOG_UINT: line_add(line, "%" PRIu64, f->value.natural); break;
+    case LOG_REAL:
+        if (json && !isfinite(f->value.real)) {
+            line_add(line, "null");
+        } else {
+            line_add(line, "%g", f->value.real);
+        }
+        break;
+    case LOG_HEX: line_add(line, json ? "\"%016" PRIx64 "\"" : "%016" PRIx64, f->value.natural); break;
+    case LOG_MILLISECONDS: line_add(line, "%.1f", (double)f->value.integer / 1e3); break;
+    }
+}
+
+static void line_begin(struct line *line, enum log_level level)
+{
     struct timespec now;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &now);
-    localtime_r(&now.tv_sec, &tm);
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03ld %s %s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
-                     now.tv_nsec / 1000000, level_names[level], who);
-    va_list args;
-    va_start(args, format);
-    int m = vsnprintf(line + n, sizeof line - (size_t)n, format, args);
-    va_end(args);
-    n += m;
-    if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
-    for (int i = 0; i < n; i++) {
-        if (line[i] == '\n' || line[i] == '\r') line[i] = ' '; // foreign text cannot forge a second line
+    long ms = now.tv_nsec / 1000000;
+    if (format == LOG_FORMAT_JSON) {
+        gmtime_r(&now.tv_sec, &tm);
+        line_add(line,
+                 "{\"time\":\"%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ\",\"level\":\"%s\",\"process\":", tm.tm_year + 1900,
+                 tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, ms, level_names[level]);
+        line_add_quoted(line, process);
+    } else {
+        localtime_r(&now.tv_sec, &tm);
+        line_add(line, "%02d:%02d:%02d.%03ld %s %s", tm.tm_hour, tm.tm_min, tm.tm_sec, ms, level_names[level], process);
     }
-    line[n++] = '\n';
-    // One write(2), so lines of several processes on one terminal do not mix.
-    if (write(STDERR_FILENO, line, (size_t)n) < 0) return;
+}
+
+// One write(2), so that lines of several processes on one terminal do not mix.
+static void line_write(struct line *line)
+{
+    line->text[line->n++] = '\n';
+    if (write(STDERR_FILENO, line->text, line->n) < 0) return;
+}
+
+void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields)
+{
+    if (level > limit) return;
+    bool json = format == LOG_FORMAT_JSON;
+    struct line line = {.n = 0};
+    line_begin(&line, level);
+    line_add(&line, json ? ",\"event\":\"%s\"" : " %s", event);
+    for (size_t i = 0; i < n_fields; i++) {
+        size_t before = line.n;
+        line_add(&line, json ? ",\"%s\":" : " %s=", fields[i].key);
+        line_add_value(&line, &fields[i]);
+        if (line.n < sizeof line.text - LINE_END_BYTES - 1) continue;
+        line.n = before; // a field that is cut off would be broken JSON
+        break;
+    }
+    if (json) line.text[line.n++] = '}';
+    line_write(&line);
+}
+
+void log_line(enum log_level level, const char *text, ...)
+{
+    if (level > limit) return;
+    struct line line = {.n = 0};
+    char message[LOG_LINE_BYTES / 2];
+    va_list args;
+    va_start(args, text);
+    vsnprintf(message, sizeof message, text, args);
+    va_end(args);
+    for (char *p = message; *p; p++)
+        if (*p == '\n' || *p == '\r') *p = ' ';
+    line_begin(&line, level);
+    line_add(&line, " %s", message);
+    line_write(&line);
 }

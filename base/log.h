@@ -1,18 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line per event on stderr: `12:04:31.207 info worker[2] prefill_done req=9f3c tokens=1840 ms=41.3`.
-// Any thread may log; a line is written whole. Prompts, outputs and credentials are never logged.
+// One line per event on stderr, as logfmt or JSON:
+//
+//     12:04:31.207 info worker[2] prefill_done req=0000009f tokens=1840 ms=41.3
+//     {"time":"2026-11-22T12:04:31.207Z","level":"info","process":"worker[2]","event":"prefill_done",...}
+//
+// Values with blanks, quotes or control characters are quoted and escaped, so a value from the network can neither
+// start a second line nor reach the terminal as an escape sequence. Any thread may log; a line is written whole, and
+// cut at LOG_LINE_BYTES. Prompts, outputs and credentials are never logged.
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
+enum { LOG_LINE_BYTES = 2048 };
 
-// Who is speaking, e.g. "worker[2]" (copied), and the most talkative level let through. Call once at start.
-void log_setup(const char *who, enum log_level level);
+// The process as it appears in every line, e.g. "worker[2]" (copied), and the most verbose level that is written. Call
+// before other threads start.
+void log_setup(const char *process, enum log_level level);
+void log_set_format(enum log_format format); // likewise; logfmt until then
 
-// "error", "warn", "info", "debug" -> level; returns 0 when the name is none of them.
-int log_level_parse(const char *name, enum log_level *level_p);
+// "error", "warn", "info", "debug" -> level; false when the name is none of them.
+bool log_level_parse(const char *name, enum log_level *level_p);
 
+// One key=value of a line. LOG_FIELD picks the type from the value's: text (NULL is ""), bool, integer or real number.
+struct log_field {
+    const char *key;
+    enum { LOG_TEXT, LOG_BOOL, LOG_INT, LOG_UINT, LOG_REAL, LOG_HEX, LOG_MILLISECONDS } type;
+    union {
+        const char *text;
+        bool boolean;
+        int64_t integer;
+        uint64_t natural;
+        double real;
+    } value;
+};
+#define LOG_FIELD(k, v)                                                                                                \
+    _Generic((v),                                                                                                      \
+        char *: log_field_text,                                                                                        \
+        const char *: log_field_text,                                                                                  \
+        bool: log_field_bool,                                                                                          \
+        float: log_field_real,                                                                                         \
+        double: log_field_real,                                                                                        \
+        unsigned long: log_field_uint,                                                                                 \
+        unsigned long long: log_field_uint,                                                                            \
+        default: log_field_int)(k, v)
+#define LOG_MS(key, us)       log_field_ms(key, us)        // microseconds, written as milliseconds: 41.3
+#define LOG_FINGERPRINT(k, v) log_field_hex(k, v)          // 16 hex digits
+#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's number of a request, in every process
+#define LOG_REASON            LOG_FIELD("reason", status_message()) // the sentence of the last status_fail()
+
+// log_event(LOG_INFO, "node_gone", LOG_FIELD("node", id), LOG_FIELD("requests", n));
+#define log_event(level, event, ...)                                                                                   \
+    log_write(level, event, (const struct log_field[]){__VA_ARGS__},                                                   \
+              sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))
+void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
+
+static inline struct log_field log_field_text(const char *key, const char *text)
+{
+    return (struct log_field){key, LOG_TEXT, {.text = text ? text : ""}};
+}
+
+static inline struct log_field log_field_bool(const char *key, bool boolean)
+{
+    return (struct log_field){key, LOG_BOOL, {.boolean = boolean}};
+}
+
+static inline struct log_field log_field_int(const char *key, int64_t integer)
+{
+    return (struct log_field){key, LOG_INT, {.integer = integer}};
+}
+
+static inline struct log_field log_field_uint(const char *key, uint64_t natural)
+{
+    return (struct log_field){key, LOG_UINT, {.natural = natural}};
+}
+
+static inline struct log_field log_field_real(const char *key, double real)
+{
+    return (struct log_field){key, LOG_REAL, {.real = real}};
+}
+
+static inline struct log_field log_field_hex(const char *key, uint64_t natural)
+{
+    return (struct log_field){key, LOG_HEX, {.natural = natural}};
+}
+
+static inline struct log_field log_field_ms(const char *key, int64_t us)
+{
+    return (struct log_field){key, LOG_MILLISECONDS, {.integer = us}};
+}
+
+// Replaced by log_event; goes when its last caller does.
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "router/core.h"
+#include "router/core/core.h"
 
 #define HOUR_US INT64_C(3600000000)
 
@@ -253,7 +253,7 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
     enum status status = attach_groups(&s);
     if (status == STATUS_OK) drive(&s, &result);
     int failed = s.failed;
-    core_destroy(s.core); // what is left ends as cancelled
+    core_free(s.core); // what is left ends as cancelled
     for (int i = 0; i < options->workers; i++) {
         free(s.groups[i].running);
         free(s.groups[i].bin_end);

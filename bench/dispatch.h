@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request costs the router's core thread: its real state machine (router/core.h) with a queue that is there at
-// once, and worker groups that are simulated, so that nothing else takes time. Networking and tokenising are not in it.
+// What a request costs the router's core thread: its real state machine (router/core/core.h) with a queue that is there
+// at once, and worker groups that are simulated, so that nothing else takes time. Networking and tokenising are not in
+// it.
 #pragma once
 
 #include <stdbool.h>

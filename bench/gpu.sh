@@ -153,15 +153,15 @@ measure() {
 
 engine=(engine --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rounds "$rounds" --min-ms 300
     --probe-ms 200)
-measure prefill 60 "${engine[@]}" --prompt-tokens 8192,16384 --batch 1 --decode-tokens 0 --token-budget 16384
-measure packed 60 "${engine[@]}" --prompt-tokens 1024 --batch 8,16 --decode-tokens 0 --token-budget 16384
+measure prefill 60 "${engine[@]}" --prompt-tokens 8192,16384 --batch 1 --decode-tokens 0 --max-num-batched-tokens 16384
+measure packed 60 "${engine[@]}" --prompt-tokens 1024 --batch 8,16 --decode-tokens 0 --max-num-batched-tokens 16384
 measure products 60 kernels --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rows 8192,16384 \
     --rounds "$rounds" --min-ms 300 --probe-ms 200
 measure decode 60 "${engine[@]}" --prompt-tokens 0 --batch 1,64 --context 1024 --decode-tokens 64
-measure score 60 "${engine[@]}" --prompt-tokens 32768 --batch 1 --decode-tokens 0 --token-budget 8192 --score
+measure score 60 "${engine[@]}" --prompt-tokens 32768 --batch 1 --decode-tokens 0 --max-num-batched-tokens 8192 --score
 if [ -n "$lengths" ]; then
     measure prepack 60 prepack --backend cuda --dtype bf16 --shape "$shapes/llama-3.2-1b.json" --lengths "$lengths" \
-        --limit 1024 --batch-size 64 --policies padded,batch --token-budget 16384 --rounds "$rounds"
+        --limit 1024 --batch-size 64 --policies padded,batch --max-num-batched-tokens 16384 --rounds "$rounds"
     if python3 -c 'import torch, transformers' 2>/dev/null; then
         record transformers 60 python3 "$here/transformers_padded.py" --shape "$shapes/llama-3.2-1b.json" \
             --lengths "$lengths" --limit 1024 --batch-size 64 --rounds "$rounds"
@@ -185,7 +185,7 @@ fi
 if [ $layers -ge 1 ]; then
     measure ttft 120 prefill-quality --task ttft --backend cuda --dtype bf16 --shape "$out/main/config.json" \
         --spec-shape "$shapes/llama-3.1-8b.json" --prompt-tokens 16384 --keep-rates 0.1,0.3 --look-aheads 8 \
-        --token-budget 8192 --rounds "$rounds"
+        --max-num-batched-tokens 8192 --rounds "$rounds"
 else
     note ttft false "not a layer of the 70B model fits beside the 8B model: $free_mib MiB are free"
 fi

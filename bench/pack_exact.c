@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/pack.h"
+#include "bench/pack_offline.h"
 
 // ---- the lower bound ------------------------------------------------------------------------------------------------
 

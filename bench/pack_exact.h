@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fewest bins that a set of lengths can be packed into, to judge the router's heuristics by (router/pack.h):
+// The fewest bins that a set of lengths can be packed into, to judge the router's heuristics by (bench/pack_offline.h):
 // branch and bound, exponential in the worst case, so for small sets and with a limit.
 #pragma once
 

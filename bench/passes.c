@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/kv_pool.h"
+#include "engine/block_manager.h"
 
 struct passes {
     struct engine *engine;
@@ -80,7 +80,7 @@ static void start(struct passes *p, int max_blocks)
                                      .block_table = p->block_table,
                                      .max_blocks = max_blocks,
                                      .logit_row = p->logit_row,
-                                     .probe_window = 1};
+                                     .smoothing_window = 1};
 }
 
 // `rows` rows of a sequence after `cached` entries, with KV blocks from `first_block` on. `tokens` are those of the

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/kv_pool.h"
+#include "engine/block_manager.h"
 
 double perplexity_nats(const float *logits, int n, int32_t token)
 {
@@ -36,7 +36,7 @@ static enum status read_chunk(struct engine *engine, const struct window *w, con
                                  .block_table = w->blocks,
                                  .max_blocks = kv_blocks_for(first + rows),
                                  .logit_row = w->logit_row,
-                                 .probe_window = 1};
+                                 .smoothing_window = 1};
     int from = counted - 1 > first ? counted - 1 : first; // the row before the first token that counts
     int end = first + rows < n ? first + rows : n - 1;    // after the last token nothing is to be foreseen
     for (int i = from; i < end; i++)

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/kv_pool.h"
-#include "router/pack.h"
+#include "bench/pack_offline.h"
+#include "engine/block_manager.h"
 
 const char *prepack_policy_name(enum prepack_policy policy)
 {

@@ -101,7 +101,7 @@ static void tiles_start(void)
 {
     struct tile_config config = {.palette = 1};
     for (int t = 0; t < TILE_COUNT; t++) {
-        config.rows[t] = TILE_MOST_ROWS;
+        config.rows[t] = TILE_MAX_ROWS;
         config.row_bytes[t] = 4 * TILE_WORDS;
     }
     tile_configure(&config); // and clears them
@@ -109,7 +109,7 @@ static void tiles_start(void)
 
 static int tiles_end(void)
 {
-    int sums[TILE_MOST_ROWS][TILE_WORDS];
+    int sums[TILE_MAX_ROWS][TILE_WORDS];
     tile_store(0, sums, sizeof sums[0]);
     tile_release();
     return sums[0][0];

@@ -97,7 +97,9 @@ replay() { # replay NAME ARGUMENTS...
     shift
     for policy in none batch dataset; do
         for cache in on off; do
-            measure "$name-$policy-cache-$cache" 0 "--policy $policy" "--prefix-cache $cache" "$@" --duration "$seconds" \
+            local flag=--enable-prefix-caching
+            [ $cache = on ] || flag=--no-enable-prefix-caching
+            measure "$name-$policy-cache-$cache" 0 "--policy $policy" "$flag" "$@" --duration "$seconds" \
                 --prefill off
         done
     done

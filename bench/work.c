@@ -15,7 +15,7 @@ struct work_model work_model_of(const struct model_config *c, double weight_byte
 
 struct work work_of(const struct work_model *m, const struct ragged_batch *batch)
 {
-    double pairs = (double)ragged_pairs(batch), entries = 0; // cached before the pass
+    double pairs = (double)ragged_attention_pairs(batch), entries = 0; // cached before the pass
     for (int s = 0; s < batch->n_seqs; s++)
         entries += batch->kv_len[s];
     double weights = m->layer_weights + (batch->n_logit_rows ? m->head_weights : 0);

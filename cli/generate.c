@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "bench/commands/local.h"
 #include "cli/answer.h"
 #include "cli/commands.h"
-#include "cli/local.h"
 #include "cli/remote.h"
 #include "cli/request.h"
 

@@ -90,7 +90,7 @@ extern struct request_flags request_flags;
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                   \
      .help = "tell which tokens were kept"},                                                                            \
     {.name = "-Request"},                                                                                               \
-    {.name = "model-name", .type = OPTION_STRING, .value = &request_flags.model_name,                                   \
+    {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name,                                   \
      .help = "served model asked for; default whichever is served"},                                                    \
     {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0", .min = -1000,       \
      .max = 1000, .help = "larger goes first"},                                                                         \

@@ -26,10 +26,11 @@
 #include "model/model.h"
 
 static struct {
-    char *main, *spec, *shape, *spec_shape, *load, *prefix_cache, *host, *model_name, *backend, *dtype, *kv_dtype,
-        *packed_cache, *log_level;
+    char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache,
+        *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
     int64_t min_tokens, score_timeout_ms, drain_ms;
+    bool prefix_cache;
 } o;
 
 // clang-format off
@@ -45,14 +46,14 @@ static const struct option options[] = {
      .help = "the same for the speculators; its vocabulary must be that of --shape"},
     {.name = "load", .type = OPTION_CHOICE, .value = &o.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: random weights also with --main and --spec, which then need no checkpoint"},
-    {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
+    {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .help = "name that clients ask for; default the directory's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "what computes; auto is a GPU for each rank (nodes share them where there are fewer), or else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
      .help = "type that weights are computed in; auto is the checkpoint's"},
-    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the workers' KV cache; auto is f32 with f32 weights, else bf16. int8 halves it"},
     {.name = "-Processes"},
     {.name = "workers", .type = OPTION_INT, .value = &o.workers, .default_text = "1", .min = 1, .max = 64,
@@ -65,14 +66,14 @@ static const struct option options[] = {
      .unit = "ranks", .help = "tensor-parallel ranks of each speculator"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads of each rank; 0 shares the cores among all ranks"},
-    {.name = "token-budget", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "rows of one pass: the capacity of a bin"},
-    {.name = "max-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "64", .min = 1, .max = MODEL_SEQS_MAX,
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "64", .min = 1, .max = MODEL_SEQS_MAX,
      .unit = "sequences", .help = "sequences of one node at once"},
     {.name = "kv-blocks", .type = OPTION_INT, .value = &o.kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,
      .unit = "blocks", .help = "KV cache of each worker group; 0 is a full context per sequence, at most 1 GiB; on GPUs "
                                "what the group's share of their memory leaves"},
-    {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &o.prefix_cache, .default_text = "on", .choices = "on|off",
+    {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &o.prefix_cache, .default_text = "true",
      .help = "full KV blocks serve prompts that begin with the same tokens"},
     {.name = "itl-target-ms", .type = OPTION_INT, .value = &o.itl_target_ms, .default_text = "0", .max = 3600000,
      .unit = "ms", .help = "pass of a worker group with decodes and prompts; 0: twice the time of its decodes"},
@@ -94,7 +95,7 @@ static const struct option options[] = {
 };
 // clang-format on
 
-enum { PAUSE_FIRST_MS = 200, PAUSE_MOST_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000, ARGS_MAX = 48 };
+enum { PAUSE_FIRST_MS = 200, PAUSE_MAX_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000, ARGS_MAX = 48 };
 
 struct child {
     const char *role;
@@ -155,7 +156,7 @@ static void router_arguments(struct arguments *a)
     a->items[a->n++] = mem_format("%s/forepack-router", program_dir);
     add_pair(a, "--model", o.main);
     if (o.shape) add_pair(a, "--shape", o.shape);
-    if (o.model_name) add_pair(a, "--model-name", o.model_name);
+    if (o.model_name) add_pair(a, "--served-model-name", o.model_name);
     add_pair(a, "--host", o.host);
     add_number(a, "--port", o.port);
     add_number(a, "--min-tokens", o.min_tokens);
@@ -185,18 +186,18 @@ static void node_arguments(const struct child *c, struct arguments *a)
     a->items[a->n++] = mem_format("%s-%d", c->role, c->index);
     add_pair(a, "--backend", o.backend);
     if (c->gpus.nodes > 1) {
-        add(a, "--kv-fraction");
+        add(a, "--gpu-memory-utilization");
         a->items[a->n++] = mem_format("%.3f", MODEL_KV_FRACTION / c->gpus.nodes);
     }
     add_pair(a, "--dtype", o.dtype);
-    if (worker) add_pair(a, "--kv-dtype", o.kv_dtype);
+    if (worker) add_pair(a, "--kv-cache-dtype", o.kv_dtype);
     add_pair(a, "--packed-cache", o.packed_cache);
     add_number(a, "--threads", threads_of_rank());
-    add_number(a, "--token-budget", o.token_budget);
-    add_number(a, "--max-seqs", o.max_seqs);
+    add_number(a, "--max-num-batched-tokens", o.token_budget);
+    add_number(a, "--max-num-seqs", o.max_seqs);
     if (worker && o.kv_blocks) add_number(a, "--kv-blocks", o.kv_blocks);
     if (worker && o.itl_target_ms) add_number(a, "--itl-target-ms", o.itl_target_ms);
-    add_pair(a, "--prefix-cache", o.prefix_cache);
+    add(a, o.prefix_cache ? "--enable-prefix-caching" : "--no-enable-prefix-caching");
     add_pair(a, "--log-level", o.log_level);
 }
 
@@ -228,7 +229,7 @@ static void start(struct child *c)
     pid_t pid = fork();
     if (pid < 0) {
         log_error("fork: %s", strerror(errno));
-        c->restart_us = clock_now_us() + PAUSE_MOST_MS * 1000;
+        c->restart_us = clock_now_us() + PAUSE_MAX_MS * 1000;
         return;
     }
     if (pid == 0) {
@@ -303,7 +304,7 @@ static int reap(bool draining)
                 c->restart_us = clock_now_us() + c->pause_ms * 1000;
                 log_warn("%s-%d ended with %s, starts again in %lld ms", c->role, c->index,
                          describe_end(wait_status, end, sizeof end), (long long)c->pause_ms);
-                c->pause_ms = c->pause_ms * 2 > PAUSE_MOST_MS ? PAUSE_MOST_MS : c->pause_ms * 2;
+                c->pause_ms = c->pause_ms * 2 > PAUSE_MAX_MS ? PAUSE_MAX_MS : c->pause_ms * 2;
             }
         }
     }
@@ -455,8 +456,9 @@ static enum status divide_gpus(void)
     for (int i = 0; i < n_nodes; i++)
         children[1 + i].gpus = shares[i];
     if (total_ranks() > n_gpus)
-        log_warn("%d ranks on %d GPUs: nodes share them and divide their memory, see --kv-fraction of the nodes",
-                 total_ranks(), n_gpus);
+        log_warn(
+            "%d ranks on %d GPUs: nodes share them and divide their memory, see --gpu-memory-utilization of the nodes",
+            total_ranks(), n_gpus);
     return STATUS_OK;
 }
 

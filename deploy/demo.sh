@@ -50,7 +50,7 @@ fi
 server=127.0.0.1:$port
 
 # Each question is asked three times: no answer may profit from an earlier one.
-setsid "$bin/forepack" up --prefix-cache off --port "$port" >"$log" 2>&1 </dev/null &
+setsid "$bin/forepack" up --no-enable-prefix-caching --port "$port" >"$log" 2>&1 </dev/null &
 cluster=$!
 for _ in $(seq 600); do
     [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |

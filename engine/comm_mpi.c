@@ -239,7 +239,7 @@ bool comm_mpi_on_one_host(struct comm *c)
     return size == c->size;
 }
 
-bool comm_mpi_set_wire_bf16(struct comm *c)
+bool comm_mpi_set_allreduce_bf16(struct comm *c)
 {
     if (c->ops != &mpi_ops) return false;
     of(c)->bf16 = true;

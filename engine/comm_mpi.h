@@ -23,4 +23,4 @@ enum status comm_open_mpi(struct comm **comm_p);
 bool comm_mpi_on_one_host(struct comm *c);
 
 // All ranks alike. False, and nothing changed, when `c` is of another kind.
-bool comm_mpi_set_wire_bf16(struct comm *c);
+bool comm_mpi_set_allreduce_bf16(struct comm *c);

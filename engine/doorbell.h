@@ -18,7 +18,7 @@ struct doorbell;
 struct ring {
     uint32_t kind;       // the caller's
     uint32_t size_bytes; // of the broadcast that follows
-    int32_t limit_ms;    // how long a step may take, see engine_set_step_limit
+    int32_t limit_ms;    // how long a step may take, see engine_set_step_timeout
 };
 
 // All ranks together; the comm carries the leader's addresses. Strangers that connect meanwhile are turned away by a

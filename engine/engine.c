@@ -40,7 +40,7 @@ static size_t wire_size(const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
     return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
-           (b->draw ? DRAW_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_probes;
+           (b->draw ? DRAW_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
 }
 
 // Of the largest batch that the model takes. Every row may be a probe.
@@ -68,8 +68,8 @@ static void wire_pack(int32_t *w, const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
     int draws = !b->draw ? DRAW_NONE : b->tokens_alone ? DRAW_ALONE : DRAW_BESIDE;
-    int32_t counts[COUNTS] = {b->n_rows,   b->n_seqs,       b->max_blocks, b->n_logit_rows,
-                              b->n_probes, b->probe_window, draws};
+    int32_t counts[COUNTS] = {b->n_rows,           b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_importance_rows,
+                              b->smoothing_window, draws};
     w = put(w, counts, COUNTS);
     if (b->draw) w = put(w, (const int32_t *)(const void *)b->draw, DRAW_INTS * (size_t)b->n_logit_rows);
     w = put(w, b->token, rows);
@@ -78,14 +78,15 @@ static void wire_pack(int32_t *w, const struct ragged_batch *b)
     w = put(w, b->kv_len, seqs);
     w = put(w, b->block_table, seqs * (size_t)b->max_blocks);
     w = put(w, b->logit_row, (size_t)b->n_logit_rows);
-    w = put(w, b->probe_row, (size_t)b->n_probes);
-    put(w, b->probe_keys, (size_t)b->n_probes);
+    w = put(w, b->importance_row, (size_t)b->n_importance_rows);
+    put(w, b->importance_keys, (size_t)b->n_importance_rows);
 }
 
 static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batch *b)
 {
-    *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3], .n_probes = w[4]};
-    b->probe_window = w[5];
+    *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
+                               .n_importance_rows = w[4]};
+    b->smoothing_window = w[5];
     if (w[6] != DRAW_NONE) b->draw = (const void *)(w + COUNTS);
     b->tokens_alone = w[6] == DRAW_ALONE;
     bool counted = w[6] <= DRAW_ALONE;
@@ -100,8 +101,8 @@ static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batc
     b->kv_len = b->row_start + seqs + 1;
     b->block_table = b->kv_len + seqs;
     b->logit_row = b->block_table + seqs * (size_t)b->max_blocks;
-    b->probe_row = b->logit_row + b->n_logit_rows;
-    b->probe_keys = b->probe_row + b->n_probes;
+    b->importance_row = b->logit_row + b->n_logit_rows;
+    b->importance_keys = b->importance_row + b->n_importance_rows;
     return STATUS_OK;
 }
 
@@ -121,7 +122,7 @@ static void set_limit(struct engine *e, int limit_ms)
     if (!e->bell || e->limit_ms == limit_ms) return;
     e->limit_ms = limit_ms;
     e->comm->limit_ms = limit_ms / 6 * 5;
-    watchdog_set_limit(e->dog, limit_ms && e->comm->rank ? limit_ms + FOLLOWERS_LATER_MS : limit_ms);
+    watchdog_set_timeout(e->dog, limit_ms && e->comm->rank ? limit_ms + FOLLOWERS_LATER_MS : limit_ms);
 }
 
 // What the working thread does between these two it does with the other ranks. 0 rows: it opens.
@@ -253,7 +254,7 @@ struct model *engine_model(const struct engine *e)
     return e->model;
 }
 
-void engine_set_step_limit(struct engine *e, int limit_ms)
+void engine_set_step_timeout(struct engine *e, int limit_ms)
 {
     set_limit(e, limit_ms);
 }

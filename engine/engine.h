@@ -20,7 +20,7 @@ enum status group_open(int *argc, char ***argv, struct comm **comm_p);
 void group_close(struct comm *comm);
 // Sums between hosts in half the bytes, see comm_mpi.h; no effect on ranks of one host, nor on GPUs, which have sums of
 // their own. On all ranks, before a model.
-void group_set_wire_bf16(struct comm *comm);
+void group_set_allreduce_bf16(struct comm *comm);
 // Ends the whole job at once with this exit code: a group that lost a rank's step cannot go on. From the MPI thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);
 
@@ -46,7 +46,7 @@ struct model *engine_model(const struct engine *e);
 // leader logs which rank is missing (engine/roll.h) and ends the process with 1, and mpirun the group; where the leader
 // is the one that hangs, the others do so ten seconds later. A rank that waits for its GPU gives up earlier, after five
 // sixths of the time. Outside of passes a rank that does not answer ends the group. Default 120 s; 0 is no limit.
-void engine_set_step_limit(struct engine *e, int limit_ms);
+void engine_set_step_timeout(struct engine *e, int limit_ms);
 
 // Leader: one pass over the batch on all ranks. A failed step leaves the group unusable (see group_abort).
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result);

@@ -114,10 +114,10 @@ enum status group_open(int *argc, char ***argv, struct comm **comm_p)
     return choose_comm(comm_p);
 }
 
-void group_set_wire_bf16(struct comm *comm)
+void group_set_allreduce_bf16(struct comm *comm)
 {
-    bool used = comm_mpi_set_wire_bf16(comm);
-    if (!used && comm->rank == 0) log_info("group_wire bf16: not used, the ranks share one host's memory");
+    bool used = comm_mpi_set_allreduce_bf16(comm);
+    if (!used && comm->rank == 0) log_info("allreduce_dtype bf16 ignored, the ranks share one host's memory");
 }
 
 static bool mpi_runs(void)

@@ -20,40 +20,40 @@ static void fill_key(const struct kv_text *text, int block, kv_chain before, str
 }
 
 // The text's block n, behind the chain; -1: the pool does not know it.
-static int32_t find_block(const struct kv_pool *pool, const struct kv_text *text, int n, kv_chain *chain_p)
+static int32_t find_block(const struct block_manager *pool, const struct kv_text *text, int n, kv_chain *chain_p)
 {
     if (n >= kv_prefix_most(text->n)) return -1;
     struct kv_key key;
     fill_key(text, n, *chain_p, &key);
-    return kv_pool_find(pool, &key, chain_p);
+    return block_manager_lookup(pool, &key, chain_p);
 }
 
-int kv_prefix_take(struct kv_pool *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p)
+int kv_prefix_take(struct block_manager *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p)
 {
     int n = 0;
     *chain_p = 0;
     for (int32_t block; (block = find_block(pool, text, n, chain_p)) >= 0; n++) {
-        kv_pool_hold(pool, block);
+        block_manager_retain(pool, block);
         blocks[n] = block;
     }
     return n;
 }
 
-int kv_prefix_look(const struct kv_pool *pool, const struct kv_text *text, struct kv_known *known)
+int kv_prefix_look(const struct block_manager *pool, const struct kv_text *text, struct kv_known *known)
 {
-    if (known->n && kv_pool_chain(pool, known->last) != known->chain) *known = (struct kv_known){0};
+    if (known->n && block_manager_chain(pool, known->last) != known->chain) *known = (struct kv_known){0};
     for (int32_t block; (block = find_block(pool, text, known->n, &known->chain)) >= 0; known->n++)
         known->last = block;
     return known->n;
 }
 
-void kv_prefix_publish(struct kv_pool *pool, const struct kv_text *text, int entries, int32_t *blocks,
+void kv_prefix_publish(struct block_manager *pool, const struct kv_text *text, int entries, int32_t *blocks,
                        int *n_published_p, kv_chain *chain_p)
 {
     struct kv_key key;
     for (int n = *n_published_p; n < entries / KV_BLOCK_TOKENS; n = ++*n_published_p) {
         fill_key(text, n, *chain_p, &key);
-        blocks[n] = kv_pool_publish(pool, &key, blocks[n], chain_p);
+        blocks[n] = block_manager_publish(pool, &key, blocks[n], chain_p);
     }
 }
 

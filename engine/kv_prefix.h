@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sequence against the prefix cache of its pool (kv_pool.h): which of its blocks are known already, and making known
-// those it has filled. The same thread rules as the pool.
+// A sequence against the prefix cache of its pool (block_manager.h): which of its blocks are known already, and making
+// known those it has filled. The same thread rules as the pool.
 #pragma once
 
-#include "engine/kv_pool.h"
+#include "engine/block_manager.h"
 
 // The rows of a sequence as far as they are known. Borrowed.
 struct kv_text {
@@ -19,7 +19,7 @@ static inline int kv_prefix_most(int n)
 
 // The text's blocks that the pool knows, from the first, at most kv_prefix_most(n): the caller holds them from now on.
 // How many they are; *chain_p is up to the last of them.
-int kv_prefix_take(struct kv_pool *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p);
+int kv_prefix_take(struct block_manager *pool, const struct kv_text *text, int32_t *blocks, kv_chain *chain_p);
 
 // How many there are to be taken. What a look found is kept for the next one at the same text, which begins behind it
 // as long as it is there: a block is never forgotten before those behind it.
@@ -28,11 +28,11 @@ struct kv_known {
     int32_t last; // block
     kv_chain chain;
 };
-int kv_prefix_look(const struct kv_pool *pool, const struct kv_text *text, struct kv_known *known);
+int kv_prefix_look(const struct block_manager *pool, const struct kv_text *text, struct kv_known *known);
 
 // Publishes the blocks that the first `entries` rows fill, those from *n_published_p on; the numbers in `blocks` may
-// change (kv_pool_publish).
-void kv_prefix_publish(struct kv_pool *pool, const struct kv_text *text, int entries, int32_t *blocks,
+// change (block_manager_publish).
+void kv_prefix_publish(struct block_manager *pool, const struct kv_text *text, int entries, int32_t *blocks,
                        int *n_published_p, kv_chain *chain_p);
 
 // Whether `text`, of which `known` blocks can be found, had better wait for `other`, a text being computed that has

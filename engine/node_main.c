@@ -31,7 +31,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_seqs = (int)options->max_seqs,
                                   .max_context = (int)options->max_context,
                                   .n_kv_blocks = (int)options->kv_blocks,
-                                  .kv_fraction = options->kv_fraction,
+                                  .gpu_memory_utilization = options->gpu_memory_utilization,
                                   .overlap_rows = (int)options->overlap_rows};
 }
 
@@ -46,7 +46,7 @@ struct node_limits node_limits_get(const struct node_options *options, const str
                                 .token_budget = (int)options->token_budget,
                                 .max_seqs = (int)options->max_seqs,
                                 .kv_blocks = model_kv_blocks(model),
-                                .prefix_cache = strcmp(options->prefix_cache, "on") == 0};
+                                .prefix_cache = options->prefix_cache};
 }
 
 enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options,
@@ -131,7 +131,7 @@ static bool parse(const struct node_program *program, int argc, char **argv)
 // One row through all ranks: a node that cannot compute says so before it takes work.
 static enum status warm_up(struct engine *engine)
 {
-    const struct ragged_batch batch = ragged_trial();
+    const struct ragged_batch batch = ragged_warm_up_batch();
     struct forward_result result;
     return engine_forward(engine, &batch, &result);
 }
@@ -141,8 +141,8 @@ static int lead(const struct node_program *program, struct engine *engine, struc
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
     const char *backend = model_backend(engine_model(engine));
-    if (strcmp(program->common->wire, "bf16") == 0 && comm->size > 1 && strcmp(backend, "cuda") == 0)
-        log_info("group_wire bf16: not used, the GPUs send each other f32");
+    if (strcmp(program->common->allreduce_dtype, "bf16") == 0 && comm->size > 1 && strcmp(backend, "cuda") == 0)
+        log_info("allreduce_dtype bf16 ignored, the GPUs send each other f32");
     enum status status = warm_up(engine);
     if (status != STATUS_OK) {
         fail(program, status);
@@ -193,7 +193,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
     char *who = comm->size > 1 ? mem_format("%s[%d]", program->name, comm->rank) : mem_string(program->name);
     log_setup(who, level);
     free(who);
-    if (strcmp(program->common->wire, "bf16") == 0) group_set_wire_bf16(comm);
+    if (strcmp(program->common->allreduce_dtype, "bf16") == 0) group_set_allreduce_bf16(comm);
     struct model_options model = node_model_options(program->common);
     int code;
     status = engine_open(&model, comm, &engine);

@@ -33,10 +33,10 @@ struct node_options {
     char *router;  // host:port
     char *node_id; // NULL: made of role, host and pid
     char *backend, *dtype, *kv_dtype, *packed_cache;
-    char *wire; // "f32", "bf16": see group_set_wire_bf16
+    char *allreduce_dtype; // "f32", "bf16": see group_set_allreduce_bf16
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
-    double kv_fraction;                                                            // the same
-    char *prefix_cache;                                                            // "on", "off"
+    double gpu_memory_utilization;                                                 // the same
+    bool prefix_cache;
     char *log_level;
 };
 
@@ -53,30 +53,30 @@ struct node_options {
      .choices = MODEL_BACKENDS, .help = "what computes; auto: a GPU for each rank, or else the CPU"},                  \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,  \
      .help = "type that weights are computed in; auto: the checkpoint's"},                                             \
-    {.name = "kv-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES, \
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES, \
      .help = "type of the KV cache; auto: f32 with f32 weights, else bf16. int8 halves it"},                           \
     {.name = "packed-cache", .type = OPTION_STRING, .value = &(o).packed_cache, .default_text = "off",                 \
      .help = "keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},                 \
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
      .help = "compute threads of each rank; 0: its share of the cores"},                                               \
-    {.name = "token-budget", .type = OPTION_INT, .value = &(o).token_budget, .default_text = default_token_budget,     \
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(o).token_budget, .default_text = default_token_budget,     \
      .min = 1, .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "rows of one forward pass at most; longer prompts are chunked"}, \
-    {.name = "max-seqs", .type = OPTION_INT, .value = &(o).max_seqs, .default_text = default_max_seqs,                 \
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &(o).max_seqs, .default_text = default_max_seqs,                 \
      .min = 1, .max = MODEL_SEQS_MAX, .help = "sequences at once at most"},                                            \
-    {.name = "max-context", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,       \
+    {.name = "max-model-len", .type = OPTION_INT, .value = &(o).max_context, .default_text = "0", .max = 10000000,       \
      .unit = "tokens", .help = "longest sequence; 0: what the model allows"},                                          \
     {.name = "kv-blocks", .type = OPTION_INT, .value = &(o).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX, \
-     .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB; on a GPU kv-fraction"}, \
-    {.name = "kv-fraction", .type = OPTION_REAL, .value = &(o).kv_fraction, .default_text = "0.9", .min = 0.01, .max = 1, \
+     .unit = "blocks of 16 tokens", .help = "KV cache; 0: a full context per sequence, at most 1 GiB; on a GPU gpu-memory-utilization"}, \
+    {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &(o).gpu_memory_utilization, .default_text = "0.9", .min = 0.01, .max = 1, \
      .help = "of a GPU's memory that this process may take: what weights and working memory leave of it is KV cache"}, \
     {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
      .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
      .help = "several GPUs: of passes of twice as many or more, one half is summed over GPUs while the other computes"}, \
-    {.name = "prefix-cache", .type = OPTION_CHOICE, .value = &(o).prefix_cache, .default_text = "on",                  \
-     .choices = "on|off", .help = "full KV blocks of prompts and answers serve those that begin with the same tokens"}, \
+    {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true", \
+     .help = "full KV blocks of prompts and answers serve those that begin with the same tokens"}, \
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .value = &(o).router, .help = "the router, HOST:PORT (required)"},       \
-    {.name = "wire", .type = OPTION_CHOICE, .value = &(o).wire, .default_text = "f32", .choices = "f32|bf16",          \
+    {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "f32", .choices = "f32|bf16",          \
      .help = "what ranks on several hosts send each other; bf16: half the bytes, activations rounded; not on GPUs"},   \
     {.name = "node-id", .type = OPTION_STRING, .value = &(o).node_id, .help = "name; default: role, host, pid"},       \
     {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).log_level, .default_text = "info",                      \

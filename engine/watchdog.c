@@ -105,7 +105,7 @@ void watchdog_stop(struct watchdog *dog)
     free(dog);
 }
 
-void watchdog_set_limit(struct watchdog *dog, int limit_ms)
+void watchdog_set_timeout(struct watchdog *dog, int limit_ms)
 {
     pthread_mutex_lock(&dog->lock);
     dog->limit_ms = limit_ms;

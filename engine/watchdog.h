@@ -9,7 +9,7 @@ struct watchdog;
 
 struct watchdog *watchdog_start(struct roll *roll, int limit_ms); // 0: no limit
 void watchdog_stop(struct watchdog *dog);
-void watchdog_set_limit(struct watchdog *dog, int limit_ms);
+void watchdog_set_timeout(struct watchdog *dog, int limit_ms);
 
 // Around every pass, by the working thread. When `leave` has not come within the limit: one line in the log, _exit(1).
 // 0 rows stand for what may take any time while all ranks answer, which they are asked to every time the limit is over.

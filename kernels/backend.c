@@ -125,25 +125,25 @@ static enum status sequences_check(const struct ragged_batch *batch, const struc
 
 static enum status probes_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
-    if (batch->n_probes && (batch->probe_window < 1 || batch->probe_window % 2 == 0))
-        return status_fail(STATUS_INTERNAL, "ragged batch: probe window %d must be odd", batch->probe_window);
+    if (batch->n_importance_rows && (batch->smoothing_window < 1 || batch->smoothing_window % 2 == 0))
+        return status_fail(STATUS_INTERNAL, "ragged batch: probe window %d must be odd", batch->smoothing_window);
     int s = 0;
-    for (int p = 0; p < batch->n_probes; p++) {
-        int row = batch->probe_row[p], keys = batch->probe_keys[p];
-        if (row < (p ? batch->probe_row[p - 1] : 0) || row >= batch->n_rows)
+    for (int p = 0; p < batch->n_importance_rows; p++) {
+        int row = batch->importance_row[p], keys = batch->importance_keys[p];
+        if (row < (p ? batch->importance_row[p - 1] : 0) || row >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d out of order or of range", row);
         while (row >= batch->row_start[s + 1])
             s++;
         if (keys < 1 || keys > batch->kv_len[s] + row - batch->row_start[s] + 1)
             return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d cannot see %d keys", row, keys);
     }
-    if (ragged_probe_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
+    if (ragged_importance_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
         return status_fail(STATUS_INTERNAL, "ragged batch: probes of %lld keys, room for %d contexts of %d",
-                           (long long)ragged_probe_size(batch), shape->max_seqs, shape->max_context);
+                           (long long)ragged_importance_size(batch), shape->max_seqs, shape->max_context);
     return STATUS_OK;
 }
 
-struct ragged_batch ragged_trial(void)
+struct ragged_batch ragged_warm_up_batch(void)
 {
     static const int32_t zero[1] = {0}, row_start[2] = {0, 1};
     return (struct ragged_batch){.n_rows = 1,
@@ -156,7 +156,7 @@ struct ragged_batch ragged_trial(void)
                                  .max_blocks = 1,
                                  .n_logit_rows = 1,
                                  .logit_row = zero,
-                                 .probe_window = 1};
+                                 .smoothing_window = 1};
 }
 
 enum status ragged_batch_check(const struct ragged_batch *batch, const struct backend_shape *shape)

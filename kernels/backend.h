@@ -137,7 +137,7 @@ struct backend_ops {
                           const struct weight *bias, enum linear_mode mode, int rows);
     // qkv F32 [T, (H + 2 Hkv) D]: RMS-norms each q and k head (gains may be NULL: none), rotates q and k by position,
     // writes q back in place and k, v to the cache of `layer`. With kv_dtype INT8 or FP8 each head's k, and each head's
-    // v, becomes D bytes times an f32 scale of their own, as QUANTISE_MOST in convert.h says; one that is not finite
+    // v, becomes D bytes times an f32 scale of their own, as QUANTISE_MAX in convert.h says; one that is not finite
     // gets the scale NaN. So an entry depends on its own row alone. In INT8 q and k are turned before by a Hadamard
     // matrix (arXiv 2404.00456): blocks of B dims, the largest power of two that divides D, times 1 / sqrt(B). That
     // leaves q . k as it is, and spreads the few dims of K that are many times larger than the rest over all of a
@@ -150,10 +150,10 @@ struct backend_ops {
     // exponent, before the division by their unrounded sum: so any integer M gives the same rounding.
     // With K and V in INT8 or FP8 the products read their bytes, which bf16 holds exactly: a score is (q . bytes) times
     // the scale of k_e, and a weight takes the scale of v_e into itself before it is rounded (the sum does not). Probe
-    // rows also raise the probe maxima: softmax over the first probe_keys keys alone, averaged over the window (zeros
-    // outside, divisor always the window), maximum over this rank's heads and the layers so far.
+    // rows also raise the probe maxima: softmax over the first importance_keys keys alone, averaged over the window
+    // (zeros outside, divisor always the window), maximum over this rank's heads and the layers so far.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
-    // The probe maxima so far, F32 [1, sum of probe_keys], in the backend's memory (as tensor_data); NULL without
+    // The probe maxima so far, F32 [1, sum of importance_keys], in the backend's memory (as tensor_data); NULL without
     // probes.
     float *(*probe_data)(struct backend *b);
     enum status (*probe_read)(struct backend *b, float *host); // copies them to the host; waits

@@ -63,13 +63,13 @@ static inline uint8_t e4m3_from_f32(float value)
     return (uint8_t)(sign | (rest > 0x7f800000 ? 0x7f : code));
 }
 
-// Quantisation to bytes: x ~ q * scale, symmetric. To integers: scale = the largest magnitude / QUANTISE_MOST, q
-// rounded to the nearest (ties to even). To e4m3: scale = the largest magnitude / E4M3_MOST, q as e4m3_from_f32 rounds
-// it. x / scale is computed as x * (the most / the largest), in f32. Where the largest is below QUANTISE_LEAST all
+// Quantisation to bytes: x ~ q * scale, symmetric. To integers: scale = the largest magnitude / QUANTISE_MAX, q
+// rounded to the nearest (ties to even). To e4m3: scale = the largest magnitude / E4M3_MAX, q as e4m3_from_f32 rounds
+// it. x / scale is computed as x * (the most / the largest), in f32. Where the largest is below QUANTISE_MIN all
 // become zeros, so that 1 / scale is a number.
-#define QUANTISE_MOST  127.f
-#define E4M3_MOST      448.f
-#define QUANTISE_LEAST 0x1p-100f
+#define QUANTISE_MAX 127.f
+#define E4M3_MAX     448.f
+#define QUANTISE_MIN 0x1p-100f
 enum { QUANTISE_GROUP = 128 }; // of K that share a scale in DTYPE_INT8_G128
 
 // out[0..count) = elements (row, column..column + count) of the view. The view need not be aligned.

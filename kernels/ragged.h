@@ -47,20 +47,20 @@ struct ragged_batch {
     const struct draw *draw;  // [L] the token of each is drawn where its logits are; NULL: no tokens are wanted
     bool tokens_alone;        // with `draw`: no logits are wanted
 
-    // Speculator only: rows whose attention over the first `probe_keys` entries of their sequence (the prompt) is
+    // Speculator only: rows whose attention over the first `importance_keys` entries of their sequence (the prompt) is
     // wanted, as max over layers and heads of the smoothed softmax (design: token importance; arXiv 2502.02789).
-    int n_probes;              // P
-    const int32_t *probe_row;  // [P] ascending
-    const int32_t *probe_keys; // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
-    int probe_window;          // odd width of the centred average along the prompt; 1 means none
+    int n_importance_rows;          // P
+    const int32_t *importance_row;  // [P] ascending
+    const int32_t *importance_keys; // [P] prompt length n of that row's sequence, at most kv_len + rows up to it
+    int smoothing_window;           // odd width of the centred average along the prompt; 1 means none
 };
 
 // A pass of one row that is nobody's, to try out or warm up what computes: token 0 into block 0, which nobody holds
 // yet.
-struct ragged_batch ragged_trial(void);
+struct ragged_batch ragged_warm_up_batch(void);
 
 // Pairs of a row and an entry it attends to, itself included: what the cost of attention is proportional to.
-static inline int64_t ragged_pairs(const struct ragged_batch *batch)
+static inline int64_t ragged_attention_pairs(const struct ragged_batch *batch)
 {
     int64_t pairs = 0;
     for (int s = 0; s < batch->n_seqs; s++) {
@@ -70,11 +70,11 @@ static inline int64_t ragged_pairs(const struct ragged_batch *batch)
     return pairs;
 }
 
-// Total floats of probe output: the sum of probe_keys.
-static inline int64_t ragged_probe_size(const struct ragged_batch *batch)
+// Total floats of probe output: the sum of importance_keys.
+static inline int64_t ragged_importance_size(const struct ragged_batch *batch)
 {
     int64_t size = 0;
-    for (int p = 0; p < batch->n_probes; p++)
-        size += batch->probe_keys[p];
+    for (int p = 0; p < batch->n_importance_rows; p++)
+        size += batch->importance_keys[p];
     return size;
 }

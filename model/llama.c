@@ -110,7 +110,7 @@ static enum status finish_probes(struct model *m, const struct ragged_batch *bat
 {
     struct backend *b = m->backend;
     float *maxima = b->ops->probe_data(b);
-    if (m->comm->size > 1) TRY(m->comm->ops->all_reduce_max(m->comm, maxima, (size_t)ragged_probe_size(batch)));
+    if (m->comm->size > 1) TRY(m->comm->ops->all_reduce_max(m->comm, maxima, (size_t)ragged_importance_size(batch)));
     if (m->comm->rank != 0) return STATUS_OK;
     result->probes = b->ops->host_memory ? maxima : m->host_probes;
     return b->ops->host_memory ? STATUS_OK : b->ops->probe_read(b, m->host_probes);
@@ -222,7 +222,7 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
     TRY(run_steps(m, batch));
     *result = (struct forward_result){0};
     if (batch->n_logit_rows) TRY(finish_logits(m, batch, result));
-    if (batch->n_probes) TRY(finish_probes(m, batch, result));
+    if (batch->n_importance_rows) TRY(finish_probes(m, batch, result));
     return m->comm->rank == 0 || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
 }
 
@@ -232,7 +232,7 @@ enum status model_warm_up(struct model *m)
 {
     struct backend *b = m->backend;
     if (!b->ops->warm) return STATUS_OK;
-    const struct ragged_batch batch = ragged_trial();
+    const struct ragged_batch batch = ragged_warm_up_batch();
     struct forward_result result;
     TRY(model_forward(m, &batch, &result));
     return b->ops->warm(b);
@@ -314,14 +314,15 @@ static enum status choose_kv_dtype(const char *name, struct model *m)
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
         if (strcmp(name, dtype_name(choices[i])) != 0) continue;
         if (m->dtype == DTYPE_F32)
-            return status_fail(STATUS_INVALID,
-                               "kv-dtype %s: a model computed in f32 keeps K and V in f32: take kv-dtype auto, or a "
-                               "dtype of 16 or 8 bits",
-                               name);
+            return status_fail(
+                STATUS_INVALID,
+                "kv-cache-dtype %s: a model computed in f32 keeps K and V in f32: take kv-cache-dtype auto, or a "
+                "dtype of 16 or 8 bits",
+                name);
         m->kv_dtype = choices[i];
         return STATUS_OK;
     }
-    return status_fail(STATUS_INVALID, "kv-dtype %s: must be one of " MODEL_KV_DTYPES, name);
+    return status_fail(STATUS_INVALID, "kv-cache-dtype %s: must be one of " MODEL_KV_DTYPES, name);
 }
 
 // Sizes of the batch and of the KV cache.
@@ -342,7 +343,7 @@ static enum status plan(const struct model_options *o, struct model *m)
     m->kv_block_bytes = (size_t)block_bytes;
     m->kv_bytes = (size_t)(blocks * block_bytes);
     m->kv_blocks_asked = o->n_kv_blocks;
-    m->kv_fraction = o->kv_fraction > 0 ? o->kv_fraction : MODEL_KV_FRACTION;
+    m->gpu_memory_utilization = o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_KV_FRACTION;
     m->shape = (struct backend_shape){.n_layers = c->n_layers,
                                       .n_heads = m->n_heads,
                                       .n_kv_heads = m->n_kv_heads,

@@ -32,10 +32,10 @@ struct model {
     size_t pass_bytes;             // of working memory, in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
-    int kv_blocks_asked;  // 0: as many as there is room for
-    double kv_fraction;   // of the device's memory, see struct model_options
-    size_t free_at_start; // of the device's memory, before weights
-    bool saves, saved;    // packed weights are kept between starts; those of the last start are there
+    int kv_blocks_asked;           // 0: as many as there is room for
+    double gpu_memory_utilization; // of the device's memory, see struct model_options
+    size_t free_at_start;          // of the device's memory, before weights
+    bool saves, saved;             // packed weights are kept between starts; those of the last start are there
 
     // This rank's share: H, Hkv and I above, and V vocabulary ids from first_id on. V is the same on every rank; where
     // the ranks do not divide the vocabulary, the last rank's table ends early and its head has rows of zeros.

@@ -107,7 +107,7 @@ static enum status measure(struct model *m, struct room *room)
 {
     TRY(m->backend->ops->memory(m->backend, &room->total, &room->free));
     room->taken = m->free_at_start > room->free ? (double)(m->free_at_start - room->free) : 0;
-    room->left_kv = m->kv_fraction * (double)room->total - room->taken;
+    room->left_kv = m->gpu_memory_utilization * (double)room->total - room->taken;
     if (room->left_kv > (double)room->free) room->left_kv = (double)room->free;
     return STATUS_OK;
 }
@@ -132,8 +132,10 @@ static enum status fit_kv(struct model *m)
         STATUS_EXHAUSTED,
         "no room for %d KV blocks of %.2f MiB: the GPU has %.0f MiB and %.0f are free; of the share of %.2f "
         "that may be used, weights and working memory took %.0f MiB. Take more ranks, a smaller dtype or "
-        "kv-dtype, a lower token-budget, max-seqs or max-context, fewer kv-blocks or a higher kv-fraction",
-        blocks ? blocks : 1, MIB(m->kv_block_bytes), MIB(room.total), MIB(room.free), m->kv_fraction, MIB(room.taken));
+        "kv-cache-dtype, a lower max-num-batched-tokens, max-num-seqs or max-model-len, fewer kv-blocks or a higher "
+        "gpu-memory-utilization",
+        blocks ? blocks : 1, MIB(m->kv_block_bytes), MIB(room.total), MIB(room.free), m->gpu_memory_utilization,
+        MIB(room.taken));
 }
 
 // On a GPU the workspace is what weights and tensors do not explain of the memory taken; elsewhere it is not counted.

@@ -36,10 +36,10 @@ struct model_options {
     int max_context;          // KV entries of one sequence at most; 0: what the config allows
     const char *packed_cache; // where packed weights are kept for the next start: a folder, "auto" (beside the
                               // checkpoint), NULL or "off" (nowhere)
-    int n_kv_blocks;    // of KV_BLOCK_TOKENS entries; 0: on a GPU what kv_fraction leaves room for, else as many as one
-                        // full context per sequence, at most 1 GiB
-    double kv_fraction; // of a GPU's memory that all of this process may take, the KV cache with what the rest leaves
-                        // of it; 0: MODEL_KV_FRACTION
+    int n_kv_blocks; // of KV_BLOCK_TOKENS entries; 0: on a GPU what gpu_memory_utilization leaves room for, else as
+                     // many as one full context per sequence, at most 1 GiB
+    double gpu_memory_utilization; // of a GPU's memory that all of this process may take, the KV cache with what the
+                                   // rest leaves of it; 0: MODEL_KV_FRACTION
     int overlap_rows; // between GPUs, passes of twice as many rows or more go in halves, one summed over ranks while
                       // the other computes; 0: MODEL_OVERLAP_ROWS
     int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
@@ -86,7 +86,7 @@ bool model_samples(const struct model *m);
 // On rank 0, NULL elsewhere and where the batch does not ask for it; valid until the next forward.
 struct forward_result {
     const float *logits;   // [n_logit_rows][vocab_size]
-    const float *probes;   // [sum of probe_keys]: max over all ranks
+    const float *probes;   // [sum of importance_keys]: max over all ranks
     const int32_t *tokens; // [n_logit_rows], -1 where none can be chosen: all logits are NaN or -inf
 };
 

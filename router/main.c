@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/options.h"
-#include "router/front.h"
+#include "router/front/intake.h"
 
 static struct {
     char *model, *shape, *model_name, *host, *policy, *tenant_weights, *log_level;
@@ -25,7 +25,7 @@ static const struct option options[] = {
      .help = "directory of the main model: config.json, tokenizer.json (required; weights are not read)"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape,
      .help = "to measure: a config.json in place of the model's, the same that the nodes have"},
-    {.name = "model-name", .type = OPTION_STRING, .value = &o.model_name,
+    {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name,
      .help = "name that clients ask for; default the directory's"},
     {.name = "-Network"},
     {.name = "host", .type = OPTION_STRING, .value = &o.host, .default_text = "127.0.0.1",
@@ -263,7 +263,7 @@ int main(int argc, char **argv)
         rpc_server_close(server, 1000);
     }
     loop_stop(front.loop);
-    core_destroy(core);
+    core_free(core);
     rpc_shutdown();
     close_front(&front);
     free(weights);

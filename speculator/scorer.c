@@ -44,7 +44,7 @@ struct scorer {
     struct scorer_model model;
     scorer_result_fn on_result;
     void *context;
-    struct kv_pool *pool;
+    struct block_manager *pool;
 
     // In order of arrival: the first n_running hold KV blocks, the others wait.
     struct prompt **prompts;
@@ -53,18 +53,18 @@ struct scorer {
     struct scorer_pass last;
 
     // The batch of a pass, sized once.
-    int32_t *token, *position;                   // [token_budget]
-    int32_t *row_start, *kv_len;                 // [max_seqs + 1]
-    int32_t *logit_row, *probe_row, *probe_keys; // [max_seqs]
-    struct draw *draw;                           // [max_seqs], all of them: the likeliest
-    int32_t *block_table;                        // [max_seqs][blocks of the longest sequence there can be]
+    int32_t *token, *position;                             // [token_budget]
+    int32_t *row_start, *kv_len;                           // [max_seqs + 1]
+    int32_t *logit_row, *importance_row, *importance_keys; // [max_seqs]
+    struct draw *draw;                                     // [max_seqs], all of them: the likeliest
+    int32_t *block_table;                                  // [max_seqs][blocks of the longest sequence there can be]
 };
 
 // --- prompts
 
 static void prompt_free(struct scorer *s, struct prompt *p)
 {
-    if (p->blocks) kv_pool_give(s->pool, p->blocks, p->n_blocks);
+    if (p->blocks) block_manager_release(s->pool, p->blocks, p->n_blocks);
     free(p->blocks);
     free(p->importance);
     free((void *)p->policy.pinned);
@@ -116,7 +116,7 @@ void scorer_clear(struct scorer *s)
 
 static int longest_sequence(const struct scorer *s)
 {
-    int64_t pool = (int64_t)kv_pool_size(s->pool) * KV_BLOCK_TOKENS;
+    int64_t pool = (int64_t)block_manager_size(s->pool) * KV_BLOCK_TOKENS;
     return pool < s->model.context_tokens ? (int)pool : s->model.context_tokens;
 }
 
@@ -204,12 +204,12 @@ static bool take_blocks(struct scorer *s, struct prompt *p)
     int most = kv_blocks_for(p->n + p->look_ahead - 1);
     p->blocks = mem_alloc_array((size_t)most, sizeof *p->blocks);
     if (s->model.prefix_cache) p->n_published = kv_prefix_take(s->pool, &text, p->blocks, &p->chain);
-    if (kv_pool_take(s->pool, most - p->n_published, p->blocks + p->n_published)) {
+    if (block_manager_allocate(s->pool, most - p->n_published, p->blocks + p->n_published)) {
         p->n_blocks = most;
         p->n_reused = p->cached = p->n_published * KV_BLOCK_TOKENS;
         return true;
     }
-    kv_pool_give(s->pool, p->blocks, p->n_published);
+    block_manager_release(s->pool, p->blocks, p->n_published);
     free(p->blocks);
     p->blocks = NULL;
     p->n_published = 0;
@@ -267,9 +267,9 @@ static void add_rows(struct scorer *s, struct ragged_batch *batch, struct prompt
     s->row_start[batch->n_seqs] = batch->n_rows;
     p->probe = -1;
     if (p->cached + p->rows < p->n) return;
-    p->probe = batch->n_probes;
-    s->probe_row[batch->n_probes] = batch->n_rows - 1;
-    s->probe_keys[batch->n_probes++] = p->n;
+    p->probe = batch->n_importance_rows;
+    s->importance_row[batch->n_importance_rows] = batch->n_rows - 1;
+    s->importance_keys[batch->n_importance_rows++] = p->n;
     if (p->steps + 1 < p->look_ahead) s->logit_row[batch->n_logit_rows++] = batch->n_rows - 1;
 }
 
@@ -293,13 +293,13 @@ static void fill_block_table(struct scorer *s, struct ragged_batch *batch)
 // Look-ahead rows first: whoever has begun gets done, and its blocks come back.
 static struct ragged_batch make_batch(struct scorer *s)
 {
-    struct ragged_batch batch = {.probe_window = choose_window(s)};
+    struct ragged_batch batch = {.smoothing_window = choose_window(s)};
     int room = s->model.token_budget;
     for (int ahead = 1; ahead >= 0; ahead--) {
         for (int i = 0; i < s->n_running; i++) {
             struct prompt *p = s->prompts[i];
             if ((p->steps > 0) != ahead) continue;
-            p->rows = plan_rows(p, room, batch.probe_window);
+            p->rows = plan_rows(p, room, batch.smoothing_window);
             room -= p->rows;
         }
     }
@@ -314,8 +314,8 @@ static struct ragged_batch make_batch(struct scorer *s)
     batch.kv_len = s->kv_len;
     batch.block_table = s->block_table;
     batch.logit_row = s->logit_row;
-    batch.probe_row = s->probe_row;
-    batch.probe_keys = s->probe_keys;
+    batch.importance_row = s->importance_row;
+    batch.importance_keys = s->importance_keys;
     batch.tokens_alone = s->model.samples && batch.n_logit_rows > 0;
     if (batch.tokens_alone) batch.draw = s->draw;
     return batch;
@@ -412,7 +412,7 @@ enum status scorer_step(struct scorer *s)
     for (int i = 0; i < s->n_running; i++)
         if (is_finished(s->prompts[i], 0)) answer(s, s->prompts[i]);
     sweep(s, is_finished, 0);
-    s->last = (struct scorer_pass){batch.n_rows, ragged_pairs(&batch), clock_now_us() - begun_us};
+    s->last = (struct scorer_pass){batch.n_rows, ragged_attention_pairs(&batch), clock_now_us() - begun_us};
     return STATUS_OK;
 }
 
@@ -425,7 +425,7 @@ struct scorer_pass scorer_last_pass(const struct scorer *s)
 
 struct scorer_load scorer_get_load(const struct scorer *s)
 {
-    return (struct scorer_load){s->n_running, s->n - s->n_running, kv_pool_free_blocks(s->pool)};
+    return (struct scorer_load){s->n_running, s->n - s->n_running, block_manager_n_free(s->pool)};
 }
 
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context)
@@ -435,7 +435,7 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
     s->model = *model;
     s->on_result = on_result;
     s->context = context;
-    s->pool = kv_pool_create(model->kv_blocks);
+    s->pool = block_manager_create(model->kv_blocks);
     size_t rows = (size_t)model->token_budget, seqs = (size_t)model->max_seqs;
     s->token = mem_alloc_array(rows, sizeof *s->token);
     s->position = mem_alloc_array(rows, sizeof *s->position);
@@ -445,8 +445,8 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
     s->draw = mem_alloc_array(seqs, sizeof *s->draw);
     for (size_t i = 0; i < seqs; i++)
         s->draw[i].top_p = 1;
-    s->probe_row = mem_alloc_array(seqs, sizeof *s->probe_row);
-    s->probe_keys = mem_alloc_array(seqs, sizeof *s->probe_keys);
+    s->importance_row = mem_alloc_array(seqs, sizeof *s->importance_row);
+    s->importance_keys = mem_alloc_array(seqs, sizeof *s->importance_keys);
     size_t blocks = (size_t)kv_blocks_for(longest_sequence(s));
     s->block_table = mem_alloc_array(seqs * blocks, sizeof *s->block_table);
     return s;
@@ -456,7 +456,7 @@ void scorer_free(struct scorer *s)
 {
     if (!s) return;
     scorer_clear(s);
-    kv_pool_destroy(s->pool);
+    block_manager_free(s->pool);
     free(s->prompts);
     free(s->token);
     free(s->position);
@@ -464,8 +464,8 @@ void scorer_free(struct scorer *s)
     free(s->kv_len);
     free(s->logit_row);
     free(s->draw);
-    free(s->probe_row);
-    free(s->probe_keys);
+    free(s->importance_row);
+    free(s->importance_keys);
     free(s->block_table);
     free(s);
 }

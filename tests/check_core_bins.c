@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/core_state.h"
-#include "router/pack.h"
+#include "bench/pack_offline.h"
+#include "router/core/state.h"
 #include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id, int token_budget)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/core_state.h"
+#include "router/core/state.h"
 #include "tests/core_case.h"
 
 static void restart(void) // with the options as they have been changed

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/core_state.h"
+#include "router/core/state.h"
 #include "tests/core_fixture.h"
 
 enum { EVENTS = 110000, CLIENTS_MAX = 40000, SLOTS = 6 };
@@ -67,7 +67,7 @@ static void check_node(const struct core_node *node)
     ck_cheap(count <= node->hello.max_seqs);
 }
 
-static void check_index(const struct core_share *share, const struct request *r, int *count_p)
+static void check_index(const struct tenant_queue *share, const struct request *r, int *count_p)
 {
     if (!r) return;
     ck_cheap(r->indexed && r->share == share && r->index_rows == core_request_rows(r));
@@ -87,10 +87,10 @@ static void check_index(const struct core_share *share, const struct request *r,
 // Among its kin a request is the nearest to itself.
 static void check_kin(const struct core_pool *pool, const struct request *r)
 {
-    struct kin_walk walk;
+    struct prefix_walk walk;
     if (!r->indexed || !r->n_prefix) return;
-    kin_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
-    for (const struct request *kin; (kin = kin_walk_next(&walk)) != r;)
+    prefix_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
+    for (const struct request *kin; (kin = prefix_walk_next(&walk)) != r;)
         ck_cheap(kin && walk.blocks == r->n_prefix && kin->share == r->share && kin->indexed);
 }
 
@@ -99,7 +99,7 @@ static void check_levels(const struct core_pool *pool)
 {
     int shares = 0, indexed = 0, in_heaps = 0, refs = 0;
     for (size_t b = 0; b < pool->buckets; b++) {
-        for (const struct core_share *share = pool->shares[b]; share; share = share->next, shares++) {
+        for (const struct tenant_queue *share = pool->shares[b]; share; share = share->next, shares++) {
             const struct core_level *level = &pool->levels[share->level];
             int count = 0;
             check_index(share, share->waiting.root, &count);
@@ -140,7 +140,7 @@ static void check_sums(const struct core_pool *pool, int64_t tokens, int64_t urg
     ck_cheap(pool->computed > 0 && pool->computed <= 1);
 }
 
-static void check_pool(const struct core_pool *pool, int *count_p)
+static void check_thread_pool(const struct core_pool *pool, int *count_p)
 {
     int64_t tokens = 0, urgent_tokens = 0;
     int count = 0, unindexed = 0;
@@ -204,8 +204,8 @@ static void check_invariants(void)
 {
     int count = 0, running = 0, nodes[2] = {0};
     struct waiting waiting[QUEUE_CLASSES] = {{0, 0}};
-    check_pool(&f.c->pools[NODE_SPECULATOR], &count);
-    check_pool(&f.c->pools[NODE_WORKER], &count);
+    check_thread_pool(&f.c->pools[NODE_SPECULATOR], &count);
+    check_thread_pool(&f.c->pools[NODE_WORKER], &count);
     for (const struct core_node *node = f.c->nodes; node; node = node->next) {
         check_node(node);
         count += node->requests.count;

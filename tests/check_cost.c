@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/cost: the coefficients of nodes made up here are found again, whatever they report and in what order.
-#include "router/cost.h"
+#include "router/sched/cost.h"
 
 #include <check.h>
 #include <math.h>

@@ -45,7 +45,7 @@ struct bench {
     int n_heads, columns; // of qkv
     struct ragged_batch batch;
     int32_t *token, *position, row_start[MAX_SEQS + 1], kv_len[MAX_SEQS], *table;
-    int32_t probe_row[MAX_SEQS], probe_keys[MAX_SEQS];
+    int32_t importance_row[MAX_SEQS], importance_keys[MAX_SEQS];
 
     struct kv_cache kv; // on the device
     size_t kv_bytes, kv_scales;
@@ -153,8 +153,8 @@ static void build(struct bench *b, struct shape shape, const struct cut *cuts, i
                                      .kv_len = b->kv_len,
                                      .block_table = b->table,
                                      .max_blocks = max_blocks,
-                                     .probe_row = b->probe_row,
-                                     .probe_keys = b->probe_keys};
+                                     .importance_row = b->importance_row,
+                                     .importance_keys = b->importance_keys};
 
     b->kv = (struct kv_cache){.fp8 = shape.fp8,
                               .n_layers = LAYERS,
@@ -310,7 +310,7 @@ START_TEST(attention_equals_the_slow_one)
 }
 END_TEST
 
-// More entries than SPLITS_MOST of the shortest stretches.
+// More entries than SPLITS_MAX of the shortest stretches.
 START_TEST(long_lone_rows)
 {
     static const struct cut cuts[] = {{33000, 1}, {255, 1}, {256, 1}};
@@ -473,20 +473,20 @@ END_TEST
 
 static void slow_importance_of(const struct bench *b, float *maxima)
 {
-    int d = b->shape.head_size, reach = b->batch.probe_window / 2;
+    int d = b->shape.head_size, reach = b->batch.smoothing_window / 2;
     double *weight = mem_alloc_array((size_t)b->batch.max_blocks * KV_BLOCK_TOKENS, sizeof *weight);
-    for (int p = 0, s = 0; p < b->batch.n_probes; maxima += b->probe_keys[p++]) {
-        while (b->probe_row[p] >= b->row_start[s + 1])
+    for (int p = 0, s = 0; p < b->batch.n_importance_rows; maxima += b->importance_keys[p++]) {
+        while (b->importance_row[p] >= b->row_start[s + 1])
             s++;
         for (int h = 0; h < b->n_heads; h++) {
-            const float *q = b->qkv + b->probe_row[p] * b->columns + h * d;
-            int n = b->probe_keys[p];
+            const float *q = b->qkv + b->importance_row[p] * b->columns + h * d;
+            int n = b->importance_keys[p];
             double sum = slow_weights(b, s, q, h / b->shape.group, 0, n, weight);
             for (int j = 0; j < n; j++) {
                 double around = 0;
                 for (int i = j - reach; i <= j + reach; i++)
                     around += i >= 0 && i < n ? weight[i] : 0;
-                maxima[j] = fmaxf(maxima[j], (float)(around / sum / b->batch.probe_window));
+                maxima[j] = fmaxf(maxima[j], (float)(around / sum / b->batch.smoothing_window));
             }
         }
     }
@@ -499,14 +499,14 @@ static void check_importance(struct shape shape, int window)
     struct bench b;
     build(&b, shape, cuts, 4);
     fill_cache(&b);
-    b.batch.probe_window = window;
+    b.batch.smoothing_window = window;
     // Two rows of one sequence, a prompt that ends before the row, one of a single key.
     static const int rows[] = {4, 5, 6, 45, 46}, keys[] = {1, 301, 17, 339, 513};
-    b.batch.n_probes = 5;
+    b.batch.n_importance_rows = 5;
     for (int p = 0; p < 5; p++)
-        b.probe_row[p] = rows[p], b.probe_keys[p] = keys[p];
+        b.importance_row[p] = rows[p], b.importance_keys[p] = keys[p];
     bring(&b);
-    size_t n = (size_t)ragged_probe_size(&b.batch);
+    size_t n = (size_t)ragged_importance_size(&b.batch);
     float *expected = mem_alloc_array(n, sizeof *expected), *maxima = mem_alloc_array(n, sizeof *maxima);
     for (size_t i = 0; i < n; i++) // of layers before
         expected[i] = maxima[i] = i % 3 ? 0 : (float)random_below(100) / 5000;

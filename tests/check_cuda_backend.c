@@ -79,7 +79,7 @@ START_TEST(memory_that_is_not_there_is_a_sentence)
     shape.n_kv_blocks = (int)(total >> 10); // of 1 KiB
     b = open_cuda(&shape, DTYPE_BF16);
     char *says = mem_format("MiB for %d KV blocks, GPU 0 has", shape.n_kv_blocks);
-    const struct ragged_batch batch = ragged_trial();
+    const struct ragged_batch batch = ragged_warm_up_batch();
     ck_assert_int_eq(b->ops->begin(b, &batch), STATUS_EXHAUSTED);
     ck_assert_msg(strstr(status_message(), says) != NULL, "%s", status_message());
     b->ops->close(b);
@@ -98,7 +98,7 @@ static float *table_rows(struct backend *b, const struct weight *table, int colu
         row_start[i] = i;
     for (int i = 0; i < rows; i++)
         blocks[i] = i;
-    const struct ragged_batch batch = {rows, token, kv_len, rows, row_start, kv_len, blocks, 1, .probe_window = 1};
+    const struct ragged_batch batch = {rows, token, kv_len, rows, row_start, kv_len, blocks, 1, .smoothing_window = 1};
     struct tensor *out = make_tensor(b, TENSOR_F32, rows, columns);
     OK(b->ops->begin(b, &batch));
     OK(b->ops->embed(b, out, table));

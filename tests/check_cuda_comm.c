@@ -122,7 +122,7 @@ static int run_in_halves(const struct model_options *options, int size, float ke
         }
         struct forward_result result = ranks_forward(&ranks, &f->batch);
         keep(kept, &n, result.logits, HALVES_SLOTS * VOCAB);
-        keep(kept, &n, result.probes, (int)ragged_probe_size(&f->batch));
+        keep(kept, &n, result.probes, (int)ragged_importance_size(&f->batch));
     }
     *launches_p = emulator_launches() - before;
     ranks_close(&ranks);
@@ -163,17 +163,17 @@ START_TEST(the_cache_gets_what_is_left_everywhere)
     struct model_options options = options_for(dir);
     struct ranks ranks;
     options.n_kv_blocks = 0;
-    options.kv_fraction = 0.5;
+    options.gpu_memory_utilization = 0.5;
     ranks_open(&ranks, &options, 2);
     int blocks = model_kv_blocks(ranks.model[0]);
     ck_assert_int_gt(blocks, 64);
     ck_assert_int_eq(blocks, model_kv_blocks(ranks.model[1]));
     ranks_close(&ranks);
 
-    options.kv_fraction = 1e-9; // less than the weights have taken
+    options.gpu_memory_utilization = 1e-9; // less than the weights have taken
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(status_message(), "no room for 1 KV blocks"));
-    ck_assert_ptr_nonnull(strstr(status_message(), "a higher kv-fraction"));
+    ck_assert_ptr_nonnull(strstr(status_message(), "a higher gpu-memory-utilization"));
 
     options.n_kv_blocks = 100000000;
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 1), STATUS_EXHAUSTED);
@@ -234,9 +234,9 @@ static void *step_once(void *arg)
 {
     struct rank *r = arg;
     if (r->comm->rank == 0) {
-        const struct ragged_batch batch = ragged_trial();
+        const struct ragged_batch batch = ragged_warm_up_batch();
         struct forward_result result;
-        r->comm->limit_ms = 500; // what engine_set_step_limit comes down to, but for the watchdog
+        r->comm->limit_ms = 500; // what engine_set_step_timeout comes down to, but for the watchdog
         r->status = engine_forward(r->engine, &batch, &result);
         emulator_hang_rank(-1);
     } else {

@@ -109,7 +109,8 @@ START_TEST(halves_are_summed_beside)
     for (int r = 0; r < MOST_ROWS; r++)
         token[r] = r % 10, position[r] = r, blocks[r / KV_BLOCK_TOKENS] = r / KV_BLOCK_TOKENS;
     int32_t row_start[2] = {0, MOST_ROWS}, kv_len = 0;
-    struct ragged_batch batch = {MOST_ROWS, token, position, 1, row_start, &kv_len, blocks, ROWS, .probe_window = 1};
+    struct ragged_batch batch = {
+        MOST_ROWS, token, position, 1, row_start, &kv_len, blocks, ROWS, .smoothing_window = 1};
     for (int pass = 0; pass < 3; pass++) {
         OK(b->ops->begin(b, &batch));
         ck_assert_int_eq(b->ops->halve(b), MOST_ROWS / 2);

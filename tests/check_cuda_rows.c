@@ -148,7 +148,7 @@ START_TEST(rows_become_fp8_as_the_reference_makes_them)
                 x[r * stride + c] = r == 2 ? 0 : random_float(r == 1 ? 1e-4f : 100);
         x[3 * stride + n / 2] = NAN, x[4 * stride] = INFINITY;
         for (int c = 0; c < n; c++)
-            x[5 * stride + c] = 1e-33f; // below QUANTISE_LEAST
+            x[5 * stride + c] = 1e-33f; // below QUANTISE_MIN
         uint16_t *halves = bf16_of(x, (size_t)(ALL * stride));
         for (int i = 0; i < ALL * stride && !f32; i++)
             x[i] = bf16_to_f32(halves[i]);
@@ -165,10 +165,10 @@ START_TEST(rows_become_fp8_as_the_reference_makes_them)
             for (int c = 0; c < n; c++)
                 most = fmaxf(most, fabsf(x[r * stride + c]));
             bool finite = r != 3 && r != 4;
-            if (finite) ck_assert(scale[r] == most / E4M3_MOST);
+            if (finite) ck_assert(scale[r] == most / E4M3_MAX);
             if (!finite) ck_assert(isnan(scale[r]));
             for (int c = 0; c < stride; c++) {
-                float q = !finite || most < QUANTISE_LEAST ? 0 : x[r * stride + c] * (E4M3_MOST / most);
+                float q = !finite || most < QUANTISE_MIN ? 0 : x[r * stride + c] * (E4M3_MAX / most);
                 ck_assert_int_eq(bytes[r * stride + c], c < n ? e4m3_from_f32(q) : 0xaa);
             }
         }

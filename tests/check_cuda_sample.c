@@ -163,7 +163,7 @@ START_TEST(draws_are_those_of_the_sampler)
             ck_assert_msg(picks[r].id == expected[r], "row %d of %d logits in %d parts: token %d, expected %d", r, v,
                           parts, picks[r].id, expected[r]);
     }
-    sampler_destroy(s);
+    sampler_free(s);
     free(logits);
 }
 END_TEST

@@ -15,7 +15,8 @@ enum { MAX_ROWS = 700, MAX_SEQS = 24, MAX_CONTEXT = 40000, COLUMNS = MAX_CONTEXT
 // A batch of random shape with the arrays that it borrows.
 struct made {
     struct ragged_batch batch;
-    int32_t token[MAX_ROWS], position[MAX_ROWS], logit_row[MAX_ROWS], probe_row[MAX_ROWS], probe_keys[MAX_ROWS];
+    int32_t token[MAX_ROWS], position[MAX_ROWS], logit_row[MAX_ROWS], importance_row[MAX_ROWS],
+        importance_keys[MAX_ROWS];
     int32_t row_start[MAX_SEQS + 1], kv_len[MAX_SEQS], table[MAX_SEQS * COLUMNS];
 };
 
@@ -31,9 +32,9 @@ static void make(struct made *m, int most_rows)
         .block_table = m->table,
         .max_blocks = COLUMNS,
         .logit_row = m->logit_row,
-        .probe_row = m->probe_row,
-        .probe_keys = m->probe_keys,
-        .probe_window = 13,
+        .importance_row = m->importance_row,
+        .importance_keys = m->importance_keys,
+        .smoothing_window = 13,
     };
     for (int s = 0; s < n_seqs; s++) {
         m->row_start[s] = rows;
@@ -49,8 +50,8 @@ static void make(struct made *m, int most_rows)
     for (int s = 0; s < n_seqs; s++) {
         m->logit_row[m->batch.n_logit_rows++] = m->row_start[s + 1] - 1;
         if (random_below(2)) continue;
-        m->probe_row[m->batch.n_probes] = m->row_start[s + 1] - 1;
-        m->probe_keys[m->batch.n_probes++] = 1 + random_below(m->kv_len[s] + 1);
+        m->importance_row[m->batch.n_importance_rows] = m->row_start[s + 1] - 1;
+        m->importance_keys[m->batch.n_importance_rows++] = 1 + random_below(m->kv_len[s] + 1);
     }
 }
 
@@ -125,8 +126,8 @@ static void check_halves(const struct device_batch *d)
     ck_assert_int_eq(first.n_tiles + second.n_tiles, d->n_tiles);
     ck_assert(first.lone_row == d->lone_row && second.lone_row == first.lone_row + first.n_lone);
     ck_assert_int_eq(first.n_lone + second.n_lone, d->n_lone);
-    ck_assert_int_eq(first.n_probes, 0);
-    ck_assert_int_eq(second.n_probes, d->n_probes);
+    ck_assert_int_eq(first.n_importance_rows, 0);
+    ck_assert_int_eq(second.n_importance_rows, d->n_importance_rows);
 }
 
 START_TEST(staging_holds_the_batch_and_its_work)
@@ -163,8 +164,8 @@ START_TEST(staging_holds_the_batch_and_its_work)
         check_ints(host, device, d.row_start, batch->row_start, n_seqs + 1);
         check_ints(host, device, d.kv_len, batch->kv_len, n_seqs);
         check_ints(host, device, d.logit_row, batch->logit_row, batch->n_logit_rows);
-        check_ints(host, device, d.probe_row, batch->probe_row, batch->n_probes);
-        check_ints(host, device, d.probe_keys, batch->probe_keys, batch->n_probes);
+        check_ints(host, device, d.importance_row, batch->importance_row, batch->n_importance_rows);
+        check_ints(host, device, d.importance_keys, batch->importance_keys, batch->n_importance_rows);
         ck_assert_int_eq(d.max_blocks, options.table_columns ? COLUMNS : schedule_table_columns(batch));
 
         const int32_t *row_seq = staged(host, device, d.row_seq), *table = staged(host, device, d.block_table);
@@ -186,9 +187,9 @@ START_TEST(staging_holds_the_batch_and_its_work)
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.token))[n + i], 0);
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.logit_row))[batch->n_logit_rows + i], n + i);
         }
-        ck_assert_int_eq(probe_first[batch->n_probes], ragged_probe_size(batch));
-        for (int p = 0; p < batch->n_probes; p++)
-            ck_assert_int_eq(probe_first[p + 1] - probe_first[p], batch->probe_keys[p]);
+        ck_assert_int_eq(probe_first[batch->n_importance_rows], ragged_importance_size(batch));
+        for (int p = 0; p < batch->n_importance_rows; p++)
+            ck_assert_int_eq(probe_first[p + 1] - probe_first[p], batch->importance_keys[p]);
         check_tiles(m, &options, staged(host, device, d.tiles), &d);
         check_lone(m, staged(host, device, d.lone_row), &d, padding);
         ck_assert_int_eq(d.cut, options.cut);
@@ -208,7 +209,7 @@ START_TEST(equal_counts_lie_at_equal_places)
     struct device_batch first = {0};
     for (int round = 0; round < 20; round++) {
         make(m, 1);
-        m->batch.n_probes = 0;
+        m->batch.n_importance_rows = 0;
         options.padding_rows = MAX_SEQS - m->batch.n_seqs; // a bucket of MAX_SEQS rows
         struct device_batch d;
         schedule_make(&m->batch, &options, host, host, &d);
@@ -230,13 +231,13 @@ START_TEST(stretches_cover_a_row)
     for (int n = 1; n < 300000; n += n < 600 ? 1 : 1977) {
         int stretch = geometry_stretch(n), splits = geometry_splits(n);
         ck_assert_int_eq(stretch % SPLIT_ENTRIES, 0);
-        ck_assert_int_le(splits, SPLITS_MOST);
+        ck_assert_int_le(splits, SPLITS_MAX);
         ck_assert_int_ge(splits * stretch, n);
         ck_assert_int_lt((splits - 1) * stretch, n);
     }
-    ck_assert_int_eq(geometry_stretch(SPLIT_ENTRIES * SPLITS_MOST), SPLIT_ENTRIES);
+    ck_assert_int_eq(geometry_stretch(SPLIT_ENTRIES * SPLITS_MAX), SPLIT_ENTRIES);
     ck_assert_int_ge(geometry_splits(INT32_MAX), 1);
-    ck_assert_int_le(geometry_splits(INT32_MAX), SPLITS_MOST);
+    ck_assert_int_le(geometry_splits(INT32_MAX), SPLITS_MAX);
 }
 END_TEST
 

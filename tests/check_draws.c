@@ -64,7 +64,7 @@ static void compare(struct ranks *ranks, struct forward *f, const struct samplin
     ck_assert_mem_eq(result.tokens, beside, sizeof beside);
     f->batch.tokens_alone = false;
     f->batch.draw = NULL;
-    sampler_destroy(s);
+    sampler_free(s);
 }
 
 static struct model_options options_for(const char *dir)

@@ -417,7 +417,7 @@ static void be_stuck(void)
         watchdog_enter(dog, 1);
         watchdog_leave(dog);
     }
-    watchdog_set_limit(dog, 20);
+    watchdog_set_timeout(dog, 20);
     watchdog_enter(dog, stuck_rows);
     for (;;)
         pause();
@@ -444,7 +444,7 @@ START_TEST(a_watchdog_lets_quick_steps_pass_and_waits_while_all_answer)
         watchdog_enter(dog, i);
         watchdog_leave(dog);
     }
-    watchdog_set_limit(dog, 1);
+    watchdog_set_timeout(dog, 1);
     watchdog_enter(dog, 0);
     for (int i = 0; i < 1000; i++)
         says(ranks[0].roll, ENOUGH_MS, ROLL_COMPLETE, "all 3 ranks answer and are at work", 0);
@@ -469,7 +469,7 @@ static void *lead_in_vain(void *arg)
 {
     struct rank *r = arg;
     open_rank(r);
-    const struct ragged_batch batch = ragged_trial();
+    const struct ragged_batch batch = ragged_warm_up_batch();
     struct forward_result result;
     stepping = true;
     engine_forward(r->engine, &batch, &result);
@@ -486,7 +486,7 @@ static void lose_a_follower(void)
     start_ranks(ranks, 2, lead_in_vain, open_and_hang);
     while (!stepping || !ranks[0].comm->waits)
         usleep(1000);
-    engine_set_step_limit(ranks[0].engine, 20);
+    engine_set_step_timeout(ranks[0].engine, 20);
     for (;;)
         pause();
 }
@@ -507,7 +507,7 @@ END_TEST
 START_TEST(blocks_are_held_once_and_come_back)
 {
     enum { BLOCKS = 50, HOLDERS = 8 };
-    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    struct block_manager *pool = block_manager_create(BLOCKS);
     int32_t held[HOLDERS][BLOCKS];
     int n[HOLDERS] = {0}, owner[BLOCKS];
     memset(owner, -1, sizeof owner);
@@ -515,29 +515,29 @@ START_TEST(blocks_are_held_once_and_come_back)
     for (int step = 0; step < 20000; step++) {
         random = random * 1664525 + 1013904223;
         int h = (int)(random >> 8) % HOLDERS, count = (int)(random >> 16) % 12;
-        int before = kv_pool_free_blocks(pool);
+        int before = block_manager_n_free(pool);
         if (n[h]) {
             for (int i = 0; i < n[h]; i++)
                 owner[held[h][i]] = -1;
-            kv_pool_give(pool, held[h], n[h]);
-            ck_assert_int_eq(kv_pool_free_blocks(pool), before + n[h]);
+            block_manager_release(pool, held[h], n[h]);
+            ck_assert_int_eq(block_manager_n_free(pool), before + n[h]);
             n[h] = 0;
-        } else if (kv_pool_take(pool, count, held[h])) {
+        } else if (block_manager_allocate(pool, count, held[h])) {
             n[h] = count;
-            ck_assert_int_eq(kv_pool_free_blocks(pool), before - count);
+            ck_assert_int_eq(block_manager_n_free(pool), before - count);
             for (int i = 0; i < count; i++) {
                 ck_assert(held[h][i] >= 0 && held[h][i] < BLOCKS && owner[held[h][i]] < 0);
                 owner[held[h][i]] = h;
             }
         } else {
             ck_assert_int_lt(before, count);
-            ck_assert_int_eq(kv_pool_free_blocks(pool), before);
+            ck_assert_int_eq(block_manager_n_free(pool), before);
         }
     }
     for (int h = 0; h < HOLDERS; h++)
-        kv_pool_give(pool, held[h], n[h]);
-    ck_assert_int_eq(kv_pool_free_blocks(pool), kv_pool_size(pool));
-    kv_pool_destroy(pool);
+        block_manager_release(pool, held[h], n[h]);
+    ck_assert_int_eq(block_manager_n_free(pool), block_manager_size(pool));
+    block_manager_free(pool);
     ck_assert(kv_blocks_for(0) == 0 && kv_blocks_for(1) == 1 && kv_blocks_for(16) == 1 && kv_blocks_for(17) == 2);
 }
 END_TEST
@@ -558,7 +558,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
     memset(holders, 0, sizeof holders);
     uint64_t memory[BLOCKS] = {0};
     int users[BLOCKS] = {0}, reused = 0, computed = 0, adopted = 0;
-    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    struct block_manager *pool = block_manager_create(BLOCKS);
     uint32_t random = (uint32_t)_i + 1;
     for (int step = 0; step < 30000; step++) {
         random = random * 1664525 + 1013904223;
@@ -567,7 +567,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
             if (h->published == h->n) continue;
             int32_t *block = &h->blocks[h->published], before = *block;
             h->keys[h->published].before = h->chain;
-            *block = kv_pool_publish(pool, &h->keys[h->published], before, &h->chain);
+            *block = block_manager_publish(pool, &h->keys[h->published], before, &h->chain);
             ck_assert_uint_eq(memory[*block], h->content[h->published]);
             adopted += *block != before;
             users[before]--;
@@ -576,7 +576,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
         } else if (h->n) { // ends
             for (int i = 0; i < h->n; i++)
                 users[h->blocks[i]]--;
-            kv_pool_give(pool, h->blocks, h->n);
+            block_manager_release(pool, h->blocks, h->n);
             h->n = 0;
         } else { // begins
             int n = 1 + (int)(random >> 16) % LONGEST, position = 0;
@@ -596,19 +596,19 @@ START_TEST(a_found_block_holds_what_was_asked_for)
             int found = 0;
             for (; found < n; found++) {
                 h->keys[found].before = chain;
-                int32_t block = kv_pool_find(pool, &h->keys[found], &chain);
+                int32_t block = block_manager_lookup(pool, &h->keys[found], &chain);
                 if (block < 0) break;
                 ck_assert_uint_eq(memory[block], h->content[found]);
-                kv_pool_hold(pool, block);
+                block_manager_retain(pool, block);
                 h->blocks[found] = block;
                 users[block]++;
             }
-            int before = kv_pool_free_blocks(pool);
-            if (!kv_pool_take(pool, n - found, h->blocks + found)) {
+            int before = block_manager_n_free(pool);
+            if (!block_manager_allocate(pool, n - found, h->blocks + found)) {
                 ck_assert_int_lt(before, n - found);
                 for (int i = 0; i < found; i++)
                     users[h->blocks[i]]--;
-                kv_pool_give(pool, h->blocks, found);
+                block_manager_release(pool, h->blocks, found);
                 continue;
             }
             for (int i = found; i < n; i++) {
@@ -624,47 +624,47 @@ START_TEST(a_found_block_holds_what_was_asked_for)
         int held = 0;
         for (int b = 0; b < BLOCKS; b++)
             held += users[b] > 0;
-        ck_assert_int_eq(kv_pool_free_blocks(pool), BLOCKS - held);
+        ck_assert_int_eq(block_manager_n_free(pool), BLOCKS - held);
     }
     for (int i = 0; i < HOLDERS; i++)
-        kv_pool_give(pool, holders[i].blocks, holders[i].n);
+        block_manager_release(pool, holders[i].blocks, holders[i].n);
     ck_assert(reused > 1000 && computed > 1000 && adopted > 10);
-    kv_pool_destroy(pool);
+    block_manager_free(pool);
 }
 END_TEST
 
 START_TEST(the_end_of_the_chain_given_back_first_is_forgotten_first)
 {
-    struct kv_pool *pool = kv_pool_create(6);
+    struct block_manager *pool = block_manager_create(6);
     int32_t old[3], young[3], more[4];
     struct kv_key keys[6] = {0};
     kv_chain chain = 0;
-    kv_pool_take(pool, 3, old);
-    kv_pool_take(pool, 3, young);
+    block_manager_allocate(pool, 3, old);
+    block_manager_allocate(pool, 3, young);
     for (int i = 0; i < 6; i++) {
         if (i == 3) chain = 0;
         keys[i].token[0] = i;
         keys[i].before = chain;
-        kv_pool_publish(pool, &keys[i], i < 3 ? old[i] : young[i - 3], &chain);
+        block_manager_publish(pool, &keys[i], i < 3 ? old[i] : young[i - 3], &chain);
     }
-    kv_pool_give(pool, old, 3);
-    kv_pool_give(pool, young, 3);
-    ck_assert_int_eq(kv_pool_free_blocks(pool), 6);
+    block_manager_release(pool, old, 3);
+    block_manager_release(pool, young, 3);
+    ck_assert_int_eq(block_manager_n_free(pool), 6);
     for (int n = 1; n <= 4; n++) { // block by block: the old chain from its end, then the young one
-        ck_assert(kv_pool_take(pool, 1, more + n - 1));
+        ck_assert(block_manager_allocate(pool, 1, more + n - 1));
         static const bool left[][6] = {{1, 1, 0, 1, 1, 1}, {1, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 0}};
         for (int i = 0; i < 6; i++)
-            ck_assert_int_eq(kv_pool_find(pool, &keys[i], &chain) >= 0, left[n - 1][i]);
+            ck_assert_int_eq(block_manager_lookup(pool, &keys[i], &chain) >= 0, left[n - 1][i]);
     }
-    kv_pool_give(pool, more, 4);
-    kv_pool_destroy(pool);
+    block_manager_release(pool, more, 4);
+    block_manager_free(pool);
 }
 END_TEST
 
 START_TEST(what_is_known_is_looked_up_from_where_it_was_left)
 {
     enum { BLOCKS = 4, ROWS = BLOCKS * KV_BLOCK_TOKENS + 1 };
-    struct kv_pool *pool = kv_pool_create(BLOCKS);
+    struct block_manager *pool = block_manager_create(BLOCKS);
     static int32_t token[ROWS];
     struct kv_text text = {.token = token, .n = ROWS};
     struct kv_known known = {0};
@@ -672,15 +672,15 @@ START_TEST(what_is_known_is_looked_up_from_where_it_was_left)
     int published = 0;
     kv_chain chain = 0;
     ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
-    kv_pool_take(pool, BLOCKS, blocks);
+    block_manager_allocate(pool, BLOCKS, blocks);
     for (int n = 0; n <= BLOCKS; n++) {
         kv_prefix_publish(pool, &text, n * KV_BLOCK_TOKENS, blocks, &published, &chain);
         ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
     }
-    kv_pool_give(pool, blocks, BLOCKS);
+    block_manager_release(pool, blocks, BLOCKS);
     for (int n = BLOCKS - 1; n >= 0; n--) { // forgotten from the end
         int32_t other;
-        ck_assert(kv_pool_take(pool, 1, &other));
+        ck_assert(block_manager_allocate(pool, 1, &other));
         if (n % 2 == 0) ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
         blocks[n] = other;
     }
@@ -691,8 +691,8 @@ START_TEST(what_is_known_is_looked_up_from_where_it_was_left)
     chain = 0;
     kv_prefix_publish(pool, &other, ROWS - 1, blocks, &published, &chain);
     ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
-    kv_pool_give(pool, blocks, BLOCKS);
-    kv_pool_destroy(pool);
+    block_manager_release(pool, blocks, BLOCKS);
+    block_manager_free(pool);
 }
 END_TEST
 

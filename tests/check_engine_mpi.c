@@ -150,7 +150,7 @@ START_TEST(one_host_shares_memory)
     comm = comms[SHM];
     MUST(comm_mpi_on_one_host(comms[MPI]));
     MUST(comms[SHM]->ops != comms[MPI]->ops);
-    group_set_wire_bf16(comm); // leaves them alone, as all sums below show
+    group_set_allreduce_bf16(comm); // leaves them alone, as all sums below show
 }
 END_TEST
 
@@ -312,7 +312,7 @@ START_TEST(the_group_computes_what_threads_compute)
     struct engine *engine;
     MUST(engine_open(&options, comm, &engine) == STATUS_OK);
     MUST(engine_rank(engine) == comm->rank);
-    engine_set_step_limit(engine, 300000);
+    engine_set_step_timeout(engine, 300000);
     if (comm->rank == 0) {
         lead(engine, dir);
     } else {
@@ -351,7 +351,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
-    comm_mpi_set_wire_bf16(comms[MPI_WIRE_BF16]);
+    comm_mpi_set_allreduce_bf16(comms[MPI_WIRE_BF16]);
     comm = comms[SHM];
     Suite *suite = suite_create("engine_mpi");
     TCase *tcase = tcase_create("engine_mpi");

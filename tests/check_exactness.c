@@ -45,7 +45,7 @@ struct sequence {
     int length;
     int32_t token[MAX_LENGTH], position[MAX_LENGTH];
     float logits[MAX_LENGTH][VOCABULARY]; // alone
-    int probe_keys;
+    int importance_keys;
     float probe[MAX_LENGTH]; // of the last row, alone
 };
 
@@ -146,7 +146,7 @@ static void model_forward(struct model *m, const struct ragged_batch *batch, flo
     OK(b->ops->rmsnorm(b, m->normed, m->x, m->norm, 1e-5f, NULL, rows));
     OK(b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, rows));
     OK(b->ops->read(b, m->logits, rows, logits));
-    if (batch->n_probes) OK(b->ops->probe_read(b, probes));
+    if (batch->n_importance_rows) OK(b->ops->probe_read(b, probes));
 }
 
 static void run_alone(struct model *m, struct sequence *q)
@@ -154,7 +154,7 @@ static void run_alone(struct model *m, struct sequence *q)
     int32_t blocks[SEQUENCE_BLOCKS];
     for (int i = 0; i < SEQUENCE_BLOCKS; i++)
         blocks[i] = i;
-    const int32_t start[2] = {0, q->length}, none[1] = {0}, last[1] = {q->length - 1}, keys[1] = {q->probe_keys};
+    const int32_t start[2] = {0, q->length}, none[1] = {0}, last[1] = {q->length - 1}, keys[1] = {q->importance_keys};
     struct ragged_batch batch = {.n_rows = q->length,
                                  .token = q->token,
                                  .position = q->position,
@@ -163,10 +163,10 @@ static void run_alone(struct model *m, struct sequence *q)
                                  .kv_len = none,
                                  .block_table = blocks,
                                  .max_blocks = SEQUENCE_BLOCKS,
-                                 .n_probes = 1,
-                                 .probe_row = last,
-                                 .probe_keys = keys,
-                                 .probe_window = 13};
+                                 .n_importance_rows = 1,
+                                 .importance_row = last,
+                                 .importance_keys = keys,
+                                 .smoothing_window = 13};
     model_forward(m, &batch, &q->logits[0][0], q->probe);
     for (int i = 0; i < q->length * VOCABULARY; i++)
         ck_assert(isfinite((&q->logits[0][0])[i]));
@@ -183,7 +183,7 @@ static void make_pool(struct model *alone)
             q->position[t] = position;
             position += random_below(4) ? 1 : 1 + random_below(40); // restored positions have gaps
         }
-        q->probe_keys = 1 + random_below(q->length);
+        q->importance_keys = 1 + random_below(q->length);
         run_alone(alone, q);
     }
 }
@@ -253,11 +253,11 @@ static int random_chunk(int left)
 // One batch of random chunks of some of the live sequences, in random order, compared with the runs alone.
 static void mix_batch(struct mixer *mixer, struct model *m)
 {
-    int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], probe_row[LIVE], keys[LIVE];
+    int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], importance_row[LIVE], keys[LIVE];
     int32_t table[LIVE][SEQUENCE_BLOCKS];
     static float logits[MAX_ROWS * VOCABULARY], probes[LIVE * MAX_LENGTH];
     struct live *chosen[LIVE];
-    int rows = 0, n = 0, n_probes = 0, first = random_below(LIVE);
+    int rows = 0, n = 0, n_importance_rows = 0, first = random_below(LIVE);
     for (int i = 0; i < LIVE; i++) {
         struct live *live = &mixer->live[(first + i) % LIVE];
         if (n && random_below(4) == 0) continue;
@@ -267,7 +267,8 @@ static void mix_batch(struct mixer *mixer, struct model *m)
         if (rows + chunk > MAX_ROWS - LIVE) chunk = 1;
         for (int r = 0; r < chunk; r++, rows++)
             token[rows] = q->token[live->done + r], position[rows] = q->position[live->done + r];
-        if (live->done + chunk == q->length) probe_row[n_probes] = rows - 1, keys[n_probes++] = q->probe_keys;
+        if (live->done + chunk == q->length)
+            importance_row[n_importance_rows] = rows - 1, keys[n_importance_rows++] = q->importance_keys;
         memcpy(table[n], live->blocks, sizeof table[n]);
         kv_len[n] = live->done;
         chosen[n++] = live;
@@ -281,10 +282,10 @@ static void mix_batch(struct mixer *mixer, struct model *m)
                                  .kv_len = kv_len,
                                  .block_table = &table[0][0],
                                  .max_blocks = SEQUENCE_BLOCKS,
-                                 .n_probes = n_probes,
-                                 .probe_row = probe_row,
-                                 .probe_keys = keys,
-                                 .probe_window = 13};
+                                 .n_importance_rows = n_importance_rows,
+                                 .importance_row = importance_row,
+                                 .importance_keys = keys,
+                                 .smoothing_window = 13};
     model_forward(m, &batch, logits, probes);
     const float *probe = probes;
     for (int s = 0; s < n; s++) {
@@ -297,8 +298,8 @@ static void mix_batch(struct mixer *mixer, struct model *m)
                 q->length, rows, n);
         chosen[s]->done += chunk;
         if (chosen[s]->done < q->length) continue;
-        ck_assert_msg(!memcmp(probe, q->probe, (size_t)q->probe_keys * sizeof *probe), "other probes");
-        probe += q->probe_keys;
+        ck_assert_msg(!memcmp(probe, q->probe, (size_t)q->importance_keys * sizeof *probe), "other probes");
+        probe += q->importance_keys;
         live_end(mixer, chosen[s]);
     }
 }

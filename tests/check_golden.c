@@ -152,7 +152,7 @@ struct run {
     int vocab;
     bool rounded; // bf16 or int8
     double bound, probe_bound, worst, worst_probe;
-    size_t n_probes; // compared from both sides
+    size_t n_importance_rows; // compared from both sides
 };
 
 static void compare(struct run *run, const float *actual, const float *expected, size_t n, const char *what)
@@ -293,7 +293,7 @@ static void compare_probe(struct run *run, const struct array *golden, size_t st
         double over = (double)actual[j] - (double)expected[j], bound = run->probe_bound;
         ck_assert_msg(over >= -bound && (!complete || over <= bound), "%s: step %zu key %zu: %g, expected %g",
                       run->c->model, step, j, (double)actual[j], (double)expected[j]);
-        run->n_probes += complete;
+        run->n_importance_rows += complete;
         run->worst_probe = fmax(run->worst_probe, complete ? fabs(over) : -over);
     }
 }
@@ -324,7 +324,7 @@ static void check_attention(struct run *run)
     forward_add(&f, 2, 0, prompt.id, NULL, prompt.n + ahead.n, LOGITS_NONE);
     for (size_t step = 0; step < steps; step++) {
         forward_probe(&f, prompt.n, 1);
-        f.probe_row[step] = prompt.n - 1 + (int)step;
+        f.importance_row[step] = prompt.n - 1 + (int)step;
     }
     struct forward_result result = ranks_forward(&run->ranks, &f.batch);
     ck_assert_ptr_null(result.logits);
@@ -387,7 +387,7 @@ START_TEST(model_computes_the_golden_vectors)
     check_greedy(&run);
     printf("%s %s %s kv=%s ranks=%d worst_logit_error=%.2e worst_probe_error=%.2e of %zu\n", c->model, backend_name,
            dtype_name(dtype), dtype_name(model_kv_dtype(run.ranks.model[0])), c->size, run.worst, run.worst_probe,
-           run.n_probes);
+           run.n_importance_rows);
 
     ranks_close(&run.ranks);
     json_decref(run.json);

@@ -367,8 +367,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
         for (int j = 0; with_gains && !bytes && j < 2; j++)
             gains[i][j] = make_vector(both[i], gain, d);
     }
-    int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], probe_row[SEQUENCES];
-    int32_t probe_keys[SEQUENCES], position[SEQUENCES * CONTEXT];
+    int32_t table[SEQUENCES * 10], kv_len[SEQUENCES] = {0}, row_start[SEQUENCES + 1], importance_row[SEQUENCES];
+    int32_t importance_keys[SEQUENCES], position[SEQUENCES * CONTEXT];
     for (int i = 0; i < SEQUENCES * max_blocks; i++) {
         int other = random_below(i + 1);
         table[i] = table[other];
@@ -382,8 +382,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
             row_start[s] = rows;
             for (int i = 0; i < n; i++)
                 position[rows++] = 3 * (kv_len[s] + i) + s;
-            probe_row[s] = rows - 1;
-            probe_keys[s] = 1 + random_below(kv_len[s] + n);
+            importance_row[s] = rows - 1;
+            importance_keys[s] = 1 + random_below(kv_len[s] + n);
         }
         row_start[SEQUENCES] = rows;
         struct ragged_batch batch = {.n_rows = rows,
@@ -394,12 +394,12 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
                                      .kv_len = kv_len,
                                      .block_table = table,
                                      .max_blocks = max_blocks,
-                                     .n_probes = step % 3,
-                                     .probe_row = probe_row,
-                                     .probe_keys = probe_keys,
-                                     .probe_window = window};
+                                     .n_importance_rows = step % 3,
+                                     .importance_row = importance_row,
+                                     .importance_keys = importance_keys,
+                                     .smoothing_window = window};
         float *values = random_floats((size_t)(rows * columns), 2), *rotated[2], *probes[2];
-        int64_t probe_size = ragged_probe_size(&batch);
+        int64_t probe_size = ragged_importance_size(&batch);
         for (int i = 0; i < 2; i++) {
             struct backend *b = both[i];
             OK(b->ops->begin(b, &batch));

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "router/loop.h"
+#include "router/core/loop.h"
 
 enum { THREADS = 4, POSTS = 5000, VOCAB = 100 };
 
@@ -131,7 +131,7 @@ START_TEST(posts_of_several_threads_run_once_and_in_order)
         ck_assert_int_eq(seen[i], POSTS);
     ck_assert_int_eq(submitted, THREADS * POSTS / 10);
     ck_assert_int_ge(bins, 1);
-    core_destroy(core);
+    core_free(core);
     ck_assert_int_eq(atomic_load(&ended), submitted);
 }
 END_TEST
@@ -146,7 +146,7 @@ START_TEST(a_post_may_post)
     loop_post(loop, post_again, NULL);
     loop_stop(loop);
     ck_assert_int_eq(seen[0], 100);
-    core_destroy(core);
+    core_free(core);
 }
 END_TEST
 
@@ -159,7 +159,7 @@ START_TEST(the_thread_wakes_for_the_cores_deadlines)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); // between looks at the condition
     ck_assert_int_eq(atomic_load(&ended), 1);                    // nobody posted: the deadline did it
     loop_stop(loop);
-    core_destroy(core);
+    core_free(core);
 }
 END_TEST
 

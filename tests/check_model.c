@@ -603,10 +603,10 @@ START_TEST(wrong_options_are_refused)
     refuse_open(&options, 1, STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype");
     options = options_for(dir, "reference", "bf16");
     options.kv_dtype = "int4";
-    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int4: must be one of auto|bf16|int8|fp8");
+    refuse_open(&options, 1, STATUS_INVALID, "kv-cache-dtype int4: must be one of auto|bf16|int8|fp8");
     options = options_for(dir, "reference", "f32");
     options.kv_dtype = "int8";
-    refuse_open(&options, 1, STATUS_INVALID, "kv-dtype int8: a model computed in f32 keeps K and V in f32");
+    refuse_open(&options, 1, STATUS_INVALID, "kv-cache-dtype int8: a model computed in f32 keeps K and V in f32");
     options = options_for(dir, "abacus", "auto");
     refuse_open(&options, 1, STATUS_INVALID, "abacus");
     options = options_for(dir, "reference", "auto");

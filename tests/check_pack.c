@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/pack_exact.h"
+#include "bench/pack_offline.h"
 #include "bench/prompts.h"
-#include "router/pack.h"
 
 enum { ITEMS_MAX = 2000 };
 

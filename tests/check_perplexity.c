@@ -6,7 +6,7 @@
 
 #include "base/mem.h"
 #include "bench/perplexity.h"
-#include "engine/kv_pool.h"
+#include "engine/block_manager.h"
 #include "tests/slow_llama.h"
 #include "tests/tiny_model.h"
 

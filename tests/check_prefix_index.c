@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/prefix_index.h"
+#include "router/sched/prefix_index.h"
 
 enum { TOKENS = 200, CAPACITY = 30, CHAINS = 12 };
 
@@ -31,8 +31,8 @@ START_TEST(chains_part_where_tokens_or_positions_do)
     ck_assert_int_eq(prefix_index_match(index, pruned, 12), 2); // the third holds tokens 32 to 39 and 48 to 55
     ck_assert_int_eq(prefix_index_match(index, NULL, 0), 0);
     prefix_index_add(index, NULL, 0);
-    prefix_index_destroy(index);
-    prefix_index_destroy(NULL);
+    prefix_index_free(index);
+    prefix_index_free(NULL);
     free(one);
     free(same);
     free(other);
@@ -82,7 +82,7 @@ START_TEST(what_was_used_longest_ago_is_forgotten_from_its_end)
         for (int i = (n < CAPACITY ? n : CAPACITY) - 1; i >= 0; i--)
             use(&list, chain[i]);
     }
-    prefix_index_destroy(index);
+    prefix_index_free(index);
 }
 END_TEST
 

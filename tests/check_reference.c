@@ -84,7 +84,7 @@ START_TEST(e4m3_converts_every_value)
         float want = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
         ck_assert_uint_eq(f32_bits(got), f32_bits(sign ? -want : want));
     }
-    ck_assert_float_eq(e4m3_to_f32(0x7e), E4M3_MOST);
+    ck_assert_float_eq(e4m3_to_f32(0x7e), E4M3_MAX);
 }
 END_TEST
 
@@ -406,10 +406,10 @@ START_TEST(attention_and_probes_over_equal_keys)
                                      .kv_len = (int32_t[]){done},
                                      .block_table = blocks,
                                      .max_blocks = 2,
-                                     .n_probes = done == 16,
-                                     .probe_row = (int32_t[]){7},
-                                     .probe_keys = (int32_t[]){20},
-                                     .probe_window = 5};
+                                     .n_importance_rows = done == 16,
+                                     .importance_row = (int32_t[]){7},
+                                     .importance_keys = (int32_t[]){20},
+                                     .smoothing_window = 5};
         ck_assert_int_eq(b->ops->begin(b, &batch), STATUS_OK);
         float *x = b->ops->tensor_data(b, qkv);
         for (int t = 0; t < 8; t++)
@@ -485,22 +485,23 @@ START_TEST(bad_shapes_and_batches_are_named)
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_UNSUPPORTED);
     ck_assert_int_eq(backend_open("cpu", &bad, DTYPE_BF16, 1, &b), STATUS_UNSUPPORTED);
     ck_assert_str_eq(status_message(), "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 or int8 "
-                                       "and kv-dtype bf16 or int8 on the cpu backend");
+                                       "and kv-cache-dtype bf16 or int8 on the cpu backend");
     ck_assert_int_eq(backend_open("cpu", &shape, DTYPE_FP8, 1, &b), STATUS_UNSUPPORTED);
     bad = shape, bad.n_kv_blocks = 0;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);
 
-    int32_t start[3] = {0, 1, 2}, len[2] = {39, 0}, blocks[6] = {0, 1, 2, 3, 4, 5}, probe_row[1] = {1}, keys[1] = {1};
+    int32_t start[3] = {0, 1, 2}, len[2] = {39, 0}, blocks[6] = {0, 1, 2, 3, 4, 5}, importance_row[1] = {1},
+            keys[1] = {1};
     struct ragged_batch batch = {.n_rows = 2,
                                  .n_seqs = 2,
                                  .row_start = start,
                                  .kv_len = len,
                                  .block_table = blocks,
                                  .max_blocks = 3,
-                                 .n_probes = 1,
-                                 .probe_row = probe_row,
-                                 .probe_keys = keys,
-                                 .probe_window = 13};
+                                 .n_importance_rows = 1,
+                                 .importance_row = importance_row,
+                                 .importance_keys = keys,
+                                 .smoothing_window = 13};
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_OK);
     len[0] = 40;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
@@ -512,9 +513,9 @@ START_TEST(bad_shapes_and_batches_are_named)
     start[1] = 1, keys[0] = 2;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     ck_assert_str_eq(status_message(), "ragged batch: probe row 1 cannot see 2 keys");
-    keys[0] = 1, batch.probe_window = 4;
+    keys[0] = 1, batch.smoothing_window = 4;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
-    batch.probe_window = 1, batch.n_rows = 9;
+    batch.smoothing_window = 1, batch.n_rows = 9;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
 }
 END_TEST

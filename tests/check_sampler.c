@@ -138,7 +138,7 @@ START_TEST(picks_what_a_full_sort_picks)
     int v = 0;
     for (int round = 0; round < rounds; round++) {
         if (round % 50 == 0) {
-            if (s) sampler_destroy(s);
+            if (s) sampler_free(s);
             v = 8 + below(V_MAX - 8);
             s = sampler_create(v);
         }
@@ -165,7 +165,7 @@ START_TEST(picks_what_a_full_sort_picks)
             ck_assert_msg(token.token == expected, "round %d: token %d, expected %d", round, token.token, expected);
         }
     }
-    sampler_destroy(s);
+    sampler_free(s);
     ck_assert_int_lt(undecided, rounds / 50);
 }
 END_TEST
@@ -184,7 +184,7 @@ static void draw_many(const float *logits, int v, struct sampling *p, int n, int
         counts[token.token]++;
     }
     free(zeros);
-    sampler_destroy(s);
+    sampler_free(s);
 }
 
 START_TEST(draws_follow_the_softmax)
@@ -321,7 +321,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_OK);
     ck_assert_int_eq(token.n_top, 0);
     ck_assert_double_eq_tol((double)token.logprob, x[token.token] - log(total), 1e-5);
-    sampler_destroy(s);
+    sampler_free(s);
 
     s = sampler_create(3); // fewer tokens than alternatives asked for
     p.logprobs = 20;
@@ -331,7 +331,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     ck_assert_int_eq(token.n_top, 3);
     ck_assert_int_eq(token.top_id[2], 1);
     ck_assert(token.top_logprob[2] == -9999.0f);
-    sampler_destroy(s);
+    sampler_free(s);
 }
 END_TEST
 
@@ -351,7 +351,7 @@ static enum status pick4(float a, float b, float c, float d, double temperature,
     struct sampled_token token = {.token = -1};
     enum status status = sampler_pick(s, logits, &context, &token);
     *token_p = token.token;
-    sampler_destroy(s);
+    sampler_free(s);
     return status;
 }
 
@@ -400,7 +400,7 @@ START_TEST(end_tokens_wait_for_min_tokens)
     p.stop_ids[1] = 2;
     p.stop_ids[2] = 3;
     ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_INTERNAL);
-    sampler_destroy(s);
+    sampler_free(s);
 }
 END_TEST
 

@@ -230,7 +230,7 @@ static void run_alone(struct world *w)
         add(w, &w->requests[i].ask);
         run_dry(w);
     }
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     memcpy(w->alone, w->now, sizeof w->alone);
 }
 
@@ -321,7 +321,7 @@ START_TEST(company_and_chunks_change_nothing)
         snprintf(how, sizeof how, "budget %d", ways[way].budget);
         for (int i = 0; i < REQUESTS; i++)
             check_same(w, i, 0, how);
-        scheduler_destroy(w->scheduler);
+        scheduler_free(w->scheduler);
     }
     close_world(w);
 }
@@ -342,7 +342,7 @@ START_TEST(preemption_changes_nothing)
             for (int i = 0; i < REQUESTS; i++)
                 check_same(w, i, 0, "small pool");
             preemptions += scheduler_get_load(w->scheduler).preemptions;
-            scheduler_destroy(w->scheduler);
+            scheduler_free(w->scheduler);
         }
     }
     ck_assert_int_gt(preemptions, 8);
@@ -383,7 +383,7 @@ START_TEST(the_victim_loses_fewest_tokens_of_its_own)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(w->now[i].n - before[i], i != cases[_i].victim);
     run_dry(w);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -409,7 +409,7 @@ START_TEST(replay_from_any_prefix_goes_on_alike)
         run_dry(w);
         for (int i = 0; i < REQUESTS; i++)
             if (in[i]) check_same(w, i, from, "replay");
-        scheduler_destroy(w->scheduler);
+        scheduler_free(w->scheduler);
     }
     close_world(w);
 }
@@ -447,7 +447,7 @@ START_TEST(cancel_in_every_state_harms_nobody)
         ck_assert_int_lt(cancelled, REQUESTS);
         for (int i = 0; i < REQUESTS; i++)
             if (!w->cancelled[i]) check_same(w, i, 0, "cancelled neighbours");
-        scheduler_destroy(w->scheduler);
+        scheduler_free(w->scheduler);
     }
     ck_assert(waiting > 0 && prefilling > 0 && decoding > 0);
 
@@ -461,7 +461,7 @@ START_TEST(cancel_in_every_state_harms_nobody)
         if (round == 0) ck_assert_int_eq(scheduler_get_load(w->scheduler).kv_blocks_free, 60);
         memset(w->now, 0, sizeof w->now);
     }
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -537,7 +537,7 @@ START_TEST(reused_prefixes_change_nothing)
         }
         reused += scheduler_get_load(w->scheduler).reused_rows;
         preemptions += scheduler_get_load(w->scheduler).preemptions;
-        scheduler_destroy(w->scheduler);
+        scheduler_free(w->scheduler);
     }
     ck_assert_int_gt(reused, 5000);
     ck_assert_int_gt(preemptions, 0);
@@ -598,7 +598,7 @@ START_TEST(a_shared_head_is_computed_once)
         memset(w->now, 0, sizeof w->now);
         run_dry(w);
         ck_assert_int_eq(w->cached[N], 0);
-        scheduler_destroy(w->scheduler);
+        scheduler_free(w->scheduler);
         memset(w->cached, 0, sizeof w->cached);
     }
     close_world(w);
@@ -622,7 +622,7 @@ START_TEST(an_answer_is_a_prefix_of_the_next_turn)
     add(w, &ask);
     run_dry(w);
     ck_assert_int_eq(w->cached[1], 64);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -650,7 +650,7 @@ START_TEST(a_share_of_the_output_is_counted_on)
     ck_assert_int_eq(scheduler_get_load(w->scheduler).running, 2);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 0);
     run_dry(w);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -680,7 +680,7 @@ START_TEST(decodes_go_first_and_prompts_in_order)
     ck_assert(w->rows == 80 && w->now[0].n == 4 && w->now[1].n == 1 && w->now[2].n == 0);
     run_dry(w);
     ck_assert(w->now[0].n == 20 && w->now[1].n == 20 && w->now[2].n == 20);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -706,7 +706,7 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
     run_dry(w);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(w->now[i].n, 4);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -733,7 +733,7 @@ START_TEST(half_of_a_pass_goes_to_the_shortest)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(w->now[i].n, 4);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 320);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -759,7 +759,7 @@ START_TEST(beside_decodes_prompts_keep_the_pace)
     ck_assert(w->now[0].n == 4 && w->now[1].n == 0);
     run_dry(w);
     ck_assert(w->now[0].n == OUTPUT_MAX && w->now[1].n == 4);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -774,7 +774,7 @@ START_TEST(prompt_rows_are_counted_however_they_are_cut)
     add(w, &ask);
     run_dry(w);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).prompt_rows, 61);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
     close_world(w);
 }
 END_TEST
@@ -856,11 +856,11 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     add(w, &good);
     run_dry(w);
     ck_assert(w->now[1].n > 0 && w->now[2].n > 0);
-    scheduler_destroy(w->scheduler);
+    scheduler_free(w->scheduler);
 
     struct scheduler_limits limits = {.token_budget = 8, .max_seqs = 9, .context_tokens = CONTEXT, .kv_blocks = 6};
     ck_assert_int_eq(scheduler_create(w->engine, &limits, take_report, w, &w->scheduler), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(status_message(), "max-seqs 9: must be from 1 to token-budget (8)"));
+    ck_assert_ptr_nonnull(strstr(status_message(), "max-num-seqs 9: must be from 1 to max-num-batched-tokens (8)"));
     close_world(w);
 }
 END_TEST

@@ -78,15 +78,15 @@ static enum status fake_forward(void *context, const struct ragged_batch *batch,
                 logits += VOCAB;
                 next_logit++;
             }
-            if (next_probe < batch->n_probes && batch->probe_row[next_probe] == row) {
-                for (int j = 0; j < batch->probe_keys[next_probe]; j++)
-                    *probes++ = probe_of(hash, batch->probe_window, j);
+            if (next_probe < batch->n_importance_rows && batch->importance_row[next_probe] == row) {
+                for (int j = 0; j < batch->importance_keys[next_probe]; j++)
+                    *probes++ = probe_of(hash, batch->smoothing_window, j);
                 next_probe++;
             }
         }
     }
     ck_assert_int_eq(next_logit, batch->n_logit_rows);
-    ck_assert_int_eq(next_probe, batch->n_probes);
+    ck_assert_int_eq(next_probe, batch->n_importance_rows);
     *result = (struct forward_result){.logits = f->logits, .probes = f->probes};
     return STATUS_OK;
 }

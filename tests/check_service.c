@@ -93,7 +93,7 @@ static struct world *open_world(void)
 
 static void close_world(struct world *w)
 {
-    service_destroy(w->service);
+    service_free(w->service);
     engine_close(w->engine);
     w->comm->ops->close(w->comm);
     tiny_model_remove(w->dir);

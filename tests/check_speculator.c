@@ -62,7 +62,7 @@ static pid_t start(int ranks, int port, const char *extra)
     argv[argc++] = model_dir;
     argv[argc++] = router_flag;
     argv[argc++] = "--threads=1";
-    argv[argc++] = "--token-budget=64";
+    argv[argc++] = "--max-num-batched-tokens=64";
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
         argv[argc++] = word;
     argv[argc] = NULL;
@@ -248,7 +248,7 @@ END_TEST
 START_TEST(work_that_runs_ends_before_the_drain)
 {
     enum { COPIES = 20 };
-    pid_t child = start(1, router.port, "--max-seqs 2");
+    pid_t child = start(1, router.port, "--max-num-seqs 2");
     test_router_await(&router, &router.heartbeats, 1);
     static struct prompt prompts[N_PROMPTS];
     wire_item *items[COPIES * N_PROMPTS];
@@ -305,8 +305,8 @@ static const struct {
     {"--model /nowhere", "/nowhere"},
     {"--backend tpu", "backend 'tpu'"},
     {"--dtype int4", "--dtype 'int4': must be one of auto|f32|bf16|int8|int8-g128"},
-    {"--kv-dtype int4", "--kv-dtype 'int4': must be one of auto|bf16|int8"},
-    {"--dtype f32 --kv-dtype int8", "kv-dtype int8: a model computed in f32 keeps K and V in f32"},
+    {"--kv-cache-dtype int4", "--kv-cache-dtype 'int4': must be one of auto|bf16|int8"},
+    {"--dtype f32 --kv-cache-dtype int8", "kv-cache-dtype int8: a model computed in f32 keeps K and V in f32"},
     {"--router nowhere", "'nowhere'"},
     {"--speed 9", "unknown flag --speed"},
 };

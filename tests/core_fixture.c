@@ -147,7 +147,7 @@ void fixture_start(struct fixture *f)
 
 void fixture_stop(struct fixture *f)
 {
-    core_destroy(f->c);
+    core_free(f->c);
     ck_assert_int_eq(f->ended, f->submitted);
     for (struct client *client; (client = f->clients);) {
         f->clients = client->next;

@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "router/core.h"
+#include "router/core/core.h"
 
 enum { CLIENT_TOKENS_MAX = 128, NODE_REQUESTS_MAX = 8192, SECOND = 1000000, VOCAB = 1000 };
 

@@ -103,9 +103,9 @@ void forward_start(struct forward *f, int slots)
     f->batch.block_table = f->block_table;
     f->batch.max_blocks = FORWARD_MAX_BLOCKS;
     f->batch.logit_row = f->logit_row;
-    f->batch.probe_row = f->probe_row;
-    f->batch.probe_keys = f->probe_keys;
-    f->batch.probe_window = 1;
+    f->batch.importance_row = f->importance_row;
+    f->batch.importance_keys = f->importance_keys;
+    f->batch.smoothing_window = 1;
 }
 
 void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, const int32_t *position, int n,
@@ -130,9 +130,9 @@ void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, 
 
 void forward_probe(struct forward *f, int keys, int window)
 {
-    f->probe_row[f->batch.n_probes] = f->batch.n_rows - 1;
-    f->probe_keys[f->batch.n_probes++] = keys;
-    f->batch.probe_window = window;
+    f->importance_row[f->batch.n_importance_rows] = f->batch.n_rows - 1;
+    f->importance_keys[f->batch.n_importance_rows++] = keys;
+    f->batch.smoothing_window = window;
 }
 
 int32_t forward_argmax(const float *logits, int n)

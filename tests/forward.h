@@ -33,7 +33,7 @@ struct forward {
     int32_t token[FORWARD_MAX_ROWS], position[FORWARD_MAX_ROWS], logit_row[FORWARD_MAX_ROWS];
     int32_t row_start[FORWARD_MAX_SEQS + 1], kv_len[FORWARD_MAX_SEQS];
     int32_t block_table[FORWARD_MAX_SEQS * FORWARD_MAX_BLOCKS];
-    int32_t probe_row[FORWARD_MAX_ROWS], probe_keys[FORWARD_MAX_ROWS];
+    int32_t importance_row[FORWARD_MAX_ROWS], importance_keys[FORWARD_MAX_ROWS];
 };
 
 void forward_start(struct forward *f, int slots);

@@ -73,7 +73,7 @@ static inline struct ragged_batch three_lone_rows(const int32_t token[3])
                                  .max_blocks = 1,
                                  .n_logit_rows = 3,
                                  .logit_row = numbers,
-                                 .probe_window = 1};
+                                 .smoothing_window = 1};
 }
 
 static inline struct weight *make_weight(struct backend *b, const float *data, int rows, int columns)

@@ -8,13 +8,13 @@
 #include "worker/service.h"
 
 static struct node_options common;
-static int64_t step_limit_s, itl_target_ms;
+static int64_t step_timeout_s, itl_target_ms;
 
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "64"),
-    {.name = "step-limit",
+    {.name = "step-timeout-s",
      .type = OPTION_INT,
-     .value = &step_limit_s,
+     .value = &step_timeout_s,
      .default_text = "120",
      .max = 86400,
      .unit = "s",
@@ -34,7 +34,7 @@ static enum status check_options(void)
 {
     if (common.max_seqs > common.token_budget) {
         return status_fail(STATUS_INVALID,
-                           "--max-seqs %lld: must be at most --token-budget (%lld), every sequence that "
+                           "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), every sequence that "
                            "decodes takes a row of each pass",
                            (long long)common.max_seqs, (long long)common.token_budget);
     }
@@ -81,7 +81,7 @@ static enum node_end serve_events(struct service *service, struct node *node)
 
 static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
 {
-    engine_set_step_limit(engine, (int)(step_limit_s * 1000));
+    engine_set_step_timeout(engine, (int)(step_timeout_s * 1000));
     struct scheduler_limits mine = {
         .token_budget = limits->token_budget,
         .max_seqs = limits->max_seqs,
@@ -100,7 +100,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     struct scheduler_load load = service_get_load(service);
     log_info("served prompt_rows=%llu reused_rows=%llu preemptions=%llu", (unsigned long long)load.prompt_rows,
              (unsigned long long)load.reused_rows, (unsigned long long)load.preemptions);
-    service_destroy(service);
+    service_free(service);
     return end;
 }
 

@@ -5,18 +5,18 @@
 
 enum {
     CHUNK_FIRST = 16,  // rows beside decodes, while it is not known what they cost
-    CHUNK_LEAST = 128, // rows without decodes: fewer would be dearer, each
+    CHUNK_MIN = 128,   // rows without decodes: fewer would be dearer, each
     CHUNK_US = 500000, // without decodes
-    MIXED_MOST = 64,   // passes until the decodes are measured alone again
+    MIXED_MAX = 64,    // passes until the decodes are measured alone again
     BALANCE = 16,      // rows whose work takes as long as to read the weights, while it is not known
 };
 
 // Of the time that there is: the rest is for passes that take longer than was expected of them.
 static const double AIM = 0.88;
 // Of the time that decodes alone take: for prompts, where those take all there is.
-static const double BUDGET_LEAST = 0.05;
+static const double BUDGET_MIN = 0.05;
 // Of the time for a prompt: reading is worth it for some work.
-static const double READING_MOST = 0.65;
+static const double READING_MAX = 0.65;
 // Attention runs at about half the rate of the products.
 static const double PAIR_COST = 2;
 // A pass that took long is believed sooner than one that was quick: it has kept somebody waiting.
@@ -51,7 +51,7 @@ static bool alone_is_stale(const struct pace *p)
 {
     // A few more or less make no difference.
     bool other = p->decodes > p->alone_decodes * 5 / 4 + 3 || (p->decodes + 3) * 2 < p->alone_decodes;
-    return p->alone_us == 0 || other || p->mixed >= MIXED_MOST;
+    return p->alone_us == 0 || other || p->mixed >= MIXED_MAX;
 }
 
 void pace_begin(struct pace *p, int decodes)
@@ -72,7 +72,7 @@ void pace_begin(struct pace *p, int decodes)
         return;
     }
     double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->alone_us : (double)p->target_us);
-    double added_us = fmax(target_us - p->alone_us, BUDGET_LEAST * p->alone_us), us_per_work = p->us_per_work[1];
+    double added_us = fmax(target_us - p->alone_us, BUDGET_MIN * p->alone_us), us_per_work = p->us_per_work[1];
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
     double in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
     // Few rows come nearly for free where decoding waits for memory: what they cost says little of many.
@@ -97,7 +97,7 @@ static double reading_of(const struct pace *p, double entries)
 static double rows_left(const struct pace *p, double entries)
 {
     double reading = reading_of(p, entries);
-    return reading > READING_MOST * p->work_left ? 0 : floor(rows_for(p, entries, p->work_left - reading));
+    return reading > READING_MAX * p->work_left ? 0 : floor(rows_for(p, entries, p->work_left - reading));
 }
 
 // The rest of the pass is left for one of those to come.
@@ -111,7 +111,7 @@ static void stand_back(struct pace *p)
 int pace_take(struct pace *p, int entries, int most, bool whole)
 {
     double rows = is_free(p, whole) ? most : rows_left(p, entries);
-    if (p->decodes == 0 && p->first && rows < CHUNK_LEAST) rows = CHUNK_LEAST;
+    if (p->decodes == 0 && p->first && rows < CHUNK_MIN) rows = CHUNK_MIN;
     if (rows > most) rows = most;
     if (rows < 1) {
         if (p->first) stand_back(p);

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 
 #define TEMPERATURE_GREEDY 1e-5
-#define LOGPROB_LEAST      -9999.0f
+#define LOGPROB_MIN        -9999.0f
 
 struct candidate {
     float logit;
@@ -42,7 +42,7 @@ struct sampler *sampler_create(int vocab_size)
     return s;
 }
 
-void sampler_destroy(struct sampler *s)
+void sampler_free(struct sampler *s)
 {
     free(s->logits);
     free(s->weights);
@@ -140,7 +140,7 @@ static float log_sum_exp(struct sampler *s)
 static float logprob(float logit, float log_sum)
 {
     float value = logit - log_sum;
-    return value > LOGPROB_LEAST ? value : LOGPROB_LEAST;
+    return value > LOGPROB_MIN ? value : LOGPROB_MIN;
 }
 
 // The n likeliest, by insertion: most tokens fail the one comparison with the last of them.

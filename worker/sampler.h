@@ -20,7 +20,7 @@
 struct sampler;
 
 struct sampler *sampler_create(int vocab_size);
-void sampler_destroy(struct sampler *s);
+void sampler_free(struct sampler *s);
 
 // What the choice depends on beside the logits. Borrowed during the call; all ids within the vocabulary.
 struct sampler_context {

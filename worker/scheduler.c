@@ -26,7 +26,7 @@ struct scheduler {
     struct scheduler_limits limits;
     scheduler_report_fn *report;
     void *arg;
-    struct kv_pool *pool;
+    struct block_manager *pool;
     struct sampler *sampler;
 
     struct sequence *head, *tail; // the queue
@@ -79,7 +79,7 @@ static void queue_remove(struct scheduler *s, struct sequence *q)
 
 static void give_blocks(struct scheduler *s, struct sequence *q)
 {
-    kv_pool_give(s->pool, q->blocks, q->n_blocks);
+    block_manager_release(s->pool, q->blocks, q->n_blocks);
     q->n_blocks = q->n_published = 0;
     q->n_cached = 0;
     q->chain = 0;
@@ -90,7 +90,7 @@ static bool take_blocks(struct scheduler *s, struct sequence *q, int entries)
 {
     int more = kv_blocks_for(entries) - q->n_blocks;
     if (more <= 0) return true;
-    if (!kv_pool_take(s->pool, more, q->blocks + q->n_blocks)) return false;
+    if (!block_manager_allocate(s->pool, more, q->blocks + q->n_blocks)) return false;
     q->n_blocks += more;
     return true;
 }
@@ -113,7 +113,7 @@ static void release(struct scheduler *s, struct sequence *q)
 static int tokens_lost(const struct scheduler *s, const struct sequence *q)
 {
     int shared = 0;
-    while (shared < q->n_published && kv_pool_holders(s->pool, q->blocks[shared]) > 1)
+    while (shared < q->n_published && block_manager_refs(s->pool, q->blocks[shared]) > 1)
         shared++;
     return q->n_cached - shared * KV_BLOCK_TOKENS;
 }
@@ -211,7 +211,7 @@ static bool begin(struct scheduler *s, struct sequence *q)
 {
     if (s->n_running == s->limits.max_seqs) return false;
     hold_prefix(s, q); // before counting: what is held is not free
-    if (expected_blocks(q) - q->n_blocks + promised_blocks(s) > kv_pool_free_blocks(s->pool)) {
+    if (expected_blocks(q) - q->n_blocks + promised_blocks(s) > block_manager_n_free(s->pool)) {
         give_blocks(s, q);
         return false;
     }
@@ -386,7 +386,7 @@ static void make_batch(struct scheduler *s)
         .kv_len = s->kv_len,
         .block_table = s->block_table,
         .logit_row = s->logit_row,
-        .probe_window = 1,
+        .smoothing_window = 1,
     };
     s->some_drawn = s->some_read = false;
     grow_all(s);
@@ -471,9 +471,10 @@ static int take_results(struct scheduler *s, const struct forward_result *result
 static enum status check_limits(const struct scheduler_limits *limits, const struct model *model)
 {
     if (limits->max_seqs < 1 || limits->max_seqs > limits->token_budget) {
-        return status_fail(STATUS_INVALID,
-                           "max-seqs %d: must be from 1 to token-budget (%d), a row for each that decodes",
-                           limits->max_seqs, limits->token_budget);
+        return status_fail(
+            STATUS_INVALID,
+            "max-num-seqs %d: must be from 1 to max-num-batched-tokens (%d), a row for each that decodes",
+            limits->max_seqs, limits->token_budget);
     }
     if (limits->kv_blocks < 1 || limits->kv_blocks > model_kv_blocks(model)) {
         return status_fail(STATUS_INVALID, "kv-blocks %d: must be from 1 to the model's %d", limits->kv_blocks,
@@ -497,7 +498,7 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->limits = *limits;
     s->report = report;
     s->arg = arg;
-    s->pool = kv_pool_create(limits->kv_blocks);
+    s->pool = block_manager_create(limits->kv_blocks);
     s->sampler = sampler_create(s->config->vocab_size);
     pace_init(&s->pace, s->config, limits->pace_us);
 
@@ -519,11 +520,11 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     return STATUS_OK;
 }
 
-void scheduler_destroy(struct scheduler *s)
+void scheduler_free(struct scheduler *s)
 {
     scheduler_clear(s);
-    kv_pool_destroy(s->pool);
-    sampler_destroy(s->sampler);
+    block_manager_free(s->pool);
+    sampler_free(s->sampler);
     free(s->running);
     free(s->batched);
     free(s->outputs);
@@ -619,7 +620,7 @@ enum status scheduler_step(struct scheduler *s)
     struct step_report report = {.outputs = s->outputs,
                                  .n_outputs = n_outputs,
                                  .rows = s->batch.n_rows,
-                                 .pairs = ragged_pairs(&s->batch),
+                                 .pairs = ragged_attention_pairs(&s->batch),
                                  .step_us = clock_now_us() - begun_us};
     pace_end(&s->pace, report.step_us);
     s->report(s->arg, &report);
@@ -628,6 +629,6 @@ enum status scheduler_step(struct scheduler *s)
 
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running,   s->n_waiting,   kv_pool_free_blocks(s->pool),
+    return (struct scheduler_load){s->n_running,   s->n_waiting,   block_manager_n_free(s->pool),
                                    s->preemptions, s->prompt_rows, s->reused_rows};
 }

@@ -7,10 +7,10 @@
 // those that it can finish and then part of the shortest: a long prompt takes at most twice as long, short ones do not
 // wait for all of it.
 //
-// Prefix cache: full blocks stay findable when their sequence has ended (see kv_pool.h), and a sequence whose tokens
-// begin with them, at the same positions, is begun behind them; its last token is always computed, for the logits. A
-// sequence that shares more with a prompt being prefilled waits until that has computed what they share; those behind
-// it may go ahead. Prompts that share a head therefore cost one head, though they came at once.
+// Prefix cache: full blocks stay findable when their sequence has ended (see block_manager.h), and a sequence whose
+// tokens begin with them, at the same positions, is begun behind them; its last token is always computed, for the
+// logits. A sequence that shares more with a prompt being prefilled waits until that has computed what they share;
+// those behind it may go ahead. Prompts that share a head therefore cost one head, though they came at once.
 //
 // Memory: a sequence is begun when there are blocks for all tokens it has and a quarter of the output it may still
 // write, beside what was counted on so for the running ones; then it grows block by block. When none is free, the
@@ -70,7 +70,7 @@ struct scheduler_limits {
 // Borrows the engine. STATUS_INVALID with a sentence when limits contradict each other.
 enum status scheduler_create(struct engine *engine, const struct scheduler_limits *limits, scheduler_report_fn *report,
                              void *arg, struct scheduler **scheduler_p);
-void scheduler_destroy(struct scheduler *s); // drops what is left
+void scheduler_free(struct scheduler *s); // drops what is left
 
 // Queues a sequence. INVALID, OUT_OF_RANGE (it can never fit), EXHAUSTED (far too many wait), with a sentence.
 enum status scheduler_add(struct scheduler *s, const struct sequence_request *request);

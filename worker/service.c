@@ -202,9 +202,9 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
     return STATUS_OK;
 }
 
-void service_destroy(struct service *service)
+void service_free(struct service *service)
 {
-    scheduler_destroy(service->scheduler);
+    scheduler_free(service->scheduler);
     free(service->answers);
     free(service->results);
     free(service->kept);

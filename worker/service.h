@@ -17,7 +17,7 @@ typedef void service_send_fn(void *arg, const Forepack__Cluster__V1__NodeMessage
 // Borrows the engine. Fails as scheduler_create does.
 enum status service_create(struct engine *engine, const struct scheduler_limits *limits, service_send_fn *send,
                            void *arg, struct service **service_p);
-void service_destroy(struct service *service);
+void service_free(struct service *service);
 
 void service_take(struct service *service, const Forepack__Cluster__V1__RouterMessage *message); // others are ignored
 void service_drop_all(struct service *service); // the router has taken everything back

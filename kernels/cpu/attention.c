@@ -150,7 +150,7 @@ void cpu_attention_begin(struct cpu *cpu)
         cpu->attend_work += (int64_t)cpu->tiles[i].rows * (cpu->tiles[i].end - cpu->tiles[i].first);
     cpu->attend_work *= 2 * (int64_t)cpu->shape.n_heads * cpu->shape.head_size;
     tiles_sort(cpu->tiles, cpu->n_tiles);
-    cpu->probe_size = ragged_probe_size(batch);
+    cpu->probe_size = ragged_importance_size(batch);
     for (int thread = 0; thread < cpu->threads; thread++)
         memset(cpu->probe + (size_t)thread * cpu->probe_capacity, 0, (size_t)cpu->probe_size * sizeof *cpu->probe);
 }
@@ -219,7 +219,7 @@ enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, co
                           .q_gain = q_gain ? q_gain->vector : NULL,
                           .k_gain = k_gain ? k_gain->vector : NULL,
                           .epsilon = epsilon};
-    cpu_run(cpu, POOL_SPLIT, (int64_t)cpu->batch.n_rows * qkv->columns, append_row, &a, cpu->batch.n_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)cpu->batch.n_rows * qkv->columns, append_row, &a, cpu->batch.n_rows);
     return STATUS_OK;
 }
 
@@ -253,19 +253,19 @@ static void probe_item(const struct attention *a, int probe, int kv_head, int th
 {
     const struct cpu *cpu = a->cpu;
     const struct ragged_batch *batch = &cpu->batch;
-    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, row = batch->probe_row[probe];
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, row = batch->importance_row[probe];
     float *maximum = cpu->probe + (size_t)thread * cpu->probe_capacity;
     for (int p = 0; p < probe; p++)
-        maximum += batch->probe_keys[p];
+        maximum += batch->importance_keys[p];
     struct probe_tile tile = {
         .kv = kv_of(cpu, a->layer, cpu->row_sequence[row], kv_head),
         .group = group,
-        .n = batch->probe_keys[probe],
-        .window = batch->probe_window,
+        .n = batch->importance_keys[probe],
+        .window = batch->smoothing_window,
         .q = (const float *)cpu_row(a->qkv, row) + kv_head * group * cpu->shape.head_size,
         .maximum = maximum,
         .scratch = cpu->attend_scratch + (size_t)thread * cpu->attend_scratch_floats,
-        .stride = probe_stride(batch->probe_keys[probe]),
+        .stride = probe_stride(batch->importance_keys[probe]),
     };
     cpu->isa->probe(&tile);
 }
@@ -275,7 +275,7 @@ static void attend_item(void *arg, int item, int thread)
 {
     const struct attention *a = arg;
     const struct cpu *cpu = a->cpu;
-    int probes = cpu->batch.n_probes * cpu->shape.n_kv_heads;
+    int probes = cpu->batch.n_importance_rows * cpu->shape.n_kv_heads;
     if (item < probes) {
         probe_item(a, item / cpu->shape.n_kv_heads, item % cpu->shape.n_kv_heads, thread);
         return;
@@ -307,8 +307,9 @@ enum status cpu_attention(struct backend *b, int layer, struct tensor *out, cons
     assert(out->kind == TENSOR_ACTIVATION && out->columns == n_columns);
     struct attention a = {.cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out};
     int64_t work = cpu->attend_work + cpu->probe_size * n_columns;
-    cpu_run(cpu, POOL_QUEUE, work, attend_item, &a, (cpu->batch.n_probes + cpu->n_tiles) * n_kv_heads);
-    if (cpu->n_splits) cpu_run(cpu, POOL_QUEUE, work, merge_item, &a, cpu->n_splits * n_kv_heads);
+    cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_item, &a,
+            (cpu->batch.n_importance_rows + cpu->n_tiles) * n_kv_heads);
+    if (cpu->n_splits) cpu_run(cpu, THREAD_POOL_DYNAMIC, work, merge_item, &a, cpu->n_splits * n_kv_heads);
     return STATUS_OK;
 }
 

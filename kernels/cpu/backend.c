@@ -75,7 +75,7 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
         free(t);
         return no_memory(max_rows, columns);
     }
-    cpu_run(cpu, POOL_SPLIT, (int64_t)max_rows * columns, clear_row, t, max_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)max_rows * columns, clear_row, t, max_rows);
     t->next = cpu->tensors;
     *tensor_p = cpu->tensors = t;
     return STATUS_OK;
@@ -117,7 +117,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     if (status) return status;
     cpu->batch = *batch;
     int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine costs about 32 multiply-adds
-    cpu_run(cpu, POOL_SPLIT, work, begin_row, cpu, batch->n_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, work, begin_row, cpu, batch->n_rows);
     cpu_attention_begin(cpu);
     return STATUS_OK;
 }
@@ -153,7 +153,7 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
     assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
     assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
     struct norm n = {cpu_of(b), out, x, gain, epsilon, row_index};
-    cpu_run(n.cpu, POOL_SPLIT, (int64_t)rows * x->columns, rmsnorm_row, &n, rows);
+    cpu_run(n.cpu, THREAD_POOL_STATIC, (int64_t)rows * x->columns, rmsnorm_row, &n, rows);
     return STATUS_OK;
 }
 
@@ -162,7 +162,7 @@ static enum status rmsnorm(struct backend *b, struct tensor *out, const struct t
 static void cpu_close(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
-    pool_close(cpu->pool);
+    thread_pool_close(cpu->pool);
     for (struct tensor *t = cpu->tensors, *next; t; t = next) {
         next = t->next;
         free(t->data);
@@ -222,7 +222,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
     if (status) return status;
     if (dtype == DTYPE_FP8 || shape->kv_dtype == DTYPE_FP8)
         return status_fail(STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 "
-                                               "or int8 and kv-dtype bf16 or int8 on the cpu backend");
+                                               "or int8 and kv-cache-dtype bf16 or int8 on the cpu backend");
     if (threads < 0) return status_fail(STATUS_INVALID, "%d threads: must be 0 (all) or more", threads);
     struct cpu *cpu = mem_alloc(sizeof *cpu);
     static const enum product_type product[] = {[DTYPE_F32] = PRODUCT_F32,
@@ -236,7 +236,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
     cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
     cpu->threads = threads ? threads : cores_count();
-    status = pool_open(cpu->threads, &cpu->pool);
+    status = thread_pool_open(cpu->threads, &cpu->pool);
     if (!status) status = scratch_create(cpu);
     if (!status) status = cpu_attention_create(cpu);
     if (status) {

@@ -9,8 +9,8 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/pool.h"
 #include "kernels/cpu/saved.h"
+#include "kernels/cpu/thread_pool.h"
 
 // A product is cut into items of at most ROW_BLOCK rows by one panel; BLOCK_WORDS words of K are used at a time:
 // ROW_BLOCK x BLOCK_WORDS of x (384 KiB) and a block of the panel (128 KiB) stay in a core's L2 cache of 1 MiB.
@@ -72,7 +72,7 @@ struct cpu {
     enum product_type product; // of matrices
     bool bf16;                 // activations, embeddings, K and V; else f32
     int threads;
-    struct pool *pool;
+    struct thread_pool *pool;
 
     // Of the pass under way, set by begin.
     struct ragged_batch batch; // its arrays are the caller's
@@ -136,22 +136,23 @@ static inline struct cpu *cpu_of(struct backend *b)
 }
 
 // Calls fn for each item, on all threads where `work` multiply-adds (all items together) are worth it.
-static inline void cpu_run(const struct cpu *cpu, enum pool_order order, int64_t work, pool_fn fn, void *arg,
-                           int n_items)
+static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, int64_t work, thread_pool_fn fn,
+                           void *arg, int n_items)
 {
     if (work >= MIN_PARALLEL_WORK) {
-        pool_run(cpu->pool, order, fn, arg, n_items);
+        thread_pool_run(cpu->pool, order, fn, arg, n_items);
         return;
     }
     for (int i = 0; i < n_items; i++)
         fn(arg, i, 0);
 }
 
-// Likewise, with groups of items that stay together: see pool_run_groups.
-static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, pool_fn fn, void *arg, int n_groups, int size)
+// Likewise, with groups of items that stay together: see thread_pool_run_groups.
+static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_pool_fn fn, void *arg, int n_groups,
+                                  int size)
 {
     if (work >= MIN_PARALLEL_WORK) {
-        pool_run_groups(cpu->pool, fn, arg, n_groups, size);
+        thread_pool_run_groups(cpu->pool, fn, arg, n_groups, size);
         return;
     }
     for (int i = 0; i < n_groups * size; i++)

@@ -20,7 +20,7 @@ INLINE void tiles_configure(int first_rows, int second_rows)
     struct tile_config config = {.palette = 1};
     for (int t = 0; t < TILE_COUNT; t++) {
         bool second = second_rows && (t == 2 || t == 3 || t == 5), panel = t > (second_rows ? 5 : 4);
-        config.rows[t] = (uint8_t)(panel ? TILE_MOST_ROWS : second ? second_rows : first_rows);
+        config.rows[t] = (uint8_t)(panel ? TILE_MAX_ROWS : second ? second_rows : first_rows);
         config.row_bytes[t] = 4 * TILE_WORDS;
     }
     tile_configure(&config);
@@ -45,7 +45,7 @@ INLINE void tiles_two_by_two(float *c, struct tile_start start, const uint32_t *
                              const uint32_t *panel, int words, const enum product_type type)
 {
     if (start.at) {
-        const char *first = start.at, *second = first + TILE_MOST_ROWS * start.stride;
+        const char *first = start.at, *second = first + TILE_MAX_ROWS * start.stride;
         tile_load(0, first, start.stride);
         tile_load(1, first + 4 * TILE_WORDS, start.stride);
         tile_load(2, second, start.stride);
@@ -56,7 +56,7 @@ INLINE void tiles_two_by_two(float *c, struct tile_start start, const uint32_t *
         tile_zero(2);
         tile_zero(3);
     }
-    const uint32_t *x_second = x + TILE_MOST_ROWS * x_stride;
+    const uint32_t *x_second = x + TILE_MAX_ROWS * x_stride;
     for (int k = 0; k < words; k += TILE_WORDS, panel += TILE_WORDS * PANEL_COLUMNS) {
         tile_load(4, x + k, 4 * x_stride);
         tile_load(6, panel, PANEL_BYTES);
@@ -67,7 +67,7 @@ INLINE void tiles_two_by_two(float *c, struct tile_start start, const uint32_t *
         TILE_DOT(2, 5, 6);
         TILE_DOT(3, 5, 7);
     }
-    float *second = c + TILE_MOST_ROWS * PANEL_COLUMNS;
+    float *second = c + TILE_MAX_ROWS * PANEL_COLUMNS;
     tile_store(0, c, PANEL_BYTES);
     tile_store(1, c + TILE_WORDS, PANEL_BYTES);
     tile_store(2, second, PANEL_BYTES);
@@ -112,7 +112,7 @@ INLINE void tiles_product(const struct panel_product *p, int row, int rows, int 
                           const enum product_type type)
 {
     const bool grouped = type == PRODUCT_INT8_GROUPS;
-    float sums[2 * TILE_MOST_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
+    float sums[2 * TILE_MAX_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
     const uint32_t *x = p->x + (size_t)row * p->x_stride;
     int step = grouped ? GROUP_WORDS : p->words;
     for (int k = 0, group = 0; k < p->words; k += step, group++) {
@@ -133,11 +133,11 @@ INLINE void tiles_product(const struct panel_product *p, int row, int rows, int 
 
 INLINE void typed_tiles_product(const struct panel_product *p, const enum product_type type)
 {
-    const int most = 2 * TILE_MOST_ROWS;
+    const int most = 2 * TILE_MAX_ROWS;
     for (int row = 0, configured = 0; row < p->rows; row += most) {
         int rows = p->rows - row < most ? p->rows - row : most;
-        bool two = rows > TILE_MOST_ROWS;
-        if (rows != configured) tiles_configure(two ? TILE_MOST_ROWS : rows, two ? rows - TILE_MOST_ROWS : 0);
+        bool two = rows > TILE_MAX_ROWS;
+        if (rows != configured) tiles_configure(two ? TILE_MAX_ROWS : rows, two ? rows - TILE_MAX_ROWS : 0);
         configured = rows;
         if (two) {
             tiles_product(p, row, rows, 0, PANEL_COLUMNS / 2, type);

@@ -4,7 +4,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec.h"
 
-#include "kernels/cpu/kernel_product.h"
+#include "kernels/cpu/kernel_gemm.h"
 
 #ifdef CPU_TILES
 #include "kernels/cpu/kernel_tiles.h"

@@ -34,8 +34,9 @@ static void product_item(void *arg, int item, int thread)
     const struct product *p = arg;
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
-    int share = pool_share_of(p->panels, item / p->row_blocks, cpu->threads);
-    int first = pool_share(p->panels, share, cpu->threads), end = pool_share(p->panels, share + 1, cpu->threads);
+    int share = thread_pool_thread_of(p->panels, item / p->row_blocks, cpu->threads);
+    int first = thread_pool_range(p->panels, share, cpu->threads),
+        end = thread_pool_range(p->panels, share + 1, cpu->threads);
     int in_share = item - first * p->row_blocks, block = in_share / (end - first);
     int panel = first + in_share % (end - first);
     int row = (int)((int64_t)p->rows * block / p->row_blocks);
@@ -92,7 +93,7 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
     if (cpu_int8(cpu)) {
         p.words = (const char *)cpu->quantised;
         p.row_bytes = cpu_quantised_stride(x->columns);
-        cpu_run(cpu, POOL_SPLIT, (int64_t)rows * x->columns, quantise_row, &p, rows);
+        cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)rows * x->columns, quantise_row, &p, rows);
     } else {
         p.words = x->data;
         p.row_bytes = (size_t)x->stride * (x->bf16 ? 2 : 4);

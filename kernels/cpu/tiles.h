@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TILE_COUNT = 8, TILE_MOST_ROWS = 16, TILE_WORDS = 16 };
+enum { TILE_COUNT = 8, TILE_MAX_ROWS = 16, TILE_WORDS = 16 };
 
 // Shapes of the tiles, as the instruction reads them.
 struct tile_config {
@@ -50,7 +50,7 @@ static inline void tile_release(void)
 
 struct tile {
     int rows, words;
-    uint32_t word[TILE_MOST_ROWS][TILE_WORDS];
+    uint32_t word[TILE_MAX_ROWS][TILE_WORDS];
 };
 
 static _Thread_local struct tile tile_bank[TILE_COUNT];
@@ -60,7 +60,7 @@ static inline void tile_configure(const struct tile_config *config)
     assert(config->palette == 1 && config->start_row == 0);
     memset(tile_bank, 0, sizeof tile_bank);
     for (int i = 0; i < TILE_COUNT; i++) {
-        assert(config->rows[i] <= TILE_MOST_ROWS && config->row_bytes[i] <= 4 * TILE_WORDS);
+        assert(config->rows[i] <= TILE_MAX_ROWS && config->row_bytes[i] <= 4 * TILE_WORDS);
         tile_bank[i].rows = config->rows[i];
         tile_bank[i].words = config->row_bytes[i] / 4;
     }

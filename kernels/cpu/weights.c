@@ -334,7 +334,7 @@ static enum status pack_bytes(struct packing *p)
     p->floats = cpu_memory((size_t)p->cpu->threads, (size_t)w->columns * sizeof *p->floats, false);
     p->bytes = cpu_memory((size_t)p->cpu->threads, PANEL_COLUMNS * output_bytes(w), false);
     bool enough = w->scale && w->start && p->floats && p->bytes;
-    if (enough) cpu_run(p->cpu, POOL_SPLIT, w->rows * w->columns, pack_panel_bytes, p, panels);
+    if (enough) cpu_run(p->cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel_bytes, p, panels);
     free(p->floats);
     free(p->bytes);
     return enough ? STATUS_OK : no_memory(w);
@@ -360,7 +360,7 @@ static enum status matrix_create(struct cpu *cpu, const struct source *source, s
     if (!w->panels) return no_memory(w);
     struct packing packing = {.cpu = cpu, .w = w, .source = source};
     if (cpu_int8(cpu)) return pack_bytes(&packing);
-    cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_panel, &packing, (int)w->n_panels);
+    cpu_run(cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel, &packing, (int)w->n_panels);
     return STATUS_OK;
 }
 
@@ -411,7 +411,7 @@ enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *ta
         w->table = cpu_memory((size_t)w->rows, (size_t)w->words * sizeof *w->table, false);
         if (!w->table) return no_memory(w);
         struct table_packing packing = {cpu, w, table};
-        cpu_run(cpu, POOL_SPLIT, w->rows * w->columns, pack_table_row, &packing, (int)w->rows);
+        cpu_run(cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_table_row, &packing, (int)w->rows);
     }
     *weight_p = w;
     return STATUS_OK;

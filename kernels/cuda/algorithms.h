@@ -16,7 +16,7 @@ struct product_key {
     int32_t fp8, out_bf16; // what is multiplied, else bf16; what is stored, else f32
     int32_t add, bias;     // onto what is there; with a bias
     int32_t scaled;        // by the scales of rows and of outputs
-    int32_t rows;          // of the bucket, see products.c
+    int32_t rows;          // of the bucket, see gemm.c
 };
 
 struct algorithms;

@@ -420,7 +420,8 @@ static __global__ void __launch_bounds__(P::THREADS, P::BLOCKS)
         __syncthreads(); // V is there, and no warp multiplies with K any more
         if (first + P::ENTRIES < entries.end) start<P>(shared, &entries, first + P::ENTRIES, false);
         if (seen) {
-            if (first + P::ENTRIES > full_end || (window > 0 && first < geometry_first_seen(seen_end - 1, window))) mask_tile<P>(s, last_of<P>(shared), first, window);
+            if (first + P::ENTRIES > full_end || (window > 0 && first < geometry_first_seen(seen_end - 1, window)))
+                mask_tile<P>(s, last_of<P>(shared), first, window);
             weigh<P>(s, &so_far, scale);
             if (P::FP8) scale_entries<P, true>(s, scales_of<P>(shared, true));
             multiply_values<P>(&so_far, s, tile_of<P>(shared, true));

@@ -168,9 +168,10 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
 // What of the batch this backend has less room for than the checks of all backends say.
 static enum status probes_check(const struct cuda *cuda, const struct ragged_batch *batch)
 {
-    if (batch->n_probes <= cuda->shape.max_rows && batch->probe_window <= PROBE_WINDOW_MOST) return STATUS_OK;
+    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= PROBE_WINDOW_MOST)
+        return STATUS_OK;
     return status_fail(STATUS_INTERNAL, "ragged batch: %d probes in windows of %d; room for %d in windows of %d",
-                       batch->n_probes, batch->probe_window, cuda->shape.max_rows, PROBE_WINDOW_MOST);
+                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, PROBE_WINDOW_MOST);
 }
 
 static enum status begin(struct backend *b, const struct ragged_batch *batch)
@@ -200,8 +201,9 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     cuda->half = -1;
     error = cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
-    if (error == cudaSuccess && batch->n_probes)
-        error = cudaMemsetAsync(cuda->probe, 0, (size_t)ragged_probe_size(batch) * sizeof *cuda->probe, cuda->stream);
+    if (error == cudaSuccess && batch->n_importance_rows)
+        error =
+            cudaMemsetAsync(cuda->probe, 0, (size_t)ragged_importance_size(batch) * sizeof *cuda->probe, cuda->stream);
     return cuda_status(error, "CUDA: the start of a pass");
 }
 
@@ -268,7 +270,7 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
                                                       out->stride, qkv->data, n_heads, 0, cuda->partials),
                                      "attention");
-    if (status != STATUS_OK || !cuda->on_device.n_probes) return status;
+    if (status != STATUS_OK || !cuda->on_device.n_importance_rows) return status;
     return cuda_status(launch_importance(cuda->stream, &cuda->kv, &cuda->on_device, layer, cuda->probe, qkv->data,
                                          n_heads, cuda->probe_sums),
                        "importance");
@@ -276,12 +278,12 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
 
 static float *probe_data(struct backend *b)
 {
-    return cuda_of(b)->on_device.n_probes ? cuda_of(b)->probe : NULL;
+    return cuda_of(b)->on_device.n_importance_rows ? cuda_of(b)->probe : NULL;
 }
 
 static enum status probe_read(struct backend *b, float *host)
 {
-    return read_floats(cuda_of(b), cuda_of(b)->probe, (size_t)ragged_probe_size(&cuda_of(b)->batch), host);
+    return read_floats(cuda_of(b), cuda_of(b)->probe, (size_t)ragged_importance_size(&cuda_of(b)->batch), host);
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ struct weight {
     bool borrowed;         // data belongs to the weight it is tied to
 };
 
-struct products; // products.c: cuBLASLt, its workspace and the algorithms chosen
+struct products; // gemm.c: cuBLASLt, its workspace and the algorithms chosen
 struct graphs;   // graphs.c: decode passes as they were captured
 struct upload;   // weights.c: pinned memory that weights pass through
 
@@ -114,7 +114,7 @@ enum status cuda_weight_vector(struct backend *b, const struct matrix_view *part
 // Gives back what making weights needs. May be called at any time: the next weight takes it anew.
 void upload_close(struct cuda *cuda);
 
-// ---- products.c ----
+// ---- gemm.c ----
 
 enum status products_open(struct cuda *cuda, struct products **products_p);
 void products_close(struct products *p); // may be NULL

@@ -11,7 +11,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scores.h"
 
-enum { WARPS = 4, HEAD_MOST = 256 };
+enum { WARPS = 4, HEAD_MAX = 256 };
 
 // The largest heads have too many sums for a warp: two warps share a KV block, each for half of V's dims.
 template <int DP> struct share {
@@ -257,8 +257,8 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     combine_kernel(device_batch batch, uint16_t *out, int out_stride, int n_heads, int d, int window,
                    const float *partials)
 {
-    __shared__ float weight[SPLITS_MOST], warp_most[WARPS], warp_total[WARPS];
-    __shared__ float sums[WARPS][HEAD_MOST];
+    __shared__ float weight[SPLITS_MAX], warp_most[WARPS], warp_total[WARPS];
+    __shared__ float sums[WARPS][HEAD_MAX];
     int row = batch.lone_row[blockIdx.y], n = batch.kv_len[batch.row_seq[row]] + 1, stretch = geometry_stretch(n);
     int from = geometry_first_seen(n - 1, window) / stretch, splits = (n - 1) / stretch - from + 1;
     int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;

@@ -22,7 +22,7 @@ HOST_DEVICE static inline int geometry_first_seen(int own, int window)
 HOST_DEVICE static inline int geometry_stretch(int n)
 {
     int entries = SPLIT_ENTRIES;
-    while ((int64_t)entries * SPLITS_MOST < n)
+    while ((int64_t)entries * SPLITS_MAX < n)
         entries *= 2;
     return entries;
 }

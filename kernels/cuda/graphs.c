@@ -62,7 +62,7 @@ static int column_kind(int columns)
 
 static int splits_of(int column_kind)
 {
-    return 1 << column_kind < SPLITS_MOST ? 1 << column_kind : SPLITS_MOST;
+    return 1 << column_kind < SPLITS_MAX ? 1 << column_kind : SPLITS_MAX;
 }
 
 int graphs_splits(int entries)
@@ -72,7 +72,7 @@ int graphs_splits(int entries)
 
 static bool is_decode(const struct ragged_batch *batch)
 {
-    return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_probes;
+    return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_importance_rows;
 }
 
 struct graphs *graphs_open(const struct backend_shape *shape)

@@ -17,18 +17,18 @@ struct prompt {
 
 static __device__ __forceinline__ prompt prompt_of(const device_batch *batch, int p, const float *qkv, int columns)
 {
-    int row = batch->probe_row[p];
+    int row = batch->importance_row[p];
     prompt it;
     it.table = batch->block_table + (int64_t)batch->row_seq[row] * batch->max_blocks;
     it.q_row = qkv + (int64_t)row * columns;
-    it.keys = batch->probe_keys[p];
+    it.keys = batch->importance_keys[p];
     return it;
 }
 
 // Where the exponent and the sum of a stretch of (probe, head) lie.
 static __device__ __forceinline__ int64_t sum_at(int p, int head, int split, int n_heads)
 {
-    return 2 * (((int64_t)p * n_heads + head) * SPLITS_MOST + split);
+    return 2 * (((int64_t)p * n_heads + head) * SPLITS_MAX + split);
 }
 
 // Scores of KV block `i` of the probe's keys, -inf beyond them, as exponents of 2.
@@ -128,8 +128,8 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     int d = kv.head_size, p = (int)blockIdx.z, begin = (int)blockIdx.x * RAISE_KEYS;
     prompt it = prompt_of(&batch, p, qkv, (n_heads + 2 * kv.n_kv_heads) * d);
     if (begin >= it.keys) return; // the whole block
-    int end = min(begin + RAISE_KEYS, it.keys), reach = batch.probe_window / 2;
-    int columns = raise_columns(batch.probe_window), first = begin - (columns - RAISE_KEYS) / 2; // of the weights
+    int end = min(begin + RAISE_KEYS, it.keys), reach = batch.smoothing_window / 2;
+    int columns = raise_columns(batch.smoothing_window), first = begin - (columns - RAISE_KEYS) / 2; // of the weights
     score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
     load_q<DP>(q, it.q_row, &heads, d);
 
@@ -145,7 +145,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
             total += from[1] * exp2_approx(from[0] - most);
         }
         total = warp_sum(total);
-        if (lane == 0) head_exponent[head] = most, head_factor[head] = 1 / (total * (float)batch.probe_window);
+        if (lane == 0) head_exponent[head] = most, head_factor[head] = 1 / (total * (float)batch.smoothing_window);
     }
     __syncthreads();
 
@@ -183,21 +183,21 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 
 size_t importance_sum_floats(int max_probes, int n_heads)
 {
-    return 2 * (size_t)max_probes * (size_t)n_heads * SPLITS_MOST;
+    return 2 * (size_t)max_probes * (size_t)n_heads * SPLITS_MAX;
 }
 
 template <int DP, bool FP8>
 static cudaError_t launch_both(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
                                float *maxima, const float *qkv, int n_heads, float *sums)
 {
-    unsigned chunks = (unsigned)score_chunks(n_heads, kv->n_kv_heads), n = (unsigned)batch->n_probes;
-    dim3 stretches((unsigned)min((int)SPLITS_MOST, (batch->most_probe_keys + SPLIT_ENTRIES - 1) / SPLIT_ENTRIES),
-                   chunks, n);
+    unsigned chunks = (unsigned)score_chunks(n_heads, kv->n_kv_heads), n = (unsigned)batch->n_importance_rows;
+    dim3 stretches((unsigned)min((int)SPLITS_MAX, (batch->most_probe_keys + SPLIT_ENTRIES - 1) / SPLIT_ENTRIES), chunks,
+                   n);
     cudaError_t error = CUDA_LAUNCH((importance_sums_kernel<DP, FP8>), stretches, WARPS * WARP, score_q<DP>::BYTES,
                                     stream, *kv, *batch, layer, qkv, n_heads, sums);
     if (error != cudaSuccess) return error;
     int heads = min((int)SCORE_HEADS, n_heads / kv->n_kv_heads);
-    size_t shared = score_q<DP>::BYTES + (size_t)heads * (size_t)raise_columns(batch->probe_window) * sizeof(float);
+    size_t shared = score_q<DP>::BYTES + (size_t)heads * (size_t)raise_columns(batch->smoothing_window) * sizeof(float);
     dim3 keys((unsigned)(batch->most_probe_keys + RAISE_KEYS - 1) / RAISE_KEYS, chunks, n);
     return CUDA_LAUNCH((importance_raise_kernel<DP, FP8>), keys, WARPS * WARP, shared, stream, *kv, *batch, layer, qkv,
                        n_heads, static_cast<const float *>(sums), maxima);
@@ -214,8 +214,8 @@ static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, con
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                               int layer, float *probe, const float *qkv, int n_heads, float *sums)
 {
-    if (batch->n_probes == 0) return cudaSuccess;
-    if (batch->probe_window > PROBE_WINDOW_MOST) return cudaErrorInvalidValue;
+    if (batch->n_importance_rows == 0) return cudaSuccess;
+    if (batch->smoothing_window > PROBE_WINDOW_MOST) return cudaErrorInvalidValue;
     int d = kv->head_size;
     return d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, probe, qkv, n_heads, sums)
            : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, probe, qkv, n_heads, sums)

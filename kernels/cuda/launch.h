@@ -37,25 +37,25 @@ struct attend_tile {
 
 // A lone row of a sequence (decode) reads its entries in stretches, each by a thread block of its own; geometry.h says
 // how long they are. That depends on the row's own entries alone: what it computes never depends on its neighbours.
-enum { SPLIT_ENTRIES = 256, SPLITS_MOST = 128 }; // the shortest stretch; the most stretches of one row
+enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // the shortest stretch; the most stretches of one row
 
 // struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes. Of half
 // a pass n_rows rows from first_row on: the work lists are theirs, all other arrays are those of the whole batch.
 struct device_batch {
-    int first_row, n_rows, n_seqs, max_blocks, n_logit_rows, n_probes, probe_window;
+    int first_row, n_rows, n_seqs, max_blocks, n_logit_rows, n_importance_rows, smoothing_window;
     int cut;                                         // rows of the first half; 0: the batch is not cut
     const int32_t *token, *position;                 // [T]
     const int32_t *row_seq;                          // [T] sequence of each row
     const int32_t *row_start, *kv_len, *block_table; // as in the batch
     const int32_t *logit_row;                        // [L]
     const struct draw *draw;                         // [L], NULL where the batch has none
-    const int32_t *probe_row, *probe_keys;           // [P]
+    const int32_t *importance_row, *importance_keys; // [P]
     const int32_t *probe_first;                      // [P+1] where its maxima start in the probe array
     const struct attend_tile *tiles;                 // rows of sequences with several rows, costliest first
     int n_tiles, cut_tiles;                          // all; those of rows before the cut, which come first
     const int32_t *lone_row;                         // [n_lone] rows of sequences with one row, ascending
     int n_lone, cut_lone;                            // all; those before the cut
-    int max_splits; // at least the stretches of any lone row, its own entry included; at most SPLITS_MOST
+    int max_splits; // at least the stretches of any lone row, its own entry included; at most SPLITS_MAX
     int most_probe_keys;
 };
 

@@ -8,8 +8,8 @@
 
 enum {
     WARPS = 4,
-    HEAD_MOST = 256,
-    ROUNDS = HEAD_MOST / 4 / WARP, // of a lane's four dims
+    HEAD_MAX = 256,
+    ROUNDS = HEAD_MAX / 4 / WARP, // of a lane's four dims
 };
 
 // A lane's share of a head: dims at(j), at(j) + 1 and those half a head further.

@@ -11,8 +11,8 @@ enum { MOST_THREADS = 512, STRIPE_THREADS = 256 };
 // Elements that a thread handles at a time: 8 bf16 are 16 bytes, 8 f32 are two times 16.
 enum { WIDE = 8 };
 
-static const float E4M3_MOST = 448.f;
-static const float E4M3_LEAST = 0x1p-100f; // rows without larger values become zeros: 448 / largest is then a number
+static const float E4M3_MAX = 448.f;
+static const float E4M3_MIN = 0x1p-100f; // rows without larger values become zeros: 448 / largest is then a number
 
 // Threads for a row of n: all of it in few steps, no more warps than there is work.
 static int threads_of(int n)
@@ -267,7 +267,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     }
     most = block_max(most, of_warps);
     const bool finite = most < INFINITY;
-    const float factor = finite && most >= E4M3_LEAST ? E4M3_MOST / most : 0;
+    const float factor = finite && most >= E4M3_MIN ? E4M3_MAX / most : 0;
     for (int i = first; i < n; i += step) {
         float group[W];
         load<W>(group, from + i);
@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
             group[j] = factor == 0 ? 0 : group[j] * factor;
         store_bytes<W>(to + i, group);
     }
-    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? most / E4M3_MOST : NAN;
+    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? most / E4M3_MAX : NAN;
 }
 
 template <typename T>

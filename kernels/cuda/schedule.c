@@ -183,17 +183,17 @@ static void put_sequences(struct staging *staging, const struct ragged_batch *ba
 
 static void put_probes(struct staging *staging, const struct ragged_batch *batch, struct device_batch *out)
 {
-    int n = batch->n_probes, most = 0;
-    put_copy(staging, batch->probe_row, n, 0, 0, &out->probe_row);
-    put_copy(staging, batch->probe_keys, n, 0, 0, &out->probe_keys);
+    int n = batch->n_importance_rows, most = 0;
+    put_copy(staging, batch->importance_row, n, 0, 0, &out->importance_row);
+    put_copy(staging, batch->importance_keys, n, 0, 0, &out->importance_keys);
     int32_t *first = put_ints(staging, (int64_t)n + 1, &out->probe_first);
     first[0] = 0;
     for (int p = 0; p < n; p++) {
-        first[p + 1] = first[p] + batch->probe_keys[p];
-        if (batch->probe_keys[p] > most) most = batch->probe_keys[p];
+        first[p + 1] = first[p] + batch->importance_keys[p];
+        if (batch->importance_keys[p] > most) most = batch->importance_keys[p];
     }
-    out->n_probes = n;
-    out->probe_window = batch->probe_window;
+    out->n_importance_rows = n;
+    out->smoothing_window = batch->smoothing_window;
     out->most_probe_keys = most;
 }
 
@@ -267,7 +267,7 @@ struct device_batch schedule_half(const struct device_batch *whole, bool second)
         half.n_rows = whole->cut;
         half.n_tiles = whole->cut_tiles;
         half.n_lone = whole->cut_lone;
-        half.n_probes = 0; // they look at entries of both halves
+        half.n_importance_rows = 0; // they look at entries of both halves
     }
     return half;
 }

@@ -79,13 +79,13 @@ static void tensor_put(const struct reference *ref, struct tensor *t, int64_t ro
 static float to_bytes(enum dtype dtype, float *x, int64_t n)
 {
     bool fp8 = dtype == DTYPE_FP8, finite = true;
-    float most = 0, most_byte = fp8 ? E4M3_MOST : QUANTISE_MOST;
+    float most = 0, most_byte = fp8 ? E4M3_MAX : QUANTISE_MAX;
     for (int64_t i = 0; i < n; i++) {
         most = fmaxf(most, fabsf(x[i]));
         finite &= isfinite(x[i]) != 0;
     }
     for (int64_t i = 0; i < n; i++) {
-        float q = !finite || most < QUANTISE_LEAST ? 0 : x[i] * (most_byte / most);
+        float q = !finite || most < QUANTISE_MIN ? 0 : x[i] * (most_byte / most);
         x[i] = fp8 ? e4m3_to_f32(e4m3_from_f32(q)) : rintf(q);
     }
     return finite ? most / most_byte : NAN;
@@ -291,7 +291,7 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
             ref->cos[t * half + i] = (float)cos(angle);
             ref->sin[t * half + i] = (float)sin(angle);
         }
-    ref->probe_size = ragged_probe_size(batch);
+    ref->probe_size = ragged_importance_size(batch);
     memset(ref->probe, 0, (size_t)ref->probe_size * sizeof *ref->probe);
     ref->batch = *batch;
     return STATUS_OK;
@@ -464,12 +464,12 @@ static double attend(struct reference *ref, int layer, int s, const float *q, in
 // Raises `maximum` [n] by the centred average of the n scores / total: zeros outside, divisor always the window.
 static void probe_raise(struct reference *ref, int n, double total, float *maximum)
 {
-    int reach = ref->batch.probe_window / 2;
+    int reach = ref->batch.smoothing_window / 2;
     for (int j = 0; j < n; j++) {
         double sum = 0;
         for (int i = j - reach; i <= j + reach; i++)
             if (i >= 0 && i < n) sum += ref->score[i];
-        ref->smooth[j] = sum / total / ref->batch.probe_window;
+        ref->smooth[j] = sum / total / ref->batch.smoothing_window;
     }
     for (int j = 0; j < n; j++)
         if ((float)ref->smooth[j] > maximum[j]) maximum[j] = (float)ref->smooth[j];
@@ -498,10 +498,11 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
                     tensor_put(ref, out, t, h * d + i, sum / total);
                 }
             }
-            for (; p < batch->n_probes && batch->probe_row[p] == t; maximum += batch->probe_keys[p++])
+            for (; p < batch->n_importance_rows && batch->importance_row[p] == t;
+                 maximum += batch->importance_keys[p++])
                 for (int h = 0; h < n_heads; h++) {
-                    double total = attend(ref, layer, s, q + h * d, h / group, batch->probe_keys[p]);
-                    probe_raise(ref, batch->probe_keys[p], total, maximum);
+                    double total = attend(ref, layer, s, q + h * d, h / group, batch->importance_keys[p]);
+                    probe_raise(ref, batch->importance_keys[p], total, maximum);
                 }
         }
     return STATUS_OK;

@@ -33,7 +33,7 @@ expect 2 "required" "$bin/forepack-worker" --router 127.0.0.1:1
 expect 2 "must be.*from 0 to 65535" "$bin/forepack-router" --model "$main_model" --port 70000
 expect 2 "must be.*from 0 to 49" "$bin/forepack-router" --model "$main_model" --queue-reserve 50
 # What no node takes is refused before one is started.
-expect 2 "max-seqs.*from 1 to 10000\b" "$forepack" up --max-seqs 10001
+expect 2 "max-num-seqs.*from 1 to 10000\b" "$forepack" up --max-num-seqs 10001
 expect 2 "kv-blocks .*must be a whole number from 0 to 1e.?08\b" "$forepack" up --kv-blocks 100000001
 
 expect 2 "is a directory" "$forepack" generate --prompt x --config "$work"
@@ -62,7 +62,7 @@ start_up --workers 1 --speculators 1
 remote() { expect "$1" "$2" "$forepack" generate --server "$server" "${@:3}"; }
 vocab=$(jq .vocab_size "$main_model/config.json")
 context=$(jq .max_position_embeddings "$main_model/config.json")
-remote 2 "model 'gpt-9'.*served" --prompt x --model-name gpt-9
+remote 2 "model 'gpt-9'.*served" --prompt x --served-model-name gpt-9
 remote 1 "context" --prompt x --max-tokens 1000000
 printf '\377\376abc' >"$work/latin"
 remote 2 "utf-8" --prompt-file "$work/latin"

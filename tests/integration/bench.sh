@@ -11,7 +11,7 @@ check_json() { jq -e "$2" "$1" >/dev/null || fail "$1: not so: $2: $(cat "$1")";
 
 # One process.
 "$bin/forepack" bench engine --shape "$shape" --load dummy --prompt-tokens 16,100 --decode-tokens 3 --context 20 \
-    --batch 1,3 --token-budget 64 --score "${quick[@]}" --json >"$work/engine.json" 2>"$work/engine.log"
+    --batch 1,3 --max-num-batched-tokens 64 --score "${quick[@]}" --json >"$work/engine.json" 2>"$work/engine.log"
 check_json "$work/engine.json" '[.[] | [.phase, .batch, .tokens]] == [["prefill",1,16], ["prefill",3,16],
     ["prefill",1,100], ["decode",1,3], ["decode",3,3], ["score",1,16], ["score",1,100]]'
 check_json "$work/engine.json" 'all(.[]; has("phase") and has("tokens") and has("batch")
@@ -27,7 +27,7 @@ grep -q 'no prefill of 3 x 100 tokens' "$work/engine.log" || fail "nothing said 
 
 # A cache in int8 is less to read.
 for kv in bf16 int8; do
-    "$bin/forepack" bench engine --shape "$shape" --kv-dtype $kv --prompt-tokens 0 --context 64 --decode-tokens 2 \
+    "$bin/forepack" bench engine --shape "$shape" --kv-cache-dtype $kv --prompt-tokens 0 --context 64 --decode-tokens 2 \
         --batch 2 "${quick[@]}" --json >"$work/kv-$kv.json" 2>"$work/kv-$kv.log"
     check_json "$work/kv-$kv.json" "all(.[]; .kv_dtype == \"$kv\" and .tokens_per_s > 0)"
 done
@@ -92,7 +92,7 @@ check_json "$work/trace.json" '.clipped == 1 and ([.levels[] | .load, .completed
 serve hopeless --prompt-tokens 300 --qps 100 --requests 10 --max-tokens 200 --timeout 0.001 --warm-up 0
 check_json "$work/hopeless.json" '.levels[0] | .completed == 0 and .failures.timeout == 10 and .held == false'
 wait_until 60 "nothing is left of the requests that were given up" all_returned
-serve refused --prompt-tokens 30 --concurrency 2 --requests 4 --warm-up 0 --model-name other
+serve refused --prompt-tokens 30 --concurrency 2 --requests 4 --warm-up 0 --served-model-name other
 check_json "$work/refused.json" '.levels[0] | .completed == 0 and .failures.NOT_FOUND == 4'
 serve search --prompt-tokens 30 --qps 0.5 --search --requests 1 --timeout 0.000001 --warm-up 0
 check_json "$work/search.json" '.highest_qps == null and (.levels | length) >= 3 and .levels[0].qps == 0.5 and .levels[1].qps == 0.25'
@@ -113,7 +113,7 @@ check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 20
     and .speed_up > 0 and .bound > 0 and .bound_flops >= .bound and .share > 0 and .kept_share < 0.7)'
 # Prompts under every policy: padded rows counted, a page; the command fails where a policy gives other logits.
 printf '%s\n' 5 100 17 30 64 8 >"$work/lengths"
-"$bin/forepack" bench prepack --shape "$shape" --load dummy --lengths "$work/lengths" --batch-size 2,4 --token-budget 128 \
+"$bin/forepack" bench prepack --shape "$shape" --load dummy --lengths "$work/lengths" --batch-size 2,4 --max-num-batched-tokens 128 \
     --threads 1 --rounds 2 --report "$work/prepack.html" --json >"$work/prepack.json" 2>"$work/prepack.log"
 check_json "$work/prepack.json" '[.[] | [.policy, .batch_size, .rows]] == [
     ["padded",2,388], ["length-ordered",2,276], ["batch",2,224], ["dataset",2,224], ["none",2,224],
@@ -145,7 +145,7 @@ check_json "$work/router.json" '[.[].queue] == [50, 400] and all(.[]; .bins >= .
     and .pack_ms >= 0 and .requests == .queue and .router_us_per_request > 0 and .bins_handed_out > 0 and .fill > 0.5
     and .samples >= 1 and .samples_proven <= .samples)'
 # The same where KV blocks are short, everybody is urgent and begins alike.
-"$bin/forepack" bench router --lengths "$work/lengths" --queue 400 --rounds 1 --workers 3 --kv-blocks 40 --prefix-cache on \
+"$bin/forepack" bench router --lengths "$work/lengths" --queue 400 --rounds 1 --workers 3 --kv-blocks 40 --enable-prefix-caching \
     --shared-head 20 --max-wait-ms 10 --json >"$work/router-short.json"
 check_json "$work/router-short.json" '.[0].requests == 400 and .[0].looks_per_request > 0 and .[0].looks_per_request < 40'
 [ "$(grep -c '</svg>' "$work/router.html")" = 3 ] || fail "not three plots in the page"

@@ -66,10 +66,10 @@ wait_until 20 "every KV block is free" all_returned
 stop_up
 
 # Workers with K and V in int8, as the model alone in one process with the same.
-start_up --kv-dtype int8 --speculators 0
+start_up --kv-cache-dtype int8 --speculators 0
 grep -q 'worker.* kv_dtype=int8' "$work/up.log" || fail "the worker's cache is not int8"
 generate --prompt-file "$work/prompt" --max-tokens 16 --ignore-eos >"$work/cluster.json"
-"$bin/forepack" generate --model "$main_model" --kv-dtype int8 --json --prompt-file "$work/prompt" --max-tokens 16 \
+"$bin/forepack" generate --model "$main_model" --kv-cache-dtype int8 --json --prompt-file "$work/prompt" --max-tokens 16 \
     --ignore-eos >"$work/local.json"
 equal "$(jq -c .token_ids "$work/local.json")" "$(jq -c .token_ids "$work/cluster.json")" "int8 cache in process and cluster"
 stop_up

@@ -19,7 +19,7 @@ mkdir "$work/bare"
 cp "$main_model/tokenizer.json" "$work/bare/"
 cp "$work/main.json" "$work/bare/config.json"
 main_model=$work/bare spec_model=$work/bare
-start_up --load dummy --min-tokens 64 --prefix-cache off
+start_up --load dummy --min-tokens 64 --no-enable-prefix-caching
 generate --prompt "Hello" --max-tokens 3 --ignore-eos >"$work/answer.json"
 equal 3 "$(jq '.token_ids | length' "$work/answer.json")" "tokens of made-up weights"
 

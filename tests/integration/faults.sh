@@ -80,7 +80,7 @@ as_calm "$work/replayed.jsonl" "when the only worker group died and came back"
 # Scores that are given up in the middle of their passes leave no KV blocks behind, even if nothing follows.
 kill -TERM "$spec_pid"
 wait_until 30 "the speculator is gone" nodes speculator 0
-start slow "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id slow --threads 1 --token-budget 1
+start slow "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id slow --threads 1 --max-num-batched-tokens 1
 spec_pid=$last_pid
 wait_until 60 "the slow speculator is there" nodes speculator 1
 jq -rsj 'map(.prompt) | add | .[0:16000]' "$prompts" >"$work/long"

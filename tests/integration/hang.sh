@@ -11,7 +11,7 @@ wait_until 30 "the router answers" status_json
 
 start_group() {
     start "$1" mpirun -n 2 --oversubscribe --bind-to none "$bin/forepack-worker" --model "$main_model" \
-        --router "$server" --threads 1 --step-limit 2
+        --router "$server" --threads 1 --step-timeout-s 2
     group_pid=$last_pid
     wait_until 60 "the group answers" generate --prompt Hello --max-tokens 2 # a follower learns the limit with a step
 }

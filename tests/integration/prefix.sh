@@ -11,9 +11,12 @@ jq -nc --argjson n $n --argjson head $head 'range($n) as $i | {id: "row\($i)", t
     ([range($head) | 300 + . % 701] + [range(20 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/rows.jsonl"
 tails=$(jq -s --argjson head $head 'map((.token_ids | length) - $head) | add' "$work/rows.jsonl")
 
+# caching_flag ON|OFF
+caching_flag() { if [ "$1" = on ]; then echo --enable-prefix-caching; else echo --no-enable-prefix-caching; fi; }
+
 # ask WORKERS ON|OFF: all rows through a cluster of its own.
 ask() {
-    start_up --workers "$1" --speculators 0 --shape "$work/main.json" --prefix-cache "$2"
+    start_up --workers "$1" --speculators 0 --shape "$work/main.json" "$(caching_flag "$2")"
     "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$1-$2.jsonl" --max-tokens 6 \
         --ignore-eos 2>/dev/null
     wait_until 20 "every KV block is free" all_returned
@@ -68,7 +71,7 @@ mixed() {
         --heartbeat-ms 60000 --max-wait-ms 3600000
     local router=$last_pid
     start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
-        --prefix-cache "$1" --kv-blocks $((3 * head / 16 + 20))
+        "$(caching_flag "$1")" --kv-blocks $((3 * head / 16 + 20))
     local worker=$last_pid
     wait_until 60 "the cluster is ready" ready
     kill -STOP "$worker"

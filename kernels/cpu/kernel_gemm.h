@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix product kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns, walked over a block of
+// K, and the ends of a product. One template for all types: what differs is the product of one word of K.
+#pragma once
+
+// 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; with 16 registers two vectors a row are what fits.
+enum { TILE_ROWS = 6, TILE_VECS = VEC == 16 ? 4 : 2 };
+
+enum {
+    NEAR_WORDS = 12, // of the panel fetched ahead from the L2 to the L1 cache
+    FAR_WORDS = 16,  // between fetches of the next block of the panel into the L2 cache
+};
+
+// Sums of four products, x unsigned and w signed bytes, in 32-bit integers: exact, whatever the instructions.
+INLINE vec_word dot_bytes(vec_word acc, vec_word x, vec_word w)
+{
+#if defined(__AVX512VNNI__)
+    return (vec_word)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)x, (__m512i)w);
+#elif defined(__AVX512BW__)
+    __m512i low = _mm512_madd_epi16((__m512i)(x & 0x00ff00ffu), _mm512_srai_epi16(_mm512_slli_epi16((__m512i)w, 8), 8));
+    __m512i high = _mm512_madd_epi16(_mm512_srli_epi16((__m512i)x, 8), _mm512_srai_epi16((__m512i)w, 8));
+    return acc + (vec_word)low + (vec_word)high;
+#elif defined(__AVX2__)
+    __m256i low = _mm256_madd_epi16((__m256i)(x & 0x00ff00ffu), _mm256_srai_epi16(_mm256_slli_epi16((__m256i)w, 8), 8));
+    __m256i high = _mm256_madd_epi16(_mm256_srli_epi16((__m256i)x, 8), _mm256_srai_epi16((__m256i)w, 8));
+    return acc + (vec_word)low + (vec_word)high;
+#else
+    for (int shift = 0; shift < 32; shift += 8)
+        acc += (x >> shift & 0xffu) * (vec_word)((vec_mask)(w << (24 - shift)) >> 24);
+    return acc;
+#endif
+}
+
+// One word of K: acc += x * w for f32, acc += x_even * w_even + x_odd * w_odd for bf16, four products for int8.
+INLINE vec word_product(vec acc, uint32_t x, vec_word w, const enum product_type type)
+{
+    if (type == PRODUCT_F32) return vec_fma(vec_set(f32_from_bits(x)), (vec)w, acc);
+    vec_word word = vec_set_words(x);
+    if (type != PRODUCT_BF16) return (vec)dot_bytes((vec_word)acc, word, w);
+#ifdef __AVX512BF16__
+    return _mm512_dpbf16_ps(acc, (__m512bh)word, (__m512bh)w);
+#else
+    acc = vec_fma(vec_even(word), vec_even(w), acc);
+    return vec_fma(vec_odd(word), vec_odd(w), acc);
+#endif
+}
+
+// What is left of the next block to fetch, a little with every tile.
+struct far_fetch {
+    uintptr_t at; // not a pointer: beyond the last panel there is nothing, and fetching it does no harm
+    int lines;    // every FAR_WORDS
+};
+
+// Where a panel is read by one tile alone it only streams by. Then nothing is fetched ahead: asking for its lines
+// before the hardware's own prefetch does cost between 5 % and a third of the memory's bandwidth.
+enum panel_use { PANEL_STREAMED, PANEL_REUSED };
+
+// acc += `words` words of x times w. `rows`, `vecs`, `use` and `type` are constants where this is inlined, so acc lives
+// in registers. Each element is one chain over K whatever `rows` and `vecs` are.
+INLINE void tile_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
+                       struct far_fetch *fetch, const int rows, const int vecs, const enum panel_use use,
+                       const enum product_type type)
+{
+    for (int k = 0; k < words;) {
+        int end = k + FAR_WORDS < words ? k + FAR_WORDS : words;
+        for (int i = 0; i < fetch->lines; i++, fetch->at += 64)
+            __builtin_prefetch((const void *)fetch->at, 0, 2);
+        for (; k < end; k++) {
+            vec_word w[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs; v++) {
+                const uint32_t *from = panel + (size_t)k * PANEL_COLUMNS + v * VEC;
+                w[v] = vec_load_words(from);
+                if (VEC == 16 && use == PANEL_REUSED) __builtin_prefetch(from + NEAR_WORDS * PANEL_COLUMNS, 0, 3);
+            }
+#pragma GCC unroll 6
+            for (int r = 0; r < rows; r++) {
+                uint32_t word;
+                memcpy(&word, x + (size_t)r * x_stride + k, sizeof word); // stored as bf16 or bytes
+#pragma GCC unroll 4
+                for (int v = 0; v < vecs; v++)
+                    acc[r][v] = word_product(acc[r][v], word, w[v], type);
+            }
+        }
+    }
+}
+
+// PRODUCT_INT8_GROUPS: c += the sums of one group, scaled. Not inlined, for with sums of both kinds at hand the
+// compiler keeps neither in registers.
+static __attribute__((noinline)) void group_add(const struct panel_product *p, const float *sums, int row, int column,
+                                                int rows, int columns, int group)
+{
+    const float *w_scale = p->w_scale + group * PANEL_COLUMNS + column;
+    bool first = !p->accumulate && group == 0;
+    for (int r = 0; r < rows; r++) {
+        float *c = p->c + (row + r) * PANEL_COLUMNS + column;
+        float x_scale = p->x_scale[(row + r) * p->x_scale_stride + group];
+        for (int i = 0; i < columns; i += VEC) {
+            vec scaled = vec_from_int((vec_mask)vec_load(sums + r * PANEL_COLUMNS + i)) * x_scale;
+            vec_store(c + i, vec_fma(scaled, vec_load(w_scale + i), first ? vec_set(0) : vec_load(c + i)));
+        }
+    }
+}
+
+// Rows [row, row + rows) of the block by some columns. c holds the chain between blocks of K: f32, or the integers of
+// PRODUCT_INT8. Integer sums start from -128 times the weights' sum, since x is stored with 128 added.
+INLINE void tile_product(const struct panel_product *p, int row, int column, struct far_fetch *fetch, const int rows,
+                         const int vecs, const enum panel_use use, const enum product_type type)
+{
+    const bool grouped = type == PRODUCT_INT8_GROUPS;
+    float sums[TILE_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
+    const uint32_t *x = p->x + (size_t)row * p->x_stride;
+    int step = grouped ? GROUP_WORDS : p->words;
+    for (int k = 0, group = 0; k < p->words; k += step, group++) {
+        vec acc[TILE_ROWS][4];
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs; v++)
+                if (p->accumulate && !grouped)
+                    acc[r][v] = vec_load(c + r * PANEL_COLUMNS + v * VEC);
+                else if (type == PRODUCT_INT8 || grouped)
+                    acc[r][v] = (vec)vec_load_words(p->start + group * PANEL_COLUMNS + column + v * VEC);
+                else
+                    acc[r][v] = vec_set(0);
+        int words = p->words - k < step ? p->words - k : step;
+        tile_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch, rows, vecs,
+                   use, type);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs; v++)
+                vec_store(c + r * PANEL_COLUMNS + v * VEC, acc[r][v]);
+        if (grouped) group_add(p, sums, row, column, rows, vecs * VEC, group);
+    }
+}
+
+INLINE void rows_product(const struct panel_product *p, int row, struct far_fetch fetch, const int rows,
+                         const enum panel_use use, const enum product_type type)
+{
+    for (int column = 0; column < PANEL_COLUMNS; column += TILE_VECS * VEC) {
+        tile_product(p, row, column, &fetch, rows, TILE_VECS, use, type);
+        fetch.lines = 0;
+    }
+}
+
+INLINE void any_rows_product(const struct panel_product *p, int row, struct far_fetch fetch, int rows,
+                             const enum panel_use use, const enum product_type type)
+{
+    switch (rows) {
+    case 1: rows_product(p, row, fetch, 1, use, type); break;
+    case 2: rows_product(p, row, fetch, 2, use, type); break;
+    case 3: rows_product(p, row, fetch, 3, use, type); break;
+    case 4: rows_product(p, row, fetch, 4, use, type); break;
+    case 5: rows_product(p, row, fetch, 5, use, type); break;
+    case 6: rows_product(p, row, fetch, 6, use, type); break;
+    }
+}
+
+INLINE void typed_product(const struct panel_product *p, const enum product_type type)
+{
+    if (p->rows <= TILE_ROWS) {
+        any_rows_product(p, 0, (struct far_fetch){0}, p->rows, PANEL_STREAMED, type);
+        return;
+    }
+    // Cut evenly: 7 rows are 4 + 3, not 6 + 1 (a tile's cost falls slower than its rows).
+    int tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
+    // A word of K is four lines of the panel.
+    struct far_fetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),
+                              (4 * FAR_WORDS + tiles - 1) / tiles};
+    uintptr_t tile_bytes = (uintptr_t)(fetch.lines * 64 * ((p->words + FAR_WORDS - 1) / FAR_WORDS));
+    for (int t = 0; t < tiles; t++, fetch.at += tile_bytes) {
+        int from = p->rows * t / tiles;
+        any_rows_product(p, from, fetch, p->rows * (t + 1) / tiles - from, PANEL_REUSED, type);
+    }
+}
+
+static void panel_product(const struct panel_product *p)
+{
+    switch (p->type) {
+    case PRODUCT_F32: typed_product(p, PRODUCT_F32); break;
+    case PRODUCT_BF16: typed_product(p, PRODUCT_BF16); break;
+    case PRODUCT_INT8: typed_product(p, PRODUCT_INT8); break;
+    case PRODUCT_INT8_GROUPS: typed_product(p, PRODUCT_INT8_GROUPS); break;
+    }
+}
+
+// ---- quantisation ---------------------------------------------------------------------------------------------------
+
+// n values become bytes q with x ~ q * scale, |q| <= 127, symmetric, to the nearest (ties to even): returns scale, and
+// what x is multiplied by. The scale of values that are not all finite is NaN, and so is then every product with them.
+INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
+{
+    const float *floats = x;
+    const uint16_t *halves = x;
+    vec largest = vec_set(0), poison = vec_set(0);
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        vec v = bf16 ? vec_load_bf16(halves + i) : vec_load(floats + i);
+        largest = vec_max(largest, (vec)((vec_word)v & 0x7fffffffu));
+        poison = poison + v * 0.f;
+    }
+    float most = vec_largest(largest), bad = vec_sum(poison);
+    for (int j = i; j < n; j++) {
+        float v = bf16 ? bf16_to_f32(halves[j]) : floats[j];
+        most = __builtin_fabsf(v) > most ? __builtin_fabsf(v) : most;
+        bad += v * 0.f;
+    }
+    bool nothing = !(most >= QUANTISE_MIN && bad == 0.f);
+    *inverse_p = nothing ? 0 : QUANTISE_MAX / most;
+    return (nothing ? 0 : most / QUANTISE_MAX) + bad;
+}
+
+// Some of those values as bytes: q + `middle`.
+INLINE void quantise_bytes(uint8_t *out, const void *x, bool bf16, int n, float inverse, uint32_t middle)
+{
+    const float *floats = x;
+    const uint16_t *halves = x;
+    const float shift = 12582912.f; // as in vec_exp
+    int i = 0;
+    for (; i + VEC <= n; i += VEC) {
+        vec v = bf16 ? vec_load_bf16(halves + i) : vec_load(floats + i);
+        vec_word bits = (vec_word)(v * inverse + shift) - 0x4b400000u + middle;
+        vec_byte bytes = __builtin_convertvector(bits & 0xffu, vec_byte);
+        memcpy(out + i, &bytes, sizeof bytes);
+    }
+    for (; i < n; i++) {
+        float v = bf16 ? bf16_to_f32(halves[i]) : floats[i];
+        out[i] = (uint8_t)(f32_bits(v * inverse + shift) - 0x4b400000u + middle);
+    }
+}
+
+static float quantise(uint8_t *out, const void *x, bool bf16, int n)
+{
+    float inverse, scale = quantise_scale(x, bf16, n, &inverse);
+    quantise_bytes(out, x, bf16, n, inverse, 128);
+    return scale;
+}
+
+// ---- ends -----------------------------------------------------------------------------------------------------------
+
+// Stores n floats in the dtype wanted; nothing is written beyond them.
+INLINE void store_row(void *out, bool bf16, const float *from, int n)
+{
+    int i = 0;
+    if (bf16) {
+        uint16_t *to = out;
+        for (; i + VEC <= n; i += VEC)
+            vec_store_bf16(to + i, vec_load(from + i));
+        for (; i < n; i++)
+            to[i] = bf16_from_f32(from[i]);
+    } else {
+        memcpy(out, from, (size_t)n * sizeof *from);
+    }
+}
+
+// Gate and up columns alternate in units of a vector; the halves end up side by side in the lower half of c.
+INLINE void swiglu(float *c)
+{
+    for (int v = 0; v < PANEL_COLUMNS / VEC / 2; v++)
+        vec_store(c + v * VEC, vec_silu(vec_load(c + 2 * v * VEC)) * vec_load(c + (2 * v + 1) * VEC));
+}
+
+static void panel_finish(float *c, int rows, const struct panel_out *out)
+{
+    size_t row_bytes = (size_t)out->stride * (out->bf16 ? 2 : 4);
+    char *to = out->out;
+    for (int r = 0; r < rows; r++, c += PANEL_COLUMNS, to += row_bytes) {
+        if (out->x_scale)
+            for (int v = 0; v < PANEL_COLUMNS; v += VEC) {
+                vec scaled = vec_from_int((vec_mask)vec_load(c + v)) * out->x_scale[r];
+                vec_store(c + v, scaled * vec_load(out->w_scale + v));
+            }
+        if (out->bias)
+            for (int i = 0; i < PANEL_COLUMNS; i++)
+                c[i] += out->bias[i];
+        if (out->mode == LINEAR_SWIGLU) swiglu(c);
+        if (out->mode == LINEAR_ADD) {
+            float *sum = (float *)(void *)to;
+            for (int i = 0; i < out->columns; i++)
+                sum[i] += c[i];
+        } else {
+            store_row(to, out->bf16, c, out->columns);
+        }
+    }
+}

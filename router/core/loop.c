@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mailbox of two arrays: posts are appended to one under the lock while the thread runs the other without it.
+#include "router/core/loop.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+struct post {
+    loop_fn fn;
+    void *arg;
+};
+
+struct loop {
+    struct core *core; // borrowed; touched by the thread only
+    pthread_t thread;
+    pthread_mutex_t lock; // guards all below
+    pthread_cond_t wake;  // posts, or stopping
+    struct post *posts;
+    int n_posts, capacity;
+    bool stopping;
+};
+
+// Under the lock. Returns with posts, when stopping, or when the core's deadline has come.
+static void wait_for_work(struct loop *loop, int64_t deadline_us)
+{
+    struct timespec until = {deadline_us / 1000000, (deadline_us % 1000000) * 1000};
+    while (!loop->n_posts && !loop->stopping) {
+        if (deadline_us == INT64_MAX) {
+            pthread_cond_wait(&loop->wake, &loop->lock);
+        } else if (pthread_cond_timedwait(&loop->wake, &loop->lock, &until)) {
+            return;
+        }
+    }
+}
+
+static void *run(void *arg)
+{
+    struct loop *loop = arg;
+    struct post *batch = NULL;
+    int capacity = 0;
+    pthread_mutex_lock(&loop->lock);
+    for (;;) {
+        wait_for_work(loop, core_next_deadline_us(loop->core));
+        if (!loop->n_posts && loop->stopping) break;
+        struct post *posts = loop->posts;
+        int n = loop->n_posts, posts_capacity = loop->capacity;
+        loop->posts = batch;
+        loop->capacity = capacity;
+        loop->n_posts = 0;
+        batch = posts;
+        capacity = posts_capacity;
+        pthread_mutex_unlock(&loop->lock);
+        for (int i = 0; i < n; i++)
+            batch[i].fn(loop->core, batch[i].arg, clock_now_us());
+        core_tick(loop->core, clock_now_us());
+        pthread_mutex_lock(&loop->lock);
+    }
+    pthread_mutex_unlock(&loop->lock);
+    free(batch);
+    return NULL;
+}
+
+struct loop *loop_start(struct core *c)
+{
+    struct loop *loop = mem_alloc(sizeof *loop);
+    loop->core = c;
+    pthread_mutex_init(&loop->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // the clock of clock_now_us()
+    pthread_cond_init(&loop->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (pthread_create(&loop->thread, NULL, run, loop)) {
+        log_error("loop_start: the system gives no more threads");
+        abort(); // at start-up, and nothing works without it
+    }
+    return loop;
+}
+
+void loop_post(struct loop *loop, loop_fn fn, void *arg)
+{
+    pthread_mutex_lock(&loop->lock);
+    MEM_GROW(loop->posts, loop->n_posts, loop->capacity);
+    loop->posts[loop->n_posts++] = (struct post){fn, arg};
+    if (loop->n_posts == 1) pthread_cond_signal(&loop->wake);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+int loop_backlog(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    int n = loop->n_posts;
+    pthread_mutex_unlock(&loop->lock);
+    return n;
+}
+
+void loop_stop(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    loop->stopping = true;
+    pthread_cond_signal(&loop->wake);
+    pthread_mutex_unlock(&loop->lock);
+    pthread_join(loop->thread, NULL);
+    pthread_cond_destroy(&loop->wake);
+    pthread_mutex_destroy(&loop->lock);
+    free(loop->posts);
+    free(loop);
+}

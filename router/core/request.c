@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of legal transitions, and what a request owns.
+#include "router/core/request.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+static const char *const state_names[REQUEST_STATE_COUNT] = {
+    [REQUEST_RECEIVED] = "received",   [REQUEST_TOKENISED] = "tokenised", [REQUEST_SCORING] = "scoring",
+    [REQUEST_READY] = "ready",         [REQUEST_PACKED] = "packed",       [REQUEST_PREFILL] = "prefill",
+    [REQUEST_DECODE] = "decode",       [REQUEST_DONE] = "done",           [REQUEST_FAILED] = "failed",
+    [REQUEST_CANCELLED] = "cancelled",
+};
+
+static const char *const skip_names[SKIP_COUNT] = {
+    [SKIP_NONE] = "none",         [SKIP_OFF] = "off",         [SKIP_KEEP_ALL] = "keep_all",
+    [SKIP_SHORT] = "short",       [SKIP_COST] = "cost",       [SKIP_NO_NODE] = "no_node",
+    [SKIP_TOO_LONG] = "too_long", [SKIP_TIMEOUT] = "timeout", [SKIP_LOST] = "lost",
+};
+
+const char *request_state_name(enum request_state state)
+{
+    return (unsigned)state < REQUEST_STATE_COUNT ? state_names[state] : "unknown";
+}
+
+const char *skip_reason_name(enum skip_reason reason)
+{
+    return (unsigned)reason < SKIP_COUNT ? skip_names[reason] : "unknown";
+}
+
+const char *finish_reason_name(enum finish_reason reason)
+{
+    switch (reason) {
+    case FINISH_REASON_STOP: return "stop";
+    case FINISH_REASON_LENGTH: return "length";
+    case FINISH_REASON_CANCELLED: return "cancelled";
+    case FINISH_REASON_ERROR: return "error";
+    }
+    return "unknown";
+}
+
+struct request *request_create(void)
+{
+    static atomic_uint_fast64_t last_number; // relaxed: only its being unique matters
+    struct request *r = mem_alloc(sizeof *r);
+    r->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
+    r->ttft_deadline_us = INT64_MAX;
+    r->timer_index = -1;
+    sampling_defaults(&r->sampling);
+    prefill_defaults(&r->prefill);
+    return r;
+}
+
+void request_free(struct request *r)
+{
+    if (!r) return;
+    assert(!r->list && !r->node && !r->bin && !r->share && r->timer_index < 0);
+    free(r->id);
+    free(r->tokens);
+    free(r->pinned);
+    free(r->tenant);
+    free(r->kept);
+    free(r->importance);
+    free(r->prefix);
+    free(r->output);
+    free(r);
+}
+
+const char *request_deadline_name(const struct request *r)
+{
+    return r->deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";
+}
+
+#define TO(state)  (1u << REQUEST_##state)
+#define TO_BAD_END (TO(FAILED) | TO(CANCELLED))
+
+static const unsigned followers[REQUEST_STATE_COUNT] = {
+    [REQUEST_RECEIVED] = TO(TOKENISED) | TO_BAD_END,
+    [REQUEST_TOKENISED] = TO(SCORING) | TO(READY) | TO_BAD_END,
+    [REQUEST_SCORING] = TO(READY) | TO_BAD_END,
+    [REQUEST_READY] = TO(PACKED) | TO(DONE) | TO_BAD_END, // DONE: scored only
+    [REQUEST_PACKED] = TO(PREFILL) | TO(READY) | TO_BAD_END,
+    [REQUEST_PREFILL] = TO(DECODE) | TO(READY) | TO(DONE) | TO_BAD_END,
+    [REQUEST_DECODE] = TO(READY) | TO(DONE) | TO_BAD_END,
+};
+
+bool request_may_follow(enum request_state from, enum request_state to)
+{
+    if ((unsigned)from >= REQUEST_STATE_COUNT || (unsigned)to >= REQUEST_STATE_COUNT) return false;
+    return (followers[from] >> to) & 1;
+}
+
+void request_set_state(struct request *r, enum request_state state, int64_t now_us)
+{
+    if (!request_may_follow(r->state, state)) {
+        log_error("request_illegal_step req=%llu from=%s to=%s", (unsigned long long)r->number,
+                  request_state_name(r->state), request_state_name(state));
+        assert(!"illegal step");
+    }
+    r->state = state;
+    r->state_since_us = now_us;
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// See cost.h. The coefficients come from the normal equations of the sums over all sizes; that none may be negative is
+// seen to by solving them with each subset of the three terms and taking the best that has none: there are seven.
+#include "router/sched/cost.h"
+
+#include <limits.h>
+#include <math.h>
+
+#define KEEP      0.9       // of what was seen of a size, with each further pass of it: half is left after 7
+#define FAR_OFF   4.0       // a report this many times off what is expected counts as just that
+#define MEMORY_US 600000000 // ten minutes
+enum { PASSES_MIN = 4 };
+
+// Where the passes seen cannot tell one term from another (all of one size, say), the rows get the time: small weights
+// that pull the terms towards zero, the other two more.
+static const double pull[3] = {1e-3, 1e-7, 1e-4};
+
+double cost_pairs(double rows, double cached)
+{
+    return rows * cached + rows * (rows + 1) / 2;
+}
+
+double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs)
+{
+    return m->fixed_us * passes + m->row_us * rows + m->pair_us * pairs;
+}
+
+static int size_of(int64_t rows)
+{
+    int size = 0;
+    while (rows > 1 && size < COST_SIZES - 1) {
+        rows >>= 1;
+        size++;
+    }
+    return size;
+}
+
+// Solves the n equations of the matrix a and right side b in place, by elimination; a is symmetric positive definite.
+static void solve(double a[3][3], double b[3], int n)
+{
+    for (int k = 0; k < n; k++) {
+        for (int i = k + 1; i < n; i++) {
+            double factor = a[i][k] / a[k][k];
+            for (int j = k; j < n; j++)
+                a[i][j] -= factor * a[k][j];
+            b[i] -= factor * b[k];
+        }
+    }
+    for (int k = n - 1; k >= 0; k--) {
+        for (int j = k + 1; j < n; j++)
+            b[k] -= a[k][j] * b[j];
+        b[k] /= a[k][k];
+    }
+}
+
+static bool is_known(const struct cost_moments *moments, int64_t now_us)
+{
+    return moments->most_rows && now_us - moments->learned_us < MEMORY_US;
+}
+
+// Whether anything is left.
+static bool forget(struct cost_model *m, int64_t now_us)
+{
+    bool left = false;
+    for (int size = 0; size < COST_SIZES; size++) {
+        struct cost_moments *moments = &m->moments[size];
+        if (!is_known(moments, now_us)) *moments = (struct cost_moments){.most_rows = 0};
+        left |= moments->most_rows > 0;
+    }
+    return left;
+}
+
+static void fit(struct cost_model *m)
+{
+    double g[3][3] = {{0}}, s[3] = {0};
+    for (int size = 0; size < COST_SIZES; size++) {
+        int at = 0;
+        for (int i = 0; i < 3; i++) {
+            for (int j = i; j < 3; j++)
+                g[i][j] += m->moments[size].products[at++];
+            s[i] += m->moments[size].sums[i];
+        }
+    }
+    // Each term in units of its own size: rows and pairs differ by orders of magnitude.
+    double unit[3];
+    for (int i = 0; i < 3; i++)
+        unit[i] = 1 / sqrt(g[i][i]);
+    double best[3] = {0}, best_gain = 0;
+    for (int subset = 1; subset < 8; subset++) {
+        int term[3], n = 0;
+        for (int i = 0; i < 3; i++) {
+            if (subset >> i & 1) term[n++] = i;
+        }
+        double a[3][3], x[3], gain = 0;
+        bool valid = true;
+        for (int i = 0; i < n; i++) {
+            for (int j = 0; j < n; j++) {
+                int low = term[i] < term[j] ? term[i] : term[j], high = term[i] < term[j] ? term[j] : term[i];
+                a[i][j] = g[low][high] * unit[low] * unit[high] + (i == j ? pull[term[i]] : 0);
+            }
+            x[i] = s[term[i]] * unit[term[i]];
+        }
+        solve(a, x, n);
+        for (int i = 0; i < n; i++) {
+            valid &= isfinite(x[i]) && x[i] >= 0;
+            gain += x[i] * s[term[i]] * unit[term[i]]; // by how much these terms lessen the squared error
+        }
+        if (!valid || gain <= best_gain) continue;
+        best_gain = gain;
+        for (int i = 0; i < 3; i++)
+            best[i] = 0;
+        for (int i = 0; i < n; i++)
+            best[term[i]] = x[i] * unit[term[i]];
+    }
+    m->fixed_us = best[0];
+    m->row_us = best[1];
+    m->pair_us = best[2];
+}
+
+void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us)
+{
+    if (rows < 1 || pairs < rows || pass_us < 1) return;
+    if (!forget(m, now_us)) m->passes = 0;
+    double us = (double)pass_us, scale = us;
+    if (m->passes >= PASSES_MIN) {
+        double expected = cost_pass_us(m, 1, (double)rows, (double)pairs);
+        us = fmin(fmax(us, expected / FAR_OFF), fmax(expected * FAR_OFF, 1));
+        scale = fmax(us, expected); // an error of one at most, to either side
+    }
+    const double term[3] = {1 / scale, (double)rows / scale, (double)pairs / scale};
+    struct cost_moments *moments = &m->moments[size_of(rows)];
+    int at = 0;
+    for (int i = 0; i < 3; i++) {
+        for (int j = i; j < 3; j++, at++)
+            moments->products[at] = KEEP * moments->products[at] + term[i] * term[j];
+        moments->sums[i] = KEEP * moments->sums[i] + term[i] * us / scale;
+    }
+    if (m->passes < INT_MAX) m->passes++;
+    if (rows > moments->most_rows) moments->most_rows = rows;
+    moments->learned_us = now_us;
+    fit(m);
+}
+
+void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us)
+{
+    if (rows < m->done_rows && now_us - m->done_us < MEMORY_US) return;
+    m->done_rows = rows;
+    m->done_us = now_us;
+}
+
+bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
+{
+    if (m->passes < PASSES_MIN) return false;
+    if (4 * m->done_rows >= rows && now_us - m->done_us < MEMORY_US) return true;
+    for (int size = 0; size < COST_SIZES; size++) {
+        if (is_known(&m->moments[size], now_us) && 4 * m->moments[size].most_rows >= rows) return true;
+    }
+    return false;
+}

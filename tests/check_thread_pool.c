@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread pool: every item exactly once in either order, whatever the number of threads, runs and items; what was
+// written before a run is seen in it and the other way round; threads have their places.
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cores.h"
+#include "kernels/cpu/thread_pool.h"
+
+enum { MAX_ITEMS = 500, RUNS = 210 };
+
+struct count {
+    int threads, value; // value: plain memory, written by the caller between runs
+    int times[MAX_ITEMS], seen[MAX_ITEMS];
+};
+
+static void count_item(void *arg, int item, int thread)
+{
+    struct count *c = arg;
+    ck_assert(thread >= 0 && thread < c->threads);
+    c->times[item]++;
+    c->seen[item] = c->value;
+}
+
+START_TEST(every_item_is_done_once)
+{
+    static const int sizes[] = {0, 1, 2, 3, 7, 64, MAX_ITEMS};
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(_i, &pool), STATUS_OK);
+    ck_assert_int_eq(thread_pool_threads(pool), _i);
+    struct count c = {.threads = _i};
+    for (int run = 0; run < RUNS; run++) {
+        int n = sizes[run % 7];
+        c.value = run;
+        for (int i = 0; i < n; i++)
+            c.times[i] = 0;
+        thread_pool_run(pool, run / 7 % 2 ? THREAD_POOL_STATIC : THREAD_POOL_DYNAMIC, count_item, &c, n);
+        for (int i = 0; i < n; i++)
+            ck_assert_msg(c.times[i] == 1 && c.seen[i] == run, "run %d of %d items: item %d %d times", run, n, i,
+                          c.times[i]);
+    }
+    thread_pool_close(pool);
+}
+END_TEST
+
+struct held {
+    _Atomic int done;
+    int items;
+};
+
+// The first item does not return before all others have: it is held up, they must not wait for it.
+static void hold_item(void *arg, int item, int thread)
+{
+    struct held *h = arg;
+    while (item == 0 && atomic_load(&h->done) < h->items - 1)
+        sched_yield();
+    atomic_fetch_add(&h->done, 1);
+}
+
+START_TEST(others_do_the_work_of_a_thread_that_is_held_up)
+{
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(2, &pool), STATUS_OK);
+    for (int order = THREAD_POOL_STATIC; order <= THREAD_POOL_DYNAMIC; order++) {
+        struct held h = {.items = 100};
+        thread_pool_run(pool, (enum thread_pool_order)order, hold_item, &h, h.items);
+        ck_assert_int_eq(atomic_load(&h.done), h.items);
+    }
+    thread_pool_close(pool);
+}
+END_TEST
+
+// Workers that sleep use no processor time: the process' clock hardly moves while it waits.
+static double process_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+START_TEST(idle_workers_sleep_and_wake)
+{
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(3, &pool), STATUS_OK);
+    struct count c = {.threads = 3};
+    thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
+    // Each look finds less and less spinning; a pool that never slept would never pass.
+    double used = 1;
+    for (int tries = 0; tries < 1000 && used > 1e-3; tries++) {
+        double before = process_seconds();
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        used = process_seconds() - before;
+    }
+    ck_assert_msg(used <= 1e-3, "%g s of processor time in 20 ms", used);
+    thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
+    for (int i = 0; i < MAX_ITEMS; i++)
+        ck_assert_int_eq(c.times[i], 2);
+    thread_pool_close(pool);
+}
+END_TEST
+
+START_TEST(a_pool_may_close_without_a_run)
+{
+    for (int i = 0; i < 50; i++) {
+        struct thread_pool *pool;
+        ck_assert_int_eq(thread_pool_open(1 + i % 5, &pool), STATUS_OK);
+        thread_pool_close(pool);
+    }
+    thread_pool_close(NULL);
+}
+END_TEST
+
+START_TEST(every_item_has_one_share)
+{
+    for (int threads = 1; threads <= 9; threads++)
+        for (int n = 1; n < 60; n++) {
+            ck_assert_int_eq(thread_pool_range(n, 0, threads), 0);
+            ck_assert_int_eq(thread_pool_range(n, threads, threads), n);
+            for (int item = 0; item < n; item++) {
+                int t = thread_pool_thread_of(n, item, threads);
+                ck_assert(item >= thread_pool_range(n, t, threads) && item < thread_pool_range(n, t + 1, threads));
+            }
+        }
+}
+END_TEST
+
+enum { THREADS = 3, GROUPS = 10, GROUP = 4 };
+
+struct start {
+    _Atomic int begun;
+    _Atomic int first[THREADS]; // item that the thread began with
+    _Atomic int times[GROUPS * GROUP];
+};
+
+// Nobody goes on, so nobody helps others, before all have begun.
+static void start_item(void *arg, int item, int thread)
+{
+    struct start *s = arg;
+    atomic_fetch_add(&s->times[item], 1);
+    if (atomic_load(&s->first[thread]) >= 0) return;
+    atomic_store(&s->first[thread], item);
+    atomic_fetch_add(&s->begun, 1);
+    while (atomic_load(&s->begun) < THREADS)
+        sched_yield();
+}
+
+START_TEST(threads_begin_with_their_own_share)
+{
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(THREADS, &pool), STATUS_OK);
+    for (int size = 1; size <= GROUP; size++) {
+        struct start s = {.first = {-1, -1, -1}};
+        thread_pool_run_groups(pool, start_item, &s, GROUPS, size);
+        for (int t = 0; t < THREADS; t++)
+            ck_assert_int_eq(s.first[t], thread_pool_range(GROUPS, t, THREADS) * size);
+        for (int i = 0; i < GROUPS * size; i++)
+            ck_assert_int_eq(s.times[i], 1);
+    }
+    thread_pool_close(pool);
+}
+END_TEST
+
+struct places {
+    _Atomic int begun;
+    int threads;
+    cpu_set_t cores[CPU_SETSIZE]; // that each thread may run on
+};
+
+static void place_item(void *arg, int item, int thread)
+{
+    struct places *p = arg;
+    cores_usable(&p->cores[thread]);
+    atomic_fetch_add(&p->begun, 1);
+    while (atomic_load(&p->begun) < p->threads)
+        sched_yield();
+}
+
+static void find_places(struct thread_pool *pool, struct places *p)
+{
+    p->threads = thread_pool_threads(pool);
+    p->begun = 0;
+    thread_pool_run(pool, THREAD_POOL_STATIC, place_item, p, p->threads);
+}
+
+START_TEST(workers_are_pinned_when_they_fill_the_cores)
+{
+    static struct places p;
+    cpu_set_t all;
+    cores_usable(&all);
+    int n = CPU_COUNT(&all);
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(n, &pool), STATUS_OK);
+    find_places(pool, &p);
+    cpu_set_t seen;
+    CPU_ZERO(&seen);
+    ck_assert(CPU_EQUAL(&p.cores[0], &all));
+    for (int t = 1; t < n; t++) {
+        ck_assert_int_eq(CPU_COUNT(&p.cores[t]), 1);
+        CPU_OR(&seen, &seen, &p.cores[t]);
+    }
+    ck_assert_int_eq(CPU_COUNT(&seen), n - 1);
+    thread_pool_close(pool);
+
+    ck_assert_int_eq(thread_pool_open(n + 1, &pool), STATUS_OK);
+    find_places(pool, &p);
+    for (int t = 0; t <= n; t++)
+        ck_assert(CPU_EQUAL(&p.cores[t], &all));
+    thread_pool_close(pool);
+}
+END_TEST
+
+static void busy_item(void *arg, int item, int thread)
+{
+    struct timespec from, now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    while ((now.tv_sec - from.tv_sec) * 1000000000 + now.tv_nsec - from.tv_nsec < 100000);
+}
+
+// Another process keeps the core that was left to the caller: in the end a worker is there.
+START_TEST(the_caller_leaves_a_core_that_others_want)
+{
+    static struct places p;
+    cpu_set_t all, first;
+    cores_usable(&all);
+    int n = CPU_COUNT(&all);
+    if (n < 2) return;
+    CPU_ZERO(&first);
+    CPU_SET(cores_at(&all, 0), &first);
+    pid_t other = fork();
+    if (other == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sched_setaffinity(0, sizeof first, &first);
+        for (;;)
+            continue;
+    }
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(n, &pool), STATUS_OK);
+    bool left = false;
+    for (int tries = 0; tries < 2000 && !left; tries++) {
+        thread_pool_run(pool, THREAD_POOL_STATIC, busy_item, NULL, 30 * n);
+        find_places(pool, &p);
+        for (int t = 1; t < n; t++)
+            left = left || CPU_EQUAL(&p.cores[t], &first);
+    }
+    ck_assert(left);
+    ck_assert(CPU_EQUAL(&p.cores[0], &all));
+    thread_pool_close(pool);
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pool");
+    TCase *tcase = tcase_create("pool");
+    tcase_set_timeout(tcase, 30);
+    tcase_add_loop_test(tcase, every_item_is_done_once, 1, 6);
+    tcase_add_test(tcase, others_do_the_work_of_a_thread_that_is_held_up);
+    tcase_add_test(tcase, every_item_has_one_share);
+    tcase_add_test(tcase, threads_begin_with_their_own_share);
+    tcase_add_test(tcase, workers_are_pinned_when_they_fill_the_cores);
+    tcase_add_test(tcase, the_caller_leaves_a_core_that_others_want);
+    tcase_add_test(tcase, idle_workers_sleep_and_wake);
+    tcase_add_test(tcase, a_pool_may_close_without_a_run);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
