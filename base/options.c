@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See options.h. Parsing happens once, at start, in the main thread.
+// Parsing, --help and the settings line.
 #include "base/options.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-// Which rows were set by file or flag, for the tables parsed so far (a program has one or two).
+// Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 static const struct option *given_rows[256];
 static int n_given;
 
@@ -158,7 +158,7 @@ static enum status options_read_file(const struct option *table, const char *pat
     return status;
 }
 
-// Takes the flag at argv[*i]; moves *i over its value.
+// Parses the flag at argv[*i] and advances *i over its value.
 static enum status option_parse_flag(const struct option *table, int argc, char **argv, int *i)
 {
     const char *name = argv[*i] + 2;
@@ -184,7 +184,7 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
         if (row->name[0] != '-' && row->default_text) status = option_set(row, row->default_text);
         if (status != STATUS_OK) return status;
     }
-    for (int i = 1; i < argc; i++) { // the file first, wherever it is named: flags override it
+    for (int i = 1; i < argc; i++) { // the file first, because flags override it
         if (strcmp(argv[i], "--") == 0) break;
         if (strcmp(argv[i], "--config") == 0) {
             if (i + 1 >= argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
