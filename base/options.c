@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing, --help and the settings line.
+// Parsing and the settings line; options_help.c writes --help.
 #include "base/options.h"
 
 #include <ctype.h>
@@ -31,18 +31,15 @@ static const struct option *option_find(const struct option *table, const char *
     return NULL;
 }
 
-enum { LIMITS_BYTES = 64 };
-
 static bool has_limits(const struct option *row)
 {
     return row->min != 0 || row->max != 0;
 }
 
-// "1 to 100000000"; false when the option has no limits. Whole numbers are never written with an exponent.
-static bool limits_format(const struct option *row, char text[LIMITS_BYTES])
+bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES])
 {
-    const char *format = row->type == OPTION_INT ? "%.0f to %.0f" : "%g to %g";
-    snprintf(text, LIMITS_BYTES, format, row->min, row->max);
+    const char *format = row->type == OPTION_INT ? "%.0f%s%.0f" : "%g%s%g";
+    snprintf(text, OPTION_LIMITS_BYTES, format, row->min, between, row->max);
     return has_limits(row);
 }
 
@@ -57,8 +54,8 @@ static enum status option_refuse(const struct option *row, const char *text)
     default: break;
     }
     const char *kind = row->type == OPTION_INT ? "a whole number" : "a number";
-    char limits[LIMITS_BYTES];
-    bool limited = limits_format(row, limits);
+    char limits[OPTION_LIMITS_BYTES];
+    bool limited = option_limits_format(row, " to ", limits);
     return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s%s%s", row->name, text, kind, limited ? " from " : "",
                        limited ? limits : "", space, unit);
 }
@@ -226,83 +223,6 @@ bool options_given(const struct option *table, const char *name)
         if (given_rows[i] == row) return true;
     }
     return false;
-}
-
-// --- --help: a table of three columns within HELP_WIDTH
-
-enum { HELP_WIDTH = 100, HELP_DEFAULT_COLUMN = 33, HELP_TEXT_COLUMN = 51 };
-
-// Writes `text` at `column` and returns the column after it; a cell that would touch the previous one starts a new
-// line.
-static int help_write_cell(FILE *out, int at, int column, const char *text)
-{
-    if (at >= column) {
-        fputc('\n', out);
-        at = 0;
-    }
-    return fprintf(out, "%*s%s", column - at, "", text) + at;
-}
-
-// Writes `text` in lines from HELP_TEXT_COLUMN to HELP_WIDTH, broken at blanks.
-static void help_write_text(FILE *out, int at, const char *text)
-{
-    const int width = HELP_WIDTH - HELP_TEXT_COLUMN;
-    while (*text) {
-        int length = (int)strlen(text), skip = 0;
-        if (length > width) {
-            for (length = width; length > 0 && text[length] != ' '; length--)
-                continue;
-            if (!length) length = (int)strcspn(text, " ");
-            skip = text[length] == ' ';
-        }
-        char *line = mem_format("%.*s", length, text);
-        at = help_write_cell(out, at, HELP_TEXT_COLUMN, line);
-        free(line);
-        text += length + skip;
-    }
-    fputc('\n', out);
-}
-
-static void help_write_row(FILE *out, const char *name, const char *default_text, const char *help)
-{
-    int at = help_write_cell(out, 0, 2, name);
-    if (*default_text) at = help_write_cell(out, at, HELP_DEFAULT_COLUMN, default_text);
-    help_write_text(out, at, help);
-}
-
-static void help_write_option(FILE *out, const struct option *row)
-{
-    static const char *const placeholders[] = {"", " N", " X", " TEXT", "", " TEXT"};
-    bool choice = row->type == OPTION_CHOICE, number = row->type == OPTION_INT || row->type == OPTION_REAL;
-    const char *initial = row->default_text ? row->default_text : number ? "0" : "";
-    bool unit = row->unit && *initial;
-    char *name = mem_format("--%s%s%s", row->name, choice ? " " : placeholders[row->type], choice ? row->choices : "");
-    char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
-    char limits[LIMITS_BYTES];
-    bool limited = number && limits_format(row, limits);
-    char *help = mem_format("%s%s%s%s%s", row->help, limited ? " (" : "", limited ? limits : "", limited ? ")" : "",
-                            row->type == OPTION_LIST ? " (repeatable)" : "");
-    help_write_row(out, name, default_text, help);
-    free(help);
-    free(default_text);
-    free(name);
-}
-
-void options_help(const struct option *table, const char *usage, FILE *out)
-{
-    fprintf(out, "%s\n\n", usage);
-    help_write_row(out, "Option", "Default", "Meaning (allowed values)");
-    for (const struct option *row = table; row->name; row++) {
-        if (row->name[0] == '-') {
-            fprintf(out, "\n%s:\n", row->name + 1);
-        } else {
-            help_write_option(out, row);
-        }
-    }
-    fprintf(out, "\nEvery program:\n");
-    help_write_row(out, "--config FILE", "", "read options from lines of the form 'key = value'; flags override them");
-    help_write_row(out, "--help", "", "print this text");
-    help_write_row(out, "--version", "", "print the version");
 }
 
 // --- the settings line of the log

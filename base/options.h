@@ -34,6 +34,7 @@ struct option {
     const char *default_text; // NULL: unset (strings), 0, false
     double min, max;          // INT and REAL: inclusive limits; both 0: none
     const char *choices;      // CHOICE
+    const char *placeholder;  // of the value in --help, such as "DIR"; NULL: N, X or TEXT
     const char *unit;         // unit of the value, shown behind the default; may be NULL
     const char *help;         // what the option sets and its effect; limits and defaults are added by --help
 };
@@ -57,5 +58,10 @@ void options_help(const struct option *table, const char *usage, FILE *out);
 void options_log(const struct option *table);
 
 void options_free(const struct option *table);
+
+// For base/ alone: "1 to 100000000" with `between` " to "; false when the option has no limits. Whole numbers are never
+// written with an exponent.
+enum { OPTION_LIMITS_BYTES = 64 };
+bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
 
 #define FOREPACK_VERSION "0.1.0"

@@ -153,7 +153,7 @@ START_TEST(help_is_a_table_within_100_columns)
     options_help(rows, "Usage: test", out);
     fclose(out);
     ck_assert_ptr_nonnull(strstr(text, "\n  --queue N                      10000 requests    requests that may wait;"));
-    ck_assert_ptr_nonnull(strstr(text, "(1 to 100000000)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "(1..100000000)\n"));
     ck_assert_ptr_nonnull(strstr(text, "\n  --a-choice-with-a-long-name one|two|three\n"
                                        "                                 one               short\n"));
     ck_width(text, 100);
