@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/log_options.h"
 #include "base/mem.h"
-#include "router/front/intake.h"
+#include "router/front/front.h"
 
 static struct {
     char *model, *shape, *model_name, *host, *policy, *tenant_weights;
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct core_ops ops;
-    attach_core_ops(&front, &ops);
+    front_core_ops_init(&front, &ops);
     const struct core_options core_options = {
         .max_queue_requests = (int)o.max_queue_requests,
         .max_queue_tokens = o.max_queue_tokens,

@@ -224,10 +224,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = find_node(c, hello->node_id);
     enum status status = check_hello(c, hello, old);
-    if (status != STATUS_OK) {
-        log_warn("node_refused node=%s role=%s", hello->node_id, role_name(hello->role));
-        return status;
-    }
+    if (status != STATUS_OK) return status;
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
                                .link = link,
