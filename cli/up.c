@@ -29,7 +29,7 @@ static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache,
         *log_level;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
-    int64_t min_tokens, score_timeout_ms, drain_ms;
+    int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache;
 } o;
 
@@ -82,7 +82,7 @@ static const struct option options[] = {
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
     {.name = "-Behaviour"},
-    {.name = "min-tokens", .type = OPTION_INT, .value = &o.min_tokens, .default_text = "512", .max = 1e9,
+    {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens",
      .help = "under --prefill auto shorter prompts are not speculated, longer ones if it makes them faster"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
@@ -159,7 +159,7 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) add_pair(a, "--served-model-name", o.model_name);
     add_pair(a, "--host", o.host);
     add_number(a, "--port", o.port);
-    add_number(a, "--min-tokens", o.min_tokens);
+    add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
     add_number(a, "--score-timeout-ms", o.score_timeout_ms);
     add_number(a, "--drain-ms", o.drain_ms);
     add_pair(a, "--log-level", o.log_level);
