@@ -50,6 +50,7 @@ bool options_given(const struct option *table, const char *name);
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest);
 
 void options_help(const struct option *table, const char *usage, FILE *out);
-void options_free(const struct option *table);
 
-#define FOREPACK_VERSION "0.1.0"
+// The man page, in roff (options_man.c). The build calls every program with the hidden flag --man for it.
+void options_man(const struct option *table, const char *usage, FILE *out);
+void options_free(const struct option *table);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/options.h"
+#include "base/version.h"
 #include "cli/commands.h"
 
 static const struct {
