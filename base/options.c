@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 
 // Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 static const struct option *given_rows[256];
@@ -275,8 +276,12 @@ int options_main(const struct option *table, const char *usage, int argc, char *
             options_help(table, usage, stdout);
             exit(0);
         }
+        if (strcmp(argv[i], "--man") == 0) {
+            options_man(table, usage, stdout);
+            exit(0);
+        }
         if (strcmp(argv[i], "--version") == 0) {
-            printf("forepack %s\n", FOREPACK_VERSION);
+            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
             exit(0);
         }
     }

@@ -53,15 +53,18 @@ int options_main(const struct option *table, const char *usage, int argc, char *
 
 void options_help(const struct option *table, const char *usage, FILE *out);
 
+// The man page, in roff (options_man.c). The build calls every program with the hidden flag --man for it.
+void options_man(const struct option *table, const char *usage, FILE *out);
+
 // Logs the effective value of every option as one line of the event `settings`. No option holds a secret: keys and
 // tokens are read from files that options name.
 void options_log(const struct option *table);
 
 void options_free(const struct option *table);
 
+// For base/ alone: the value of an option as --help and man pages name it, "" for a bool.
+const char *option_value_name(const struct option *row);
 // For base/ alone: "1 to 100000000" with `between` " to "; false when the option has no limits. Whole numbers are never
 // written with an exponent.
 enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
-
-#define FOREPACK_VERSION "0.1.0"

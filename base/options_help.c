@@ -46,13 +46,11 @@ static void help_write_row(FILE *out, const char *name, const char *default_text
     help_write_text(out, at, help);
 }
 
-// "--name VALUE"; free() it.
-static char *help_name(const struct option *row)
+const char *option_value_name(const struct option *row)
 {
-    static const char *const placeholders[] = {"", "N", "X", "TEXT", "", "TEXT"};
-    const char *value = row->type == OPTION_CHOICE ? row->choices : placeholders[row->type];
-    if (row->placeholder) value = row->placeholder;
-    return mem_format("--%s%s%s", row->name, *value ? " " : "", value);
+    static const char *const by_type[] = {"", "N", "X", "TEXT", "", "TEXT"};
+    if (row->placeholder) return row->placeholder;
+    return row->type == OPTION_CHOICE ? row->choices : by_type[row->type];
 }
 
 // The help text and, in parentheses, what the other columns do not say; free() it.
@@ -76,7 +74,8 @@ static void help_write_option(FILE *out, const struct option *row)
     const char *initial = row->default_text ? row->default_text : number ? "0" : "";
     bool unit = row->unit && *initial;
     char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
-    char *name = help_name(row), *text = help_text(row, unit);
+    const char *value = option_value_name(row);
+    char *name = mem_format("--%s%s%s", row->name, *value ? " " : "", value), *text = help_text(row, unit);
     help_write_row(out, name, default_text, text);
     free(text);
     free(name);

@@ -769,7 +769,7 @@ START_TEST(reflection_answers_both_versions)
     }
     struct rpc_stream *stream = open_stream(paths[0], 0);
     rpc_stream_send(stream, (const uint8_t *)"\xFF", 1);
-    expect_end(stream, STATUS_INVALID, "no ServerReflectionRequest");
+    expect_end(stream, STATUS_INVALID, "not a valid ServerReflectionRequest");
     rpc_stream_close(stream);
 }
 END_TEST
