@@ -201,7 +201,7 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
 
 static void router_drain(struct front *front, sigset_t *signals)
 {
-    log_event(LOG_INFO, "drain_started", LOG_MS("limit_ms", o.drain_ms * 1000));
+    log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
     loop_post(front->loop, event_drain, NULL);
     int64_t end_us = clock_now_us() + o.drain_ms * 1000;
     do { // at least once: the core has then handled event_drain and calls the server no more, so that it may be closed
