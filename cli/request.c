@@ -14,21 +14,10 @@ struct request_flags request_flags;
 
 enum { FILE_BYTES_MAX = 64 << 20 };
 
-int exit_code(enum status status)
-{
-    switch (status) {
-    case STATUS_OK: return 0;
-    case STATUS_INVALID:
-    case STATUS_NOT_FOUND:
-    case STATUS_UNSUPPORTED: return 2;
-    default: return 1;
-    }
-}
-
 int report_failure(enum status status)
 {
     fprintf(stderr, "%s\n", status_message());
-    return exit_code(status);
+    return status_exit_code(status);
 }
 
 static int clamp_int(int64_t value)
@@ -463,10 +452,10 @@ enum status request_read_prompt(const char *prompt, const char *prompt_file, cha
 {
     bool from_stdin = n_rest == 1 && strcmp(rest[0], "-") == 0;
     if (n_rest && !from_stdin) {
-        return status_fail(STATUS_INVALID, "unexpected argument '%s' (the prompt goes into --prompt)", rest[0]);
+        return status_fail(STATUS_INVALID, "unexpected argument '%s': give the prompt with --prompt", rest[0]);
     }
     if (!!prompt + !!prompt_file + from_stdin != 1) {
-        return status_fail(STATUS_INVALID, "give the prompt by exactly one of --prompt TEXT, --prompt-file F, -");
+        return status_fail(STATUS_INVALID, "give the prompt with exactly one of --prompt TEXT, --prompt-file FILE, -");
     }
     if (prompt) {
         spec->text = mem_string(prompt);

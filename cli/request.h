@@ -66,9 +66,9 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_ROWS                                                                                            \
     {.name = "-Sampling"},                                                                                             \
     SAMPLING_FIELDS(REQUEST_OPTION_ROW)                                                                                \
-    {.name = "stop", .type = OPTION_LIST, .value = &request_flags.stop,                                                \
+    {.name = "stop", .type = OPTION_LIST, .value = &request_flags.stop, .placeholder = "TEXT",                           \
      .help = "string that ends the text when generated; not part of the text"},                                        \
-    {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids,                             \
+    {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids, .placeholder = "ID",         \
      .help = "token id that ends the text when generated; not part of the text"},                                      \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .default_text = "auto",                \
@@ -78,11 +78,11 @@ extern struct request_flags request_flags;
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \
     {.name = "-Request"},                                                                                              \
-    {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name,                           \
+    {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name, .placeholder = "NAME",    \
      .help = "name of the model; default the model that the router serves"},                                           \
     {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0", .min = -1000,      \
      .max = 1000, .help = "higher is dispatched first"},                                                               \
-    {.name = "tenant", .type = OPTION_STRING, .value = &request_flags.tenant,                                          \
+    {.name = "tenant", .type = OPTION_STRING, .value = &request_flags.tenant, .placeholder = "NAME",                   \
      .help = "tenant that the request is accounted to"},                                                               \
     {.name = "ttft-deadline-ms", .type = OPTION_INT, .value = &request_flags.ttft_deadline_ms, .default_text = "0",    \
      .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
@@ -109,7 +109,5 @@ enum status request_read_prompt(const char *prompt, const char *prompt_file, cha
 // Reads a whole file, or standard input ("-"), of at most 64 MiB. *data_p is NUL-terminated; free() it.
 enum status read_whole_file(const char *path, char **data_p, size_t *size_p);
 
-// Exit code of a command: 0 done, 1 failed, 2 wrong usage.
-int exit_code(enum status status);
-// Prints the sentence of a failure to standard error and returns its exit code.
+// Prints the sentence of a failure to standard error. Returns its exit code, see status_exit_code().
 int report_failure(enum status status);
