@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/generation_wire.h"
 #include "router/front/grpc_cluster.h"
 
 typedef Forepack__Cluster__V1__RouterMessage router_message;
@@ -32,11 +33,7 @@ static void score_item_fill(const struct front *front, const struct request *r, 
     m->request = r->number;
     m->token_ids = (uint32_t *)r->tokens;
     m->n_token_ids = (size_t)r->n_tokens;
-    m->keep_rate = r->prefill.keep_rate;
-    m->look_ahead = (uint32_t)r->prefill.look_ahead;
-    m->chunk_tokens = (uint32_t)r->prefill.chunk_tokens;
-    m->pool_window = (uint32_t)r->prefill.pool_window;
-    m->paper_exact = r->prefill.paper_exact;
+    prefill_to_message(&r->prefill, &m->base);
     m->want_importance = r->want_importance;
     int tail_max = r->n_tokens / 4;
     m->tail_tokens = (uint32_t)(tail_max < front->tail_tokens ? tail_max : front->tail_tokens);
@@ -69,25 +66,6 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
 
 // --- prefill bins
 
-static void sampling_fill(const struct sampling *s, Forepack__Cluster__V1__Sampling *m)
-{
-    forepack__cluster__v1__sampling__init(m);
-    m->max_tokens = (uint32_t)s->max_tokens;
-    m->min_tokens = (uint32_t)s->min_tokens;
-    m->temperature = s->temperature;
-    m->top_k = (uint32_t)s->top_k;
-    m->top_p = s->top_p;
-    m->min_p = s->min_p;
-    m->seed = s->seed;
-    m->repetition_penalty = s->repetition_penalty;
-    m->presence_penalty = s->presence_penalty;
-    m->frequency_penalty = s->frequency_penalty;
-    m->stop_token_ids = (uint32_t *)s->stop_ids;
-    m->n_stop_token_ids = (size_t)s->n_stop_ids;
-    m->ignore_eos = s->ignore_eos;
-    m->logprobs = s->logprobs;
-}
-
 // The kept prompt tokens, then the tokens generated before a replay; free() them.
 static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
 {
@@ -114,7 +92,8 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->n_kept = (size_t)r->n_kept_ranges;
     m->prompt_tokens = (uint32_t)r->n_tokens;
     m->generated = (uint32_t)r->usage.completion_tokens;
-    sampling_fill(&r->sampling, sampling);
+    forepack__cluster__v1__sampling__init(sampling);
+    sampling_to_message(&r->sampling, &sampling->base);
     m->sampling = sampling;
     if (r->sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->n_tokens) {
         m->penalty_ids = (uint32_t *)r->tokens; // the penalty counts pruned tokens too

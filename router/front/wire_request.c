@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/generation_wire.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { PINNED_MAX = 1024 };
@@ -24,46 +25,12 @@ static char *request_id_create(void)
     return mem_format("req-%016llx", (unsigned long long)random_number());
 }
 
-static enum status sampling_read_stop_ids(const Forepack__V1__SamplingOptions *m, struct sampling *s)
-{
-    if (m->n_stop_token_ids > STOP_IDS_MAX) {
-        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", m->n_stop_token_ids,
-                           STOP_IDS_MAX);
-    }
-    for (size_t i = 0; i < m->n_stop_token_ids; i++)
-        s->stop_ids[i] = m->stop_token_ids[i] > INT_MAX ? -1 : (int32_t)m->stop_token_ids[i]; // -1 is refused
-    s->n_stop_ids = (int)m->n_stop_token_ids;
-    return STATUS_OK;
-}
-
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
-    if (m->max_tokens_given_case == FOREPACK__V1__SAMPLING_OPTIONS__MAX_TOKENS_GIVEN_MAX_TOKENS) {
-        if (m->max_tokens < 1 || m->max_tokens > INT_MAX) {
-            return status_fail(STATUS_INVALID, "max_tokens %u: must be 1 or more", m->max_tokens);
-        }
-        s->max_tokens = (int)m->max_tokens;
-    }
-    if (m->seed_given_case == FOREPACK__V1__SAMPLING_OPTIONS__SEED_GIVEN_SEED) s->seed = m->seed;
-    s->min_tokens = intake_int(m->min_tokens);
-    s->temperature = m->temperature;
-    s->top_k = intake_int(m->top_k);
-    if (m->top_p_given_case == FOREPACK__V1__SAMPLING_OPTIONS__TOP_P_GIVEN_TOP_P) s->top_p = m->top_p;
-    s->min_p = m->min_p;
-    if (m->repetition_penalty_given_case ==
-        FOREPACK__V1__SAMPLING_OPTIONS__REPETITION_PENALTY_GIVEN_REPETITION_PENALTY) {
-        s->repetition_penalty = m->repetition_penalty;
-    }
-    s->presence_penalty = m->presence_penalty;
-    s->frequency_penalty = m->frequency_penalty;
-    s->ignore_eos = m->ignore_eos;
-    if (m->logprobs_given_case == FOREPACK__V1__SAMPLING_OPTIONS__LOGPROBS_GIVEN_LOGPROBS) {
-        s->logprobs = m->logprobs > LOGPROBS_MAX ? LOGPROBS_MAX + 1 : (int)m->logprobs; // too many are refused
-    }
-    return sampling_read_stop_ids(m, s);
+    return sampling_from_message(&m->base, s);
 }
 
 static enum status prefill_read(const Forepack__V1__PrefillOptions *m, struct prefill *p)
@@ -76,16 +43,7 @@ static enum status prefill_read(const Forepack__V1__PrefillOptions *m, struct pr
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
     default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
     }
-    if (m->keep_rate_given_case == FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE)
-        p->keep_rate = m->keep_rate;
-    if (m->look_ahead_given_case == FOREPACK__V1__PREFILL_OPTIONS__LOOK_AHEAD_GIVEN_LOOK_AHEAD)
-        p->look_ahead = intake_int(m->look_ahead);
-    if (m->chunk_tokens_given_case == FOREPACK__V1__PREFILL_OPTIONS__CHUNK_TOKENS_GIVEN_CHUNK_TOKENS)
-        p->chunk_tokens = intake_int(m->chunk_tokens);
-    if (m->pool_window_given_case == FOREPACK__V1__PREFILL_OPTIONS__POOL_WINDOW_GIVEN_POOL_WINDOW)
-        p->pool_window = intake_int(m->pool_window);
-    if (m->paper_exact_given_case == FOREPACK__V1__PREFILL_OPTIONS__PAPER_EXACT_GIVEN_PAPER_EXACT)
-        p->paper_exact = m->paper_exact;
+    TRY(prefill_from_message(&m->base, p));
     return prefill_check(p);
 }
 
