@@ -75,7 +75,7 @@ static void norm(const double *x, const double *gain, int n, double *y)
         y[i] = gain[i] * (x[i] * scale);
 }
 
-// x cos + rotate_half(x) sin, in place. Llama 3.1's frequencies: three ranges by wavelength.
+// x cos + rotate_half(x) sin, in place, with Llama 3.1's frequencies (three ranges of wavelengths).
 static void rope(const struct tiny_model *spec, double *head, int position)
 {
     double theta = strcmp(spec->family, "llama") == 0 ? 10000 : 500000;
