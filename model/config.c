@@ -70,7 +70,7 @@ static const struct family families[] = {
 static const int n_families = sizeof families / sizeof families[0];
 static const char known[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
 
-// ---- one object, read key by key; after the first failure every read returns its default ----
+// ---- one object, read key by key; the first failure stays, and every read after it returns its default ----
 
 struct reader {
     const char *path;   // for messages
@@ -82,6 +82,7 @@ struct reader {
 __attribute__((format(printf, 4, 5))) static void reader_fail(struct reader *r, enum status code, const char *key,
                                                               const char *format, ...)
 {
+    if (r->status != STATUS_OK) return;
     char text[400];
     va_list args;
     va_start(args, format);
@@ -195,7 +196,7 @@ static const char readable[] =
 
 static void expect_string(struct reader *r, const char *key, const char *value, const char *a, const char *b)
 {
-    if (r->status == STATUS_OK && (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0)))
+    if (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0))
         reader_fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing", readable);
 }
 
@@ -213,7 +214,7 @@ static void read_group(struct reader *r)
     expect_string(r, "weights.type", read_string(r, "type"), "float", "float");
     expect_string(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
     int bits = read_int(r, "num_bits", 1, 64, 0);
-    if (r->status == STATUS_OK && (bits != 8 || !read_bool(r, "symmetric", true)))
+    if (bits != 8 || !read_bool(r, "symmetric", true))
         reader_fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
                     read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
 }
@@ -224,9 +225,9 @@ static void read_compressed_tensors(struct reader *r)
     const char *name;
     json_t *group;
     expect_string(r, "format", read_string(r, "format"), "float-quantized", "naive-quantized");
-    if (r->status == STATUS_OK && (!json_is_object(groups) || !json_object_size(groups)))
+    if (!json_is_object(groups) || !json_object_size(groups))
         reader_fail(r, STATUS_DATA, "config_groups", "must be an object of one group or more");
-    if (r->status == STATUS_OK && json_object_size(rotations))
+    if (json_object_size(rotations))
         reader_fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
     json_object_foreach((json_t *)groups, name, group)
     {
@@ -286,6 +287,23 @@ static void read_quantisation(struct reader *r, struct model_config *c)
     c->fp8 = true;
 }
 
+static void read_rope_llama3(struct reader *rope, struct model_config *c)
+{
+    static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    for (int i = 0; i < 3; i++)
+        if (!reader_get(rope, needed[i]))
+            reader_fail(rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
+    c->rope_llama3 = true;
+    c->rope_factor = read_real(rope, "factor", 0, 1e6, 1);
+    c->rope_low_freq_factor = read_real(rope, "low_freq_factor", 0, 1e6, 1);
+    c->rope_high_freq_factor = read_real(rope, "high_freq_factor", 0, 1e6, 4);
+    c->rope_original_context = read_size(rope, "original_max_position_embeddings", MAX_CONTEXT);
+    if (c->rope_factor < 1) reader_fail(rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
+    if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
+        reader_fail(rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
+                    c->rope_high_freq_factor, c->rope_low_freq_factor);
+}
+
 // Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of it.
 static void read_rope(struct reader *r, struct model_config *c)
 {
@@ -303,28 +321,12 @@ static void read_rope(struct reader *r, struct model_config *c)
     const char *type_key = reader_get(&rope, "rope_type") ? "rope_type" : "type";
     const char *type = read_string(&rope, type_key);
     if (rope.status == STATUS_OK && !type && is_new && reader_get(&rope, "rope_theta")) type = "default";
-    if (rope.status == STATUS_OK && (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)))
+    if (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0))
         reader_fail(&rope, STATUS_UNSUPPORTED, "rope_type", "is %.60s: only default and llama3 are supported",
                     type ? type : "missing");
-    if (rope.status == STATUS_OK && read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
+    if (read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
         reader_fail(&rope, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
-
-    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) {
-        c->rope_llama3 = true;
-        static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
-        for (int i = 0; i < 3; i++)
-            if (rope.status == STATUS_OK && !reader_get(&rope, needed[i]))
-                reader_fail(&rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
-        c->rope_factor = read_real(&rope, "factor", 0, 1e6, 1);
-        c->rope_low_freq_factor = read_real(&rope, "low_freq_factor", 0, 1e6, 1);
-        c->rope_high_freq_factor = read_real(&rope, "high_freq_factor", 0, 1e6, 4);
-        c->rope_original_context = read_size(&rope, "original_max_position_embeddings", MAX_CONTEXT);
-        if (rope.status == STATUS_OK && c->rope_factor < 1)
-            reader_fail(&rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
-        if (rope.status == STATUS_OK && c->rope_high_freq_factor <= c->rope_low_freq_factor)
-            reader_fail(&rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
-                        c->rope_high_freq_factor, c->rope_low_freq_factor);
-    }
+    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) read_rope_llama3(&rope, c);
     r->status = rope.status;
 }
 
@@ -372,6 +374,20 @@ static void read_special_ids(struct reader *r, int default_bos, int default_eos,
     }
 }
 
+static void read_head_size(struct reader *r, const struct family *family, struct model_config *c)
+{
+    if (!reader_get(r, "head_dim") && !family->default_head_size && c->hidden % c->n_heads != 0)
+        reader_fail(r, STATUS_DATA, "hidden_size",
+                    "is %d: must be a multiple of num_attention_heads, which is %d, "
+                    "where there is no head_dim",
+                    c->hidden, c->n_heads);
+    int head_size = family->default_head_size ? family->default_head_size : c->hidden / c->n_heads;
+    c->head_size = read_int(r, "head_dim", 1, MAX_HEAD_SIZE, head_size);
+    if (c->head_size % 2 != 0 || c->head_size > MAX_HEAD_SIZE)
+        reader_fail(r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
+                    c->head_size, MAX_HEAD_SIZE);
+}
+
 static enum status read_config(const char *path, struct model_config *c)
 {
     json_t *root;
@@ -395,21 +411,10 @@ static enum status read_config(const char *path, struct model_config *c)
     c->qkv_bias = family->qkv_bias || c->o_bias;
     c->qk_norm = family->qk_norm;
 
-    if (r.status == STATUS_OK && c->n_heads % c->n_kv_heads != 0)
+    if (c->n_heads % c->n_kv_heads != 0)
         reader_fail(&r, STATUS_DATA, "num_key_value_heads", "is %d: must divide num_attention_heads, which is %d",
                     c->n_kv_heads, c->n_heads);
-    if (r.status == STATUS_OK && !reader_get(&r, "head_dim") && !family->default_head_size &&
-        c->hidden % c->n_heads != 0)
-        reader_fail(&r, STATUS_DATA, "hidden_size",
-                    "is %d: must be a multiple of num_attention_heads, which is %d, "
-                    "where there is no head_dim",
-                    c->hidden, c->n_heads);
-    int head_size = family->default_head_size ? family->default_head_size : c->hidden / c->n_heads;
-    c->head_size = read_int(&r, "head_dim", 1, MAX_HEAD_SIZE, head_size);
-    if (r.status == STATUS_OK && (c->head_size % 2 != 0 || c->head_size > MAX_HEAD_SIZE))
-        reader_fail(&r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
-                    c->head_size, MAX_HEAD_SIZE);
-
+    read_head_size(&r, family, c);
     read_quantisation(&r, c);
     read_rope(&r, c);
     read_window(&r, family, c);

@@ -12,7 +12,7 @@
 
 static char dir[] = "/tmp/forepack-config-XXXXXX";
 
-static void put(const char *name, const char *text)
+static void config_file_write(const char *name, const char *text)
 {
     char *path = mem_format("%s/%s", dir, name);
     if (text) {
@@ -34,16 +34,16 @@ static void setup(void)
 
 static void teardown(void)
 {
-    put("config.json", NULL);
-    put("generation_config.json", NULL);
+    config_file_write("config.json", NULL);
+    config_file_write("generation_config.json", NULL);
     rmdir(dir);
 }
 
 static struct model_config read_both(const char *config, const char *generation)
 {
     struct model_config c;
-    put("config.json", config);
-    put("generation_config.json", generation);
+    config_file_write("config.json", config);
+    config_file_write("generation_config.json", generation);
     enum status status = model_config_read(dir, &c);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     return c;
@@ -53,8 +53,8 @@ static struct model_config read_both(const char *config, const char *generation)
 static void refuse(const char *config, enum status status, const char *text)
 {
     struct model_config c;
-    put("config.json", config);
-    put("generation_config.json", NULL);
+    config_file_write("config.json", config);
+    config_file_write("generation_config.json", NULL);
     enum status got = model_config_read(dir, &c);
     ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
     ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
@@ -371,8 +371,8 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0");
 
     struct model_config c;
-    put("config.json", LLAMA "}");
-    put("generation_config.json", "{\"eos_token_id\":");
+    config_file_write("config.json", LLAMA "}");
+    config_file_write("generation_config.json", "{\"eos_token_id\":");
     ck_assert_int_eq(model_config_read(dir, &c), STATUS_DATA);
     ck_assert_ptr_nonnull(strstr(status_message(), "generation_config.json: not valid JSON"));
 }

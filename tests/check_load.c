@@ -29,7 +29,7 @@ static void look(void)
     ck_assert_int_eq(mincore(file.map, file.bytes, file.resident), 0);
 }
 
-static size_t count(const unsigned char *flags)
+static size_t count_set(const unsigned char *flags)
 {
     size_t n = 0;
     for (size_t p = 0; p < file.pages; p++)
@@ -67,7 +67,7 @@ static bool drop(void)
     madvise(file.map, file.bytes, MADV_DONTNEED);
     posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
     look();
-    return count(file.resident) == 0;
+    return count_set(file.resident) == 0;
 }
 
 static void mark(unsigned char *pages, size_t from, size_t bytes)
@@ -132,7 +132,7 @@ START_TEST(a_rank_reads_only_its_slices)
     char *dir = tiny_model_temp(&spec);
     file_open(dir);
     unsigned char *mine = slices(dir);
-    size_t own = count(mine);
+    size_t own = count_set(mine);
     ck_assert_uint_lt(own, file.pages / 2);
     if (drop()) {
         load_one_rank(dir);
@@ -141,8 +141,8 @@ START_TEST(a_rank_reads_only_its_slices)
         for (size_t p = 0; p < file.pages; p++)
             foreign += (file.resident[p] & 1) > mine[p];
         printf("%zu pages, %zu hold the rank's slices; %zu were read, %zu of them for nothing\n", file.pages, own,
-               count(file.resident), foreign);
-        ck_assert_uint_gt(count(file.resident), own / 2);
+               count_set(file.resident), foreign);
+        ck_assert_uint_gt(count_set(file.resident), own / 2);
         ck_assert_uint_eq(foreign, 0);
     } else {
         printf("skipped: pages of files in %s cannot be dropped\n", dir);

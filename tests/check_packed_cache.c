@@ -46,7 +46,7 @@ static int mapped_files(void)
 
 // Opens a model, runs one prompt and closes it. True if all ranks used a file. The first call stores the logits in
 // `wanted` (NULL before), later calls compare with them.
-static bool run(const struct model_options *options, int size, float **wanted)
+static bool open_and_run(const struct model_options *options, int size, float **wanted)
 {
     struct ranks ranks;
     ranks_open(&ranks, options, size);
@@ -95,11 +95,11 @@ START_TEST(the_second_start_maps_and_computes_the_same)
             char *dir = tiny_model_temp(&spec);
             float *alone = NULL, *wanted = NULL;
             struct model_options off = options_for(dir, dtypes[_i], "off"), on = options_for(dir, dtypes[_i], "auto");
-            ck_assert(!run(&off, size, &alone));
+            ck_assert(!open_and_run(&off, size, &alone));
             wanted = alone;
-            ck_assert(!run(&on, size, &wanted));
-            ck_assert(run(&on, size, &wanted));
-            ck_assert(!run(&off, size, &wanted));
+            ck_assert(!open_and_run(&on, size, &wanted));
+            ck_assert(open_and_run(&on, size, &wanted));
+            ck_assert(!open_and_run(&off, size, &wanted));
             free(alone);
             tiny_model_remove(dir);
         }
@@ -118,7 +118,7 @@ static struct fixture saved_fixture(const char *dtype)
     struct tiny_model spec = tiny_model_spec("llama");
     struct fixture x = {.dir = tiny_model_temp(&spec)};
     x.options = options_for(x.dir, dtype, "auto");
-    ck_assert(!run(&x.options, 1, &x.wanted));
+    ck_assert(!open_and_run(&x.options, 1, &x.wanted));
     x.file = find_file(x.dir);
     struct stat info;
     ck_assert_int_eq(stat(x.file, &info), 0);
@@ -136,8 +136,8 @@ static void fixture_free(struct fixture *x)
 // Expects that the file is not used and that a valid one replaces it.
 static void expect_replaced(struct fixture *x)
 {
-    ck_assert(!run(&x->options, 1, &x->wanted));
-    ck_assert(run(&x->options, 1, &x->wanted));
+    ck_assert(!open_and_run(&x->options, 1, &x->wanted));
+    ck_assert(open_and_run(&x->options, 1, &x->wanted));
     char *file = find_file(x->dir);
     ck_assert_str_eq(file, x->file);
     free(file);
@@ -200,8 +200,8 @@ START_TEST(a_rank_never_maps_the_file_of_another_rank)
     char *dir = tiny_model_temp(&spec), *own = NULL;
     struct model_options options = options_for(dir, "bf16", "auto");
     float *wanted = NULL;
-    ck_assert(!run(&options, 2, &wanted));
-    ck_assert(run(&options, 2, &wanted));
+    ck_assert(!open_and_run(&options, 2, &wanted));
+    ck_assert(open_and_run(&options, 2, &wanted));
     DIR *folder = opendir(dir);
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (strstr(entry->d_name, "rank0of2")) own = mem_format("%s/%s", dir, entry->d_name);
@@ -211,8 +211,8 @@ START_TEST(a_rank_never_maps_the_file_of_another_rank)
     char *other = mem_string(own);
     *(strstr(other, "rank0of2") + 4) = '1';
     ck_assert_int_eq(rename(other, own), 0);
-    ck_assert(!run(&options, 2, &wanted));
-    ck_assert(run(&options, 2, &wanted));
+    ck_assert(!open_and_run(&options, 2, &wanted));
+    ck_assert(open_and_run(&options, 2, &wanted));
     free(own);
     free(other);
     free(wanted);
@@ -231,7 +231,7 @@ START_TEST(several_models_and_types_share_a_folder)
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 4; i++) {
             struct model_options options = options_for(dirs[i / 2], i % 2 ? "int8" : "bf16", folder);
-            ck_assert(run(&options, 1, &wanted[i]) == (round > 0));
+            ck_assert(open_and_run(&options, 1, &wanted[i]) == (round > 0));
         }
     for (int i = 0; i < 4; i++)
         free(wanted[i]);
@@ -252,7 +252,7 @@ START_TEST(a_missing_folder_is_no_failure)
     struct model_options options = options_for(dir, "bf16", nowhere);
     float *wanted = NULL;
     for (int i = 0; i < 2; i++)
-        ck_assert(!run(&options, 1, &wanted));
+        ck_assert(!open_and_run(&options, 1, &wanted));
     free(wanted);
     free(nowhere);
     tiny_model_remove(dir);

@@ -24,7 +24,7 @@ static void teardown(void)
     tiny_model_remove(mem_string(dir));
 }
 
-static void put(const char *name, const void *bytes, size_t n)
+static void scratch_file_write(const char *name, const void *bytes, size_t n)
 {
     char *path = mem_format("%s/%s", dir, name);
     FILE *file = fopen(path, "wb");
@@ -36,7 +36,7 @@ static void put(const char *name, const void *bytes, size_t n)
 
 static void put_text(const char *name, const char *text)
 {
-    put(name, text, strlen(text));
+    scratch_file_write(name, text, strlen(text));
 }
 
 // Writes a file with this header, length field `claimed`, and `data_bytes` bytes of data 0, 1, 2, ...
@@ -48,7 +48,7 @@ static void put_claiming(const char *name, const char *header, size_t data_bytes
     memcpy(bytes + 8, header, header_bytes);
     for (size_t i = 0; i < data_bytes; i++)
         bytes[8 + header_bytes + i] = (unsigned char)i;
-    put(name, bytes, n);
+    scratch_file_write(name, bytes, n);
     free(bytes);
 }
 
@@ -148,9 +148,9 @@ END_TEST
 START_TEST(broken_files_are_refused_with_their_sentence)
 {
     refused(STATUS_NOT_FOUND, "neither model.safetensors nor model.safetensors.index.json");
-    put("model.safetensors", "", 0);
+    scratch_file_write("model.safetensors", "", 0);
     refused(STATUS_DATA, "0 bytes: a safetensors file begins with 8 bytes");
-    put("model.safetensors", "\1\0\0\0\0\0\0", 7);
+    scratch_file_write("model.safetensors", "\1\0\0\0\0\0\0", 7);
     refused(STATUS_DATA, "7 bytes: a safetensors file begins with 8 bytes");
     put_claiming("model.safetensors", "{}", 0, 3);
     refused(STATUS_DATA, "header of 3 bytes, but the file has only 10: it is truncated");
@@ -268,7 +268,7 @@ START_TEST(damaged_headers_never_lead_outside_the_file)
             default: bytes[8 + place] = (unsigned char)alphabet[what / 8 % (sizeof alphabet - 1)];
             }
         }
-        put("model.safetensors", bytes, size);
+        scratch_file_write("model.safetensors", bytes, size);
         struct safetensors *st;
         if (safetensors_open(dir, &st) == STATUS_OK) {
             opened++;

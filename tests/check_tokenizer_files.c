@@ -290,7 +290,7 @@ START_TEST(broken_json_and_missing_files_are_named)
 END_TEST
 
 // A tokenizer that opened from a mutated file must work.
-static void use(struct tokenizer *t)
+static void exercise_tokenizer(struct tokenizer *t)
 {
     unsigned flags = TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL;
     struct text_range untrusted = {3, 20};
@@ -316,7 +316,7 @@ static int open_mutant(const char *dir, const char *text)
     scratch_write(dir, "tokenizer.json", text);
     enum status status = tokenizer_open(dir, &t);
     ck_assert(status == STATUS_OK || status == STATUS_DATA || status == STATUS_UNSUPPORTED);
-    if (status == STATUS_OK) use(t);
+    if (status == STATUS_OK) exercise_tokenizer(t);
     tokenizer_free(t);
     return status == STATUS_OK;
 }

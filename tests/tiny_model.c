@@ -41,7 +41,7 @@ static bool is_family(const struct tiny_model *spec, const char *family)
 
 // ---- values ----
 
-static uint64_t mix(uint64_t x) // splitmix64
+static uint64_t splitmix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -82,8 +82,8 @@ static double uniform(const struct tiny_model *spec, const char *name, size_t in
 {
     uint64_t key = spec->seed;
     for (const char *c = name; *c; c++)
-        key = mix(key ^ (uint64_t)(unsigned char)*c);
-    return (double)(mix(key + index) >> 11) * 0x1p-52 - 1;
+        key = splitmix64(key ^ (uint64_t)(unsigned char)*c);
+    return (double)(splitmix64(key + index) >> 11) * 0x1p-52 - 1;
 }
 
 static bool has_scale_per_output(const struct tiny_model *spec) // one scale for each output

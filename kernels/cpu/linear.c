@@ -27,54 +27,72 @@ static void quantise_row(void *arg, int row, int thread)
             cpu->isa->quantise(out + at, x + at * (p->x->bf16 ? 2 : 4), p->x->bf16, k - at < size ? k - at : size);
 }
 
-// One panel by one row block; row blocks have equal sizes. A thread starts with the panels that it packed (their pages
-// are near it) and computes all of them for one row block before the next, so consecutive items share their rows of x.
-static void gemm_item(void *arg, int item, int thread)
+// One item: one panel by rows [row, row + rows).
+struct gemm_block {
+    int panel, row, rows;
+};
+
+// Row blocks have equal sizes. A thread starts with the panels that it packed (their pages are near it) and computes
+// all of them for one row block before the next, so consecutive items share their rows of x.
+static struct gemm_block gemm_block_at(const struct gemm *p, int item)
 {
-    const struct gemm *p = arg;
+    int threads = p->cpu->threads, owner = thread_pool_thread_of(p->panels, item / p->row_blocks, threads);
+    int first = thread_pool_range(p->panels, owner, threads), end = thread_pool_range(p->panels, owner + 1, threads);
+    int in_range = item - first * p->row_blocks, block = in_range / (end - first);
+    int row = (int)((int64_t)p->rows * block / p->row_blocks);
+    int row_end = (int)((int64_t)p->rows * (block + 1) / p->row_blocks);
+    return (struct gemm_block){.panel = first + in_range % (end - first), .row = row, .rows = row_end - row};
+}
+
+// c [rows][PANEL_COLUMNS] = the block's rows of x times its panel, one block of K after another.
+static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, float *c)
+{
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
-    int owner = thread_pool_thread_of(p->panels, item / p->row_blocks, cpu->threads);
-    int first = thread_pool_range(p->panels, owner, cpu->threads),
-        end = thread_pool_range(p->panels, owner + 1, cpu->threads);
-    int in_range = item - first * p->row_blocks, block = in_range / (end - first);
-    int panel = first + in_range % (end - first);
-    int row = (int)((int64_t)p->rows * block / p->row_blocks);
-    int rows = (int)((int64_t)p->rows * (block + 1) / p->row_blocks) - row;
-    size_t scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
+    size_t scales = (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS;
     struct panel_gemm gemm = {
-        .type = cpu->gemm_type,
-        .rows = rows,
-        .c = cpu_thread_scratch(cpu, thread),
-        .x_stride = p->row_bytes / sizeof(uint32_t),
-    };
+        .type = cpu->gemm_type, .rows = b->rows, .c = c, .x_stride = p->row_bytes / sizeof(uint32_t)};
     for (int k = 0; k < w->words; k += BLOCK_WORDS) {
         gemm.accumulate = k > 0;
         gemm.words = w->words - k < BLOCK_WORDS ? w->words - k : BLOCK_WORDS;
-        gemm.x = (const uint32_t *)(const void *)(p->words + (size_t)row * p->row_bytes) + k;
-        gemm.panel = w->panels + ((size_t)panel * (size_t)w->words + (size_t)k) * PANEL_COLUMNS;
+        gemm.x = (const uint32_t *)(const void *)(p->words + (size_t)b->row * p->row_bytes) + k;
+        gemm.panel = w->panels + ((size_t)b->panel * (size_t)w->words + (size_t)k) * PANEL_COLUMNS;
         if (cpu_int8(cpu)) {
             int group = w->groups > 1 ? k / GROUP_WORDS : 0;
             gemm.start = w->start + scales + group * PANEL_COLUMNS;
             gemm.w_scale = w->scale + scales + group * PANEL_COLUMNS;
-            gemm.x_scale = cpu->row_scale + row * w->groups + group;
+            gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
             gemm.x_scale_stride = w->groups;
         }
         cpu->isa->panel_gemm(&gemm);
     }
-    int column = panel * p->panel_columns, left = p->out->columns - column;
-    bool integers = cpu->gemm_type == GEMM_INT8;
+}
+
+static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, float *c)
+{
+    const struct weight *w = p->w;
+    int column = b->panel * p->panel_columns, left = p->out->columns - column;
+    bool integers = p->cpu->gemm_type == GEMM_INT8;
     struct panel_out out = {
         .mode = p->mode,
-        .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
-        .x_scale = integers ? cpu->row_scale + row : NULL,
-        .w_scale = integers ? w->scale + scales : NULL,
+        .bias = p->bias ? p->bias->vector + (size_t)b->panel * PANEL_COLUMNS : NULL,
+        .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
+        .w_scale = integers ? w->scale + (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
         .bf16 = p->out->bf16,
-        .out = (char *)cpu_row(p->out, row) + (size_t)column * (p->out->bf16 ? 2 : 4),
+        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * (p->out->bf16 ? 2 : 4),
         .stride = p->out->stride,
         .columns = left < p->panel_columns ? left : p->panel_columns,
     };
-    cpu->isa->panel_finish(gemm.c, rows, &out);
+    p->cpu->isa->panel_finish(c, b->rows, &out);
+}
+
+static void gemm_item(void *arg, int item, int thread)
+{
+    const struct gemm *p = arg;
+    struct gemm_block block = gemm_block_at(p, item);
+    float *c = cpu_thread_scratch(p->cpu, thread);
+    gemm_block_sum(p, &block, c);
+    gemm_block_store(p, &block, c);
 }
 
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,

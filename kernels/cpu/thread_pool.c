@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/cores.h"
+#include "base/invariant.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
 
@@ -217,6 +218,7 @@ static void pool_run(struct thread_pool *pool, enum thread_pool_order order, thr
             fn(arg, i, 0);
         return;
     }
+    INVARIANT(!atomic_load(&pool->left), "a run starts while another has %u items left", atomic_load(&pool->left));
     if (pool->pinned) caller_change_core(pool);
     pool->fn = fn;
     pool->arg = arg;
