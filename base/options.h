@@ -50,6 +50,11 @@ bool options_given(const struct option *table, const char *name);
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest);
 
 void options_help(const struct option *table, const char *usage, FILE *out);
+
+// Logs the effective value of every option as one line of the event `settings`. No option holds a secret: keys and
+// tokens are read from files that options name.
+void options_log(const struct option *table);
+
 void options_free(const struct option *table);
 
 #define FOREPACK_VERSION "0.1.0"

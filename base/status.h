@@ -31,5 +31,16 @@ enum status status_fail(enum status status, const char *format, ...) __attribute
 // Puts "context: " before this thread's sentence ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+// Exit code of a program that ended with `status`: 0 done; 2 wrong usage or configuration (INVALID, NOT_FOUND,
+// UNSUPPORTED); 1 every other failure, OUT_OF_RANGE included: there the prompt is too long, not the command line wrong.
+int status_exit_code(enum status status);
+
+// Returns from the calling function with the status of `call` unless it is STATUS_OK.
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        enum status try_status = (call);                                                                               \
+        if (try_status != STATUS_OK) return try_status;                                                                \
+    } while (0)
+
 // The sentence of the last status_fail() in this thread; valid until the next. Never NULL.
 const char *status_message(void);
