@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See options.h. Parsing happens once, at start, in the main thread.
+// Parsing and the settings line; options_help.c writes --help.
 #include "base/options.h"
 
 #include <ctype.h>
@@ -10,8 +10,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 
-// Which rows were set by file or flag, for the tables parsed so far (a program has one or two).
+// Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 static const struct option *given_rows[256];
 static int n_given;
 
@@ -31,18 +32,15 @@ static const struct option *option_find(const struct option *table, const char *
     return NULL;
 }
 
-enum { LIMITS_BYTES = 64 };
-
 static bool has_limits(const struct option *row)
 {
     return row->min != 0 || row->max != 0;
 }
 
-// "1 to 100000000"; false when the option has no limits. Whole numbers are never written with an exponent.
-static bool limits_format(const struct option *row, char text[LIMITS_BYTES])
+bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES])
 {
-    const char *format = row->type == OPTION_INT ? "%.0f to %.0f" : "%g to %g";
-    snprintf(text, LIMITS_BYTES, format, row->min, row->max);
+    const char *format = row->type == OPTION_INT ? "%.0f%s%.0f" : "%g%s%g";
+    snprintf(text, OPTION_LIMITS_BYTES, format, row->min, between, row->max);
     return has_limits(row);
 }
 
@@ -57,8 +55,8 @@ static enum status option_refuse(const struct option *row, const char *text)
     default: break;
     }
     const char *kind = row->type == OPTION_INT ? "a whole number" : "a number";
-    char limits[LIMITS_BYTES];
-    bool limited = limits_format(row, limits);
+    char limits[OPTION_LIMITS_BYTES];
+    bool limited = option_limits_format(row, " to ", limits);
     return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s%s%s", row->name, text, kind, limited ? " from " : "",
                        limited ? limits : "", space, unit);
 }
@@ -158,7 +156,7 @@ static enum status options_read_file(const struct option *table, const char *pat
     return status;
 }
 
-// Takes the flag at argv[*i]; moves *i over its value.
+// Parses the flag at argv[*i] and advances *i over its value.
 static enum status option_parse_flag(const struct option *table, int argc, char **argv, int *i)
 {
     const char *name = argv[*i] + 2;
@@ -184,7 +182,7 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
         if (row->name[0] != '-' && row->default_text) status = option_set(row, row->default_text);
         if (status != STATUS_OK) return status;
     }
-    for (int i = 1; i < argc; i++) { // the file first, wherever it is named: flags override it
+    for (int i = 1; i < argc; i++) { // the file first, because flags override it
         if (strcmp(argv[i], "--") == 0) break;
         if (strcmp(argv[i], "--config") == 0) {
             if (i + 1 >= argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
@@ -226,83 +224,6 @@ bool options_given(const struct option *table, const char *name)
         if (given_rows[i] == row) return true;
     }
     return false;
-}
-
-// --- --help: a table of three columns within HELP_WIDTH
-
-enum { HELP_WIDTH = 100, HELP_DEFAULT_COLUMN = 33, HELP_TEXT_COLUMN = 51 };
-
-// Writes `text` at `column` and returns the column after it; a cell that would touch the previous one starts a new
-// line.
-static int help_write_cell(FILE *out, int at, int column, const char *text)
-{
-    if (at >= column) {
-        fputc('\n', out);
-        at = 0;
-    }
-    return fprintf(out, "%*s%s", column - at, "", text) + at;
-}
-
-// Writes `text` in lines from HELP_TEXT_COLUMN to HELP_WIDTH, broken at blanks.
-static void help_write_text(FILE *out, int at, const char *text)
-{
-    const int width = HELP_WIDTH - HELP_TEXT_COLUMN;
-    while (*text) {
-        int length = (int)strlen(text), skip = 0;
-        if (length > width) {
-            for (length = width; length > 0 && text[length] != ' '; length--)
-                continue;
-            if (!length) length = (int)strcspn(text, " ");
-            skip = text[length] == ' ';
-        }
-        char *line = mem_format("%.*s", length, text);
-        at = help_write_cell(out, at, HELP_TEXT_COLUMN, line);
-        free(line);
-        text += length + skip;
-    }
-    fputc('\n', out);
-}
-
-static void help_write_row(FILE *out, const char *name, const char *default_text, const char *help)
-{
-    int at = help_write_cell(out, 0, 2, name);
-    if (*default_text) at = help_write_cell(out, at, HELP_DEFAULT_COLUMN, default_text);
-    help_write_text(out, at, help);
-}
-
-static void help_write_option(FILE *out, const struct option *row)
-{
-    static const char *const placeholders[] = {"", " N", " X", " TEXT", "", " TEXT"};
-    bool choice = row->type == OPTION_CHOICE, number = row->type == OPTION_INT || row->type == OPTION_REAL;
-    const char *initial = row->default_text ? row->default_text : number ? "0" : "";
-    bool unit = row->unit && *initial;
-    char *name = mem_format("--%s%s%s", row->name, choice ? " " : placeholders[row->type], choice ? row->choices : "");
-    char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
-    char limits[LIMITS_BYTES];
-    bool limited = number && limits_format(row, limits);
-    char *help = mem_format("%s%s%s%s%s", row->help, limited ? " (" : "", limited ? limits : "", limited ? ")" : "",
-                            row->type == OPTION_LIST ? " (repeatable)" : "");
-    help_write_row(out, name, default_text, help);
-    free(help);
-    free(default_text);
-    free(name);
-}
-
-void options_help(const struct option *table, const char *usage, FILE *out)
-{
-    fprintf(out, "%s\n\n", usage);
-    help_write_row(out, "Option", "Default", "Meaning (allowed values)");
-    for (const struct option *row = table; row->name; row++) {
-        if (row->name[0] == '-') {
-            fprintf(out, "\n%s:\n", row->name + 1);
-        } else {
-            help_write_option(out, row);
-        }
-    }
-    fprintf(out, "\nEvery program:\n");
-    help_write_row(out, "--config FILE", "", "read options from lines of the form 'key = value'; flags override them");
-    help_write_row(out, "--help", "", "print this text");
-    help_write_row(out, "--version", "", "print the version");
 }
 
 // --- the settings line of the log
@@ -355,8 +276,12 @@ int options_main(const struct option *table, const char *usage, int argc, char *
             options_help(table, usage, stdout);
             exit(0);
         }
+        if (strcmp(argv[i], "--man") == 0) {
+            options_man(table, usage, stdout);
+            exit(0);
+        }
         if (strcmp(argv[i], "--version") == 0) {
-            printf("forepack %s\n", FOREPACK_VERSION);
+            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
             exit(0);
         }
     }
