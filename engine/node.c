@@ -366,7 +366,7 @@ static void signal_handle(struct node *node)
                   LOG_FIELD("reason", "second signal, running work is lost"));
         _exit(1);
     }
-    log_event(LOG_INFO, "drain_requested", LOG_FIELD("signal", signal_name));
+    log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));
     node->draining = true;
     if (node->welcomed) send_draining(node);
     mail_post(node, (struct node_event){.kind = NODE_DRAIN});

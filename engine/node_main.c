@@ -135,7 +135,7 @@ static enum status run_warm_up_batch(struct engine *engine)
 static void log_ready(const struct node_program *program, const struct model *model, const struct comm *comm,
                       const struct node_limits *limits)
 {
-    log_event(LOG_INFO, "ready", LOG_FIELD("model", program->common->model),
+    log_event(LOG_INFO, "node_ready", LOG_FIELD("model", program->common->model),
               LOG_FIELD("router", program->common->router), LOG_FIELD("ranks", comm->size),
               LOG_FIELD("backend", model_backend(model)), LOG_FIELD("dtype", dtype_name(model_dtype(model))),
               LOG_FIELD("kv_dtype", dtype_name(model_kv_dtype(model))), LOG_FIELD("token_budget", limits->token_budget),
@@ -164,7 +164,7 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);
-    log_event(LOG_INFO, "done", LOG_FIELD("refused", end == NODE_END_REFUSED));
+    log_event(LOG_INFO, "node_stopped", LOG_FIELD("refused", end == NODE_END_REFUSED));
     return end == NODE_END_REFUSED ? 2 : 0;
 }
 
