@@ -19,10 +19,6 @@ struct select_policy {
     int n_pinned;
 };
 
-// The number of `n_chunks` that the keep rate allows: rounded up, except for rounding errors (0.07 * 100 is
-// 7.000000000000001 and gives 7). At least 1.
-int select_budget(int n_chunks, double keep_rate);
-
 // Keeps the chunks with the highest mean of `importance` [n] (n at least 1, all finite); of equals the earlier chunk.
 // Writes them to `*kept_p` as ascending ranges with gaps between them, to be freed by the caller, and returns the
 // number of ranges. O(n log n).
