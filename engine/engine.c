@@ -43,7 +43,7 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
 // the group.
-static void set_timeout(struct engine *e, int timeout_ms)
+static void engine_apply_timeout(struct engine *e, int timeout_ms)
 {
     if (!e->bell || e->timeout_ms == timeout_ms) return;
     e->timeout_ms = timeout_ms;
@@ -107,7 +107,7 @@ static enum status model_join_or_abort(struct engine *e)
     group_abort(e->comm, 1);
 }
 
-static enum status agree(struct engine *e, enum status mine)
+static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->bell) return mine;
     e->comm->waits = true;
@@ -119,9 +119,9 @@ static enum status agree(struct engine *e, enum status mine)
 // All ranks complete a stage, or fail it, before the next stage uses collectives.
 static enum status open_model(struct engine *e, const struct model_options *options)
 {
-    TRY(agree(e, model_open(options, e->comm, &e->model)));
-    if (e->bell) TRY(agree(e, check_same_backend(e->model, e->comm)));
-    return agree(e, model_join_or_abort(e));
+    TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
+    if (e->bell) TRY(ranks_agree(e, check_same_backend(e->model, e->comm)));
+    return ranks_agree(e, model_join_or_abort(e));
 }
 
 // Doorbell, roll call and watchdog, which only a group of several ranks has.
@@ -130,7 +130,7 @@ static enum status open_links(struct engine *e)
     TRY(doorbell_open(e->comm, &e->bell));
     TRY(doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call)));
     e->watchdog = watchdog_start(e->roll_call, 0);
-    set_timeout(e, STEP_TIMEOUT_DEFAULT_MS);
+    engine_apply_timeout(e, STEP_TIMEOUT_DEFAULT_MS);
     return STATUS_OK;
 }
 
@@ -188,7 +188,7 @@ struct model *engine_model(const struct engine *e)
 
 void engine_set_step_timeout(struct engine *e, int timeout_ms)
 {
-    set_timeout(e, timeout_ms);
+    engine_apply_timeout(e, timeout_ms);
 }
 
 static enum status check_encoded_size(const struct engine *e, size_t n_ints)
@@ -238,7 +238,7 @@ enum status engine_follow(struct engine *e)
         watchdog_leave(e->watchdog);
         if (status != STATUS_OK) return status;
         if (ring.kind == RING_CLOSE) return STATUS_OK;
-        set_timeout(e, ring.timeout_ms);
+        engine_apply_timeout(e, ring.timeout_ms);
         no_alloc_begin("engine_follow");
         group_work_begin(e, 1);
         status = follow_pass(e, ring.size_bytes);

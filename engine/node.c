@@ -191,7 +191,7 @@ static void heartbeat_wake(struct node *node)
 
 enum stream_end { STREAM_LOST, STREAM_OVER }; // attach again, or not
 
-static bool is_leaving(struct node *node)
+static bool node_is_leaving(struct node *node)
 {
     pthread_mutex_lock(&node->mutex);
     bool leaving = node->draining || node->stopping;
@@ -203,7 +203,7 @@ static void log_stream_end(struct node *node, const char *reason)
 {
     const char *event = "router_lost";
     enum log_level level = LOG_WARN;
-    if (is_leaving(node)) {
+    if (node_is_leaving(node)) {
         event = "router_detached";
         level = LOG_INFO;
     } else if (!node->welcomed) {

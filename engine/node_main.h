@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main program of a node, shared by both roles: the options of a model and of its node, the Hello made from them, and
-// the life of the process from its arguments to its exit code. A program adds its option table, its usage lines and its
-// serving loop:
+// The main program of a node, shared by both roles: the options of a model and of its node, the Hello made from them,
+// and the life of the process from its arguments to its exit code. A program adds its option table, its usage lines and
+// its serving loop:
 //
 //     static struct node_options common;
 //     static const struct option options[] = {
@@ -127,6 +127,7 @@ struct node_program {
     enum node_end (*serve)(struct engine *engine, struct node *node, const struct node_limits *limits);
 };
 
-// Blocks signals, parses the options, joins the MPI job, opens the model on every rank, runs the warm-up batch, attaches
-// to the router and serves. Returns the exit code of the process: 0 done, 1 failed, 2 wrong usage or configuration.
+// Blocks signals, parses the options, joins the MPI job, opens the model on every rank, runs the warm-up batch,
+// attaches to the router and serves. Returns the exit code of the process: 0 done, 1 failed, 2 wrong usage or
+// configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

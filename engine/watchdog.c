@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See watchdog.h. The thread reads the clock a few times per timeout and is not told of passes: entering and leaving
-// cost two stores and one store, and in an idle process the thread wakes a few times a minute.
+// See watchdog.h. The thread reads the clock a few times per timeout instead of being woken by passes: entering and
+// leaving cost two stores and one store, and in an idle process the thread wakes a few times a minute.
 #include "engine/watchdog.h"
 
 #include <pthread.h>

@@ -252,7 +252,7 @@ static int choose_window(const struct scorer *s)
 }
 
 // Rows of the prompt in this pass, at most `room`. The last prompt row and every look-ahead row are importance rows.
-static int plan_rows(const struct prompt *p, int room, int window)
+static int prompt_plan_rows(const struct prompt *p, int room, int window)
 {
     int rows = p->steps ? 1 : p->n - p->n_cached;
     if (rows > room) rows = room;
@@ -269,13 +269,13 @@ static void plan_pass(struct scorer *s, int window)
         for (int i = 0; i < s->n_running; i++) {
             struct prompt *p = s->prompts[i];
             if ((p->steps > 0) != ahead) continue;
-            p->rows = plan_rows(p, room, window);
+            p->rows = prompt_plan_rows(p, room, window);
             room -= p->rows;
         }
     }
 }
 
-static void add_rows(struct scorer *s, struct prompt *p)
+static void prompt_add_rows(struct scorer *s, struct prompt *p)
 {
     struct batch_builder *b = &s->builder;
     batch_builder_add_sequence(b, p->blocks, p->n_blocks, p->n_cached);
@@ -301,7 +301,7 @@ static const struct ragged_batch *compose_pass(struct scorer *s)
         struct prompt *p = s->prompts[i];
         p->has_importance = p->rows && p->n_cached + p->rows >= p->n;
         p->has_next_token = p->has_importance && p->steps + 1 < p->look_ahead;
-        if (p->rows) add_rows(s, p);
+        if (p->rows) prompt_add_rows(s, p);
     }
     return batch_builder_finish(&s->builder);
 }
@@ -346,7 +346,7 @@ static void prompt_report(struct scorer *s, struct prompt *p)
 }
 
 // The likeliest token of logit row `row`. When all logits are NaN, so is the importance, and any token will do.
-static int32_t next_token(const struct scorer *s, const struct forward_result *out, int row)
+static int32_t prompt_next_token(const struct scorer *s, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
     if (!out->tokens) return argmax(out->logits + (size_t)row * (size_t)n, n);
@@ -383,7 +383,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         prompt_add_step(p, importance);
         importance += p->n;
         if (!p->has_next_token) continue;
-        p->next_token = next_token(s, out, logit_row++);
+        p->next_token = prompt_next_token(s, out, logit_row++);
         // A token that ends the text is never computed, so this step was the last one.
         if (model_config_is_eos(s->model.config, p->next_token)) p->look_ahead = p->steps;
     }

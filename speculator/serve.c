@@ -20,7 +20,7 @@ struct speculator {
     bool draining, refused;
 };
 
-static enum status forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
+static enum status speculator_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
 {
     return engine_forward(context, batch, result);
 }
@@ -128,7 +128,7 @@ enum node_end speculator_serve(struct engine *engine, struct node *node, const s
                                  .kv_blocks = limits->kv_blocks,
                                  .samples = model_samples(engine_model(engine)),
                                  .prefix_cache = limits->prefix_cache,
-                                 .forward = forward,
+                                 .forward = speculator_forward,
                                  .context = engine};
     s.scorer = scorer_create(&model, collect_result, &s);
     enum node_end end = NODE_END_DRAINED;

@@ -129,7 +129,7 @@ START_TEST(a_node_attaches_to_a_restarted_router)
                       2); // so the node is attached, but its working thread has not received NODE_ATTACHED
     send_result(node, 1); // belongs to the old stream: must not reach the new router
     expect_event(node, NODE_DETACHED);
-    send_result(node, 1); // likewise
+    send_result(node, 1); // belongs to the old stream, too
     expect_event(node, NODE_ATTACHED);
     send_result(node, 2);
     test_router_await(&again, &again.results, 1);

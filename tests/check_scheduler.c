@@ -511,7 +511,7 @@ START_TEST(reused_prefixes_change_nothing)
         for (int again = 0; again < 3; again++) { // later rounds reuse blocks of earlier ones
             memset(w->now, 0, sizeof w->now);
             memset(w->cancelled, 0, sizeof w->cancelled);
-            int next = 0, told[REQUESTS] = {0};
+            int next = 0, reported[REQUESTS] = {0};
             while (next < REQUESTS || scheduler_busy(w->scheduler)) {
                 while (next < REQUESTS && below(2)) {
                     struct request *r = &w->requests[next];
@@ -520,7 +520,7 @@ START_TEST(reused_prefixes_change_nothing)
                         memcpy(r->tokens + ask.n_tokens, w->alone[next].tokens, 3 * sizeof *r->tokens);
                         ask.n_tokens += 3;
                         ask.n_generated = 3;
-                        told[next] = 3;
+                        reported[next] = 3;
                     }
                     add(w, &ask);
                     next++;
@@ -533,7 +533,7 @@ START_TEST(reused_prefixes_change_nothing)
             }
             run_dry(w);
             for (int i = 0; i < REQUESTS; i++)
-                if (!w->cancelled[i]) check_same(w, i, told[i], "reused prefixes");
+                if (!w->cancelled[i]) check_same(w, i, reported[i], "reused prefixes");
             if (below(2)) scheduler_clear(w->scheduler); // keeps cached blocks
         }
         reused += scheduler_get_load(w->scheduler).reused_rows;

@@ -42,7 +42,7 @@ void admission_free_sequence(struct scheduler *s, struct sequence *q)
 // ---- preemption ----
 
 // Entries that would have to be computed again: those in blocks that no other sequence references.
-static int entries_lost(const struct scheduler *s, const struct sequence *q)
+static int sequence_entries_lost(const struct scheduler *s, const struct sequence *q)
 {
     int shared = 0;
     while (shared < q->n_published && block_manager_refs(s->blocks, q->blocks[shared]) > 1)
@@ -56,7 +56,7 @@ static int choose_victim(const struct scheduler *s)
 {
     int victim = 0, fewest = INT_MAX;
     for (int i = 0; i < s->n_running; i++) {
-        int lost = entries_lost(s, s->running[i]);
+        int lost = sequence_entries_lost(s, s->running[i]);
         if (lost == 0 || lost > fewest) continue;
         fewest = lost;
         victim = i;
@@ -64,7 +64,7 @@ static int choose_victim(const struct scheduler *s)
     return victim;
 }
 
-static void preempt(struct scheduler *s, int index)
+static void sequence_preempt(struct scheduler *s, int index)
 {
     struct sequence *q = s->running[index];
     log_event(LOG_DEBUG, "sequence_preempted", LOG_REQUEST(q->id), LOG_FIELD("cached", q->n_cached),
@@ -86,14 +86,14 @@ void admission_grow(struct scheduler *s)
         INVARIANT(s->n_running > 1, "a lone sequence of %d tokens has no block, although sequence_create() accepted it",
                   q->n_tokens);
         int victim = choose_victim(s);
-        preempt(s, victim);
+        sequence_preempt(s, victim);
         if (victim < i) i--;
     }
 }
 
 // ---- the prefix cache ----
 
-static int cached_blocks(const struct scheduler *s, struct sequence *q)
+static int sequence_cached_blocks(const struct scheduler *s, struct sequence *q)
 {
     struct prefix_rows rows = sequence_rows(q);
     return prefix_cache_lookup(s->blocks, &rows, &q->match);
@@ -101,14 +101,14 @@ static int cached_blocks(const struct scheduler *s, struct sequence *q)
 
 int admission_cached_entries(const struct scheduler *s, struct sequence *q)
 {
-    return s->limits.prefix_cache ? KV_BLOCK_TOKENS * cached_blocks(s, q) : 0;
+    return s->limits.prefix_cache ? KV_BLOCK_TOKENS * sequence_cached_blocks(s, q) : 0;
 }
 
 bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q)
 {
     if (!s->limits.prefix_cache) return false;
     struct prefix_rows rows = sequence_rows(q);
-    int n_cached = cached_blocks(s, q);
+    int n_cached = sequence_cached_blocks(s, q);
     for (int i = 0; i < s->n_running; i++) {
         struct prefix_rows other = sequence_rows(s->running[i]);
         if (prefix_cache_worth_waiting(&rows, n_cached, &other, s->running[i]->n_published)) return true;
@@ -116,7 +116,7 @@ bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q)
     return false;
 }
 
-static void acquire_prefix(struct scheduler *s, struct sequence *q)
+static void sequence_acquire_prefix(struct scheduler *s, struct sequence *q)
 {
     struct prefix_rows rows = sequence_rows(q);
     if (s->limits.prefix_cache)
@@ -135,7 +135,7 @@ void admission_publish(struct scheduler *s, struct sequence *q)
 
 // Blocks that the sequence is expected to need in the end: a quarter of the output still allowed, since most answers
 // end long before max_tokens.
-static int expected_blocks(const struct sequence *q)
+static int sequence_blocks_expected(const struct sequence *q)
 {
     int left = kv_blocks_for(q->sampling.max_tokens - sequence_generated(q)), max = sequence_blocks_max(q);
     int expected = kv_blocks_for(q->n_tokens) + (left + 3) / 4;
@@ -143,12 +143,12 @@ static int expected_blocks(const struct sequence *q)
 }
 
 // Free blocks that the running sequences are expected to need, at least one for each that can still grow.
-static int reserved_blocks(const struct scheduler *s)
+static int running_blocks_reserved(const struct scheduler *s)
 {
     int reserved = 0;
     for (int i = 0; i < s->n_running; i++) {
         const struct sequence *q = s->running[i];
-        int more = expected_blocks(q) - q->n_blocks;
+        int more = sequence_blocks_expected(q) - q->n_blocks;
         if (more < 1) more = q->n_blocks < sequence_blocks_max(q);
         reserved += more;
     }
@@ -158,8 +158,8 @@ static int reserved_blocks(const struct scheduler *s)
 bool admission_start(struct scheduler *s, struct sequence *q)
 {
     if (s->n_running == s->limits.max_seqs) return false;
-    acquire_prefix(s, q); // before counting: acquired blocks are not free
-    if (expected_blocks(q) - q->n_blocks + reserved_blocks(s) > block_manager_n_free(s->blocks)) {
+    sequence_acquire_prefix(s, q); // before counting: acquired blocks are not free
+    if (sequence_blocks_expected(q) - q->n_blocks + running_blocks_reserved(s) > block_manager_n_free(s->blocks)) {
         sequence_release_blocks(s, q);
         return false;
     }

@@ -4,7 +4,7 @@
 
 // ---- rows ----
 
-static int rows_left(const struct scheduler *s)
+static int pass_rows_left(const struct scheduler *s)
 {
     return s->rows_max - s->builder.batch.n_rows;
 }
@@ -28,7 +28,7 @@ bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_
 }
 
 // The last row added yields the sequence's next token.
-static void want_next_token(struct scheduler *s, const struct sequence *q)
+static void pass_want_next_token(struct scheduler *s, const struct sequence *q)
 {
     struct sampler_context context = pass_sampler_context(s, q);
     int row = s->builder.batch.n_rows - 1;
@@ -41,7 +41,7 @@ static void want_next_token(struct scheduler *s, const struct sequence *q)
 }
 
 // Adds the sequence's next n rows.
-static void add_rows(struct scheduler *s, struct sequence *q, int n)
+static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
 {
     q->pass_rows = n;
     if (n == 0) return;
@@ -51,16 +51,16 @@ static void add_rows(struct scheduler *s, struct sequence *q, int n)
     batch_builder_add_sequence(&s->builder, q->blocks, q->n_blocks, q->n_cached);
     for (int i = q->n_cached; i < q->n_cached + n; i++)
         batch_builder_add_row(&s->builder, q->tokens[i], q->positions[i]);
-    if (n == sequence_pending(q)) want_next_token(s, q);
+    if (n == sequence_pending(q)) pass_want_next_token(s, q);
 }
 
 // Adds as many rows of a prompt as the pass has room for and the pace allows.
-static void add_prompt_rows(struct scheduler *s, struct sequence *q)
+static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
 {
-    int pending = sequence_pending(q), rows = pending < rows_left(s) ? pending : rows_left(s);
+    int pending = sequence_pending(q), rows = pending < pass_rows_left(s) ? pending : pass_rows_left(s);
     int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
     if (n > 0 && n < pending) q->is_chunked = true;
-    add_rows(s, q, n);
+    pass_add_rows(s, q, n);
 }
 
 // ---- prompts ahead of a long one ----
@@ -74,10 +74,10 @@ static struct sequence *oldest_prompt(const struct scheduler *s)
 }
 
 // Whether this pass can complete the prompt, of which `entries` are cached.
-static bool prompt_fits(const struct scheduler *s, const struct sequence *q, int entries)
+static bool pass_fits_prompt(const struct scheduler *s, const struct sequence *q, int entries)
 {
     int pending = q->n_tokens - entries;
-    return pending <= rows_left(s) && pace_would_grant(&s->pace, entries, pending, !q->is_chunked);
+    return pending <= pass_rows_left(s) && pace_would_grant(&s->pace, entries, pending, !q->is_chunked);
 }
 
 // The prompt with the fewest pending rows, fewer than those of `longest`, among prompts without rows in this pass.
@@ -104,22 +104,22 @@ static struct sequence *start_shortest_prompt(struct scheduler *s, const struct 
 // then to a chunk of the shortest other prompt.
 static void add_short_prompts(struct scheduler *s, const struct sequence *longest)
 {
-    if (prompt_fits(s, longest, longest->n_cached)) return;
+    if (pass_fits_prompt(s, longest, longest->n_cached)) return;
     double reserved = pace_reserve_half(&s->pace);
-    s->rows_max -= rows_left(s) / 2;
+    s->rows_max -= pass_rows_left(s) / 2;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) > 1 && q != longest && prompt_fits(s, q, q->n_cached)) add_prompt_rows(s, q);
+        if (sequence_pending(q) > 1 && q != longest && pass_fits_prompt(s, q, q->n_cached)) pass_add_prompt_rows(s, q);
     }
     for (struct sequence *q = s->queue.head, *next; q; q = next) {
         next = q->next;
-        if (!prompt_fits(s, q, admission_cached_entries(s, q)) || admission_waits_for_prefix(s, q)) continue;
+        if (!pass_fits_prompt(s, q, admission_cached_entries(s, q)) || admission_waits_for_prefix(s, q)) continue;
         if (!admission_start(s, q)) break;
-        add_prompt_rows(s, q);
+        pass_add_prompt_rows(s, q);
     }
-    if (rows_left(s) > 0 && pace_has_budget(&s->pace, false)) {
+    if (pass_rows_left(s) > 0 && pace_has_budget(&s->pace, false)) {
         struct sequence *shortest = start_shortest_prompt(s, longest);
-        if (shortest) add_prompt_rows(s, shortest);
+        if (shortest) pass_add_prompt_rows(s, shortest);
     }
     s->rows_max = s->limits.token_budget;
     pace_release_half(&s->pace, reserved);
@@ -131,25 +131,25 @@ static void add_short_prompts(struct scheduler *s, const struct sequence *longes
 static void add_decode_rows(struct scheduler *s)
 {
     for (int i = 0; i < s->n_running; i++)
-        if (sequence_pending(s->running[i]) == 1) add_rows(s, s->running[i], 1);
+        if (sequence_pending(s->running[i]) == 1) pass_add_rows(s, s->running[i], 1);
 }
 
 static void add_running_prompts(struct scheduler *s)
 {
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (sequence_pending(q) > 1 && q->pass_rows == 0) add_prompt_rows(s, q);
+        if (sequence_pending(q) > 1 && q->pass_rows == 0) pass_add_prompt_rows(s, q);
     }
 }
 
 // In the order of the queue, except for sequences that wait for a prefix.
 static void add_waiting_prompts(struct scheduler *s)
 {
-    for (struct sequence *q = s->queue.head, *next; q && rows_left(s) > 0; q = next) {
+    for (struct sequence *q = s->queue.head, *next; q && pass_rows_left(s) > 0; q = next) {
         next = q->next;
-        if (!pace_has_budget(&s->pace, q->n_tokens <= rows_left(s)) || admission_waits_for_prefix(s, q)) continue;
+        if (!pace_has_budget(&s->pace, q->n_tokens <= pass_rows_left(s)) || admission_waits_for_prefix(s, q)) continue;
         if (!admission_start(s, q)) return;
-        add_prompt_rows(s, q);
+        pass_add_prompt_rows(s, q);
     }
 }
 

@@ -25,8 +25,8 @@ const char *sequence_finish_name(enum sequence_finish finish)
 // ---- results of a pass ----
 
 // The token of logit row `row`, sampled by the backend or from the logits that it returned.
-static enum status next_token(struct scheduler *s, const struct sampler_context *context,
-                              const struct forward_result *result, int row, struct sampled_token *token_p)
+static enum status sequence_next_token(struct scheduler *s, const struct sampler_context *context,
+                                       const struct forward_result *result, int row, struct sampled_token *token_p)
 {
     if (!pass_is_sampled_by_backend(s, context)) {
         const float *logits = result->logits + (size_t)row * (size_t)s->config->vocab_size;
@@ -50,11 +50,11 @@ static void log_finish(const struct sequence *q, enum sequence_finish finish)
 }
 
 // Samples the next token of a sequence without pending rows. SEQUENCE_GOES_ON, or how it has ended.
-static enum sequence_finish advance_sequence(struct scheduler *s, struct sequence *q,
+static enum sequence_finish sequence_advance(struct scheduler *s, struct sequence *q,
                                              const struct forward_result *result, int row, struct sequence_output *out)
 {
     struct sampler_context context = pass_sampler_context(s, q);
-    if (next_token(s, &context, result, row, &out->token) != STATUS_OK) {
+    if (sequence_next_token(s, &context, result, row, &out->token) != STATUS_OK) {
         snprintf(out->error, sizeof out->error, "%s", status_message());
         return SEQUENCE_ERROR;
     }
@@ -65,23 +65,23 @@ static enum sequence_finish advance_sequence(struct scheduler *s, struct sequenc
     return sequence_generated(q) < q->sampling.max_tokens ? SEQUENCE_GOES_ON : SEQUENCE_LENGTH;
 }
 
-static int find_running(const struct scheduler *s, uint64_t id)
+static int running_find(const struct scheduler *s, uint64_t id)
 {
     for (int i = 0; i < s->n_running; i++)
         if (s->running[i]->id == id) return i;
     return -1;
 }
 
-static void finish_step_of(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row)
+static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row)
 {
     struct sequence_output *out = &s->outputs[row];
     *out = (struct sequence_output){.id = q->id, .cached_tokens = q->reported_reused ? 0 : q->n_reused};
-    out->finish = advance_sequence(s, q, result, row, out);
+    out->finish = sequence_advance(s, q, result, row, out);
     if (!q->reported_reused) log_first_token(q);
     q->reported_reused = true;
     if (out->finish == SEQUENCE_GOES_ON) return;
     log_finish(q, out->finish);
-    admission_remove_running(s, find_running(s, q->id));
+    admission_remove_running(s, running_find(s, q->id));
     admission_free_sequence(s, q);
 }
 
@@ -94,7 +94,7 @@ static int apply_results(struct scheduler *s, const struct forward_result *resul
         q->n_cached += q->pass_rows;
         admission_publish(s, q);
         if (sequence_pending(q) > 0) continue; // its prompt is not complete
-        finish_step_of(s, q, result, n_outputs++);
+        sequence_finish_step(s, q, result, n_outputs++);
     }
     return n_outputs;
 }
@@ -138,7 +138,7 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
     if (s->queue.n >= WAITING_MAX) {
         return status_fail(STATUS_EXHAUSTED, "%d sequences wait at this group: the limit is reached", s->queue.n);
     }
-    if (sequence_queue_find(&s->queue, request->id) || find_running(s, request->id) >= 0) {
+    if (sequence_queue_find(&s->queue, request->id) || running_find(s, request->id) >= 0) {
         return status_fail(STATUS_INVALID, "request %016llx is already at this group", (unsigned long long)request->id);
     }
     struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
@@ -150,7 +150,7 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
 
 bool scheduler_cancel(struct scheduler *s, uint64_t id)
 {
-    int index = find_running(s, id);
+    int index = running_find(s, id);
     struct sequence *q = index >= 0 ? s->running[index] : sequence_queue_find(&s->queue, id);
     if (!q) return false;
     log_event(LOG_DEBUG, "sequence_cancelled", LOG_REQUEST(id), LOG_FIELD("tokens", sequence_generated(q)));

@@ -106,7 +106,7 @@ static void send_report(void *arg, const struct step_report *report)
 // ---- from the router ----
 
 // A number above INT_MAX exceeds every limit, so the later checks refuse INT_MAX as well.
-static int as_int(uint64_t number)
+static int int_from_number(uint64_t number)
 {
     return number < INT_MAX ? (int)number : INT_MAX;
 }
@@ -116,10 +116,10 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
 {
     sampling_defaults(s);
     if (!m) return status_fail(STATUS_INVALID, "the sampling parameters are missing");
-    s->max_tokens = as_int(m->max_tokens);
-    s->min_tokens = as_int(m->min_tokens);
+    s->max_tokens = int_from_number(m->max_tokens);
+    s->min_tokens = int_from_number(m->min_tokens);
     s->temperature = m->temperature;
-    s->top_k = as_int(m->top_k);
+    s->top_k = int_from_number(m->top_k);
     s->top_p = m->top_p;
     s->min_p = m->min_p;
     s->seed = m->seed;
@@ -134,7 +134,7 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     }
     s->n_stop_ids = (int)m->n_stop_token_ids;
     for (size_t i = 0; i < m->n_stop_token_ids; i++)
-        s->stop_ids[i] = as_int(m->stop_token_ids[i]);
+        s->stop_ids[i] = int_from_number(m->stop_token_ids[i]);
     return STATUS_OK;
 }
 
@@ -145,7 +145,7 @@ static void kept_read(struct service *service, const sequence_message *m)
         service->kept = mem_resize(service->kept, service->kept_capacity, sizeof *service->kept);
     }
     for (size_t i = 0; i < m->n_kept; i++)
-        service->kept[i] = (struct token_range){as_int(m->kept[i]->first), as_int(m->kept[i]->last)};
+        service->kept[i] = (struct token_range){int_from_number(m->kept[i]->first), int_from_number(m->kept[i]->last)};
 }
 
 static enum status sequence_add(struct service *service, const sequence_message *m)
@@ -153,12 +153,12 @@ static enum status sequence_add(struct service *service, const sequence_message 
     struct sequence_request request = {
         .id = m->request,
         .tokens = (const int32_t *)m->token_ids, // a number above INT32_MAX becomes negative and is refused
-        .n_tokens = as_int(m->n_token_ids),
-        .n_generated = as_int(m->generated),
-        .n_kept_ranges = as_int(m->n_kept),
-        .prompt_tokens = as_int(m->prompt_tokens),
+        .n_tokens = int_from_number(m->n_token_ids),
+        .n_generated = int_from_number(m->generated),
+        .n_kept_ranges = int_from_number(m->n_kept),
+        .prompt_tokens = int_from_number(m->prompt_tokens),
         .penalty_ids = (const int32_t *)m->penalty_ids,
-        .n_penalty_ids = as_int(m->n_penalty_ids),
+        .n_penalty_ids = int_from_number(m->n_penalty_ids),
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
