@@ -13,6 +13,7 @@ static int64_t step_timeout_s, itl_target_ms;
 
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "64"),
+    {.name = "-Passes"},
     {.name = "step-timeout-s",
      .type = OPTION_INT,
      .value = &step_timeout_s,
