@@ -49,9 +49,9 @@ set(FOREPACK_DATA ${CMAKE_SOURCE_DIR}/../shared/data CACHE PATH "Folder of the t
 # Environment of every test. The sanitizers suppress leaks in Open MPI's plugins only.
 set(FOREPACK_TEST_ENVIRONMENT
     "ASAN_OPTIONS=fast_unwind_on_malloc=0:detect_leaks=1"
-    "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
+    "LSAN_OPTIONS=suppressions='${CMAKE_SOURCE_DIR}/tests/lsan.supp':print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp"
+    "TSAN_OPTIONS=suppressions='${CMAKE_SOURCE_DIR}/tests/tsan.supp'"
     "CK_TIMEOUT_MULTIPLIER=60"
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "OMPI_MCA_mpi_yield_when_idle=1" "OMPI_MCA_btl_vader_single_copy_mechanism=none"
