@@ -62,9 +62,12 @@ void options_log(const struct option *table);
 
 void options_free(const struct option *table);
 
-// For base/ alone: the value of an option as --help and man pages name it, "" for a bool.
-const char *option_value_name(const struct option *row);
 // For base/ alone: "1 to 100000000" with `between` " to "; false when the option has no limits. Whole numbers are never
 // written with an exponent.
 enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
+
+// For base/ alone, as --help and the man page show an option: "--name VALUE", and the meaning with the unit (unless it
+// is shown elsewhere), the allowed range and "repeatable" in parentheses. The caller frees both.
+char *option_name_format(const struct option *row);
+char *option_text_format(const struct option *row, bool unit_shown);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program's man page in roff, from the table and the usage text that --help prints.
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -42,19 +43,15 @@ static void page_name(const char *synopsis, char *name, size_t size_bytes)
 
 static void row_print(const struct option *row, FILE *out)
 {
+    char *name = option_name_format(row), *text = option_text_format(row, false);
     fputs(".TP\n.B ", out);
-    roff_puts("--", out);
-    roff_puts(row->name, out);
-    if (*option_value_name(row)) fprintf(out, " \\fI%s\\fR", option_value_name(row));
+    roff_puts(name, out);
     fputc('\n', out);
-    roff_puts(row->help, out);
-    if (row->unit) fprintf(out, " [%s]", row->unit);
-    char limits[OPTION_LIMITS_BYTES];
-    bool number = row->type == OPTION_INT || row->type == OPTION_REAL;
-    if (number && option_limits_format(row, " to ", limits)) fprintf(out, " (%s)", limits);
-    if (row->type == OPTION_LIST) fputs(" (repeatable)", out);
+    roff_puts(text, out);
     if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
     fputc('\n', out);
+    free(text);
+    free(name);
 }
 
 void options_man(const struct option *table, const char *usage, FILE *out)
