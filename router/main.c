@@ -34,7 +34,7 @@ static const struct option options[] = {
      .help = "gRPC port for clients and nodes; 0 takes a free port, which the log names"},
     {.name = "max-message-mb", .type = OPTION_INT, .value = &o.max_message_mb, .default_text = "64", .min = 1,
      .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received take "
-                                         "at most four times this, or 256 MiB, together"},
+                                         "at most four times this together (at least 256 MiB)"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests",
