@@ -2,6 +2,7 @@
 #include "model/generation.h"
 
 #include <math.h>
+#include <math.h>
 #include <string.h>
 
 enum { RANGE_FROM, RANGE_OVER };
