@@ -25,9 +25,9 @@ struct core_bin { // handed out, and a request in it has neither been scored, gi
 // (prefix_groups.h).
 enum { PREFIX_TAILS = 16 };
 struct prefix_tail {
-    const struct tenant_queue *share; // to be compared, it may be gone
-    uint64_t bin;                     // that it was in; 0: none
-    uint64_t *chain;                  // [n] owned
+    uint64_t share;  // its number
+    uint64_t bin;    // that it was in; 0: none
+    uint64_t *chain; // [n] owned
     int n;
 };
 
@@ -63,6 +63,7 @@ struct core_node {
 // One tenant's requests of one priority in one pool. Lives while a request that waits or runs there is of it.
 struct tenant_queue {
     struct core_pool *pool;
+    uint64_t number; // unique in its pool, never used again: unlike its address
     char *tenant;
     int level;
     int refs;                    // requests
@@ -103,6 +104,7 @@ struct core_pool {
     struct tenant_queue **shares; // hashed by tenant
     size_t buckets;
     int n_shares;
+    uint64_t last_share;
     int nodes; // attached and not draining
     struct bin_totals totals;
 };

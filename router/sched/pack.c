@@ -143,7 +143,7 @@ static void take(struct filling *f, struct request *r)
 static const struct prefix_tail *find_kin(const struct core_node *node, const struct tenant_queue *share)
 {
     for (int i = 0; i < PREFIX_TAILS; i++)
-        if (node->kin[i].bin && node->kin[i].share == share) return &node->kin[i];
+        if (node->kin[i].bin && node->kin[i].share == share->number) return &node->kin[i];
     return NULL;
 }
 
@@ -271,11 +271,11 @@ static void fill(struct core_pool *pool, struct filling *f)
 static void remember_kin(struct core_node *node, const struct request *r, uint64_t bin)
 {
     struct prefix_tail *kin = &node->kin[0]; // its tenant's, else the one not used for longest
-    for (int i = 0; i < PREFIX_TAILS && kin->share != r->share; i++)
-        if (node->kin[i].share == r->share || node->kin[i].bin < kin->bin) kin = &node->kin[i];
+    for (int i = 0; i < PREFIX_TAILS && kin->share != r->share->number; i++)
+        if (node->kin[i].share == r->share->number || node->kin[i].bin < kin->bin) kin = &node->kin[i];
     free(kin->chain);
-    *kin =
-        (struct prefix_tail){r->share, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix), r->n_prefix};
+    *kin = (struct prefix_tail){r->share->number, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix),
+                                r->n_prefix};
 }
 
 // Where the node's bins leave off with each tenant: at the last whose kin wait.

@@ -81,6 +81,7 @@ static struct tenant_queue *find_share(struct core *c, struct core_pool *pool, c
     }
     struct tenant_queue *share = mem_alloc(sizeof *share);
     *share = (struct tenant_queue){.pool = pool,
+                                   .number = ++pool->last_share,
                                    .tenant = mem_string(tenant),
                                    .level = level,
                                    .weight = weight_of(c, tenant),
