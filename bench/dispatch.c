@@ -53,7 +53,7 @@ static void send_prefill_bin(void *link, uint64_t bin, struct request *const *re
     struct group *g = link;
     for (int i = 0; i < n; i++) {
         MEM_GROW(g->running, g->n, g->capacity);
-        g->running[g->n++] = (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->n_tokens};
+        g->running[g->n++] = (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->spec.n_tokens};
     }
     MEM_GROW(g->bin_end, g->n_bins, g->bins_capacity);
     g->bin_end[g->n_bins++] = g->n;
@@ -100,15 +100,15 @@ static struct request **make_requests(struct simulation *s)
     struct request **requests = mem_alloc_array((size_t)o->n, sizeof(struct request *));
     for (int i = 0; i < o->n; i++) {
         struct request *r = requests[i] = request_create();
-        r->n_tokens = o->length[i];
-        r->tokens = mem_alloc_array((size_t)r->n_tokens, sizeof *r->tokens);
-        for (int t = 0; t < r->n_tokens; t++)
-            r->tokens[t] = t < o->shared_head ? 1 : 2 + (int32_t)((t % 2 ? i / 30000 : i) % 30000);
-        r->sampling.max_tokens = o->output_tokens;
-        r->prefill.mode = PREFILL_OFF;
-        r->arrived_us = s->now_us;
+        r->spec.n_tokens = o->length[i];
+        r->spec.tokens = mem_alloc_array((size_t)r->spec.n_tokens, sizeof *r->spec.tokens);
+        for (int t = 0; t < r->spec.n_tokens; t++)
+            r->spec.tokens[t] = t < o->shared_head ? 1 : 2 + (int32_t)((t % 2 ? i / 30000 : i) % 30000);
+        r->spec.sampling.max_tokens = o->output_tokens;
+        r->spec.prefill.mode = PREFILL_OFF;
+        r->spec.arrived_us = s->now_us;
         r->sink = (struct request_sink){take_tokens, done, s};
-        request_set_state(r, REQUEST_TOKENISED, s->now_us);
+        request_set_state(r, REQUEST_TOKENISED);
     }
     return requests;
 }
@@ -209,7 +209,7 @@ static void drive(struct simulation *s, struct dispatch_result *result)
             core_get_status(s->core, &status);
             int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
             items = status.prefill_bins.items;
-            looks = status.prefill_bins.looks;
+            looks = status.prefill_bins.scan_cost;
             if (status.prefill_bins.bins)
                 result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
             core_status_fini(&status);

@@ -21,14 +21,6 @@ static int better_first(const void *left, const void *right)
     return a->index < b->index ? -1 : 1;
 }
 
-int select_budget(int n_chunks, double keep_rate)
-{
-    // A product like 0.07 * 100 lies an ulp beside the whole number that was meant.
-    double chunks = ceil(n_chunks * keep_rate - 1e-9);
-    if (chunks < 1) return 1;
-    return chunks > n_chunks ? n_chunks : (int)chunks;
-}
-
 // The mean over the tokens the chunk really has: a short last one is not punished.
 static double chunk_score(const float *importance, int first, int end)
 {
@@ -47,7 +39,7 @@ static void keep_best_chunks(uint8_t *kept, const float *importance, int n, cons
 {
     int size = policy->chunk_tokens ? policy->chunk_tokens : 1;
     int n_chunks = (n - 1) / size + 1;
-    int budget = select_budget(n_chunks, policy->keep_rate), n_forced = 0;
+    int budget = prefill_keep_budget(n_chunks, policy->keep_rate), n_forced = 0;
     struct chunk *chunks = mem_alloc_array((size_t)n_chunks, sizeof *chunks);
     for (int c = 0; c < n_chunks; c++) {
         int end = c == n_chunks - 1 ? n : (c + 1) * size;

@@ -19,9 +19,6 @@ struct select_policy {
     int n_pinned;
 };
 
-// How many of `n_chunks` the keep rate buys: rounded up, but 0.07 * 100 = 7.000000000000001 is 7. At least 1.
-int select_budget(int n_chunks, double keep_rate);
-
 // Keeps the chunks of `importance` [n], n at least 1, all finite, that score best by mean (ties: the earlier). Writes
 // them as ascending ranges that do not touch to `*kept_p`, the caller's to free, and returns how many ranges there are.
 // O(n log n).

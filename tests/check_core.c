@@ -24,7 +24,7 @@ static struct fake_node *speculator(const char *id)
 static struct client *speculate(int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(&f, n_tokens, max_tokens);
-    client->r->prefill.mode = PREFILL_ON;
+    client->r->spec.prefill.mode = PREFILL_ON;
     fixture_submit(&f, client);
     fixture_advance(&f, 0);
     return client;
@@ -101,7 +101,7 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct client *a = fixture_request(&f, 100, 4);
-    a->r->prefill.mode = PREFILL_ON;
+    a->r->spec.prefill.mode = PREFILL_ON;
     f.now_us += 3; // tokenising
     fixture_submit(&f, a);
     f.now_us += 4; // queueing
@@ -137,8 +137,8 @@ START_TEST(who_is_speculated)
     struct client *off = fixture_send(&f, 100, 1), *short_one = fixture_request(&f, 63, 1);
     fixture_submit(&f, short_one);
     struct client *all = fixture_request(&f, 100, 1), *enough = fixture_request(&f, 64, 1);
-    all->r->prefill.mode = PREFILL_ON;
-    all->r->prefill.keep_rate = 1;
+    all->r->spec.prefill.mode = PREFILL_ON;
+    all->r->spec.prefill.keep_rate = 1;
     fixture_submit(&f, all);
     fixture_submit(&f, enough);
     fixture_advance(&f, 0);
@@ -216,11 +216,11 @@ START_TEST(a_lost_speculator_holds_nobody_up)
         more[i] = speculate(500, 1);
     int waiting = 0;
     for (int i = 0; i < 6; i++)
-        waiting += more[i]->r->node == NULL;
+        waiting += more[i]->r->account.node == NULL;
     ck_assert_int_eq(waiting, 5); // two bins on each of the two
     fixture_detach(&f, s);
     ck_assert(on_s->r->skip == SKIP_LOST && fake_node_has(w, on_s));
-    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->node); // waits for the other
+    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->account.node); // waits for the other
     fixture_detach(&f, other);
     for (int i = 0; i < 6; i++) {
         enum skip_reason skip = more[i]->r->skip;
@@ -235,7 +235,7 @@ START_TEST(a_draining_speculator_finishes_what_it_has_and_gets_no_more)
     worker("w");
     struct fake_node *s = speculator("s");
     struct client *a = speculate(512, 1), *b = speculate(512, 1), *c = speculate(512, 1);
-    ck_assert(!c->r->node);
+    ck_assert(!c->r->account.node);
     core_draining(f.c, s->node, f.now_us);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(s, a) && fake_node_has(s, b) && c->r->skip == SKIP_NO_NODE);
@@ -248,8 +248,8 @@ END_TEST
 static struct client *score(int n_tokens, bool importance)
 {
     struct client *client = fixture_request(&f, n_tokens, 0);
-    client->r->score_only = true;
-    client->r->want_importance = importance;
+    client->r->spec.score_only = true;
+    client->r->spec.want_importance = importance;
     fixture_submit(&f, client);
     fixture_advance(&f, 0);
     return client;
@@ -321,7 +321,7 @@ START_TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group)
 {
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 512, 6), *b = fixture_send(&f, 512, 6), *c = fixture_send(&f, 512, 6);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
     fixture_detach(&f, w);
     fixture_advance(&f, SECOND);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -358,14 +358,14 @@ START_TEST(cancel_works_in_every_state)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct client *scoring = speculate(512, 4), *second = speculate(512, 4), *waiting = speculate(512, 4);
-    ck_assert(scoring->r->node && second->r->node && !waiting->r->node);
+    ck_assert(scoring->r->account.node && second->r->account.node && !waiting->r->account.node);
     ck_assert(core_cancel(f.c, waiting->number, f.now_us) && s->cancels == 0);
     ck_assert(core_cancel(f.c, scoring->number, f.now_us) && s->cancels == 1);
     struct client *decode = fixture_send(&f, 512, 4), *prefill = fixture_send(&f, 512, 4);
     fake_node_step(&f, w, decode, 0, 1, -1);
     struct client *another = fixture_send(&f, 512, 4), *ready = fixture_send(&f, 512, 4);
     ck_assert(decode->r->state == REQUEST_DECODE && prefill->r->state == REQUEST_PREFILL);
-    ck_assert(another->r->node && ready->r->state == REQUEST_READY);
+    ck_assert(another->r->account.node && ready->r->state == REQUEST_READY);
     ck_assert(core_cancel(f.c, ready->number, f.now_us) && w->cancels == 0);
     ck_assert(core_cancel(f.c, prefill->number, f.now_us) && w->cancels == 1);
     ck_assert(core_cancel(f.c, decode->number, f.now_us) && w->cancels == 2);
@@ -376,7 +376,7 @@ START_TEST(cancel_works_in_every_state)
     // By the client's id; the bins that were freed can be used again.
     struct client *named = fixture_request(&f, 512, 4);
     named->r->id = mem_string("mine");
-    named->r->prefill.mode = PREFILL_OFF;
+    named->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, named);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, named) && w->n_requests == 2);
@@ -392,12 +392,12 @@ START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
     struct client *all[5];
     for (int i = 0; i < 5; i++) {
         all[i] = fixture_request(&f, 512, 4);
-        all[i]->r->prefill.mode = i < 3 ? PREFILL_ON : PREFILL_OFF;
-        all[i]->r->ttft_deadline_us = f.now_us + 1000 + i / 4; // the last: one later
+        all[i]->r->spec.prefill.mode = i < 3 ? PREFILL_ON : PREFILL_OFF;
+        all[i]->r->spec.ttft_deadline_us = f.now_us + 1000 + i / 4; // the last: one later
         fixture_submit(&f, all[i]);
         fixture_advance(&f, 0);
     }
-    ck_assert(all[0]->r->node && all[1]->r->node && !all[2]->r->node && all[3]->r->node && all[4]->r->node);
+    ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node && all[3]->r->account.node && all[4]->r->account.node);
     fake_node_step(&f, w, all[4], 0, 1, -1);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the one that waits becomes urgent
     fixture_advance(&f, 500);
@@ -434,7 +434,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
-    ck_assert(waiting->r->urgent);
+    ck_assert(waiting->r->sched.overdue);
     core_draining(f.c, w->node, f.now_us);
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(waiting->ends, 0);
@@ -540,8 +540,8 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
         struct client *client;
         do {
             client = fixture_request(&f, 10, 4);
-            client->r->prefill.mode = PREFILL_OFF;
-            client->r->priority = priority * 100;
+            client->r->spec.prefill.mode = PREFILL_OFF;
+            client->r->spec.priority = priority * 100;
             fixture_submit(&f, client);
             taken[priority + 1] += client->ends == 0;
         } while (!client->ends);
@@ -618,7 +618,7 @@ START_TEST(what_a_worker_group_says_is_checked)
     core_step(f.c, w->node, &step, 1, f.now_us);
     ck_assert_int_eq(cached->r->usage.cached_tokens, 10);
     fixture_advance(&f, 0); // at_once is handed out
-    at_once->r->arrived_us -= 9;
+    at_once->r->spec.arrived_us -= 9;
     fake_node_step(&f, w, at_once, 0, 0, FINISH_REASON_STOP); // the first token ended it
     ck_ended(at_once, FINISH_REASON_STOP, STATUS_OK);
     ck_assert(at_once->n_tokens == 0 && at_once->timing.ttft_us == 9);

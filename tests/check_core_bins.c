@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "bench/pack_offline.h"
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id, int token_budget)
@@ -26,7 +26,7 @@ START_TEST(an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins)
     struct client *first = fixture_send(&f, 1, 4);
     ck_assert(fake_node_has(w, first) && w->bins == 1);
     struct client *a = fixture_send(&f, 200, 4), *b = fixture_send(&f, 55, 4);
-    ck_assert(!a->r->node && !b->r->node && w->bins == 1); // under half of 512
+    ck_assert(!a->r->account.node && !b->r->account.node && w->bins == 1); // under half of 512
     struct client *c = fixture_send(&f, 1, 4);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
     ck_assert(w->bins == 2 && w->last_bin_items == 3);
@@ -54,7 +54,7 @@ START_TEST(policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival)
     struct client *a = put(10, 0), *b = put(500, 0), *c = put(20, 0);
     fixture_advance(&f, 0);
     ck_assert(w->bins == 2 && w->last_bin_items == 1); // bins_ahead; 20 rows are not half a bin
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
     finish(w, a);
     ck_assert(fake_node_has(w, c) && w->bins == 3);
 }
@@ -68,7 +68,7 @@ START_TEST(policy_batch_packs_arrival_batches_apart)
     struct client *a = put(400, 0), *b = put(300, 0), *c = put(100, 0), *d = put(212, 0), *e = put(112, 0);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, c) && fake_node_has(w, b) && w->bins == 2);
-    ck_assert(w->last_bin_rows == 300 && !d->r->node);
+    ck_assert(w->last_bin_rows == 300 && !d->r->account.node);
     finish(w, b); // the next batch is what is there now
     ck_assert(fake_node_has(w, d) && fake_node_has(w, e) && w->last_bin_items == 2);
     struct client *g = put(10, 0); // too late for that batch, soon enough for its own
@@ -93,7 +93,7 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
     struct client *next = fixture_send(&f, 512, 4);
     fake_node_step(&f, w, a, 0, 1, -1);
     finish(w, b);
-    ck_assert(!next->r->node);
+    ck_assert(!next->r->account.node);
     core_cancel(f.c, c->number, f.now_us);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, next));
@@ -194,14 +194,14 @@ START_TEST(a_prompt_over_the_capacity_has_a_bin_of_its_own)
     struct fake_node *w = worker("w", 512);
     struct client *small = put(10, 0), *huge = put(2000, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->node);
+    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->account.node);
     struct core_status status = fixture_status(&f);
     ck_assert(status.prefill_bins.capacity_tokens == 2000);
     core_status_fini(&status);
     // Overdue, it is still alone.
     struct client *again = put(600, 0), *mate = put(20, 0);
     fixture_advance(&f, SECOND);
-    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->node);
+    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->account.node);
     finish(w, huge);
     ck_assert(fake_node_has(w, again) && w->last_bin_items == 1);
 }
@@ -215,7 +215,7 @@ START_TEST(priority_goes_before_fill)
     put(512, 0);
     struct client *important = put(300, 5), *companion = put(212, 0), *lesser = put(400, 4);
     finish(w, a);
-    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->node);
+    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->account.node);
     ck_assert_int_eq(w->last_bin_rows, 512);
 }
 END_TEST
@@ -248,10 +248,10 @@ START_TEST(becoming_overdue_ends_the_wait_for_a_fuller_bin)
     struct fake_node *w = worker("w", 512);
     fixture_send(&f, 10, 4);
     struct client *alone = fixture_send(&f, 10, 4);
-    ck_assert(!alone->r->node);
+    ck_assert(!alone->r->account.node);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + SECOND);
     fixture_advance(&f, SECOND - 1);
-    ck_assert(!alone->r->node);
+    ck_assert(!alone->r->account.node);
     fixture_advance(&f, 1);
     ck_assert(fake_node_has(w, alone));
 }
@@ -264,24 +264,24 @@ START_TEST(no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin)
     struct client *on[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
     struct client *awkward = fixture_send(&f, 300, 4), *stream[2] = {put(512, 3), put(200, 3)};
     int bins = 0;
-    while (!awkward->r->node) {
-        bool overdue = awkward->r->urgent;
+    while (!awkward->r->account.node) {
+        bool overdue = awkward->r->sched.overdue;
         fixture_advance(&f, 30000);
-        overdue |= awkward->r->urgent;
+        overdue |= awkward->r->sched.overdue;
         struct client *perfect = put(512, 3); // more important, and fuller
         int before = w->bins;
         finish(w, on[0]);
         ck_assert_int_eq(w->bins, before + 1);
-        ck_assert_msg(!overdue || awkward->r->node, "overdue, yet not in the next bin");
+        ck_assert_msg(!overdue || awkward->r->account.node, "overdue, yet not in the next bin");
         on[0] = on[1];
         on[1] = stream[0];
-        if (!awkward->r->node) ck_assert(fake_node_has(w, on[1]));
+        if (!awkward->r->account.node) ck_assert(fake_node_has(w, on[1]));
         stream[0] = perfect;
         bins++;
     }
     ck_assert_int_gt(bins, 30); // it did have to wait until then
-    ck_assert_int_ge(f.now_us - awkward->r->arrived_us, SECOND);
-    ck_assert(w->last_bin_rows == 500 && stream[1]->r->node); // the rest of its bin is not wasted
+    ck_assert_int_ge(f.now_us - awkward->r->spec.arrived_us, SECOND);
+    ck_assert(w->last_bin_rows == 500 && stream[1]->r->account.node); // the rest of its bin is not wasted
 }
 END_TEST
 
@@ -298,7 +298,7 @@ START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
     ck_assert(fake_node_has(w, high[0]) && fake_node_has(w, high[1]));
     for (int i = 0; i < 4; i++)
         ck_assert(fake_node_has(w, low[i]));
-    ck_assert(w->last_bin_items == 6 && !low[4]->r->node);
+    ck_assert(w->last_bin_items == 6 && !low[4]->r->account.node);
     finish(w, on[1]); // nobody else wants the other half
     for (int i = 4; i < 12; i++)
         ck_assert(fake_node_has(w, low[i]));
@@ -342,14 +342,14 @@ static void score_oldest_bin(struct fake_node *s)
 {
     struct client *in[64];
     if (!s->n_requests) return;
-    const struct core_bin *bin = fixture_find(&f, s->requests[0])->r->bin;
+    const struct core_bin *bin = fixture_find(&f, s->requests[0])->r->account.bin;
     int n = 0;
     for (int i = 0; i < s->n_requests; i++) {
         struct client *client = fixture_find(&f, s->requests[i]);
-        if (client->r->bin == bin) in[n++] = client;
+        if (client->r->account.bin == bin) in[n++] = client;
     }
     for (int i = 0; i < n; i++)
-        fake_node_score(&f, s, in[i], 0, in[i]->r->n_tokens - 1);
+        fake_node_score(&f, s, in[i], 0, in[i]->r->spec.n_tokens - 1);
 }
 
 static struct client *put_speculated(const char *tenant, int n_tokens, int priority, int64_t deadline_us,
@@ -357,11 +357,11 @@ static struct client *put_speculated(const char *tenant, int n_tokens, int prior
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
     struct request *r = client->r;
-    r->tenant = mem_string(tenant);
-    r->priority = priority;
-    r->prefill.mode = mode;
-    r->score_only = score_only;
-    if (deadline_us) r->ttft_deadline_us = f.now_us + deadline_us;
+    r->spec.tenant = mem_string(tenant);
+    r->spec.priority = priority;
+    r->spec.prefill.mode = mode;
+    r->spec.score_only = score_only;
+    if (deadline_us) r->spec.ttft_deadline_us = f.now_us + deadline_us;
     fixture_submit(&f, client);
     return client;
 }
@@ -410,7 +410,7 @@ static int rows_of(const struct fake_node *w, struct client *const *clients, int
 {
     int rows = 0;
     for (int i = 0; i < n; i++)
-        rows += clients[i]->r && clients[i]->r->node == w->node ? clients[i]->r->n_tokens : 0;
+        rows += clients[i]->r && clients[i]->r->account.node == w->node ? clients[i]->r->spec.n_tokens : 0;
     return rows;
 }
 
@@ -502,13 +502,13 @@ START_TEST(what_grows_on_a_group_counts)
     hello.kv_blocks = 20;
     struct fake_node *w = fixture_attach(&f, &hello);
     struct client *growing = fixture_request(&f, 16, 120); // expected: 1 + 2 of at most 9 blocks
-    growing->r->prefill.mode = PREFILL_OFF;
+    growing->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, growing);
     fixture_advance(&f, 0);
     fake_node_step(&f, w, growing, 0, 100, -1); // now 8 + 1
     struct client *big = put(190, 0);           // 12 + 1
     fixture_advance(&f, 0);
-    ck_assert(!big->r->node);
+    ck_assert(!big->r->account.node);
     fake_node_step(&f, w, growing, 100, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(w, big));
 }
@@ -535,7 +535,7 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
     struct client *late = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, small[1], 1, 1, FINISH_REASON_STOP);
     fake_node_step(&f, w, small[2], 1, 1, FINISH_REASON_STOP);
-    ck_assert(!late->r->node && !large->r->node);
+    ck_assert(!late->r->account.node && !large->r->account.node);
     // Other groups are not kept empty for it.
     hello = fixture_hello(NODE_WORKER, "x");
     hello.kv_blocks = 35;
@@ -556,20 +556,20 @@ START_TEST(only_one_group_is_kept_for_a_starved_request)
     struct client *on[2];
     for (int i = 0; i < 2; i++) {
         on[i] = fixture_send(&f, 300, 4);
-        fake_node_step(&f, on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1], on[i], 0, 1, -1);
+        fake_node_step(&f, on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1], on[i], 0, 1, -1);
     }
-    ck_assert(on[0]->r->node != on[1]->r->node);
+    ck_assert(on[0]->r->account.node != on[1]->r->account.node);
     struct client *large = fixture_send(&f, 470, 4);
     fixture_advance(&f, SECOND);
     struct client *small[6];
     for (int i = 0; i < 6; i++) {
         small[i] = fixture_send(&f, 20, 4);
-        if (i == 0) ck_assert(small[0]->r->node); // by the group that is not kept
-        if (small[i]->r->node) ck_assert(small[i]->r->node == small[0]->r->node);
+        if (i == 0) ck_assert(small[0]->r->account.node); // by the group that is not kept
+        if (small[i]->r->account.node) ck_assert(small[i]->r->account.node == small[0]->r->account.node);
     }
     for (int i = 0; i < 2; i++) { // the kept one comes free
-        struct fake_node *node = on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1];
-        if (on[i]->r->node == small[0]->r->node) continue;
+        struct fake_node *node = on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1];
+        if (on[i]->r->account.node == small[0]->r->account.node) continue;
         fake_node_step(&f, node, on[i], 1, 1, FINISH_REASON_STOP);
         ck_assert(fake_node_has(node, large));
     }
@@ -593,7 +593,7 @@ START_TEST(the_group_kept_for_a_starved_request_stays_the_same)
     fixture_advance(&f, SECOND); // x, the emptiest, is kept for it
     fake_node_step(&f, w, on_w[0], 1, 1, FINISH_REASON_STOP);
     struct client *small = fixture_send(&f, 10, 4); // w is the emptiest now
-    ck_assert(!large->r->node && fake_node_has(w, small));
+    ck_assert(!large->r->account.node && fake_node_has(w, small));
     fake_node_step(&f, x, on_x, 1, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(x, large));
 }
@@ -608,9 +608,9 @@ START_TEST(the_node_with_the_least_to_do_is_next)
     fixture_advance(&f, 0);
     // 512 462 412 to each of the three, then the rest to who had least: 412, 462, 512.
     ck_assert(a->bins == 2 && b->bins == 2 && c->bins == 2);
-    ck_assert_ptr_eq(requests[2]->r->node, requests[3]->r->node);
-    ck_assert_ptr_eq(requests[1]->r->node, requests[4]->r->node);
-    ck_assert_ptr_eq(requests[0]->r->node, requests[5]->r->node);
+    ck_assert_ptr_eq(requests[2]->r->account.node, requests[3]->r->account.node);
+    ck_assert_ptr_eq(requests[1]->r->account.node, requests[4]->r->account.node);
+    ck_assert_ptr_eq(requests[0]->r->account.node, requests[5]->r->account.node);
 }
 END_TEST
 
@@ -622,9 +622,9 @@ START_TEST(a_request_waits_for_a_node_that_can_hold_it)
     struct fake_node *big = fixture_attach(&f, &hello);
     struct client *a = put(6000, 0), *b = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->node && fake_node_has(w, small));
+    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->account.node && fake_node_has(w, small));
     struct client *thin = fixture_send(&f, 10, 4); // a long queue, but not for w
-    ck_assert(!thin->r->node && w->bins == 1);
+    ck_assert(!thin->r->account.node && w->bins == 1);
     fixture_detach(&f, big); // nobody can hold them any more: a time of grace, then told so
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(c->ends, 0);
@@ -642,7 +642,7 @@ START_TEST(whole_prompts_are_packed_for_speculators)
     int lengths[] = {300, 212, 256, 255};
     for (int i = 0; i < 4; i++) {
         all[i] = fixture_request(&f, lengths[i], 4);
-        all[i]->r->prefill.mode = PREFILL_ON;
+        all[i]->r->spec.prefill.mode = PREFILL_ON;
         fixture_submit(&f, all[i]);
     }
     fixture_advance(&f, 0);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static void restart(void) // with the options as they have been changed
@@ -49,8 +49,8 @@ static struct fake_node *node_of(enum node_role role, const char *id, const stru
 static struct client *submit(int n_tokens, enum prefill_mode mode, int64_t deadline_us)
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = mode;
-    if (deadline_us) client->r->ttft_deadline_us = f.now_us + deadline_us;
+    client->r->spec.prefill.mode = mode;
+    if (deadline_us) client->r->spec.ttft_deadline_us = f.now_us + deadline_us;
     fixture_submit(&f, client);
     return client;
 }
@@ -71,7 +71,7 @@ static void cancel(struct client *client)
 static bool is_speculated(int n_tokens, double keep_rate)
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.keep_rate = keep_rate;
+    client->r->spec.prefill.keep_rate = keep_rate;
     fixture_submit(&f, client);
     bool speculated = client->r->state == REQUEST_SCORING;
     ck_assert(speculated || client->r->skip == SKIP_COST);
@@ -211,7 +211,7 @@ START_TEST(nodes_that_are_known_decide_for_one_that_is_not)
     struct client *on[4];
     for (int i = 0; i < 4; i++)
         on[i] = send(512, PREFILL_OFF);
-    ck_assert(on[3]->r->node && new_worker->bins == 2);
+    ck_assert(on[3]->r->account.node && new_worker->bins == 2);
     ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
 }
@@ -233,7 +233,7 @@ START_TEST(prompts_of_a_length_are_known_however_small_their_passes_are)
     ck_assert(!is_speculated(401, 0.3)); // four times what was seen, as with passes
     fixture_advance(&f, 601 * (int64_t)SECOND);
     core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000}, f.now_us);
-    ck_assert(!cost_knows(&w->node->cost, 400, f.now_us));
+    ck_assert(!cost_knows(&w->node->sched.cost, 400, f.now_us));
 }
 END_TEST
 
@@ -244,7 +244,7 @@ START_TEST(a_deadline_that_has_passed_is_refused_at_once)
     node_of(NODE_WORKER, "w", NULL);
     ck_refused(submit(100, PREFILL_OFF, -1), "had passed");
     struct client *just_now = fixture_request(&f, 100, 4);
-    just_now->r->ttft_deadline_us = f.now_us;
+    just_now->r->spec.ttft_deadline_us = f.now_us;
     fixture_submit(&f, just_now);
     ck_refused(just_now, "had passed");
     ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // what it would take is not known
@@ -260,9 +260,9 @@ START_TEST(what_would_be_too_late_is_refused_early)
     struct client *late = submit(100, PREFILL_OFF, 10500); // 11 ms
     ck_refused(late, "about 11 ms (0 ms for what is ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
     struct client *called = fixture_request(&f, 100, 4);
-    called->r->prefill.mode = PREFILL_OFF;
-    called->r->ttft_deadline_us = f.now_us + 10500;
-    called->r->deadline_of_call = true;
+    called->r->spec.prefill.mode = PREFILL_OFF;
+    called->r->spec.ttft_deadline_us = f.now_us + 10500;
+    called->r->spec.deadline_of_call = true;
     fixture_submit(&f, called);
     ck_refused(called, "11 ms for this prompt), and the call's deadline leaves 10");
     struct client *in_time = submit(100, PREFILL_OFF, 11500);
@@ -287,9 +287,9 @@ START_TEST(what_would_be_too_late_is_refused_early)
     }
     ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for what is ahead");
     struct client *important = fixture_request(&f, 100, 4);
-    important->r->prefill.mode = PREFILL_OFF;
-    important->r->ttft_deadline_us = f.now_us + 219000;
-    important->r->priority = 1;
+    important->r->spec.prefill.mode = PREFILL_OFF;
+    important->r->spec.ttft_deadline_us = f.now_us + 219000;
+    important->r->spec.priority = 1;
     fixture_submit(&f, important);
     ck_assert_int_eq(important->ends, 0);
     // Another group shares what waits.
@@ -316,17 +316,17 @@ START_TEST(who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first)
     struct client *later = submit(100, PREFILL_OFF, 400000), *sooner = submit(200, PREFILL_OFF, 380000),
                   *never = submit(100, PREFILL_OFF, 5000000);
     // Less its own time and that of a bin.
-    ck_assert_int_lt(llabs(later->r->due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
-    ck_assert_int_lt(llabs(sooner->r->due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
-    ck_assert_int_eq(never->r->due_us, f.now_us + SECOND);
+    ck_assert_int_lt(llabs(later->r->sched.due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
+    ck_assert_int_lt(llabs(sooner->r->sched.due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
+    ck_assert_int_eq(never->r->sched.due_us, f.now_us + SECOND);
     fixture_advance(&f, 0);
-    ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->due_us);
+    ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->sched.due_us);
     fixture_advance(&f, 330000);
-    ck_assert(sooner->r->urgent && !later->r->urgent && !filler->r->urgent);
+    ck_assert(sooner->r->sched.overdue && !later->r->sched.overdue && !filler->r->sched.overdue);
     fixture_advance(&f, 10000);
-    ck_assert(later->r->urgent && !never->r->urgent && !filler->r->urgent);
+    ck_assert(later->r->sched.overdue && !never->r->sched.overdue && !filler->r->sched.overdue);
     fake_node_step(&f, w, on[0], 0, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->node && on[1]->r->node);
+    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->account.node && on[1]->r->account.node);
 }
 END_TEST
 
@@ -338,14 +338,14 @@ START_TEST(among_the_urgent_the_earliest_deadline_goes_first)
     struct client *last = submit(300, PREFILL_OFF, 320000), *first = submit(301, PREFILL_OFF, 300000),
                   *second = submit(302, PREFILL_OFF, 310000);
     fixture_advance(&f, 240000);
-    ck_assert(first->r->urgent && second->r->urgent && last->r->urgent && !filler->r->urgent);
+    ck_assert(first->r->sched.overdue && second->r->sched.overdue && last->r->sched.overdue && !filler->r->sched.overdue);
     struct client *order[] = {first, second, last}; // no two fit into a bin
     for (int i = 0; i < 3; i++) {
         fake_node_step(&f, w, i < 2 ? on[i] : order[0], 0, 1, FINISH_REASON_STOP);
         for (int k = 0; k < 3; k++)
-            ck_assert_msg((order[k]->ends || order[k]->r->node) == (k <= i), "step %d, request %d", i, k);
+            ck_assert_msg((order[k]->ends || order[k]->r->account.node) == (k <= i), "step %d, request %d", i, k);
     }
-    ck_assert(!filler->r->node);
+    ck_assert(!filler->r->account.node);
 }
 END_TEST
 
@@ -359,8 +359,8 @@ START_TEST(who_cannot_meet_its_deadline_any_more_goes_before_nobody)
     send(512, PREFILL_OFF);
     fake_node_score(&f, s, late, 0, 399); // 41 ms more
     fake_node_score(&f, s, in_time, 0, 399);
-    ck_assert(late->r->state == REQUEST_READY && !late->r->urgent && in_time->r->urgent);
-    ck_assert_int_eq(late->r->due_us, f.now_us + SECOND - late->r->timing.queue_us); // as if it had none
+    ck_assert(late->r->state == REQUEST_READY && !late->r->sched.overdue && in_time->r->sched.overdue);
+    ck_assert_int_eq(late->r->sched.due_us, f.now_us + SECOND - late->r->timing.queue_us); // as if it had none
 }
 END_TEST
 
@@ -370,7 +370,7 @@ START_TEST(while_costs_are_unknown_half_of_the_time_is_for_the_request)
     send(512, PREFILL_OFF);
     struct client *client = submit(100, PREFILL_OFF, 300000);
     fixture_advance(&f, 149999);
-    ck_assert(!client->r->urgent && !client->r->node);
+    ck_assert(!client->r->sched.overdue && !client->r->account.node);
     fixture_advance(&f, 1);
     ck_assert(fake_node_has(w, client));
 }
@@ -430,9 +430,9 @@ START_TEST(a_prefix_is_not_waited_for_where_it_spares_nothing)
     teach(holder, &slow);
     teach(other, &fast);
     again = fixture_request(&f, 900, 4); // 452 rows at the holder: 45 ms; 900 at the other: 9 ms
-    again->r->prefill.mode = PREFILL_OFF;
+    again->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, again);
-    ck_assert_int_eq(core_request_rows_on(again->r, holder->node), 900 - 448);
+    ck_assert_int_eq(sched_request_rows_on(&again->r->sched, &holder->node->sched), 900 - 448);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(other, again));
 }
@@ -443,7 +443,7 @@ START_TEST(a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_i
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model); // 7 * 1000 / 100: 70 rows
     send(512, PREFILL_OFF);
     struct client *a = send(40, PREFILL_OFF), *b = send(25, PREFILL_OFF);
-    ck_assert(!a->r->node && !b->r->node);
+    ck_assert(!a->r->account.node && !b->r->account.node);
     struct client *c = send(10, PREFILL_OFF);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
     ck_assert(w->bins == 2 && w->last_bin_items == 3);
@@ -457,7 +457,7 @@ START_TEST(a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node)
     struct client *idle = send(1, PREFILL_OFF);
     ck_assert(fake_node_has(w, idle));
     struct client *a = send(255, PREFILL_OFF);
-    ck_assert(!a->r->node);
+    ck_assert(!a->r->account.node);
     struct client *b = send(1, PREFILL_OFF);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b));
 }
@@ -478,11 +478,11 @@ START_TEST(an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot)
     ck_assert(big->bins == 2 && little->bins == 0);
     struct client *first = submit(20, PREFILL_OFF, 0);
     fixture_advance(&f, 0);
-    ck_assert(!first->r->node); // not all of the queue at every event
+    ck_assert(!first->r->account.node); // not all of the queue at every event
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, first));
     struct client *second = send(21, PREFILL_OFF);
-    ck_assert(!second->r->node);
+    ck_assert(!second->r->account.node);
     fake_node_step(&f, little, first, 0, 1, FINISH_REASON_STOP);
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, second));

@@ -118,26 +118,26 @@ static void submit(void)
     bool shares = percent(s.head_percent);
     int head = random_below(HEADS), head_tokens = shares ? 16 * (1 + head) * between(1, 3) : 0;
     for (int i = 0; i < n_tokens; i++)
-        r->tokens[i] = i < head_tokens ? 1 + head : between(20, VOCAB - 1);
-    r->prefill.mode = (enum prefill_mode)random_below(3);
-    if (one_in(12)) r->prefill.keep_rate = 1;
-    if (one_in(6)) r->prefill.keep_rate = 0.01 + 0.0625 * between(1, 15);
-    if (one_in(6)) r->prefill.chunk_tokens = random_below(40);
-    if (one_in(9)) r->prefill.paper_exact = true;
-    if (one_in(8)) r->prefill.look_ahead = between(1, 20);
+        r->spec.tokens[i] = i < head_tokens ? 1 + head : between(20, VOCAB - 1);
+    r->spec.prefill.mode = (enum prefill_mode)random_below(3);
+    if (one_in(12)) r->spec.prefill.keep_rate = 1;
+    if (one_in(6)) r->spec.prefill.keep_rate = 0.01 + 0.0625 * between(1, 15);
+    if (one_in(6)) r->spec.prefill.chunk_tokens = random_below(40);
+    if (one_in(9)) r->spec.prefill.paper_exact = true;
+    if (one_in(8)) r->spec.prefill.look_ahead = between(1, 20);
     if (one_in(6) && n_tokens > 8) {
-        r->pinned = mem_alloc(sizeof *r->pinned);
-        r->pinned[0] = (struct token_range){1, between(1, n_tokens - 2)};
-        r->n_pinned = 1;
+        r->spec.pinned = mem_alloc(sizeof *r->spec.pinned);
+        r->spec.pinned[0] = (struct token_range){1, between(1, n_tokens - 2)};
+        r->spec.n_pinned = 1;
     }
-    if (one_in(4)) r->priority = between(-12, 12);
-    if (one_in(2)) r->tenant = mem_format("tenant-%d", random_below(s.tenants));
-    if (percent(s.deadline_percent)) r->ttft_deadline_us = f.now_us + random_below(3 * SECOND);
+    if (one_in(4)) r->spec.priority = between(-12, 12);
+    if (one_in(2)) r->spec.tenant = mem_format("tenant-%d", random_below(s.tenants));
+    if (percent(s.deadline_percent)) r->spec.ttft_deadline_us = f.now_us + random_below(3 * SECOND);
     if (one_in(3)) r->id = mem_format("id-%d", random_below(400));
     if (one_in(8)) client->stop_after = between(1, 8);
     if (one_in(11)) {
-        r->score_only = true;
-        r->want_importance = one_in(2);
+        r->spec.score_only = true;
+        r->spec.want_importance = one_in(2);
     }
     fixture_submit(&f, client);
 }
@@ -226,7 +226,7 @@ static void step_speculator(struct fake_node *node)
 {
     report_pass(node);
     uint64_t number = node->requests[random_below(node->n_requests < 4 ? node->n_requests : 4)];
-    int n = client_of(number)->r->n_tokens;
+    int n = client_of(number)->r->spec.n_tokens;
     float *importance = mem_alloc_array((size_t)n, sizeof *importance);
     int first = random_below(n);
     struct token_range kept[2] = {{first, first + random_below(n - first)}, {n - 1, n - 1}};

@@ -84,15 +84,15 @@ static void attach(struct core *c, void *arg, int64_t now_us)
 static struct request *request_for(int64_t ttft_deadline_us)
 {
     struct request *r = request_create();
-    r->tokens = mem_alloc_array(1, sizeof *r->tokens);
-    r->n_tokens = 1;
-    r->sampling.max_tokens = 1;
-    r->prefill.mode = PREFILL_OFF;
-    r->arrived_us = clock_now_us();
-    r->ttft_deadline_us = ttft_deadline_us;
+    r->spec.tokens = mem_alloc_array(1, sizeof *r->spec.tokens);
+    r->spec.n_tokens = 1;
+    r->spec.sampling.max_tokens = 1;
+    r->spec.prefill.mode = PREFILL_OFF;
+    r->spec.arrived_us = clock_now_us();
+    r->spec.ttft_deadline_us = ttft_deadline_us;
     r->sink.tokens = take_tokens;
     r->sink.done = take_end;
-    request_set_state(r, REQUEST_TOKENISED, r->arrived_us);
+    request_set_state(r, REQUEST_TOKENISED);
     return r;
 }
 

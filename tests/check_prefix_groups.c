@@ -3,7 +3,7 @@
 // them.
 #include <string.h>
 
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static struct fake_node *caching_worker(const char *id)
@@ -31,12 +31,12 @@ START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
     for (int i = 0; i < 10; i++)
         ck_assert(fake_node_has(others, ten[i]));
     ck_assert_int_eq(others->last_bin_items, 10);
-    ck_assert_int_eq(others->node->bin_tokens, 10 * 50);
+    ck_assert_int_eq(others->node->sched.account.bin_tokens, 10 * 50);
     // With so much to compute there, another one is sooner done with it elsewhere, though it begins anew.
     struct client *eleventh = fixture_put_with_head(&f, 400, 1, 440, NULL);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(mine, eleventh));
-    ck_assert_int_eq(mine->node->bin_tokens, 440);
+    ck_assert_int_eq(mine->node->sched.account.bin_tokens, 440);
     for (int i = 0; i < 10; i++)
         finish(others, ten[i]);
     finish(mine, eleventh);
@@ -89,7 +89,7 @@ START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
         all[i] = fixture_put_with_head(&f, HEAD, i % HEADS, HEAD + tail[i], tenants && i % 2 ? "odd" : "even");
     }
     if (urgent) fixture_advance(&f, SECOND);
-    ck_assert(all[0]->r->urgent == urgent && !all[0]->r->node);
+    ck_assert(all[0]->r->sched.overdue == urgent && !all[0]->r->account.node);
     struct head_cache cache = {.n = 0};
     finish(w, on[0]);
     finish(w, on[1]);
@@ -121,11 +121,11 @@ START_TEST(a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next)
     }
     fixture_advance(&f, 0);
     // The head and six tails of 16 to 18 rows, then tails alone; there is no room for the other head.
-    int first = of[0][0]->r->node ? 0 : 1;
+    int first = of[0][0]->r->account.node ? 0 : 1;
     ck_assert(w->bins == 2 && w->n_requests == EACH);
     for (int i = 0; i < EACH; i++)
         ck_assert(fake_node_has(w, of[first][i]));
-    ck_assert_int_eq(w->node->bin_tokens, 400 + EACH * 17);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 400 + EACH * 17);
 }
 END_TEST
 
@@ -150,8 +150,8 @@ START_TEST(kin_do_not_starve_others)
             fixture_put_with_head(&f, 400, 0, 450, "kin");
         fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, BIN_US);
-        if (!other_us && (other->ends || other->r->node)) other_us = f.now_us - from_us;
-        if (!stranger_us && (stranger->ends || stranger->r->node)) stranger_us = f.now_us - from_us;
+        if (!other_us && (other->ends || other->r->account.node)) other_us = f.now_us - from_us;
+        if (!stranger_us && (stranger->ends || stranger->r->account.node)) stranger_us = f.now_us - from_us;
     }
     ck_assert_int_le(stranger_us, SECOND + 2 * BIN_US);
     ck_assert_int_gt(other_us, SECOND + 2 * BIN_US);
@@ -162,7 +162,7 @@ static void first_tokens(struct fake_node *node)
 {
     for (int i = 0; i < node->n_requests; i++) {
         struct client *client = fixture_find(&f, node->requests[i]);
-        if (client->r->bin) fake_node_step(&f, node, client, 0, 1, -1);
+        if (client->r->account.bin) fake_node_step(&f, node, client, 0, 1, -1);
     }
 }
 
@@ -202,7 +202,7 @@ START_TEST(kin_beside_little_kv_delay_nobody_by_more_than_a_bin)
         first_tokens(nodes[1]);
         if (node->n_requests) fake_node_step(&f, node, fixture_find(&f, node->requests[0]), 1, 1, FINISH_REASON_STOP);
         fixture_advance(&f, STEP_US);
-        ck_assert_int_ge(nodes[0]->node->kv_blocks + nodes[1]->node->kv_blocks, 80);
+        ck_assert_int_ge(nodes[0]->node->sched.account.kv_blocks + nodes[1]->node->sched.account.kv_blocks, 80);
     }
     ck_assert_msg(n_late >= n / 2, "%d of %d", n_late, n); // the stream did keep them out until then
 }
@@ -214,20 +214,20 @@ START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
     struct fake_node *s = fixture_attach(&f, &hello);
     struct client *pruned = fixture_request(&f, 300, 4);
-    pruned->r->prefill.mode = PREFILL_ON;
-    pruned->r->prefill.keep_rate = 0.5;
+    pruned->r->spec.prefill.mode = PREFILL_ON;
+    pruned->r->spec.prefill.keep_rate = 0.5;
     fixture_submit(&f, pruned);
     fixture_advance(&f, 0);
     fake_node_score(&f, s, pruned, 100, 299);
     ck_assert(fake_node_has(w, pruned));
-    ck_assert_int_eq(w->node->bin_tokens, 200);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 200);
     struct client *whole = fixture_send(&f, 300, 4); // the same tokens, more of them
     finish(w, pruned);
     ck_assert(fake_node_has(w, whole));
-    ck_assert_int_eq(w->node->bin_tokens, 300);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 300);
     finish(w, whole);
     struct client *again = fixture_send(&f, 300, 4);
-    ck_assert_int_eq(w->node->bin_tokens, 300 - 18 * 16);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 300 - 18 * 16);
     finish(w, again);
 }
 END_TEST

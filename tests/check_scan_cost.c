@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_fixture.h"
 
 enum { GROUPS = 8, WAITING = 50000, TENANTS = 5000, ROUNDS = 100 };
@@ -28,7 +28,7 @@ static void teardown(void)
 
 static struct bin_totals totals(void)
 {
-    return f.c->pools[NODE_WORKER].totals;
+    return f.c->ledger.bins[NODE_WORKER];
 }
 
 static void attach(int group, int kv_blocks, bool prefix_cache)
@@ -75,32 +75,32 @@ START_TEST(groups_without_room_do_not_look_again)
     }
     put_crowd(head, tenants);
     if (urgent) fixture_advance(&f, SECOND);
-    ck_assert(f.c->pools[NODE_WORKER].urgent.count == (urgent ? WAITING : 0));
+    ck_assert(f.c->waiting[NODE_WORKER].overdue.count == (urgent ? WAITING : 0));
     // More room, but still too little, is a reason to look once: at each tenant, and for one of the urgent.
-    uint64_t shares = tenants ? TENANTS : 1, from = totals().looks;
+    uint64_t shares = tenants ? TENANTS : 1, from = totals().scan_cost;
     for (int i = 0; i < GROUPS; i++)
         fake_node_step(&f, groups[i], small[i], 1, 1, FINISH_REASON_STOP);
-    uint64_t ends = totals().looks - from;
+    uint64_t ends = totals().scan_cost - from;
     // A token is none.
-    from = totals().looks;
+    from = totals().scan_cost;
     for (int round = 1; round <= ROUNDS; round++) {
         for (int i = 0; i < GROUPS; i++)
             fake_node_step(&f, groups[i], large[i], round, 1, -1);
     }
-    uint64_t steps = totals().looks - from;
+    uint64_t steps = totals().scan_cost - from;
     // Who comes last and fits is found, and each group asked for it once.
-    from = totals().looks;
+    from = totals().scan_cost;
     struct client *fits = fixture_send(&f, 60, 4);
-    uint64_t arrival = totals().looks - from;
+    uint64_t arrival = totals().scan_cost - from;
     printf("looks of %d groups without room%s%s%s: %llu in %d steps, %llu in %d ends, %llu for one that fits\n", GROUPS,
            urgent ? ", urgent" : "", head ? ", head" : "", tenants ? ", tenants" : "", (unsigned long long)steps,
            ROUNDS * GROUPS, (unsigned long long)ends, GROUPS, (unsigned long long)arrival);
     fflush(stdout);
     ck_assert_uint_eq(steps, 0);
     ck_assert_uint_le(ends, GROUPS * 2 * shares);
-    ck_assert(fits->r->node);
+    ck_assert(fits->r->account.node);
     ck_assert_uint_le(arrival, GROUPS * 4 * (shares + 1));
-    ck_assert_int_eq(core_pool_waiting(&f.c->pools[NODE_WORKER]), WAITING);
+    ck_assert_int_eq(waiting_set_count(&f.c->waiting[NODE_WORKER]), WAITING);
 }
 END_TEST
 
@@ -123,11 +123,11 @@ START_TEST(a_short_head_in_common_costs_little)
         struct fake_node *node = groups[step % 2];
         for (int i = 0; i < node->n_requests; i++) {
             struct client *client = client_of(node->requests[i]);
-            if (client->r->bin) fake_node_step(&f, node, client, 0, 1, -1);
+            if (client->r->account.bin) fake_node_step(&f, node, client, 0, 1, -1);
         }
         fake_node_step(&f, node, client_of(node->requests[0]), 1, 1, FINISH_REASON_STOP);
     }
-    uint64_t looks = totals().looks - from.looks, items = totals().items - from.items;
+    uint64_t looks = totals().scan_cost - from.scan_cost, items = totals().items - from.items;
     printf("looks with a short head in common%s: %llu for %llu requests\n", urgent ? ", urgent" : "",
            (unsigned long long)looks, (unsigned long long)items);
     fflush(stdout);

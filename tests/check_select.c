@@ -75,12 +75,12 @@ START_TEST(budget_rounds_up_but_not_for_a_rounding_error)
 {
     for (int n = 1; n <= 3000; n++) {
         for (int rate = 10; rate <= 1000; rate += 10)
-            ck_assert_int_eq(select_budget(n, rate / 1000.0), slow_budget(n, rate));
+            ck_assert_int_eq(prefill_keep_budget(n, rate / 1000.0), slow_budget(n, rate));
     }
-    ck_assert_int_eq(select_budget(100, 0.07), 7); // 7.000000000000001 in doubles
-    ck_assert_int_eq(select_budget(3, 0.1), 1);
-    ck_assert_int_eq(select_budget(5, 1e-12), 1);
-    ck_assert_int_eq(select_budget(1 << 20, 1), 1 << 20);
+    ck_assert_int_eq(prefill_keep_budget(100, 0.07), 7); // 7.000000000000001 in doubles
+    ck_assert_int_eq(prefill_keep_budget(3, 0.1), 1);
+    ck_assert_int_eq(prefill_keep_budget(5, 1e-12), 1);
+    ck_assert_int_eq(prefill_keep_budget(1 << 20, 1), 1 << 20);
 }
 END_TEST
 

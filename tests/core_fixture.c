@@ -74,7 +74,7 @@ uint64_t fixture_digest(const struct fixture *f)
         digest_add(bins[i]->items);
         digest_add(bins[i]->tokens);
         digest_add(bins[i]->capacity_tokens);
-        digest_add(bins[i]->looks);
+        digest_add(bins[i]->scan_cost);
     }
     const struct core_totals *t = &status.totals;
     const uint64_t totals[] = {t->requests, t->done,     t->failed,        t->cancelled,   t->refused,
@@ -108,9 +108,9 @@ static void remember_bin(struct fake_node *node, struct request *const *requests
     for (int i = 0; i < n; i++) {
         const struct request *r = requests[i];
         ck_cheap(r->state == state);
-        ck_cheap(r->node == node->node);
+        ck_cheap(r->account.node == node->node);
         bool score = state == REQUEST_SCORING;
-        node->last_bin_rows += score ? r->n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
+        node->last_bin_rows += score ? r->spec.n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
         ck_cheap(node->n_requests < NODE_REQUESTS_MAX);
         node->requests[node->n_requests++] = r->number;
     }
@@ -330,14 +330,14 @@ struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens)
     if (!f->first_number) f->first_number = r->number;
     client->next = f->clients;
     f->clients = client;
-    r->tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->tokens);
-    r->n_tokens = n_tokens;
-    r->sampling.max_tokens = max_tokens;
-    r->arrived_us = f->now_us;
+    r->spec.tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->spec.tokens);
+    r->spec.n_tokens = n_tokens;
+    r->spec.sampling.max_tokens = max_tokens;
+    r->spec.arrived_us = f->now_us;
     r->sink.tokens = client_tokens;
     r->sink.done = client_done;
     r->sink.user = client;
-    request_set_state(r, REQUEST_TOKENISED, f->now_us);
+    request_set_state(r, REQUEST_TOKENISED);
     return client;
 }
 
@@ -350,7 +350,7 @@ void fixture_submit(struct fixture *f, struct client *client)
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(f, n_tokens, max_tokens);
-    client->r->prefill.mode = PREFILL_OFF;
+    client->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(f, client);
     fixture_advance(f, 0);
     return client;
@@ -359,9 +359,9 @@ struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
 struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, int priority)
 {
     struct client *client = fixture_request(f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->priority = priority;
-    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.priority = priority;
+    client->r->spec.tenant = tenant ? mem_string(tenant) : NULL;
     fixture_submit(f, client);
     return client;
 }
@@ -369,10 +369,10 @@ struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, 
 struct client *fixture_put_with_head(struct fixture *f, int head, int text, int n_tokens, const char *tenant)
 {
     struct client *client = fixture_request(f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.tenant = tenant ? mem_string(tenant) : NULL;
     for (int i = 0; i < n_tokens; i++)
-        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
+        client->r->spec.tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
     fixture_submit(f, client);
     return client;
 }
@@ -422,11 +422,11 @@ void fake_node_step(struct fixture *f, struct fake_node *node, struct client *cl
 void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node)
 {
     struct client *in[64];
-    const struct core_bin *bin = fixture_find(f, node->requests[0])->r->bin;
+    const struct core_bin *bin = fixture_find(f, node->requests[0])->r->account.bin;
     int n = 0;
     for (int i = 0; i < node->n_requests; i++) {
         struct client *client = fixture_find(f, node->requests[i]);
-        if (client->r->bin == bin) in[n++] = client;
+        if (client->r->account.bin == bin) in[n++] = client;
     }
     for (int i = 0; i < n; i++)
         fake_node_step(f, node, in[i], 0, 1, FINISH_REASON_STOP);

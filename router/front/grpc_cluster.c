@@ -300,18 +300,17 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
         Forepack__Cluster__V1__ScoreItem *m = list[i] = &items[i];
         forepack__cluster__v1__score_item__init(m);
         m->request = r->number;
-        m->token_ids = (uint32_t *)r->tokens;
-        m->n_token_ids = (size_t)r->n_tokens;
-        m->keep_rate = r->prefill.keep_rate;
-        m->look_ahead = (uint32_t)r->prefill.look_ahead;
-        m->chunk_tokens = (uint32_t)r->prefill.chunk_tokens;
-        m->pool_window = (uint32_t)r->prefill.pool_window;
-        m->paper_exact = r->prefill.paper_exact;
-        m->want_importance = r->want_importance;
-        int tail = r->n_tokens / 4;
-        m->tail_tokens = (uint32_t)(tail < a->front->tail_tokens ? tail : a->front->tail_tokens);
-        m->pinned = range_messages(r->pinned, r->n_pinned);
-        m->n_pinned = (size_t)r->n_pinned;
+        m->token_ids = (uint32_t *)r->spec.tokens;
+        m->n_token_ids = (size_t)r->spec.n_tokens;
+        m->keep_rate = r->spec.prefill.keep_rate;
+        m->look_ahead = (uint32_t)r->spec.prefill.look_ahead;
+        m->chunk_tokens = (uint32_t)r->spec.prefill.chunk_tokens;
+        m->pool_window = (uint32_t)r->spec.prefill.pool_window;
+        m->paper_exact = r->spec.prefill.paper_exact;
+        m->want_importance = r->spec.want_importance;
+        m->tail_tokens = (uint32_t)prefill_tail_tokens(a->front->tail_tokens, r->spec.n_tokens);
+        m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
+        m->n_pinned = (size_t)r->spec.n_pinned;
     }
     Forepack__Cluster__V1__ScoreBin bin = FOREPACK__CLUSTER__V1__SCORE_BIN__INIT;
     bin.bin_id = bin_id;
@@ -353,7 +352,7 @@ static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
     size_t n = 0;
     for (int k = 0; k < r->n_kept_ranges; k++) {
         for (int32_t t = r->kept[k].first; t <= r->kept[k].last; t++)
-            ids[n++] = (uint32_t)r->tokens[t];
+            ids[n++] = (uint32_t)r->spec.tokens[t];
     }
     for (int i = 0; i < r->usage.completion_tokens; i++)
         ids[n++] = (uint32_t)r->output[i];
@@ -375,13 +374,13 @@ static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const 
         m->token_ids = sequence_tokens(r, &m->n_token_ids);
         m->kept = range_messages(r->kept, r->n_kept_ranges);
         m->n_kept = (size_t)r->n_kept_ranges;
-        m->prompt_tokens = (uint32_t)r->n_tokens;
+        m->prompt_tokens = (uint32_t)r->spec.n_tokens;
         m->generated = (uint32_t)r->usage.completion_tokens;
-        fill_sampling(&r->sampling, &sampling[i]);
+        fill_sampling(&r->spec.sampling, &sampling[i]);
         m->sampling = &sampling[i];
-        if (r->sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->n_tokens) {
-            m->penalty_ids = (uint32_t *)r->tokens; // dropped tokens still count as seen
-            m->n_penalty_ids = (size_t)r->n_tokens;
+        if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
+            m->penalty_ids = (uint32_t *)r->spec.tokens; // dropped tokens still count as seen
+            m->n_penalty_ids = (size_t)r->spec.n_tokens;
         }
     }
     Forepack__Cluster__V1__PrefillBin bin = FOREPACK__CLUSTER__V1__PREFILL_BIN__INIT;

@@ -157,12 +157,12 @@ static void send_score(struct answer *a)
 {
     const struct request *r = a->request;
     Forepack__V1__ScoreResponse response = FOREPACK__V1__SCORE_RESPONSE__INIT;
-    response.token_ids = (uint32_t *)r->tokens;
-    response.n_token_ids = (size_t)r->n_tokens;
+    response.token_ids = (uint32_t *)r->spec.tokens;
+    response.n_token_ids = (size_t)r->spec.n_tokens;
     response.kept = range_messages(r->kept, r->n_kept_ranges);
     response.n_kept = (size_t)r->n_kept_ranges;
     response.importance = r->importance;
-    response.n_importance = r->importance ? (size_t)r->n_tokens : 0;
+    response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
     response.score_ms = (double)r->timing.score_us / 1e3;
     front_send(a->exchange->call, &response.base);
     free(response.kept);
@@ -334,15 +334,15 @@ static enum status read_pinned(const Forepack__V1__PrefillOptions *m, struct req
         return status_fail(STATUS_INVALID, "prefill.pinned: %zu ranges given, at most %d are allowed", m->n_pinned,
                            PINNED_MAX);
     }
-    r->pinned = mem_resize(r->pinned, (size_t)r->n_pinned + m->n_pinned, sizeof *r->pinned);
+    r->spec.pinned = mem_resize(r->spec.pinned, (size_t)r->spec.n_pinned + m->n_pinned, sizeof *r->spec.pinned);
     for (size_t i = 0; i < m->n_pinned; i++) {
         uint32_t first = m->pinned[i]->first, last = m->pinned[i]->last;
-        if (first > last || last >= (uint32_t)r->n_tokens) {
+        if (first > last || last >= (uint32_t)r->spec.n_tokens) {
             return status_fail(STATUS_INVALID,
                                "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens", first,
-                               last, r->n_tokens);
+                               last, r->spec.n_tokens);
         }
-        r->pinned[r->n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
+        r->spec.pinned[r->spec.n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
     }
     return STATUS_OK;
 }
@@ -391,22 +391,22 @@ static enum status read_request(const struct front *front, const wire_request *m
         status = front_check_model(front, m->model);
     }
     if (status == STATUS_OK) status = front_check_name("tenant", m->tenant);
-    if (status == STATUS_OK) status = read_sampling(m->sampling, &r->sampling);
-    if (status == STATUS_OK) status = sampling_check(&r->sampling, front->config.vocab_size);
-    if (status == STATUS_OK) status = read_prefill(m->prefill, &r->prefill);
+    if (status == STATUS_OK) status = read_sampling(m->sampling, &r->spec.sampling);
+    if (status == STATUS_OK) status = sampling_check(&r->spec.sampling, front->config.vocab_size);
+    if (status == STATUS_OK) status = read_prefill(m->prefill, &r->spec.prefill);
     if (status == STATUS_OK) {
-        status = front_tokenise(front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->tokens,
-                                &r->n_tokens, &r->pinned, &r->n_pinned);
+        status = front_tokenise(front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->spec.tokens,
+                                &r->spec.n_tokens, &r->spec.pinned, &r->spec.n_pinned);
     }
     if (status == STATUS_OK) status = read_pinned(m->prefill, r);
-    if (status == STATUS_OK) status = sampling_resolve(&r->sampling, r->n_tokens, front->config.max_context);
+    if (status == STATUS_OK) status = sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context);
     if (status == STATUS_OK) status = make_text_stream(front, m->sampling, &a->text);
     if (status != STATUS_OK) return status;
-    r->priority = m->priority;
-    r->tenant = *m->tenant ? mem_string(m->tenant) : NULL;
-    if (m->ttft_deadline_ms) r->ttft_deadline_us = r->arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
+    r->spec.priority = m->priority;
+    r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
+    if (m->ttft_deadline_ms) r->spec.ttft_deadline_us = r->spec.arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
     a->return_kept = m->prefill && m->prefill->return_kept;
-    a->min_tokens = r->sampling.min_tokens;
+    a->min_tokens = r->spec.sampling.min_tokens;
     return STATUS_OK;
 }
 
@@ -415,7 +415,7 @@ static struct answer *new_answer(struct exchange *x)
     struct answer *a = mem_alloc(sizeof *a);
     a->exchange = x;
     a->request = request_create();
-    a->request->arrived_us = clock_now_us();
+    a->request->spec.arrived_us = clock_now_us();
     a->request->sink = (struct request_sink){answer_tokens, answer_done, a};
     return a;
 }
@@ -433,9 +433,9 @@ static void post_answer(struct answer *a)
 {
     struct request *r = a->request;
     int64_t call_us = rpc_call_deadline_us(a->exchange->call);
-    r->deadline_of_call = call_us < r->ttft_deadline_us;
-    if (r->deadline_of_call) r->ttft_deadline_us = call_us;
-    request_set_state(r, REQUEST_TOKENISED, clock_now_us());
+    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
+    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+    request_set_state(r, REQUEST_TOKENISED);
     loop_post(a->exchange->front->loop, submit, a);
 }
 
@@ -507,10 +507,10 @@ static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
     struct request *r = a->request;
     enum status status = m ? front_check_backlog(x->front) : STATUS_INVALID;
     if (status == STATUS_OK) status = front_check_model(x->front, m->model);
-    if (status == STATUS_OK) status = read_prefill(m->prefill, &r->prefill);
+    if (status == STATUS_OK) status = read_prefill(m->prefill, &r->spec.prefill);
     if (status == STATUS_OK) {
         status = front_tokenise(x->front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages,
-                                &r->tokens, &r->n_tokens, &r->pinned, &r->n_pinned);
+                                &r->spec.tokens, &r->spec.n_tokens, &r->spec.pinned, &r->spec.n_pinned);
     }
     if (status == STATUS_OK) status = read_pinned(m->prefill, r);
     if (m) forepack__v1__score_request__free_unpacked(m, NULL);
@@ -519,10 +519,10 @@ static void on_score(struct rpc_call *call, const uint8_t *bytes, size_t size)
         front_refuse(call, status);
         return;
     }
-    sampling_defaults(&r->sampling);
-    r->sampling.max_tokens = 1;
+    sampling_defaults(&r->spec.sampling);
+    r->spec.sampling.max_tokens = 1;
     r->id = new_request_id();
-    r->score_only = r->want_importance = a->score = true;
+    r->spec.score_only = r->spec.want_importance = a->score = true;
     post_answer(a);
 }
 
