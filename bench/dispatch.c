@@ -53,7 +53,8 @@ static void send_prefill_bin(void *link, uint64_t bin, struct request *const *re
     struct group *g = link;
     for (int i = 0; i < n; i++) {
         MEM_GROW(g->running, g->n, g->capacity);
-        g->running[g->n++] = (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->spec.n_tokens};
+        g->running[g->n++] =
+            (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->spec.n_tokens};
     }
     MEM_GROW(g->bin_end, g->n_bins, g->bins_capacity);
     g->bin_end[g->n_bins++] = g->n;

@@ -397,7 +397,8 @@ START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
         fixture_submit(&f, all[i]);
         fixture_advance(&f, 0);
     }
-    ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node && all[3]->r->account.node && all[4]->r->account.node);
+    ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node &&
+              all[3]->r->account.node && all[4]->r->account.node);
     fake_node_step(&f, w, all[4], 0, 1, -1);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the one that waits becomes urgent
     fixture_advance(&f, 500);

@@ -207,12 +207,12 @@ START_TEST(nodes_that_are_known_decide_for_one_that_is_not)
         teach(s, &small_model);
     ck_assert(is_speculated(512, 0.3));
     // It is taken to be like the other: two share what waits, and nobody is refused for what it may take over.
-    ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for what is ahead, 11 ms for this prompt)");
+    ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for requests ahead, 11 ms for this prompt)");
     struct client *on[4];
     for (int i = 0; i < 4; i++)
         on[i] = send(512, PREFILL_OFF);
     ck_assert(on[3]->r->account.node && new_worker->bins == 2);
-    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
 }
 END_TEST
@@ -258,7 +258,7 @@ START_TEST(what_would_be_too_late_is_refused_early)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
     struct client *late = submit(100, PREFILL_OFF, 10500); // 11 ms
-    ck_refused(late, "about 11 ms (0 ms for what is ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
+    ck_refused(late, "about 11 ms (0 ms for requests ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
     struct client *called = fixture_request(&f, 100, 4);
     called->r->spec.prefill.mode = PREFILL_OFF;
     called->r->spec.ttft_deadline_us = f.now_us + 10500;
@@ -271,7 +271,7 @@ START_TEST(what_would_be_too_late_is_refused_early)
     // Behind two bins of 52 ms each.
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(fake_node_has(w, on[0]) && fake_node_has(w, on[1]));
-    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
     // Those that wait without a deadline do not go before one that is due sooner,
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
@@ -285,7 +285,7 @@ START_TEST(what_would_be_too_late_is_refused_early)
         waiting[i] = submit(512, PREFILL_OFF, 225000);
         ck_assert_int_eq(waiting[i]->ends, 0);
     }
-    ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for what is ahead");
+    ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for requests ahead");
     struct client *important = fixture_request(&f, 100, 4);
     important->r->spec.prefill.mode = PREFILL_OFF;
     important->r->spec.ttft_deadline_us = f.now_us + 219000;
@@ -303,7 +303,7 @@ START_TEST(a_speculated_request_is_refused_by_what_speculation_takes)
     node_of(NODE_WORKER, "w", &main_model);
     node_of(NODE_SPECULATOR, "s", &small_model);
     // 512 tokens: scored in 6.8 ms, 176 kept: 18.6 ms; whole it would be 52 ms.
-    ck_refused(submit(512, PREFILL_AUTO, 24900), "about 25 ms (0 ms for what is ahead, 25 ms for this prompt)");
+    ck_refused(submit(512, PREFILL_AUTO, 24900), "about 25 ms (0 ms for requests ahead, 25 ms for this prompt)");
     ck_assert_int_eq(submit(512, PREFILL_AUTO, 26000)->ends, 0);
     ck_refused(submit(512, PREFILL_OFF, 26000), "about 52 ms");
 }
@@ -326,7 +326,8 @@ START_TEST(who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first)
     fixture_advance(&f, 10000);
     ck_assert(later->r->sched.overdue && !never->r->sched.overdue && !filler->r->sched.overdue);
     fake_node_step(&f, w, on[0], 0, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->account.node && on[1]->r->account.node);
+    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->account.node &&
+              on[1]->r->account.node);
 }
 END_TEST
 
@@ -338,7 +339,8 @@ START_TEST(among_the_urgent_the_earliest_deadline_goes_first)
     struct client *last = submit(300, PREFILL_OFF, 320000), *first = submit(301, PREFILL_OFF, 300000),
                   *second = submit(302, PREFILL_OFF, 310000);
     fixture_advance(&f, 240000);
-    ck_assert(first->r->sched.overdue && second->r->sched.overdue && last->r->sched.overdue && !filler->r->sched.overdue);
+    ck_assert(first->r->sched.overdue && second->r->sched.overdue && last->r->sched.overdue &&
+              !filler->r->sched.overdue);
     struct client *order[] = {first, second, last}; // no two fit into a bin
     for (int i = 0; i < 3; i++) {
         fake_node_step(&f, w, i < 2 ? on[i] : order[0], 0, 1, FINISH_REASON_STOP);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core under a random sequence of events: clients that arrive, cancel and repeat ids; nodes that attach, leave,
 // answer late, wrongly or not at all; jumps in time. All counters are recomputed from scratch every few events, each
-// client's tokens have to count up from zero whatever happened to its worker groups, and every request ends exactly once.
+// client's tokens have to count up from zero whatever happened to its worker groups, and every request ends exactly
+// once.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

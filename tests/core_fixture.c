@@ -372,7 +372,8 @@ struct client *fixture_put_with_head(struct fixture *f, int head, int text, int 
     client->r->spec.prefill.mode = PREFILL_OFF;
     client->r->spec.tenant = tenant ? mem_string(tenant) : NULL;
     for (int i = 0; i < n_tokens; i++)
-        client->r->spec.tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
+        client->r->spec.tokens[i] =
+            i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
     fixture_submit(f, client);
     return client;
 }

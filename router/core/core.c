@@ -70,8 +70,8 @@ const char *queue_class_name(enum queue_class queue_class)
     return names[queue_class];
 }
 
-// The part of a bound that a class may fill. Each class leaves a share of the whole to every class above it; rounded up,
-// so that a small queue keeps places for all.
+// The part of a bound that a class may fill. Each class leaves a share of the whole to every class above it; rounded
+// up, so that a small queue keeps places for all.
 static int64_t class_bound(const struct core *c, int64_t whole, enum queue_class queue_class)
 {
     int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;

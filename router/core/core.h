@@ -3,14 +3,16 @@
 // state machine without threads, sockets or clocks: events come in as calls with the time, actions go out through
 // `core_ops`. One thread owns it (loop.h); tests call it directly.
 //
-// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that wait for
+// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that wait
+// for
 //   its role and dispatched (late binding); all others stay packable. Speculators get whole prompts, worker groups kept
 //   tokens. A request that has waited max_wait goes into the next bin, so packing delays no request without bound. The
 //   rules are listed in sched/bin_planner.h.
 // - The cost of each node's passes is learned from its reports. It decides which requests are speculated, which would
 //   miss their deadline and are refused, which node gets a bin and how large the bin has to be (sched/estimate.h).
 // - Speculators are optional: without one, or on a fault or timeout, the whole prompt is kept and the reason counted.
-// - Requests of a lost worker group become READY again with the tokens streamed so far appended: the client sees a pause
+// - Requests of a lost worker group become READY again with the tokens streamed so far appended: the client sees a
+// pause
 //   and no token twice.
 #pragma once
 
@@ -18,6 +20,7 @@
 
 #include "router/core/request.h"
 #include "router/sched/tenant_queue.h"
+#include "router/sched/view.h"
 
 struct core;
 struct core_node; // an attached node
@@ -74,9 +77,9 @@ void core_submit(struct core *c, struct request *r, int64_t now_us);
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, int64_t now_us);
 
-// --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A second
-// node of the same id replaces the first, which is lost. A node pointer is valid until core_detach or ops->node_lost for
-// its link.
+// --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
+// second node of the same id replaces the first, which is lost. A node pointer is valid until core_detach or
+// ops->node_lost for its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
@@ -142,7 +145,8 @@ struct core_totals {
 };
 struct class_status {
     int waiting, max_requests;
-    int64_t waiting_tokens, max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
+    int64_t waiting_tokens,
+        max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
 };
 struct core_status {
     bool ready, draining;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of the core, for the files of router/core/ alone. Each field names the file that writes it; the others read.
+// The state of the core, for the files of router/core/ alone. Each field names the file that writes it; the others
+// read.
 #pragma once
 
 #include "router/core/ledger.h"
@@ -11,9 +12,9 @@ struct core {
     struct core_options options; // core_create()
     struct core_ops ops;         // core_create()
 
-    struct request_table table;     // requests.c; all requests that have not ended
-    struct request_timers timers;   // requests.c
-    struct ledger ledger;           // ledger.c
+    struct request_table table;             // requests.c; all requests that have not ended
+    struct request_timers timers;           // requests.c
+    struct ledger ledger;                   // ledger.c
     struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes, the bin planner picks for dispatch.c
 
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and

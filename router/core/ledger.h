@@ -50,14 +50,15 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
 void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
                      int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
-void ledger_bin_settled(struct request *r); // the bin does not wait for the request any more; frees the bin after the last
+void ledger_bin_settled(
+    struct request *r); // the bin does not wait for the request any more; frees the bin after the last
 void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
 
 // --- results
 
 void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
-void ledger_ready(struct request *r); // its kept ranges are known
+void ledger_ready(struct request *r);                                            // its kept ranges are known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
 void ledger_prefill_cached(struct request *r, int cached_tokens);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An attached node inside the core. nodes.c creates and frees it and writes what the node reports; ledger.c alone writes
-// its accounts (sched.account, sched.cost, the three token counts); dispatch.c its prefix tails and planning notes.
+// An attached node inside the core. nodes.c creates and frees it and writes what the node reports; ledger.c alone
+// writes its accounts (sched.account, sched.cost, the three token counts); dispatch.c its prefix tails and planning
+// notes.
 #pragma once
 
 #include "router/core/core.h"

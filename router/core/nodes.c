@@ -204,11 +204,8 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
 static struct core_node *node_create(const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
-    *node = (struct core_node){.hello = *hello,
-                               .link = link,
-                               .attached_us = now_us,
-                               .heard_us = now_us,
-                               .kv_blocks_free = hello->kv_blocks};
+    *node = (struct core_node){
+        .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
     node->sched.role = hello->role;
     node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
                                               .token_budget = hello->token_budget,
@@ -259,7 +256,8 @@ void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, 
                     int64_t now_us)
 {
     node->heard_us = now_us;
-    // The core's own counts of running and waiting requests are more recent; the state of the cache only the node knows.
+    // The core's own counts of running and waiting requests are more recent; the state of the cache only the node
+    // knows.
     node->kv_blocks_free = kv_blocks_free;
 }
 

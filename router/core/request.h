@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "router/sched/view.h"
+#include "router/sched/sched_request.h"
 
 enum request_state {
     REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread
@@ -74,14 +74,14 @@ struct request_sink {
 
 // Where the request is, and what the accounts of its node hold for it. Written by ledger.c only.
 struct request_account {
-    struct core_node *node;        // the node it is on, or NULL
-    struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
-    int64_t node_bins_before;      // bins the node had received when the request came there
-    int rows;                      // its rows in the bin,
-    double attention_pairs;        // and their attention pairs, see cost.h
-    int kv_blocks;                 // KV blocks it is expected to need on the node
-    int losses;                    // nodes lost under it since its last token
-    int64_t charged_us;            // `timing` accounts for all time up to here
+    struct core_node *node;   // the node it is on, or NULL
+    struct core_bin *bin;     // the outstanding bin that waits for it, or NULL
+    int64_t node_bins_before; // bins the node had received when the request came there
+    int rows;                 // its rows in the bin,
+    double attention_pairs;   // and their attention pairs, see cost.h
+    int kv_blocks;            // KV blocks it is expected to need on the node
+    int losses;               // nodes lost under it since its last token
+    int64_t charged_us;       // `timing` accounts for all time up to here
 };
 
 // Links of the containers in request_table.h.
@@ -92,8 +92,8 @@ struct request_links {
 };
 
 struct request {
-    uint64_t number;          // unique in this process, from request_create(); names the request on the cluster protocol
-    char *id;                 // the client's, or made by the service; owned
+    uint64_t number; // unique in this process, from request_create(); names the request on the cluster protocol
+    char *id;        // the client's, or made by the service; owned
     enum request_state state; // written by request_set_state() only
     struct request_sink sink;
     struct request_spec spec; // what the client asked for

@@ -117,7 +117,8 @@ static void heap_sift(struct request_timers *timers, struct request *r, int inde
         index = (index - 1) / 2;
     }
     for (int child; (child = 2 * index + 1) < timers->count; index = child) {
-        if (child + 1 < timers->count && timers->heap[child + 1]->links.timer_us < timers->heap[child]->links.timer_us) child++;
+        if (child + 1 < timers->count && timers->heap[child + 1]->links.timer_us < timers->heap[child]->links.timer_us)
+            child++;
         if (timers->heap[child]->links.timer_us >= r->links.timer_us) break;
         heap_place(timers, timers->heap[child], index);
     }

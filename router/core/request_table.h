@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the core's requests by number and by the client's id, and keeps their timers. All links live in the requests, so
-// nothing can fail; the table is O(1), the timers are a heap, O(log n). Neither owns the requests. One thread.
+// Finds the core's requests by number and by the client's id, and keeps their timers. All links live in the requests,
+// so nothing can fail; the table is O(1), the timers are a heap, O(log n). Neither owns the requests. One thread.
 #pragma once
 
 #include <stddef.h>

@@ -74,7 +74,8 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     if (c->view.reservation.request == &r->sched) c->view.reservation = (struct reservation){NULL, NULL};
 }
 
-// Nodes for which the last plan found no eligible request are planned for again if they have the KV blocks for this one.
+// Nodes for which the last plan found no eligible request are planned for again if they have the KV blocks for this
+// one.
 static void void_notes(struct core *c, enum node_role role, const struct request *r)
 {
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
@@ -218,10 +219,9 @@ static enum status unscorable_status(const struct core *c, const struct request 
 {
     switch (reason) {
     case SKIP_TOO_LONG:
-        return status_fail(STATUS_OUT_OF_RANGE,
-                           "the prompt of %d tokens is over the context of every speculator: at most %d",
-                           r->spec.n_tokens,
-                           sched_pool_context(&c->view, NODE_SPECULATOR) - r->spec.prefill.look_ahead + 1);
+        return status_fail(
+            STATUS_OUT_OF_RANGE, "the prompt of %d tokens is over the context of every speculator: at most %d",
+            r->spec.n_tokens, sched_pool_context(&c->view, NODE_SPECULATOR) - r->spec.prefill.look_ahead + 1);
     case SKIP_TIMEOUT: return status_fail(STATUS_UNAVAILABLE, "no speculator answered in time: try again later");
     case SKIP_LOST:
         return status_fail(STATUS_UNAVAILABLE, "the speculator was lost or gave no usable answer: try again");
@@ -310,8 +310,8 @@ void core_request_replay(struct core *c, struct request *r, int64_t now_us)
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        request_fail(c, r, STATUS_UNAVAILABLE,
-                     "its worker group was lost too many times in a row: try again later", now_us);
+        request_fail(c, r, STATUS_UNAVAILABLE, "its worker group was lost too many times in a row: try again later",
+                     now_us);
     } else {
         request_wait(c, r);
     }

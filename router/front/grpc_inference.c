@@ -395,8 +395,8 @@ static enum status read_request(const struct front *front, const wire_request *m
     if (status == STATUS_OK) status = sampling_check(&r->spec.sampling, front->config.vocab_size);
     if (status == STATUS_OK) status = read_prefill(m->prefill, &r->spec.prefill);
     if (status == STATUS_OK) {
-        status = front_tokenise(front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages, &r->spec.tokens,
-                                &r->spec.n_tokens, &r->spec.pinned, &r->spec.n_pinned);
+        status = front_tokenise(front, &m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages,
+                                &r->spec.tokens, &r->spec.n_tokens, &r->spec.pinned, &r->spec.n_pinned);
     }
     if (status == STATUS_OK) status = read_pinned(m->prefill, r);
     if (status == STATUS_OK) status = sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context);

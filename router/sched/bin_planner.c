@@ -9,8 +9,8 @@
 #include "router/sched/prefix_tails.h"
 
 // The scan budget of one bin counts requests that were examined and do not fit: too long for the rows left or for the
-// node's context, sooner finished elsewhere. Requests without KV blocks are stepped over by the indexes and cost nothing.
-// Each request that is picked earns back the cost of a walk through its shared-prefix group.
+// node's context, sooner finished elsewhere. Requests without KV blocks are stepped over by the indexes and cost
+// nothing. Each request that is picked earns back the cost of a walk through its shared-prefix group.
 enum {
     SCAN_BUDGET_MAX = 2048,
     ELSEWHERE_COST = 16,   // of comparing with the caches of other nodes
@@ -30,12 +30,12 @@ struct filling {
     struct waiting_set *set; // its picks are the bin so far
     struct bin_plan *plan;   // its sums
     int64_t rows_left;
-    int slots_left;          // sequences
-    int64_t blocks_left;     // KV blocks of the node
-    double mean_rows;        // that the requests of the bin should have on average; 0: any
+    int slots_left;      // sequences
+    int64_t blocks_left; // KV blocks of the node
+    double mean_rows;    // that the requests of the bin should have on average; 0: any
     int scan_budget, longer_budget;
-    bool elsewhere;          // an eligible request is sooner finished by another node, for now
-    const uint64_t *chain;   // [n_chain] of the request before; of a picked request, or of the node's tails
+    bool elsewhere;        // an eligible request is sooner finished by another node, for now
+    const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
     int n_chain;
 };
 
@@ -147,8 +147,8 @@ static bool sharing_pays(const struct filling *f, const struct sched_request *r,
     return prefix_group_pays(sched_request_rows(r), blocks);
 }
 
-// The request of the tenant queue that fits and shares most with the chain. With `until_us`: only an overdue one that is
-// due by then. NULL: none.
+// The request of the tenant queue that fits and shares most with the chain. With `until_us`: only an overdue one that
+// is due by then. NULL: none.
 static struct sched_request *sharing_next(struct filling *f, const struct tenant_queue *queue, int64_t until_us,
                                           int *blocks_p)
 {
@@ -165,8 +165,8 @@ static struct sched_request *sharing_next(struct filling *f, const struct tenant
 
 // --- overdue requests (rules 4 and 5)
 
-// Rule 5. All requests of the tenant queue finish sooner for it. The bound on the due time keeps a stream of requests with
-// one prefix from delaying others for ever; a request with a deadline, or back from a lost node, keeps its place.
+// Rule 5. All requests of the tenant queue finish sooner for it. The bound on the due time keeps a stream of requests
+// with one prefix from delaying others for ever; a request with a deadline, or back from a lost node, keeps its place.
 static struct sched_request *in_place_of(struct filling *f, struct sched_request *r)
 {
     int blocks = 0;
@@ -197,7 +197,8 @@ static struct sched_request *longest_cached(struct filling *f, const struct tena
     if (!f->node->prefixes || !picked_count(f)) return NULL;
     int64_t blocks = index_blocks_left(f);
     struct sched_request *r = length_index_longest(&queue->packable, INT_MAX, blocks);
-    for (; r && sched_request_rows(r) > f->rows_left && f->longer_budget > 0; f->longer_budget--, f->plan->scan_cost++) {
+    for (; r && sched_request_rows(r) > f->rows_left && f->longer_budget > 0;
+         f->longer_budget--, f->plan->scan_cost++) {
         if (rows_in_bin(f, r) <= f->rows_left && bin_fits(f, r)) return r;
         r = length_index_next(&queue->packable, r, blocks);
     }
@@ -250,8 +251,8 @@ static void bin_fill(struct filling *f)
 }
 
 // A request holds its sequence slot for `residence_bins` bins. Where the slots of one bin, filled with requests of mean
-// length, make hardly more rows than the bin has, packing the longest alone would leave short ones that can never fill a
-// bin. 0: slots are not scarce.
+// length, make hardly more rows than the bin has, packing the longest alone would leave short ones that can never fill
+// a bin. 0: slots are not scarce.
 static double mean_rows_to_keep(const struct waiting_set *set, const struct sched_node *node)
 {
     double mean_rows = (double)set->rows / waiting_set_count(set);
@@ -270,8 +271,8 @@ bool plan_note_is_void(const struct sched_node *node, const struct sched_request
     return sched_node_can_hold(node, r) && sched_node_blocks_needed(node, r) <= node->no_eligible.blocks_left;
 }
 
-void plan_bin(const struct dispatch_round *round, const struct sched_node *node, struct waiting_set *set, int64_t now_us,
-              struct bin_plan *plan)
+void plan_bin(const struct dispatch_round *round, const struct sched_node *node, struct waiting_set *set,
+              int64_t now_us, struct bin_plan *plan)
 {
     const struct sched_view *view = round->view;
     *plan = (struct bin_plan){.no_eligible = node->no_eligible, .scanned_us = node->scanned_us};

@@ -3,7 +3,7 @@
 // for. See request_tree.h.
 #pragma once
 
-#include "router/sched/view.h"
+#include "router/sched/sched_request.h"
 
 struct due_index {
     struct sched_request *root;

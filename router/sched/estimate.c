@@ -145,7 +145,8 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
     const struct sched_request *r = s->r;
     int64_t deadline_us = r->spec->ttft_deadline_us, waited_us = max_wait_end_us(s->view, r, now_us);
     if (deadline_us == INT64_MAX || r->usage->completion_tokens) return waited_us;
-    int64_t left_us = deadline_us - now_us, due_us = now_us + left_us / 2; // own_us not known: half of the time is for it
+    int64_t left_us = deadline_us - now_us,
+            due_us = now_us + left_us / 2; // own_us not known: half of the time is for it
     if (isfinite(own_us)) {
         if (own_us > (double)left_us) return waited_us; // too late: requests that are in time go before it
         due_us = deadline_us - (int64_t)(own_us + full_bin_us(s));
@@ -264,8 +265,8 @@ static bool nothing_is_scored(const struct sched_view *view)
     return n == 0;
 }
 
-// Costs become known either way: a scored prompt teaches those of speculators, at the price of one prompt at a time, and
-// a prompt kept whole teaches those of worker groups.
+// Costs become known either way: a scored prompt teaches those of speculators, at the price of one prompt at a time,
+// and a prompt kept whole teaches those of worker groups.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct estimate whole, pruned;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting requests by their number of rows, to find the longest one that fits into the rows and KV blocks that are left.
-// Of equal rows the oldest comes first. See request_tree.h.
+// Waiting requests by their number of rows, to find the longest one that fits into the rows and KV blocks that are
+// left. Of equal rows the oldest comes first. See request_tree.h.
 #pragma once
 
-#include "router/sched/view.h"
+#include "router/sched/sched_request.h"
 
 struct length_index {
     struct sched_request *root;

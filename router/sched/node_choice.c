@@ -33,8 +33,7 @@ const struct sched_node *dispatch_round_next_node(const struct dispatch_round *r
         if (node->role != round->role || node->draining || node->declined) continue;
         if (account->bins >= view->options.bins_ahead || account->requests.count >= node->limits.max_seqs) continue;
         if (view->reservation.node == node) continue;
-        double finish =
-            round->costs_known ? estimate_node_finish_us(node, mean_rows, 0) : (double)account->bin_tokens;
+        double finish = round->costs_known ? estimate_node_finish_us(node, mean_rows, 0) : (double)account->bin_tokens;
         bool tie = best && finish <= best_finish && account->requests.count < best->account.requests.count;
         if (best && finish >= best_finish && !tie) continue;
         best = node;

@@ -17,10 +17,10 @@ struct dispatch_round dispatch_round_start(const struct sched_view *view, enum n
 double dispatch_round_finish(const struct dispatch_round *round, const struct sched_node *node, int64_t rows,
                              int64_t cached);
 
-// Of the nodes with a free place for a bin and a sequence that have not declined in this round, the one that would finish
-// its work and a prompt of mean length first. NULL: none.
+// Of the nodes with a free place for a bin and a sequence that have not declined in this round, the one that would
+// finish its work and a prompt of mean length first. NULL: none.
 const struct sched_node *dispatch_round_next_node(const struct dispatch_round *round);
 
-// The reservation that holds from now on. A choice once made is kept: always moving to the emptiest group could go on for
-// ever.
+// The reservation that holds from now on. A choice once made is kept: always moving to the emptiest group could go on
+// for ever.
 struct reservation reservation_update(const struct sched_view *view);

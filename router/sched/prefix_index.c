@@ -17,7 +17,7 @@ struct index_entry {
 
 struct prefix_index {
     struct index_entry *entries; // [capacity]
-    int32_t *buckets;      // [n_buckets] a power of two
+    int32_t *buckets;            // [n_buckets] a power of two
     uint32_t n_buckets;
     int32_t capacity, n, oldest, youngest;
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a node's prefix cache is likely to hold: the prompt blocks of the requests that were dispatched to it. Requests
-// with a shared prefix go to the node that has it, and a bin counts only the rows that are left to compute (global prefix
-// sharing: BatchLLM, arXiv 2412.03594).
+// with a shared prefix go to the node that has it, and a bin counts only the rows that are left to compute (global
+// prefix sharing: BatchLLM, arXiv 2412.03594).
 //
 // A prefix chain has one 64-bit hash per full block, which covers all tokens and positions up to the end of that block.
-// Two prefixes with equal hashes cost a node some computing and change no answer: the node compares tokens. The index is
-// bounded like the cache itself, which the router does not see, and evicts the chain used longest ago from its end. Not
-// thread-safe.
+// Two prefixes with equal hashes cost a node some computing and change no answer: the node compares tokens. The index
+// is bounded like the cache itself, which the router does not see, and evicts the chain used longest ago from its end.
+// Not thread-safe.
 #pragma once
 
 #include <stdbool.h>

@@ -27,7 +27,8 @@ static void tails_store(struct prefix_tails *tails, const struct sched_request *
     for (int i = 0; i < PREFIX_TAILS && tail->tenant_queue != number; i++)
         if (tails->tail[i].tenant_queue == number || tails->tail[i].bin < tail->bin) tail = &tails->tail[i];
     free(tail->chain);
-    *tail = (struct prefix_tail){number, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix), r->n_prefix};
+    *tail =
+        (struct prefix_tail){number, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix), r->n_prefix};
 }
 
 int prefix_tails_update(struct prefix_tails *tails, const struct waiting_set *set, uint64_t bin,

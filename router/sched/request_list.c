@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stddef.h>
 
-#include "router/sched/view.h"
+#include "router/sched/sched_request.h"
 
 static void list_link(struct request_list *list, struct sched_request *r, struct sched_request *prev,
                       struct sched_request *next)

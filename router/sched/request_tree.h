@@ -7,7 +7,7 @@
 // steps over whole subtrees of requests that need more than there is.
 #pragma once
 
-#include "router/sched/view.h"
+#include "router/sched/sched_request.h"
 
 typedef bool request_below_fn(const struct sched_request *r, const void *key);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tenant queues: the waiting requests of one tenant and priority in front of one pool, and the fairness between them.
-// Tenants of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue whose counter is
-// smallest goes next. A queue that was empty starts at the counter of the others: time without requests earns no credit.
-// Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
+// Tenants of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue whose counter
+// is smallest goes next. A queue that was empty starts at the counter of the others: time without requests earns no
+// credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
 #include "router/sched/length_index.h"

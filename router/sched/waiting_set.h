@@ -4,17 +4,18 @@
 //
 // Owner: struct core has one for each role. Core adds, removes and marks overdue; the bin planner picks. One thread.
 //
-// Picking is a transaction. A picked request leaves the indexes at once and its tenant is charged, so that every further
-// search finds the next request without stepping over the picked ones; it stays in the set's lists, counts and sums. All
-// picks end together: waiting_set_commit() removes them from the set, waiting_set_roll_back() puts them back. Two reasons
-// why the planner does not work on a constant set with marks. Searches would step over each request picked so far, which
-// is quadratic in the bin. And tenant queues with equal counters take turns in the order of the heap that charges leave
-// behind, also after a roll back.
+// Picking is a transaction. A picked request leaves the indexes at once and its tenant is charged, so that every
+// further search finds the next request without stepping over the picked ones; it stays in the set's lists, counts and
+// sums. All picks end together: waiting_set_commit() removes them from the set, waiting_set_roll_back() puts them back.
+// Two reasons why the planner does not work on a constant set with marks. Searches would step over each request picked
+// so far, which is quadratic in the bin. And tenant queues with equal counters take turns in the order of the heap that
+// charges leave behind, also after a roll back.
 #pragma once
 
 #include "router/sched/due_index.h"
 #include "router/sched/prefix_groups.h"
 #include "router/sched/tenant_queue.h"
+#include "router/sched/view.h"
 
 // Work that is not overdue, by due time: a ring of time slots that covers max_wait.
 enum { DUE_SLOTS = 64 };
@@ -24,9 +25,9 @@ struct waiting_set {
     enum bin_policy policy;
     int batch_requests;
     // All waiting requests: SCORING for speculators, READY for worker groups.
-    struct request_list queue;   // by arrival
-    struct request_list overdue; // by due time
-    int64_t rows;                // that all of them take in bins
+    struct request_list queue;                                  // by arrival
+    struct request_list overdue;                                // by due time
+    int64_t rows;                                               // that all of them take in bins
     struct cost_work overdue_work, level_work[PRIORITY_LEVELS]; // level_work: of those that are not overdue
     struct cost_work due_work[DUE_SLOTS];                       // the same work by due time
     int64_t due_slot_us;
@@ -45,14 +46,15 @@ void waiting_set_fini(struct waiting_set *set); // must be empty
 
 int waiting_set_count(const struct waiting_set *set);
 
-// `returned`: the request comes back from a node; it is overdue at once, or first where the policy has no due times. Sets
-// tenant_queue, which stays acquired until the request joins another set or waiting_set_release().
+// `returned`: the request comes back from a node; it is overdue at once, or first where the policy has no due times.
+// Sets tenant_queue, which stays acquired until the request joins another set or waiting_set_release().
 void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t due_us, bool returned);
 void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
 void waiting_set_release(struct sched_request *r); // its tenant queue, when the request ends
 void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 
-// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable and returns how many.
+// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable and returns how
+// many.
 int waiting_set_open_batch(struct waiting_set *set);
 
 // Work due between the two times, to the length of a slot, without overdue requests.
