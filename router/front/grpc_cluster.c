@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/generation_wire.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "router/front/intake.h"
 
@@ -302,11 +303,7 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
         m->request = r->number;
         m->token_ids = (uint32_t *)r->spec.tokens;
         m->n_token_ids = (size_t)r->spec.n_tokens;
-        m->keep_rate = r->spec.prefill.keep_rate;
-        m->look_ahead = (uint32_t)r->spec.prefill.look_ahead;
-        m->chunk_tokens = (uint32_t)r->spec.prefill.chunk_tokens;
-        m->pool_window = (uint32_t)r->spec.prefill.pool_window;
-        m->paper_exact = r->spec.prefill.paper_exact;
+        prefill_to_message(&r->spec.prefill, &m->base);
         m->want_importance = r->spec.want_importance;
         m->tail_tokens = (uint32_t)prefill_tail_tokens(a->front->tail_tokens, r->spec.n_tokens);
         m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
@@ -324,25 +321,6 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
         free(items[i].pinned);
     free(list);
     free(items);
-}
-
-static void fill_sampling(const struct sampling *s, Forepack__Cluster__V1__Sampling *m)
-{
-    forepack__cluster__v1__sampling__init(m);
-    m->max_tokens = (uint32_t)s->max_tokens;
-    m->min_tokens = (uint32_t)s->min_tokens;
-    m->temperature = s->temperature;
-    m->top_k = (uint32_t)s->top_k;
-    m->top_p = s->top_p;
-    m->min_p = s->min_p;
-    m->seed = s->seed;
-    m->repetition_penalty = s->repetition_penalty;
-    m->presence_penalty = s->presence_penalty;
-    m->frequency_penalty = s->frequency_penalty;
-    m->stop_token_ids = (uint32_t *)s->stop_ids;
-    m->n_stop_token_ids = (size_t)s->n_stop_ids;
-    m->ignore_eos = s->ignore_eos;
-    m->logprobs = s->logprobs;
 }
 
 // Kept prompt tokens, then what was generated before a replay.
@@ -376,7 +354,8 @@ static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const 
         m->n_kept = (size_t)r->n_kept_ranges;
         m->prompt_tokens = (uint32_t)r->spec.n_tokens;
         m->generated = (uint32_t)r->usage.completion_tokens;
-        fill_sampling(&r->spec.sampling, &sampling[i]);
+        forepack__cluster__v1__sampling__init(&sampling[i]);
+        sampling_to_message(&r->spec.sampling, &sampling[i].base);
         m->sampling = &sampling[i];
         if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
             m->penalty_ids = (uint32_t *)r->spec.tokens; // dropped tokens still count as seen
