@@ -225,11 +225,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     enum status status = check_hello(c, hello, old);
-    if (status != STATUS_OK) {
-        log_event(LOG_WARN, "node_refused", LOG_FIELD("node", hello->node_id),
-                  LOG_FIELD("role", role_name(hello->role)));
-        return status;
-    }
+    if (status != STATUS_OK) return status;
     // The new node is linked before the old one is removed, so that requests of the old one find it.
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
