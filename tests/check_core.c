@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the life of requests and nodes, step by step. Packing decisions are in check_core_bins.c, the random
-// storm in check_core_storm.c.
+// router/core: the life of requests and nodes, step by step. Packing is tested in check_core_bins.c, random sequences
+// of events in check_core_storm.c.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static struct fake_node *speculator(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// A request that wants to be speculated, submitted.
+// Submits a request that asks for speculation.
 static struct client *speculate(int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(&f, n_tokens, max_tokens);
@@ -129,7 +129,7 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
 }
 END_TEST
 
-START_TEST(who_is_speculated)
+START_TEST(each_skip_reason_has_its_condition)
 {
     struct fake_node *w = worker("w");
     struct client *none = speculate(100, 1);
@@ -148,7 +148,7 @@ START_TEST(who_is_speculated)
     struct core_status status = fixture_status(&f);
     ck_assert(status.totals.degraded == 1 && status.totals.skipped[SKIP_NO_NODE] == 1);
     core_status_fini(&status);
-    // Over its context, with the entries of the look-ahead: everything is kept.
+    // Over its context, including the entries of the look-ahead: the whole prompt is kept.
     struct node_hello hello = fixture_hello(NODE_WORKER, "long");
     hello.context_tokens = 8192;
     hello.kv_blocks = 8192;
@@ -167,7 +167,7 @@ START_TEST(who_is_speculated)
 }
 END_TEST
 
-START_TEST(any_fault_of_a_speculator_keeps_everything)
+START_TEST(any_fault_of_a_speculator_keeps_the_whole_prompt)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct {
@@ -201,7 +201,7 @@ START_TEST(any_fault_of_a_speculator_keeps_everything)
 }
 END_TEST
 
-START_TEST(a_lost_speculator_holds_nobody_up)
+START_TEST(a_lost_speculator_delays_no_request)
 {
     struct fake_node *w = worker("w"), *s = speculator("s"), *other = speculator("other");
     f.options.bins_ahead = 2;
@@ -220,7 +220,7 @@ START_TEST(a_lost_speculator_holds_nobody_up)
     ck_assert_int_eq(waiting, 5); // two bins on each of the two
     fixture_detach(&f, s);
     ck_assert(on_s->r->skip == SKIP_LOST && fake_node_has(w, on_s));
-    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->account.node); // waits for the other
+    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->account.node); // waits for the other speculator
     fixture_detach(&f, other);
     for (int i = 0; i < 6; i++) {
         enum skip_reason skip = more[i]->r->skip;
@@ -230,7 +230,7 @@ START_TEST(a_lost_speculator_holds_nobody_up)
 }
 END_TEST
 
-START_TEST(a_draining_speculator_finishes_what_it_has_and_gets_no_more)
+START_TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more)
 {
     worker("w");
     struct fake_node *s = speculator("s");
@@ -255,7 +255,7 @@ static struct client *score(int n_tokens, bool importance)
     return client;
 }
 
-START_TEST(score_calls_are_answered_or_told_why_not)
+START_TEST(score_calls_get_an_answer_or_a_reason)
 {
     struct client *nobody = score(4, true);
     ck_ended(nobody, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
@@ -281,7 +281,7 @@ START_TEST(score_calls_are_answered_or_told_why_not)
     struct client *slow = score(4, false);
     fixture_advance(&f, 2 * SECOND);
     ck_ended(slow, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // Lost under it: another one answers; none other: told so.
+    // Its speculator is lost: another one answers; without another one it fails.
     struct client *moved = score(4, false);
     struct fake_node *t = speculator("t");
     fixture_detach(&f, s);
@@ -291,7 +291,7 @@ START_TEST(score_calls_are_answered_or_told_why_not)
 }
 END_TEST
 
-START_TEST(a_lost_worker_group_is_a_pause_without_repeat_or_gap)
+START_TEST(after_a_lost_worker_group_no_token_is_missing_or_repeated)
 {
     struct fake_node *w = worker("w");
     struct client *decoding = fixture_send(&f, 10, 6), *last = fixture_send(&f, 10, 2),
@@ -301,8 +301,8 @@ START_TEST(a_lost_worker_group_is_a_pause_without_repeat_or_gap)
     struct fake_node *x = worker("x");
     fixture_detach(&f, w);
     ck_assert(fake_node_has(x, decoding) && fake_node_has(x, fresh) && fake_node_has(x, last));
-    ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been taken
-    ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with what was generated so far
+    ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been dispatched
+    ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with the tokens generated so far
     ck_assert(decoding->r->output[2] == 2 && decoding->r->usage.completion_tokens == 3);
     fake_node_step(&f, x, decoding, 3, 1, -1);
     fake_node_step(&f, x, decoding, 4, 2, FINISH_REASON_LENGTH);
@@ -342,7 +342,7 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         fixture_detach(&f, w);
     }
     ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // But not while it gets on.
+    // But not while it makes progress.
     struct fake_node *w = worker("w");
     struct client *b = fixture_send(&f, 10, 20);
     for (int i = 0; i < 10; i++) {
@@ -373,7 +373,7 @@ START_TEST(cancel_works_in_every_state)
     for (size_t i = 0; i < 5; i++)
         ck_ended(all[i], FINISH_REASON_CANCELLED, STATUS_CANCELLED);
     ck_assert(!core_cancel(f.c, ready->number, f.now_us) && !core_cancel(f.c, 1234567, f.now_us));
-    // By the client's id; the bins that were freed can be used again.
+    // By the client's id; its place in the bins can be used again.
     struct client *named = fixture_request(&f, 512, 4);
     named->r->id = mem_string("mine");
     named->r->spec.prefill.mode = PREFILL_OFF;
@@ -385,7 +385,7 @@ START_TEST(cancel_works_in_every_state)
 }
 END_TEST
 
-START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
+START_TEST(a_request_ends_when_its_first_token_misses_the_deadline)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     f.now_us += 5;
@@ -400,7 +400,7 @@ START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
     ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node &&
               all[3]->r->account.node && all[4]->r->account.node);
     fake_node_step(&f, w, all[4], 0, 1, -1);
-    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the one that waits becomes urgent
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the waiting request becomes overdue
     fixture_advance(&f, 500);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500);
     fixture_advance(&f, 500);
@@ -431,7 +431,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     w = worker("w");
     fixture_advance(&f, 4 * SECOND);
     ck_assert(fake_node_has(w, b));
-    // Those who had not been handed out, and were overdue, have it too.
+    // Overdue requests that had not been dispatched have it, too.
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
@@ -502,7 +502,7 @@ START_TEST(the_queue_is_bounded)
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.max_seqs = 1;
     struct fake_node *w = fixture_attach(&f, &hello);
-    struct client *runs = fixture_send(&f, 1900, 4); // on a group: not in the queue
+    struct client *runs = fixture_send(&f, 1900, 4); // on a worker group: does not wait
     ck_assert(fake_node_has(w, runs));
     fixture_send(&f, 1000, 4);
     struct client *tokens = fixture_send(&f, 1001, 4), *never = fixture_send(&f, 2001, 4);
@@ -514,7 +514,7 @@ START_TEST(the_queue_is_bounded)
     struct client *fourth = fixture_send(&f, 10, 4);
     ck_ended(fourth, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
     ck_assert(strstr(fourth->message, "3 are allowed"));
-    fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // one moves up
+    fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // another one is dispatched
     ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
     struct core_status status = fixture_status(&f);
     ck_assert(status.waiting == 3 && status.running == 1);
@@ -555,7 +555,7 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
     ck_assert(low->waiting == 6 && low->waiting_tokens == 60 && low->max_requests == 6 && low->max_tokens == 600);
     ck_assert(status.waiting == 10 && status.classes[QUEUE_HIGH].max_requests == 10);
     core_status_fini(&status);
-    f.options.queue_reserve_percent = 49; // the most that is allowed: class low has room left
+    f.options.queue_reserve_percent = 49; // the largest value allowed: class low has room left
     options = f.options;
     fixture_stop(&f);
     fixture_init(&f);
@@ -576,11 +576,11 @@ START_TEST(late_results_are_ignored)
     struct score_result scored = {.request = a->number, .kept = &kept, .n_kept = 1};
     int32_t token = 1;
     struct sequence_result step = {.request = a->number, .tokens = &token, .n_tokens = 1, .finished = true};
-    core_step(f.c, w->node, &step, 1, f.now_us); // it is not there
-    core_step(f.c, s->node, &step, 1, f.now_us); // and does not do that
+    core_step(f.c, w->node, &step, 1, f.now_us); // the request is not on that node
+    core_step(f.c, s->node, &step, 1, f.now_us); // a speculator generates no tokens
     core_scored(f.c, w->node, &scored, f.now_us);
     ck_assert(a->r->state == REQUEST_SCORING && !a->n_tokens);
-    fixture_advance(&f, 2 * SECOND); // timed out, goes on
+    fixture_advance(&f, 2 * SECOND); // its score times out, it goes on unpruned
     ck_assert_int_eq(a->r->state, REQUEST_PREFILL);
     core_scored(f.c, s->node, &scored, f.now_us);
     ck_assert_int_eq(a->r->usage.kept_tokens, 100);
@@ -595,7 +595,7 @@ START_TEST(late_results_are_ignored)
 }
 END_TEST
 
-START_TEST(what_a_worker_group_says_is_checked)
+START_TEST(results_of_a_worker_group_are_checked)
 {
     struct fake_node *w = worker("w");
     for (int bad = 0; bad < 3; bad++) {
@@ -618,7 +618,7 @@ START_TEST(what_a_worker_group_says_is_checked)
     struct sequence_result step = {.request = cached->number, .tokens = &token, .n_tokens = 1, .cached_tokens = 99};
     core_step(f.c, w->node, &step, 1, f.now_us);
     ck_assert_int_eq(cached->r->usage.cached_tokens, 10);
-    fixture_advance(&f, 0); // at_once is handed out
+    fixture_advance(&f, 0); // at_once is dispatched
     at_once->r->spec.arrived_us -= 9;
     fake_node_step(&f, w, at_once, 0, 0, FINISH_REASON_STOP); // the first token ended it
     ck_ended(at_once, FINISH_REASON_STOP, STATUS_OK);
@@ -636,7 +636,7 @@ START_TEST(a_stop_string_ends_the_text_where_the_sink_says)
     ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
     ck_counts_up(a, 3);
     ck_assert(a->usage.completion_tokens == 3 && w->cancels == 1);
-    fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node is done with it: no cancel
+    fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node has ended it: no cancel
     ck_ended(b, FINISH_REASON_STOP, STATUS_OK);
     ck_assert(b->usage.completion_tokens == 3 && w->cancels == 1);
     struct core_status status = fixture_status(&f);
@@ -653,7 +653,7 @@ static void refused(struct node_hello hello, const char *word)
     ck_assert_msg(strstr(status_message(), word), "\"%s\" does not name %s", status_message(), word);
 }
 
-START_TEST(nodes_that_do_not_belong_are_refused)
+START_TEST(nodes_with_another_model_or_tokenizer_are_refused)
 {
     worker("w");
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "new");
@@ -675,7 +675,7 @@ START_TEST(nodes_that_do_not_belong_are_refused)
     }
     refused(fixture_hello(NODE_WORKER, ""), "node_id");
     refused(fixture_hello(NODE_WORKER, "a\nb"), "node_id");
-    // Another model may take the place of the only one, and speculators have their own.
+    // Another model may replace that of the only worker group, and speculators have their own model.
     hello = fixture_hello(NODE_WORKER, "w");
     hello.model_fingerprint = 6;
     fixture_attach(&f, &hello);
@@ -711,7 +711,7 @@ START_TEST(silent_and_replaced_nodes_are_lost)
 }
 END_TEST
 
-START_TEST(a_router_that_was_held_up_does_not_blame_the_nodes)
+START_TEST(a_pause_of_the_router_does_not_count_as_silence_of_the_nodes)
 {
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 10, 4);
@@ -719,7 +719,7 @@ START_TEST(a_router_that_was_held_up_does_not_blame_the_nodes)
     f.now_us += 100000 * (int64_t)SECOND; // without a tick
     core_tick(f.c, f.now_us);
     ck_assert(!w->lost && fake_node_has(w, a));
-    // The half heartbeat before and the one that any two ticks may be apart count, the rest does not.
+    // Half a heartbeat before and the one that two ticks may be apart count as silence, the rest does not.
     fixture_advance(&f, 1500 * (int64_t)SECOND - 1);
     ck_assert(!w->lost);
     fixture_advance(&f, 1);
@@ -742,7 +742,7 @@ START_TEST(readiness_follows_worker_groups_and_draining)
     struct core_status status = fixture_status(&f);
     ck_assert_str_eq(status.nodes[1].state, "draining");
     core_status_fini(&status);
-    fake_node_step(&f, has, a, 0, 4, FINISH_REASON_LENGTH); // what runs may end
+    fake_node_step(&f, has, a, 0, 4, FINISH_REASON_LENGTH); // running requests may end
     ck_ended(a, FINISH_REASON_LENGTH, STATUS_OK);
     worker("y");
     ck_assert(f.ready);
@@ -754,7 +754,7 @@ START_TEST(readiness_follows_worker_groups_and_draining)
 }
 END_TEST
 
-START_TEST(destroying_ends_what_is_left)
+START_TEST(core_free_ends_all_requests)
 {
     worker("w");
     speculator("s");
@@ -762,7 +762,7 @@ START_TEST(destroying_ends_what_is_left)
         fixture_send(&f, 300, 4);
         speculate(300, 4);
     }
-    ck_assert_int_eq(f.ended, 0); // fixture_stop looks at the rest
+    ck_assert_int_eq(f.ended, 0); // fixture_stop checks the rest
 }
 END_TEST
 
@@ -774,29 +774,29 @@ int main(void)
     tcase_add_test(tcase, exactly_the_legal_steps_are_allowed);
     tcase_add_test(tcase, a_request_lives_without_a_speculator);
     tcase_add_test(tcase, a_request_lives_with_a_speculator_and_its_times_are_split);
-    tcase_add_test(tcase, who_is_speculated);
-    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_everything);
-    tcase_add_test(tcase, a_lost_speculator_holds_nobody_up);
-    tcase_add_test(tcase, a_draining_speculator_finishes_what_it_has_and_gets_no_more);
-    tcase_add_test(tcase, score_calls_are_answered_or_told_why_not);
-    tcase_add_test(tcase, a_lost_worker_group_is_a_pause_without_repeat_or_gap);
+    tcase_add_test(tcase, each_skip_reason_has_its_condition);
+    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_the_whole_prompt);
+    tcase_add_test(tcase, a_lost_speculator_delays_no_request);
+    tcase_add_test(tcase, a_draining_speculator_finishes_its_requests_and_gets_no_more);
+    tcase_add_test(tcase, score_calls_get_an_answer_or_a_reason);
+    tcase_add_test(tcase, after_a_lost_worker_group_no_token_is_missing_or_repeated);
     tcase_add_test(tcase, a_replayed_request_goes_before_all_others_and_waits_for_a_group);
     tcase_add_test(tcase, a_request_that_loses_every_group_is_given_up);
     tcase_add_test(tcase, cancel_works_in_every_state);
-    tcase_add_test(tcase, a_first_token_that_comes_too_late_is_not_waited_for);
+    tcase_add_test(tcase, a_request_ends_when_its_first_token_misses_the_deadline);
     tcase_add_test(tcase, without_worker_groups_there_is_a_time_of_grace);
     tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
     tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
     tcase_add_test(tcase, the_queue_is_bounded);
     tcase_add_test(tcase, each_class_leaves_room_in_the_queue_for_those_above);
     tcase_add_test(tcase, late_results_are_ignored);
-    tcase_add_test(tcase, what_a_worker_group_says_is_checked);
+    tcase_add_test(tcase, results_of_a_worker_group_are_checked);
     tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);
-    tcase_add_test(tcase, nodes_that_do_not_belong_are_refused);
+    tcase_add_test(tcase, nodes_with_another_model_or_tokenizer_are_refused);
     tcase_add_test(tcase, silent_and_replaced_nodes_are_lost);
-    tcase_add_test(tcase, a_router_that_was_held_up_does_not_blame_the_nodes);
+    tcase_add_test(tcase, a_pause_of_the_router_does_not_count_as_silence_of_the_nodes);
     tcase_add_test(tcase, readiness_follows_worker_groups_and_draining);
-    tcase_add_test(tcase, destroying_ends_what_is_left);
+    tcase_add_test(tcase, core_free_ends_all_requests);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -96,7 +96,7 @@ uint64_t fixture_digest(const struct fixture *f)
     return f->digest;
 }
 
-// --- what the core tells nodes
+// --- what the core sends to nodes
 
 static void remember_bin(struct fake_node *node, struct request *const *requests, int n, enum request_state state)
 {
@@ -175,7 +175,7 @@ static void ready_changed(void *user, bool ready)
     f->ready_changes++;
 }
 
-// --- what it tells clients
+// --- what it sends to clients
 
 static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
