@@ -153,8 +153,8 @@ static enum status check_request(const struct core *c, const struct request *r, 
                            request_deadline_name(r));
     }
     // A score-only request needs no worker group; core_submit() sees whether a speculator can score it.
-    enum status status = r->spec.score_only ? STATUS_OK : check_worker(c, r);
-    return status == STATUS_OK ? check_queue(c, r) : status;
+    if (!r->spec.score_only) TRY(check_worker(c, r));
+    return check_queue(c, r);
 }
 
 // SKIP_NONE: a speculator scores it.

@@ -185,8 +185,7 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
             return status_fail(STATUS_INVALID, "node_id: blanks and control characters are not allowed");
         }
     }
-    enum status status = check_counts(h);
-    if (status != STATUS_OK) return status;
+    TRY(check_counts(h));
     if (h->tokenizer_fingerprint != c->options.tokenizer_fingerprint) {
         return status_fail(STATUS_INVALID,
                            "%s %s: its tokenizer (fingerprint %016" PRIx64 ") is not the router's (%016" PRIx64
@@ -224,8 +223,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
                         struct core_node **node_p)
 {
     struct core_node *old = node_by_id(c, hello->node_id);
-    enum status status = check_hello(c, hello, old);
-    if (status != STATUS_OK) return status;
+    TRY(check_hello(c, hello, old));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
