@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's core: all requests that have not ended, all nodes, and the decision which request goes to which node. A
-// state machine without threads, sockets or clocks: events come in as calls with the time, actions go out through
+// The router's core: all requests that have not ended, all nodes, and the decision which request goes to which node.
+// A state machine without threads, sockets or clocks: events come in as calls with the time, actions go out through
 // `core_ops`. One thread owns it (loop.h); tests call it directly.
 //
-// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that wait
-// for
-//   its role and dispatched (late binding); all others stay packable. Speculators get whole prompts, worker groups kept
-//   tokens. A request that has waited max_wait goes into the next bin, so packing delays no request without bound. The
-//   rules are listed in sched/bin_planner.h.
+// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that
+//   wait for its role and dispatched (late binding); all others stay packable. Speculators get whole prompts, worker
+//   groups kept tokens. A request that has waited max_wait goes into the next bin, so packing delays no request
+//   without bound. The rules are listed in sched/bin_planner.h.
 // - The cost of each node's passes is learned from its reports. It decides which requests are speculated, which would
 //   miss their deadline and are refused, which node gets a bin and how large the bin has to be (sched/estimate.h).
 // - Speculators are optional: without one, or on a fault or timeout, the whole prompt is kept and the reason counted.
 // - Requests of a lost worker group become READY again with the tokens streamed so far appended: the client sees a
-// pause
-//   and no token twice.
+//   pause and no token twice.
 #pragma once
 
 #include <stdint.h>

@@ -3,31 +3,24 @@
 // stays packable with later arrivals (dataset-level prepacking, arXiv 2404.09529, applied to a queue). Bin after bin
 // that is first-fit decreasing. The rules, in the order in which they apply:
 //
-//  1. The next bin goes to the node predicted to finish its work first (node_choice.h). A node has at most `bins_ahead`
-//     outstanding bins and `max_seqs` requests.
-//  2. An idle node gets a bin of any size. A busy node gets one only if it has enough rows (estimate_min_bin_rows),
-//  holds
-//     an overdue request, or takes the node's last sequence slot.
+//  1. The next bin goes to the node predicted to finish its work first (node_choice.h).
+//  2. An idle node gets any bin, a busy one a large bin (estimate_min_bin_rows) or one with an overdue request.
 //  3. BIN_BATCH and BIN_NONE let only one arrival batch, or one request, be packed at a time.
-//  4. Overdue requests go first, the earliest due time first, whatever their priority. All of them, if their rows fit
-//  one
-//     bin; else up to half of the bin.
-//  5. When overdue requests do not all fit, one without a deadline gives its place to an overdue request of the same
-//  tenant
-//     queue that rule 8 prefers and that is due at most `max_wait` later.
+//  4. Overdue requests go first, by due time: all if their rows fit one bin, else until half of the bin is full.
+//  5. If not all fit, one that shares a prefix and is due at most max_wait later may take the place of another.
 //  6. The rest of the bin goes by priority level, the highest first.
-//  7. Within a level the tenant queue with the smallest virtual token counter is next (tenant_queue.h).
-//  8. Within a tenant queue, a request that shares a prefix with the request packed before it (in this bin, else in the
-//     node's last one) goes before the longest, if the prefix spares a quarter of its rows and more than the longest's.
-//  9. Else the longest request that fits the rows, sequence slots and KV blocks left goes next, of equals the oldest.
-//  Where
-//     sequence slots are scarce the shortest goes in turn with it, so that each bin keeps to the mean length.
-// 10. Rows that the node's prefix cache or the bin itself already holds do not count. A request that is not overdue
-// waits
-//     for another node with room that would finish it sooner because of its cache.
+//  7. Within a level, the tenant queue with the smallest virtual token counter is next (tenant_queue.h).
+//  8. Within a tenant queue, a request whose shared prefix pays (prefix_groups.h) goes before the longest.
+//  9. Else the longest that fits goes, of equals the oldest; where slots are scarce, in turn with the shortest.
+// 10. Cached rows do not count; a request that is not overdue waits for a node whose cache makes it finish sooner.
 // 11. A request with more rows than the token budget gets a bin of its own; the node computes it in chunks.
-// 12. A plan ends when its scan budget is used up. An idle node for which nothing was found that way gets a scan of the
-//     whole waiting set every SCAN_ALL_US.
+// 12. A plan ends when its scan budget is used up; an idle node without a bin gets a full scan every SCAN_ALL_US.
+//
+// Details: a busy node also gets a small bin that takes its last sequence slot (2). The place is only taken from a
+// request without a deadline, of the same tenant queue (5). The prefix is shared with the request packed before, in
+// this bin or the node's last one; it has to spare a quarter of the rows, and more than the longest request would be
+// spared (5, 8). Fits means the rows, sequence slots and KV blocks left. Slots are scarce when requests of mean length
+// in a bin's part of the slots hardly fill it; bins then keep to the mean length (9).
 //
 // The planner reads the view and works on the waiting set in a transaction (waiting_set.h). Core applies the plan.
 #pragma once

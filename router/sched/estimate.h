@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Estimates from the nodes' cost models (cost.h): when a node finishes its work, how long a request waits in front of a
-// pool, when it has to be dispatched, whether speculation pays. Reads the view, changes nothing.
+// Estimates from the nodes' cost models (cost.h): when a node finishes its work, how long a request waits in front of
+// a pool, when it has to be dispatched, whether speculation pays. Reads the view, changes nothing.
 //
-// - The work ahead of a request is the work of the nodes' outstanding bins and, of the waiting work, the smaller of two
-//   sums: what precedes it by priority, and what is due before it. Bins are filled by both (bin_planner.h). Waiting
-//   work is taken to go to each node as it comes free, so that all busy nodes finish it at one time.
+// - The work ahead of a request is the work of the nodes' outstanding bins and, of the waiting work, the smaller of
+//   two sums: what precedes it by priority, and what is due before it. Bins are filled by both (bin_planner.h).
+//   Waiting work is taken to go to each node as it comes free, so that all busy nodes finish it at one time.
 // - Every pass has one row for each decoding sequence. Estimates leave out the pacing of prompts while others decode,
-// and
-//   requests that arrive later: an estimate is low rather than high, so that no request is refused for what may not
-//   happen.
-// - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no node
-// of
-//   a pool has one, nothing is estimated.
+//   and requests that arrive later: an estimate is low rather than high, so that no request is refused for what may
+//   not happen.
+// - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no
+//   node of a pool has one, nothing is estimated.
 #pragma once
 
 #include "router/sched/waiting_set.h"
