@@ -31,14 +31,13 @@ static void score_item_fill(const struct front *front, const struct request *r, 
 {
     forepack__cluster__v1__score_item__init(m);
     m->request = r->number;
-    m->token_ids = (uint32_t *)r->tokens;
-    m->n_token_ids = (size_t)r->n_tokens;
-    prefill_to_message(&r->prefill, &m->base);
-    m->want_importance = r->want_importance;
-    int tail_max = r->n_tokens / 4;
-    m->tail_tokens = (uint32_t)(tail_max < front->tail_tokens ? tail_max : front->tail_tokens);
-    m->pinned = range_messages(r->pinned, r->n_pinned);
-    m->n_pinned = (size_t)r->n_pinned;
+    m->token_ids = (uint32_t *)r->spec.tokens;
+    m->n_token_ids = (size_t)r->spec.n_tokens;
+    prefill_to_message(&r->spec.prefill, &m->base);
+    m->want_importance = r->spec.want_importance;
+    m->tail_tokens = (uint32_t)prefill_tail_tokens(front->tail_tokens, r->spec.n_tokens);
+    m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
+    m->n_pinned = (size_t)r->spec.n_pinned;
 }
 
 static void send_score_bin(void *link, uint64_t bin_id, struct request *const *requests, int n)
@@ -73,7 +72,7 @@ static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
     size_t n = 0;
     for (int k = 0; k < r->n_kept_ranges; k++) {
         for (int32_t t = r->kept[k].first; t <= r->kept[k].last; t++)
-            ids[n++] = (uint32_t)r->tokens[t];
+            ids[n++] = (uint32_t)r->spec.tokens[t];
     }
     for (int i = 0; i < r->usage.completion_tokens; i++)
         ids[n++] = (uint32_t)r->output[i];
@@ -90,14 +89,14 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->token_ids = sequence_tokens(r, &m->n_token_ids);
     m->kept = range_messages(r->kept, r->n_kept_ranges);
     m->n_kept = (size_t)r->n_kept_ranges;
-    m->prompt_tokens = (uint32_t)r->n_tokens;
+    m->prompt_tokens = (uint32_t)r->spec.n_tokens;
     m->generated = (uint32_t)r->usage.completion_tokens;
     forepack__cluster__v1__sampling__init(sampling);
-    sampling_to_message(&r->sampling, &sampling->base);
+    sampling_to_message(&r->spec.sampling, &sampling->base);
     m->sampling = sampling;
-    if (r->sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->n_tokens) {
-        m->penalty_ids = (uint32_t *)r->tokens; // the penalty counts pruned tokens too
-        m->n_penalty_ids = (size_t)r->n_tokens;
+    if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
+        m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
+        m->n_penalty_ids = (size_t)r->spec.n_tokens;
     }
 }
 

@@ -137,7 +137,7 @@ static struct answer *answer_create(struct client_call *client)
     struct answer *a = mem_alloc(sizeof *a);
     a->client = client;
     a->request = request_create();
-    a->request->arrived_us = clock_now_us();
+    a->request->spec.arrived_us = clock_now_us();
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
     return a;
 }
@@ -155,13 +155,13 @@ static void answer_post(struct answer *a)
 {
     struct request *r = a->request;
     int64_t call_us = rpc_call_deadline_us(a->client->call);
-    r->deadline_of_call = call_us < r->ttft_deadline_us;
-    if (r->deadline_of_call) r->ttft_deadline_us = call_us;
-    a->min_tokens = r->sampling.min_tokens;
+    r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
+    if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
+    a->min_tokens = r->spec.sampling.min_tokens;
     log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("tenant", r->tenant), LOG_FIELD("priority", r->priority), LOG_FIELD("tokens", r->n_tokens),
-              LOG_FIELD("method", a->score ? "score" : "generate"));
-    request_set_state(r, REQUEST_TOKENISED, clock_now_us());
+              LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),
+              LOG_FIELD("tokens", r->spec.n_tokens), LOG_FIELD("method", a->score ? "score" : "generate"));
+    request_set_state(r, REQUEST_TOKENISED);
     loop_post(a->client->front->loop, event_submit, a);
 }
 

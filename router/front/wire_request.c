@@ -55,15 +55,15 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
         return status_fail(STATUS_INVALID, "prefill.pinned: %zu ranges given, at most %d are allowed", m->n_pinned,
                            PINNED_MAX);
     }
-    r->pinned = mem_resize(r->pinned, (size_t)r->n_pinned + m->n_pinned, sizeof *r->pinned);
+    r->spec.pinned = mem_resize(r->spec.pinned, (size_t)r->spec.n_pinned + m->n_pinned, sizeof *r->spec.pinned);
     for (size_t i = 0; i < m->n_pinned; i++) {
         uint32_t first = m->pinned[i]->first, last = m->pinned[i]->last;
-        if (first > last || last >= (uint32_t)r->n_tokens) {
+        if (first > last || last >= (uint32_t)r->spec.n_tokens) {
             return status_fail(STATUS_INVALID,
                                "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens", first,
-                               last, r->n_tokens);
+                               last, r->spec.n_tokens);
         }
-        r->pinned[r->n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
+        r->spec.pinned[r->spec.n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
     }
     return STATUS_OK;
 }
@@ -73,10 +73,10 @@ static enum status prompt_read(const struct front *front, const struct intake_pr
 {
     struct intake_tokens tokens;
     TRY(intake_tokenise(front, prompt, &tokens));
-    r->tokens = tokens.tokens;
-    r->n_tokens = tokens.n_tokens;
-    r->pinned = tokens.pinned;
-    r->n_pinned = tokens.n_pinned;
+    r->spec.tokens = tokens.tokens;
+    r->spec.n_tokens = tokens.n_tokens;
+    r->spec.pinned = tokens.pinned;
+    r->spec.n_pinned = tokens.n_pinned;
     return pinned_read(prefill, r);
 }
 
@@ -114,16 +114,16 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
-    TRY(sampling_read(m->sampling, &r->sampling));
-    TRY(sampling_check(&r->sampling, front->config.vocab_size));
-    TRY(prefill_read(m->prefill, &r->prefill));
+    TRY(sampling_read(m->sampling, &r->spec.sampling));
+    TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
+    TRY(prefill_read(m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
-    TRY(sampling_resolve(&r->sampling, r->n_tokens, front->config.max_context));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
-    r->tenant = *m->tenant ? mem_string(m->tenant) : NULL;
-    r->priority = m->priority;
-    if (m->ttft_deadline_ms) r->ttft_deadline_us = r->arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
+    r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
+    r->spec.priority = m->priority;
+    if (m->ttft_deadline_ms) r->spec.ttft_deadline_us = r->spec.arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
     return STATUS_OK;
 }
 
@@ -132,11 +132,11 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_backlog(front));
     TRY(intake_check_model(front, m->model));
-    TRY(prefill_read(m->prefill, &r->prefill));
+    TRY(prefill_read(m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
-    sampling_defaults(&r->sampling);
-    r->sampling.max_tokens = 1;
+    sampling_defaults(&r->spec.sampling);
+    r->spec.sampling.max_tokens = 1;
     r->id = request_id_create();
-    r->score_only = r->want_importance = true;
+    r->spec.score_only = r->spec.want_importance = true;
     return STATUS_OK;
 }

@@ -150,12 +150,12 @@ void wire_refusal_send(struct rpc_call *call, const char *request_id, enum statu
 void wire_score_send(struct rpc_call *call, const struct request *r)
 {
     Forepack__V1__ScoreResponse response = FOREPACK__V1__SCORE_RESPONSE__INIT;
-    response.token_ids = (uint32_t *)r->tokens;
-    response.n_token_ids = (size_t)r->n_tokens;
+    response.token_ids = (uint32_t *)r->spec.tokens;
+    response.n_token_ids = (size_t)r->spec.n_tokens;
     response.kept = range_messages(r->kept, r->n_kept_ranges);
     response.n_kept = (size_t)r->n_kept_ranges;
     response.importance = r->importance;
-    response.n_importance = r->importance ? (size_t)r->n_tokens : 0;
+    response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
     response.score_ms = (double)r->timing.score_us / 1e3;
     reply_send(call, &response.base);
     free(response.kept);
