@@ -72,3 +72,9 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
 #define PREFILL_MODES "auto|on|off"                                   // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);                // "auto", "on", "off"
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
+
+// The keep budget: chunks to keep of a prompt's n_chunks, at least one.
+int prefill_keep_budget(int n_chunks, double keep_rate);
+
+// The tail window of a prompt: its last tokens that are kept beyond the budget, at most a quarter of it.
+int prefill_tail_tokens(int tail_tokens, int prompt_tokens);
