@@ -111,7 +111,7 @@ struct child {
     int index;
     int ranks;
     struct gpu_set gpus; // of a node, if there are GPUs
-    pid_t pid;             // 0: not running
+    pid_t pid;           // 0: not running
     int64_t started_us;
     int64_t restart_us; // when to start it again; INT64_MAX: never
     int64_t pause_ms;   // before the next restart
