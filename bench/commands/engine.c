@@ -43,7 +43,7 @@ static const struct option options[] = {
      .help = "also score each prompt as a speculator does (look-ahead 8), compared with its prefill and 7 decode steps"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
-     .help = "the median round is reported"},
+     .help = "number of rounds; the median is reported"},
     BENCH_TIMING_OPTION_ROWS(o),
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},

@@ -39,7 +39,7 @@ static const struct option options[] = {
     {.name = "onednn", .type = OPTION_BOOL, .value = &o.onednn, .default_text = "true",
      .help = "compare with oneDNN, if it was installed when Forepack was built"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
-     .help = "the median round is reported"},
+     .help = "number of rounds; the median is reported"},
     BENCH_TIMING_OPTION_ROWS(o),
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},

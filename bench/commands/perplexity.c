@@ -34,7 +34,7 @@ static const struct option options[] = {
     {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,
      .help = "count only the tokens of the answer; the prompt is its context"},
     {.name = "limit", .type = OPTION_INT, .value = &o.limit, .default_text = "0", .max = 100000000, .unit = "texts",
-     .help = "use only the first texts; 0 is all"},
+     .help = "number of texts to use; 0 is all"},
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "0", .max = 10000000, .unit = "tokens",
      .help = "window size for longer texts; 0 is the model's context"},
     {.name = "stride", .type = OPTION_INT, .value = &o.stride, .default_text = "0", .max = 10000000, .unit = "tokens",

@@ -28,7 +28,7 @@ static const struct option options[] = {
     {.name = "lengths", .type = OPTION_STRING, .value = &o.lengths,
      .help = "instead of --prompts: a file with one length in tokens per line, for random prompts"},
     {.name = "limit", .type = OPTION_INT, .value = &o.limit, .default_text = "256", .max = 1e6, .unit = "prompts",
-     .help = "use only the first prompts; 0 is all"},
+     .help = "number of prompts to use; 0 is all"},
     {.name = "-Measurements"},
     {.name = "batch-size", .type = OPTION_STRING, .value = &o.batch_size, .default_text = "16", .unit = "prompts",
      .help = "prompts of an arrival batch; sizes are comma-separated"},

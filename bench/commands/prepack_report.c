@@ -37,7 +37,7 @@ static double run_us_per_token(const struct prepack_bench *b, const struct prepa
 }
 
 // For two policies with the same batches, means over the batches: of the memory of `more` over that of `less`, and of
-// the longest prompt over the mean prompt, which is the share that padding adds.
+// the longest prompt over the mean prompt, which is the factor that padding adds.
 static void prepack_compare_memory(const struct prepack_bench *b, const struct prepack_run *more,
                                    const struct prepack_run *less, double *ratio_p, double *lengths_p)
 {

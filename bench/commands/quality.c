@@ -53,7 +53,7 @@ static const struct option options[] = {
      .help = "needle: documents of each length"},
     {.name = "seed", .type = OPTION_INT, .value = &o.seed, .default_text = "1", .help = "seed of documents and of the random method"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = 1000,
-     .help = "ttft: the median round is reported"},
+     .help = "ttft: number of rounds; the median is reported"},
     {.name = "report", .type = OPTION_STRING, .value = &o.report, .help = "also write an HTML page with plots to this file"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
