@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/options.h"
+#include "base/version.h"
 
 static void program_help(const struct program *program, FILE *out)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/: chat templates. What each family renders is written out by hand; the ids must be those of the rendered text,
-// messages must not be able to forge a turn, and the pinned tokens must be the frame.
+// Chat templates. The expected text of each family is written by hand; ids must be those of the rendered text, messages
+// must not be able to forge a turn, and the pinned tokens must be the frame.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "model/chat.h"
+#include "tests/test_data.h"
 #include "text_data.h"
 
 #define SPECIAL(id, content) "{\"id\": " #id ", \"content\": \"" content "\", \"special\": true}"
@@ -15,7 +16,7 @@
     "{\"added_tokens\": [" SPECIAL(500, "<|begin_of_text|>") ", " SPECIAL(501, "<|start_header_id|>") ", " SPECIAL(    \
         502, "<|end_header_id|>") ", " SPECIAL(503, "<|eot_id|>") "]}"
 
-// The templates, as published, less their tool calls.
+// The templates as published, without tool calls.
 static const char llama3[] =
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
     "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
@@ -194,7 +195,7 @@ START_TEST(renders_what_the_template_says)
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(prompt.text, renderings[_i].text);
     ck_assert_uint_eq(prompt.text_bytes, strlen(prompt.text));
-    // No message holds a special token, so the ids are those of the whole text.
+    // No message contains a special token, so the ids are those of the whole text.
     ck_assert_int_eq(tokenizer_encode(m.tokenizer, prompt.text, prompt.text_bytes, TOKENIZER_PARSE_SPECIAL, &ids, &n),
                      STATUS_OK);
     ck_assert_int_eq(n, prompt.n_ids);
@@ -243,7 +244,7 @@ START_TEST(pins_the_frame_and_the_system_prompt)
          "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
          "<|im_start|>user\n|<|im_end|>\n<|im_start|>assistant\n"},
         {llama2, (const char *const[]){"system\tS", "user\tA", "assistant\tB", "user\tC d e", NULL},
-         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n|<s> [INST] C| [/INST]"}, // " C" is one token, half of it frame
+         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n|<s> [INST] C| [/INST]"}, // " C" is one token, half of it is frame
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model m = open_model(cases[i].source);
@@ -333,7 +334,7 @@ START_TEST(unknown_templates_are_refused)
         struct tokenizer *t = open_tokenizer(sources[i]);
         struct chat_template *chat = NULL;
         ck_assert_int_eq(chat_template_detect(t, &chat), STATUS_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(status_message(), sources[i] ? "Llama 3, Llama 2, ChatML" : "no chat_template"));
+        ck_assert_ptr_nonnull(strstr(status_message(), sources[i] ? "Llama 3, Llama 2, ChatML" : "no chat template"));
         ck_assert_ptr_null(chat);
         tokenizer_free(t);
     }
@@ -399,11 +400,10 @@ START_TEST(any_source_with_markers_is_safe)
 }
 END_TEST
 
-// Qwen's own file, as it ships.
-START_TEST(shared_template_is_known)
+// Qwen's own file, as published.
+START_TEST(a_published_template_is_known)
 {
-    char *dir = shared_path("tokenizers/qwen2.5");
-    if (!dir) return;
+    char *dir = external_data("tokenizers/qwen2.5");
     struct model m = {.tokenizer = open_dir(dir)};
     struct chat_prompt prompt;
     static const int32_t start = 151644, end = 151645;
@@ -421,19 +421,24 @@ START_TEST(shared_template_is_known)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    bool external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("chat");
     TCase *tc = tcase_create("chat");
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, renders_what_the_template_says, 0, (int)(sizeof renderings / sizeof *renderings));
-    tcase_add_test(tc, pins_the_frame_and_the_system_prompt);
-    tcase_add_test(tc, a_message_cannot_forge_a_turn);
-    tcase_add_test(tc, wrong_messages_are_refused_by_name);
-    tcase_add_test(tc, unknown_templates_are_refused);
-    tcase_add_test(tc, a_template_without_its_end_token_is_refused);
-    tcase_add_test(tc, any_source_with_markers_is_safe);
-    tcase_add_test(tc, shared_template_is_known);
+    if (external) {
+        tcase_add_test(tc, a_published_template_is_known);
+    } else {
+        tcase_add_loop_test(tc, renders_what_the_template_says, 0, (int)(sizeof renderings / sizeof *renderings));
+        tcase_add_test(tc, pins_the_frame_and_the_system_prompt);
+        tcase_add_test(tc, a_message_cannot_forge_a_turn);
+        tcase_add_test(tc, wrong_messages_are_refused_by_name);
+        tcase_add_test(tc, unknown_templates_are_refused);
+        tcase_add_test(tc, a_template_without_its_end_token_is_refused);
+        tcase_add_test(tc, any_source_with_markers_is_safe);
+    }
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

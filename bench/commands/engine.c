@@ -188,7 +188,7 @@ static enum status engine_run_rank(struct engine_bench *b, struct comm *comm)
     if (status == STATUS_OK) status = comm->rank == 0 ? engine_lead(b) : engine_follow(b->engine);
     if (status != STATUS_OK && comm->size > 1) {
         if (*status_message()) fprintf(stderr, "%s\n", status_message());
-        group_abort(comm, exit_code(status)); // the other ranks wait for a pass that will not come
+        group_abort(comm, status_exit_code(status)); // the other ranks wait for a pass that will not come
     }
     engine_close(b->engine);
     free(b->pids);
@@ -214,7 +214,7 @@ int bench_engine(int argc, char **argv)
     if (status == STATUS_OK) status = group_open(&argc, &argv, &comm);
     if (status == STATUS_OK) status = engine_run_rank(&b, comm);
     if (status == STATUS_OK && comm->rank == 0 && o.json) bench_print_json(b.rows);
-    int code = status == STATUS_OK ? 0 : *status_message() ? report_failure(status) : exit_code(status);
+    int code = status == STATUS_OK ? 0 : *status_message() ? report_failure(status) : status_exit_code(status);
     if (comm) group_close(comm);
     probe_close(b.probe);
     json_decref(b.rows);

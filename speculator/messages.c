@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// See messages.h.
+#include "speculator/messages.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "model/generation_wire.h"
+
+// Numbers above INT_MAX become negative and are refused by the checks.
+void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
+                             struct token_range **pinned_p)
+{
+    struct token_range *pinned = mem_alloc_array(message->n_pinned, sizeof *pinned);
+    for (size_t i = 0; i < message->n_pinned; i++)
+        pinned[i] = (struct token_range){(int32_t)message->pinned[i]->first, (int32_t)message->pinned[i]->last};
+    *item = (struct score_item){
+        .request = message->request,
+        .tokens = (const int32_t *)message->token_ids,
+        .n = (int)message->n_token_ids,
+        .pinned = pinned,
+        .n_pinned = (int)message->n_pinned,
+        .tail_tokens = (int)message->tail_tokens,
+        .want_importance = message->want_importance,
+    };
+    prefill_from_message(&message->base, &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
+    *pinned_p = pinned;
+}
+
+void score_outbox_add(struct score_outbox *outbox, const struct score_result *result)
+{
+    Forepack__Cluster__V1__ScoreResult *message = mem_alloc(sizeof *message);
+    forepack__cluster__v1__score_result__init(message);
+    message->request = result->request;
+    if (result->error) {
+        message->error = mem_string(result->error);
+    } else {
+        message->steps = (uint32_t)result->steps;
+        message->cached_tokens = (uint32_t)result->cached_tokens;
+        message->score_us = (uint32_t)(result->score_us < UINT32_MAX ? result->score_us : UINT32_MAX);
+        message->n_kept = (size_t)result->n_kept;
+        message->kept = mem_alloc_array(message->n_kept, sizeof *message->kept);
+        for (int i = 0; i < result->n_kept; i++) {
+            Forepack__Cluster__V1__Range *range = message->kept[i] = mem_alloc(sizeof *range);
+            forepack__cluster__v1__range__init(range);
+            range->first = (uint32_t)result->kept[i].first;
+            range->last = (uint32_t)result->kept[i].last;
+        }
+        if (result->importance) {
+            message->n_importance = (size_t)result->n;
+            message->importance = mem_copy(result->importance, message->n_importance * sizeof(float));
+        }
+    }
+    MEM_GROW(outbox->results, outbox->n, outbox->capacity);
+    outbox->results[outbox->n++] = message;
+    outbox->size_bytes += 64 + 16 * message->n_kept + sizeof(float) * message->n_importance;
+}
+
+void score_outbox_message(const struct score_outbox *outbox, Forepack__Cluster__V1__ScoreResults *message)
+{
+    forepack__cluster__v1__score_results__init(message);
+    message->results = outbox->results;
+    message->n_results = (size_t)outbox->n;
+}
+
+void score_outbox_clear(struct score_outbox *outbox)
+{
+    for (int i = 0; i < outbox->n; i++)
+        forepack__cluster__v1__score_result__free_unpacked(outbox->results[i], NULL);
+    free(outbox->results);
+    *outbox = (struct score_outbox){0};
+}
