@@ -36,7 +36,7 @@ static const struct option options[] = {
      .default_text = "padded,length-ordered,batch,dataset,none", .help = "policies to compare, comma-separated"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = 1048576, .unit = "tokens", .help = "bin capacity; raised to the longest prompt"},
-    {.name = "memory-mb", .type = OPTION_INT, .value = &o.memory_mb, .default_text = "2048", .min = 1, .max = 1e7,
+    {.name = "memory-mib", .type = OPTION_INT, .value = &o.memory_mib, .default_text = "2048", .min = 1, .max = 1e7,
      .unit = "MiB", .help = "memory limit for the largest batch, of KV and activations; computed, not run"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "1", .min = 1, .max = ROUNDS_MAX,

@@ -12,7 +12,7 @@
 
 struct prepack_flags {
     char *model, *shape, *load, *backend, *dtype, *prompts, *lengths, *batch_size, *policies, *report;
-    int64_t limit, threads, token_budget, rounds, memory_mb;
+    int64_t limit, threads, token_budget, rounds, memory_mib;
     bool json;
 };
 

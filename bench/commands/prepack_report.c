@@ -68,10 +68,33 @@ static int count_other_first_tokens(const struct prepack_bench *b, const struct 
     return n;
 }
 
+static void row_add_padded_ratios(json_t *row, const struct prepack_bench *b, const struct prepack_run *run,
+                                  int batch_size)
+{
+    const struct prepack_run *padded = prepack_find_run(b, PREPACK_PADDED, batch_size);
+    if (!padded) return;
+    json_object_set_new(row, "padded_time_ratio", json_real(padded->total_s / run->total_s));
+    json_object_set_new(row, "padded_rows_ratio", json_real((double)padded->plan.rows / (double)run->plan.rows));
+    if (run->plan.policy != PREPACK_BATCH) return;
+    double more, lengths;
+    prepack_compare_memory(b, padded, run, &more, &lengths);
+    json_object_set_new(row, "padded_memory_ratio", json_real(more));
+    json_object_set_new(row, "longest_over_mean", json_real(lengths));
+}
+
+static void row_add_dataset_ratios(json_t *row, const struct prepack_bench *b, const struct prepack_run *run,
+                                   int batch_size)
+{
+    const struct prepack_run *full = prepack_find_run(b, PREPACK_FULL_BINS, batch_size);
+    json_object_set_new(row, "full_bin_us_per_token", json_real(run_us_per_token(b, full)));
+    json_object_set_new(row, "over_full_bin", json_real(run_us_per_token(b, run) / run_us_per_token(b, full)));
+    const struct prepack_run *ordered = prepack_find_run(b, PREPACK_LENGTH_ORDERED, batch_size);
+    if (ordered) json_object_set_new(row, "over_length_ordered", json_real(run->total_s / ordered->total_s));
+}
+
 static json_t *prepack_make_row(const struct prepack_bench *b, const struct prepack_run *run, int batch_size)
 {
     const struct prepack_plan *plan = &run->plan;
-    const struct prepack_run *padded = prepack_find_run(b, PREPACK_PADDED, batch_size);
     struct prepack_need need = prepack_run_need(b, run);
     double mean, deviation, tokens = (double)b->prompts.tokens;
     run_batch_times(run, batch_size, &mean, &deviation);
@@ -93,30 +116,15 @@ static json_t *prepack_make_row(const struct prepack_bench *b, const struct prep
     json_object_set_new(row, "peak_kv_mb", json_real(need.kv_bytes / 1e6));
     json_object_set_new(row, "peak_activation_mb", json_real(need.pass_bytes / 1e6));
     json_object_set_new(row, "peak_mb", json_real((need.kv_bytes + need.pass_bytes) / 1e6));
-    if (padded) {
-        json_object_set_new(row, "padded_time_ratio", json_real(padded->total_s / run->total_s));
-        json_object_set_new(row, "padded_rows_ratio", json_real((double)padded->plan.rows / (double)plan->rows));
-    }
     if (prepack_uses_batches(plan->policy)) {
         int largest = prepack_largest_batch(plan->policy, &b->prompts, (int)b->flags->token_budget,
-                                            (double)b->flags->memory_mb * 1048576, &b->memory);
+                                            (double)b->flags->memory_mib * 1048576, &b->memory);
         json_object_set_new(row, "largest_batch", json_integer(largest));
-        json_object_set_new(row, "memory_mib", json_integer(b->flags->memory_mb));
-    }
-    if (plan->policy == PREPACK_BATCH && padded) {
-        double more, lengths;
-        prepack_compare_memory(b, padded, run, &more, &lengths);
-        json_object_set_new(row, "padded_memory_ratio", json_real(more));
-        json_object_set_new(row, "longest_over_mean", json_real(lengths));
+        json_object_set_new(row, "memory_mib", json_integer(b->flags->memory_mib));
     }
     if (plan->capacity) json_object_set_new(row, "capacity", json_integer(plan->capacity));
-    if (plan->policy == PREPACK_DATASET) {
-        const struct prepack_run *full = prepack_find_run(b, PREPACK_FULL_BINS, batch_size);
-        json_object_set_new(row, "full_bin_us_per_token", json_real(run_us_per_token(b, full)));
-        json_object_set_new(row, "over_full_bin", json_real(run_us_per_token(b, run) / run_us_per_token(b, full)));
-        const struct prepack_run *ordered = prepack_find_run(b, PREPACK_LENGTH_ORDERED, batch_size);
-        if (ordered) json_object_set_new(row, "over_length_ordered", json_real(run->total_s / ordered->total_s));
-    }
+    row_add_padded_ratios(row, b, run, batch_size);
+    if (plan->policy == PREPACK_DATASET) row_add_dataset_ratios(row, b, run, batch_size);
     json_object_set_new(row, "peak_rss_mb", json_real(memory_peak_mb(getpid())));
     return row;
 }
@@ -167,26 +175,15 @@ void prepack_print_table(const struct prepack_bench *b)
         "queued: TTFT from the start of the run\n"
         "KV, act.: computed memory of the largest batch; speed-up: time of padded over time of the policy; largest: "
         "most prompts in one batch within %lld MiB of KV and activations\n",
-        (long long)b->flags->memory_mb);
+        (long long)b->flags->memory_mib);
     const json_t *dataset = prepack_find_row(b, PREPACK_DATASET, b->batches.count[0]);
     if (dataset)
         printf("dataset: time per token is %.3f times that of completely full bins (%.1f us)\n",
                bench_row_number(dataset, "over_full_bin"), bench_row_number(dataset, "full_bin_us_per_token"));
 }
 
-void prepack_write_report(struct prepack_bench *b)
+static void prepack_report_plots(struct report *r, const struct prepack_bench *b)
 {
-    struct report *r = b->report;
-    report_paragraph(r,
-                     "%s, %s weights%s; %d prompts of %s, %lld tokens, the longest %d; bins of %lld tokens, %lld "
-                     "round%s. %s",
-                     b->flags->model ? b->flags->model : b->flags->shape, b->flags->dtype,
-                     b->flags->shape || strcmp(b->flags->load, "dummy") == 0 ? " of random values" : "", b->prompts.n,
-                     b->flags->prompts ? b->flags->prompts : b->flags->lengths, (long long)b->prompts.tokens,
-                     (int)b->prompts.longest, (long long)b->flags->token_budget, (long long)b->flags->rounds,
-                     b->flags->rounds > 1 ? "s" : "",
-                     b->exact ? "All policies gave the same logits for each prompt, bit for bit."
-                              : "Logits of the policies may differ by rounding.");
     const char *groups[BENCH_COUNTS_MAX], *names[PREPACK_POLICIES];
     double x[BENCH_COUNTS_MAX], speedup[PREPACK_POLICIES][BENCH_COUNTS_MAX], padding[BENCH_COUNTS_MAX];
     double memory[PREPACK_POLICIES * BENCH_COUNTS_MAX];
@@ -218,6 +215,22 @@ void prepack_write_report(struct prepack_bench *b)
     }
     report_bars(r, &(struct report_bars){"Peak memory of KV and activations (computed), by batch size", "MB", groups, n,
                                          names, n_policies, memory});
+}
+
+void prepack_write_report(struct prepack_bench *b)
+{
+    struct report *r = b->report;
+    report_paragraph(r,
+                     "%s, %s weights%s; %d prompts of %s, %lld tokens, the longest %d; bins of %lld tokens, %lld "
+                     "round%s. %s",
+                     b->flags->model ? b->flags->model : b->flags->shape, b->flags->dtype,
+                     b->flags->shape || strcmp(b->flags->load, "dummy") == 0 ? " of random values" : "", b->prompts.n,
+                     b->flags->prompts ? b->flags->prompts : b->flags->lengths, (long long)b->prompts.tokens,
+                     (int)b->prompts.longest, (long long)b->flags->token_budget, (long long)b->flags->rounds,
+                     b->flags->rounds > 1 ? "s" : "",
+                     b->exact ? "All policies gave the same logits for each prompt, bit for bit."
+                              : "Logits of the policies may differ by rounding.");
+    prepack_report_plots(r, b);
     static const char *const columns[] = {"policy=Policy",
                                           "batch_size=Batch",
                                           "prefill_ms_mean=Prefill ms",

@@ -22,7 +22,7 @@
 static struct {
     char *queue, *lengths, *report;
     bool prefix_cache;
-    int64_t capacity, workers, max_seqs, kv_blocks, max_wait_ms, shared_head, output_tokens, rounds;
+    int64_t capacity, workers, max_seqs, kv_blocks, max_wait_ms, shared_prefix_tokens, output_tokens, rounds;
     double seconds;
     bool json;
 } o;
@@ -45,7 +45,7 @@ static const struct option options[] = {
      .unit = "blocks", .help = "KV blocks of a group, of 16 tokens; 0 is enough for every sequence"},
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &o.prefix_cache,
      .help = "groups have a prefix cache"},
-    {.name = "shared-head", .type = OPTION_INT, .value = &o.shared_head, .default_text = "0", .max = 1048576,
+    {.name = "shared-prefix-tokens", .type = OPTION_INT, .value = &o.shared_prefix_tokens, .default_text = "0", .max = 1048576,
      .unit = "tokens", .help = "length of a prefix that all prompts share; 0 is none"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "3600000", .max = 3600000,
      .unit = "ms", .help = "after this a waiting request is overdue (a step takes 10 ms); the default is never"},
@@ -157,7 +157,7 @@ static enum status queue_simulate(struct queue *q, struct dispatch_result *resul
                                               .kv_blocks = (int)o.kv_blocks,
                                               .prefix_cache = o.prefix_cache,
                                               .workers = (int)o.workers,
-                                              .shared_head = (int)o.shared_head,
+                                              .shared_head = (int)o.shared_prefix_tokens,
                                               .max_wait_us = o.max_wait_ms * 1000,
                                               .output_tokens = (int)o.output_tokens,
                                               .seconds = o.seconds,
@@ -253,7 +253,8 @@ static void router_write_report(struct report *report, const json_t *rows)
         "groups of %lld sequences and %lld KV blocks (0: enough), prefix cache %s, a shared prefix of %lld tokens, "
         "%lld tokens per answer, requests overdue after %lld ms. Times of the core are CPU time of its thread.",
         o.lengths, (long long)o.rounds, (long long)o.workers, (long long)o.max_seqs, (long long)o.kv_blocks,
-        o.prefix_cache ? "on" : "off", (long long)o.shared_head, (long long)o.output_tokens, (long long)o.max_wait_ms);
+        o.prefix_cache ? "on" : "off", (long long)o.shared_prefix_tokens, (long long)o.output_tokens,
+        (long long)o.max_wait_ms);
     router_report_by_queue(report, rows, "Time to pack the queue", "ms", packing, 2);
     router_report_by_queue(report, rows, "CPU time of the core per request", "us", core, 3);
     router_report_by_queue(report, rows, "CPU time to dispatch a bin", "ms", bins, 2);
