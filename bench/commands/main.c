@@ -12,8 +12,8 @@ static const struct program_command commands[] = {
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
     {"router", bench_router, "packing time, bins, and CPU time of the router's core per request"},
-    {"plan", bench_plan, "memory and cost of a model on GPUs (forepack plan)"},
-    {"generate", bench_generate, "one request on a model in this process (forepack generate --model)"},
+    {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
+    {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };
 
 int main(int argc, char **argv)
