@@ -121,8 +121,8 @@ struct backend_ops {
     // they fit; true if there is such a file. `key` names the contents of the views; the layout and the end of the path
     // are the backend's. `finish` after the last: writes the file unless all came from it. Neither fails: what they
     // cannot use or write they log.
-    bool (*saved_open)(struct backend *b, const char *path, uint64_t key);
-    void (*saved_finish)(struct backend *b);
+    bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
+    void (*packed_cache_finish)(struct backend *b);
 
     // Steps. `begin` takes the batch for the steps that follow (and prepares RoPE tables, clears the probe maxima);
     // the batch's arrays must stay valid until the last of them.

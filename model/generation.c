@@ -102,3 +102,16 @@ const char *prefill_mode_name(enum prefill_mode mode)
     static const char *const names[] = {"auto", "on", "off"};
     return names[mode];
 }
+
+int prefill_keep_budget(int n_chunks, double keep_rate)
+{
+    // A product like 0.07 * 100 is an ulp above the whole number that is meant.
+    double chunks = ceil(n_chunks * keep_rate - 1e-9);
+    if (chunks < 1) return 1;
+    return chunks > n_chunks ? n_chunks : (int)chunks;
+}
+
+int prefill_tail_tokens(int tail_tokens, int prompt_tokens)
+{
+    return tail_tokens < prompt_tokens / 4 ? tail_tokens : prompt_tokens / 4;
+}

@@ -55,3 +55,9 @@ enum status prefill_check(const struct prefill *p);
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens);
 
 const char *prefill_mode_name(enum prefill_mode mode); // "auto", "on", "off"
+
+// The keep budget: chunks to keep of a prompt's n_chunks, at least one.
+int prefill_keep_budget(int n_chunks, double keep_rate);
+
+// The tail window of a prompt: its last tokens that are kept beyond the budget, at most a quarter of it.
+int prefill_tail_tokens(int tail_tokens, int prompt_tokens);

@@ -440,7 +440,7 @@ START_TEST(the_third_pass_of_a_kind_is_a_replay)
     struct tensor *out = make_tensor(b, TENSOR_F32, 8, 16);
     for (int pass = 0; pass < 5; pass++) {
         const int32_t token[3] = {pass, 9 - pass, pass / 2};
-        const struct ragged_batch batch = three_lone_rows(token);
+        const struct ragged_batch batch = three_single_rows(token);
         bool again = false;
         int rows = 8;
         OK(ops->begin(b, &batch));
@@ -468,7 +468,7 @@ START_TEST(a_pass_that_cannot_be_kept_is_computed)
     OK(ops->weight_embedding(b, &view, 0, NULL, &table));
     struct tensor *out = make_tensor(b, TENSOR_F32, 8, 16);
     const int32_t token[3] = {1, 9, 4};
-    const struct ragged_batch batch = three_lone_rows(token);
+    const struct ragged_batch batch = three_single_rows(token);
     int attempts[3];
     for (int pass = 0; pass < 3; pass++) {
         bool again = true;

@@ -77,7 +77,7 @@ START_TEST(sums_are_kept_with_their_pass)
     struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
     for (int pass = 0; pass < 5; pass++) {
         const int32_t token[3] = {pass, 9 - pass, pass / 2};
-        const struct ragged_batch batch = three_lone_rows(token);
+        const struct ragged_batch batch = three_single_rows(token);
         bool again = false;
         int rows = ROWS;
         OK(b->ops->begin(b, &batch));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets a test of kernels runs with; the CUDA backend, on an emulated GPU or on one that is there,
-// counts as one more.
+// The instruction set levels that a kernel test runs with. The CUDA backend, on a GPU or emulated, counts as one more.
 #pragma once
 
 #include <stdio.h>
@@ -9,12 +8,12 @@
 #include "kernels/cpu/isa.h"
 #include "tests/cuda_here.h"
 
-extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests alone
+extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests only
 
 static const struct cpu_isa cuda_level = {.name = "cuda"};
 
-enum { MOST_ISAS = CPU_ISA_COUNT + 2 };
-static const struct cpu_isa *isas[MOST_ISAS];
+enum { ISAS_MAX = CPU_ISA_COUNT + 2 };
+static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
 
 // Chooses the level named on the command line ("best": the best of this machine) or all levels of this machine; returns
@@ -32,6 +31,6 @@ static inline int choose_isas(int argc, char **argv)
     for (int i = 0; i < n_isas; i++)
         printf("testing %s\n", isas[i]->name);
     if (!n_isas) printf("skipped: this machine has no %s\n", argv[1]);
-    fflush(stdout); // tests fork
+    fflush(stdout); // check forks for each test
     return n_isas;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens drawn by the model, on one rank and with the vocabulary cut over several, against the sampler on the logits of
-// the same pass. The argument names a backend that draws.
+// Tokens sampled by the backend, on one rank and with the vocabulary split over several ranks, against the sampler on
+// the logits of the same pass. The argument names a backend that samples.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static double real(uint32_t *state, double from, double to)
     return from + (to - from) * (*state >> 8) * 0x1p-24;
 }
 
-// One row in three likeliest; the others by all kinds of parameters.
+// Every third row is greedy; the others have random parameters.
 static struct sampling random_sampling(int row, uint32_t *state)
 {
     struct sampling p;
@@ -37,26 +37,28 @@ static struct sampling random_sampling(int row, uint32_t *state)
 
 static const int sizes[] = {1, 2, 4};
 
-// Which of the two passes of tokens alone: all the likeliest (each rank looks at its share), or drawn.
+// Compares a pass that returns tokens and logits, then a pass that returns tokens only.
 static void compare(struct ranks *ranks, struct forward *f, const struct sampling *how, int vocab)
 {
     static const int32_t output[ROWS];
-    struct draw draws[ROWS];
+    struct draw sampling[ROWS];
     int32_t beside[ROWS];
     struct sampler *s = sampler_create(vocab);
     for (int r = 0; r < ROWS; r++)
-        draws[r] = sampler_draw(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
-    f->batch.draw = draws;
+        sampling[r] =
+            sampler_row_sampling(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
+    f->batch.draw = sampling;
     struct forward_result result = ranks_forward(ranks, &f->batch);
     ck_assert(result.tokens && result.logits);
     memcpy(beside, result.tokens, sizeof beside);
     for (int r = 0; r < ROWS; r++) {
         struct sampler_context context = {.sampling = &how[r], .output = output, .n_output = r};
         struct sampled_token token;
-        ck_assert(sampler_draws(&context));
-        ck_assert_int_eq(sampler_pick(s, result.logits + (size_t)r * (size_t)vocab, &context, &token), STATUS_OK);
-        ck_assert_msg(token.token == beside[r], "row %d of %d ranks: %d drawn, the sampler picks %d", r, ranks->size,
-                      beside[r], token.token);
+        ck_assert(sampler_backend_can_sample(&context));
+        ck_assert_int_eq(sampler_sample_token(s, result.logits + (size_t)r * (size_t)vocab, &context, &token),
+                         STATUS_OK);
+        ck_assert_msg(token.token == beside[r], "row %d of %d ranks: the backend sampled %d, the sampler %d", r,
+                      ranks->size, beside[r], token.token);
     }
     f->batch.tokens_alone = true;
     result = ranks_forward(ranks, &f->batch);
@@ -82,7 +84,7 @@ static struct model_options options_for(const char *dir)
 START_TEST(tokens_are_those_of_the_sampler)
 {
     struct tiny_model spec = tiny_model_spec("llama");
-    spec.vocab_size = 275; // no rank count divides it: the last share ends early
+    spec.vocab_size = 275; // no number of ranks divides it: the last slice is shorter
     char *dir = tiny_model_temp(&spec);
     const struct model_options options = options_for(dir);
     struct ranks ranks;
@@ -108,9 +110,9 @@ START_TEST(tokens_are_those_of_the_sampler)
 }
 END_TEST
 
-// On rank 0 a row of logits, of several ranks all shares beside its own, and a pick of each; and the host's: of several
-// ranks the row put together, and on a device with memory of its own copies of all that is read.
-START_TEST(a_row_of_logits_is_counted_as_by_hand)
+// Memory per logit row. On rank 0: its slice of the logits, with several ranks the slices of all, and the sampled id of
+// each; on the host, with several ranks, the joined row; on a device with its own memory, copies of what is read.
+START_TEST(the_memory_of_a_logit_row_is_counted_as_by_hand)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.vocab_size = 275;
@@ -129,7 +131,7 @@ START_TEST(a_row_of_logits_is_counted_as_by_hand)
 }
 END_TEST
 
-START_TEST(a_backend_that_does_not_draw_says_so)
+START_TEST(a_backend_that_cannot_sample_says_so)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
@@ -155,11 +157,11 @@ int main(int argc, char **argv)
 {
     backend = argc > 1 ? argv[1] : "reference";
     if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("draws");
+    Suite *suite = suite_create("row_sampling");
     TCase *tc = tcase_create("draws");
     tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);
-    tcase_add_loop_test(tc, a_row_of_logits_is_counted_as_by_hand, 0, 3);
-    tcase_add_test(tc, a_backend_that_does_not_draw_says_so);
+    tcase_add_loop_test(tc, the_memory_of_a_logit_row_is_counted_as_by_hand, 0, 3);
+    tcase_add_test(tc, a_backend_that_cannot_sample_says_so);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

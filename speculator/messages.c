@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// See wire.h.
-#include "speculator/wire.h"
+// See messages.h.
+#include "speculator/messages.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-// Numbers above INT_MAX become negative ones, which nothing accepts.
-void score_item_from_wire(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
-                          struct token_range **pinned_p)
+// Numbers above INT_MAX become negative and are refused by the checks.
+void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
+                             struct token_range **pinned_p)
 {
     struct token_range *pinned = mem_alloc_array(message->n_pinned, sizeof *pinned);
     for (size_t i = 0; i < message->n_pinned; i++)
