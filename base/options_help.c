@@ -70,8 +70,7 @@ char *option_text_format(const struct option *row, bool unit_shown)
 
 static void help_write_option(FILE *out, const struct option *row)
 {
-    bool number = row->type == OPTION_INT || row->type == OPTION_REAL;
-    const char *initial = row->default_text ? row->default_text : number ? "0" : "";
+    const char *initial = row->default_text ? row->default_text : "";
     bool unit = row->unit && *initial;
     char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
     char *name = option_name_format(row), *text = option_text_format(row, unit);

@@ -12,13 +12,9 @@
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 #include "model/config.h"
+#include "model/limits.h"
 
 struct model;
-
-// What the options backend, dtype and kv_dtype may be, as choices of a command line.
-#define MODEL_BACKENDS  "auto|cpu|cuda|reference"
-#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128|fp8"
-#define MODEL_KV_DTYPES "auto|bf16|int8|fp8"
 
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
@@ -44,9 +40,7 @@ struct model_options {
                       // the other computes; 0: MODEL_OVERLAP_ROWS
     int host_rank, host_ranks; // this rank among those of its host, see struct backend_shape; engine_open fills them in
 };
-#define MODEL_KV_FRACTION  0.9
 #define MODEL_OVERLAP_ROWS 1024 // products of fewer rows leave much of a GPU idle
-enum { MODEL_ROWS_MAX = 1000000, MODEL_SEQS_MAX = 10000, MODEL_KV_BLOCKS_MAX = 100000000 }; // that a node may be given
 
 // Opens one rank's model, alone. On failure status_message() names the file and what is wrong with it.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "model/generation_wire.h"
 
 // Numbers above INT_MAX become negative and are refused by the checks.
 void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
@@ -17,16 +18,12 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .request = message->request,
         .tokens = (const int32_t *)message->token_ids,
         .n = (int)message->n_token_ids,
-        .prefill = {.keep_rate = message->keep_rate,
-                    .look_ahead = (int)message->look_ahead,
-                    .chunk_tokens = (int)message->chunk_tokens,
-                    .pool_window = (int)message->pool_window,
-                    .paper_exact = message->paper_exact},
         .pinned = pinned,
         .n_pinned = (int)message->n_pinned,
         .tail_tokens = (int)message->tail_tokens,
         .want_importance = message->want_importance,
     };
+    prefill_from_message(&message->base, &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
     *pinned_p = pinned;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/generation_wire.h"
 
 typedef Forepack__Cluster__V1__Sequence sequence_message;
 typedef Forepack__Cluster__V1__Sampling sampling_message;
@@ -116,26 +117,7 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
 {
     sampling_defaults(s);
     if (!m) return status_fail(STATUS_INVALID, "the sampling parameters are missing");
-    s->max_tokens = int_from_number(m->max_tokens);
-    s->min_tokens = int_from_number(m->min_tokens);
-    s->temperature = m->temperature;
-    s->top_k = int_from_number(m->top_k);
-    s->top_p = m->top_p;
-    s->min_p = m->min_p;
-    s->seed = m->seed;
-    s->repetition_penalty = m->repetition_penalty;
-    s->presence_penalty = m->presence_penalty;
-    s->frequency_penalty = m->frequency_penalty;
-    s->ignore_eos = m->ignore_eos;
-    s->logprobs = m->logprobs;
-    if (m->n_stop_token_ids > STOP_IDS_MAX) {
-        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", m->n_stop_token_ids,
-                           STOP_IDS_MAX);
-    }
-    s->n_stop_ids = (int)m->n_stop_token_ids;
-    for (size_t i = 0; i < m->n_stop_token_ids; i++)
-        s->stop_ids[i] = int_from_number(m->stop_token_ids[i]);
-    return STATUS_OK;
+    return sampling_from_message(&m->base, s);
 }
 
 static void kept_read(struct service *service, const sequence_message *m)
