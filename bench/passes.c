@@ -16,7 +16,7 @@ struct passes {
     int32_t *tokens; // [context] every sequence's
     int blocks_each; // KV blocks of one sequence
     struct ragged_batch batch;
-    struct draw *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are fetched
+    struct row_sampling *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are fetched
     int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // its arrays
 };
 
@@ -113,8 +113,8 @@ static void add_sequence(struct passes *p, int seq, int cached, int rows, bool w
 // As a worker does it: tokens where the model draws them, else logits.
 static enum status run(struct passes *p, struct work *work_p, struct forward_result *result)
 {
-    p->batch.draw = p->batch.n_logit_rows ? p->draw : NULL;
-    p->batch.tokens_alone = p->batch.draw != NULL;
+    p->batch.sampling = p->batch.n_logit_rows ? p->draw : NULL;
+    p->batch.tokens_only = p->batch.sampling != NULL;
     if (work_p) {
         struct work work = work_of(&p->work, &p->batch);
         work_add(work_p, &work);

@@ -187,7 +187,7 @@ static void node_arguments(const struct child *c, struct arguments *a)
     add_pair(a, "--backend", o.backend);
     if (c->gpus.nodes > 1) {
         add(a, "--gpu-memory-utilization");
-        a->items[a->n++] = mem_format("%.3f", MODEL_KV_FRACTION / c->gpus.nodes);
+        a->items[a->n++] = mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes);
     }
     add_pair(a, "--dtype", o.dtype);
     if (worker) add_pair(a, "--kv-cache-dtype", o.kv_dtype);

@@ -33,14 +33,14 @@ struct engine {
 // ---- the batch on the wire: eight counts, the draws (which want to lie at multiples of eight bytes), then the other
 // arrays in the order of struct ragged_batch ----
 
-enum { COUNTS = 8, DRAW_INTS = sizeof(struct draw) / sizeof(int32_t) };
+enum { COUNTS = 8, DRAW_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 enum { DRAW_NONE, DRAW_BESIDE, DRAW_ALONE }; // tokens beside logits, or alone
 
 static size_t wire_size(const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
     return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
-           (b->draw ? DRAW_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
+           (b->sampling ? DRAW_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
 }
 
 // Of the largest batch that the model takes. Every row may be a probe.
@@ -67,11 +67,11 @@ static int32_t *put(int32_t *to, const int32_t *from, size_t n)
 static void wire_pack(int32_t *w, const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int draws = !b->draw ? DRAW_NONE : b->tokens_alone ? DRAW_ALONE : DRAW_BESIDE;
+    int draws = !b->sampling ? DRAW_NONE : b->tokens_only ? DRAW_ALONE : DRAW_BESIDE;
     int32_t counts[COUNTS] = {b->n_rows,           b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_importance_rows,
                               b->smoothing_window, draws};
     w = put(w, counts, COUNTS);
-    if (b->draw) w = put(w, (const int32_t *)(const void *)b->draw, DRAW_INTS * (size_t)b->n_logit_rows);
+    if (b->sampling) w = put(w, (const int32_t *)(const void *)b->sampling, DRAW_INTS * (size_t)b->n_logit_rows);
     w = put(w, b->token, rows);
     w = put(w, b->position, rows);
     w = put(w, b->row_start, seqs + 1);
@@ -87,15 +87,15 @@ static enum status wire_unpack(const int32_t *w, size_t ints, struct ragged_batc
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
-    if (w[6] != DRAW_NONE) b->draw = (const void *)(w + COUNTS);
-    b->tokens_alone = w[6] == DRAW_ALONE;
+    if (w[6] != DRAW_NONE) b->sampling = (const void *)(w + COUNTS);
+    b->tokens_only = w[6] == DRAW_ALONE;
     bool counted = w[6] <= DRAW_ALONE;
     for (int i = 0; i < COUNTS; i++)
         counted = counted && w[i] >= 0;
     if (!counted || wire_size(b) != ints)
         return status_fail(STATUS_INTERNAL, "a batch of %zu integers is no batch", ints);
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    b->token = w + COUNTS + (b->draw ? DRAW_INTS * b->n_logit_rows : 0);
+    b->token = w + COUNTS + (b->sampling ? DRAW_INTS * b->n_logit_rows : 0);
     b->position = b->token + rows;
     b->row_start = b->position + rows;
     b->kv_len = b->row_start + seqs + 1;

@@ -140,9 +140,10 @@ static int lead(const struct node_program *program, struct engine *engine, struc
 {
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
-    const char *backend = model_backend(engine_model(engine));
-    if (strcmp(program->common->allreduce_dtype, "bf16") == 0 && comm->size > 1 && strcmp(backend, "cuda") == 0)
-        log_info("allreduce_dtype bf16 ignored, the GPUs send each other f32");
+    const bool device_collectives = model_capabilities(engine_model(engine))->device_collectives;
+    if (strcmp(program->common->allreduce_dtype, "bf16") == 0 && comm->size > 1 && device_collectives)
+        log_event(LOG_WARN, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
+                  LOG_FIELD("reason", "the devices reduce in f32"));
     enum status status = warm_up(engine);
     if (status != STATUS_OK) {
         fail(program, status);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// See module.h.
 #include "kernels/module.h"
 
 #include <dlfcn.h>
@@ -7,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#pragma weak backend_open_cuda // NULL in programs: they have both from the module alone
+#pragma weak backend_open_cuda // NULL in programs, which get both from the module
 #pragma weak cuda_count_devices
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_module loaded; // never unloaded: backends may be open
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_module loaded; // never unloaded, since backends may be open
 
 static enum status module_path(char *path, size_t size_bytes)
 {
@@ -23,7 +24,7 @@ static enum status module_path(char *path, size_t size_bytes)
     return STATUS_OK;
 }
 
-static enum status load(void)
+static enum status module_load(void)
 {
     char path[PATH_MAX];
     enum status status = module_path(path, sizeof path);
@@ -50,9 +51,9 @@ enum status cuda_module_load(struct cuda_module *module_p)
         *module_p = (struct cuda_module){backend_open_cuda, cuda_count_devices};
         return STATUS_OK;
     }
-    pthread_mutex_lock(&lock);
-    enum status status = loaded.open ? STATUS_OK : load();
+    pthread_mutex_lock(&load_lock);
+    enum status status = loaded.open ? STATUS_OK : module_load();
     if (!status) *module_p = loaded;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&load_lock);
     return status;
 }

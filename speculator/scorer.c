@@ -56,7 +56,7 @@ struct scorer {
     int32_t *token, *position;                             // [token_budget]
     int32_t *row_start, *kv_len;                           // [max_seqs + 1]
     int32_t *logit_row, *importance_row, *importance_keys; // [max_seqs]
-    struct draw *draw;                                     // [max_seqs], all of them: the likeliest
+    struct row_sampling *draw;                             // [max_seqs], all of them: the likeliest
     int32_t *block_table;                                  // [max_seqs][blocks of the longest sequence there can be]
 };
 
@@ -316,8 +316,8 @@ static struct ragged_batch make_batch(struct scorer *s)
     batch.logit_row = s->logit_row;
     batch.importance_row = s->importance_row;
     batch.importance_keys = s->importance_keys;
-    batch.tokens_alone = s->model.samples && batch.n_logit_rows > 0;
-    if (batch.tokens_alone) batch.draw = s->draw;
+    batch.tokens_only = s->model.samples && batch.n_logit_rows > 0;
+    if (batch.tokens_only) batch.sampling = s->draw;
     return batch;
 }
 
@@ -382,7 +382,7 @@ static void take_step(struct scorer *s, struct prompt *p, const float *probe, bo
 
 static void take_results(struct scorer *s, const struct forward_result *out)
 {
-    const float *probe = out->probes;
+    const float *probe = out->importance;
     int row = 0; // of the logits
     for (int i = 0; i < s->n_running; i++) {
         struct prompt *p = s->prompts[i];

@@ -312,7 +312,7 @@ static void check_attention(struct run *run)
     for (size_t step = 0; step < steps; step++) {
         forward_probe(&f, prompt.n, 1);
         struct forward_result result = ranks_forward(&run->ranks, &f.batch);
-        compare_probe(run, &golden, step, result.probes);
+        compare_probe(run, &golden, step, result.importance);
         if (step + 1 == steps) break;
         check_choice(run, result.logits, ahead.id[step], "look-ahead", (int)step);
         forward_start(&f, 8);
@@ -329,7 +329,7 @@ static void check_attention(struct run *run)
     struct forward_result result = ranks_forward(&run->ranks, &f.batch);
     ck_assert_ptr_null(result.logits);
     for (size_t step = 0; step < steps; step++)
-        compare_probe(run, &golden, step, result.probes + step * n);
+        compare_probe(run, &golden, step, result.importance + step * n);
     free(golden.data);
 }
 

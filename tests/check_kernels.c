@@ -411,8 +411,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
             rotated[i] = mem_alloc_array((size_t)(rows * columns), sizeof(float));
             OK(b->ops->read(b, qkv[i], rows, rotated[i]));
             probes[i] = mem_alloc_array((size_t)probe_size, sizeof(float));
-            ck_assert((b->ops->probe_data(b) != NULL) == (probe_size > 0));
-            if (probe_size) OK(b->ops->probe_read(b, probes[i]));
+            ck_assert((b->ops->importance_data(b) != NULL) == (probe_size > 0));
+            if (probe_size) OK(b->ops->importance_read(b, probes[i]));
         }
         for (int r = 0; r < rows; r++) // q only: what k and v columns hold afterwards is each backend's own affair
             compare(rotated[1] + r * columns, rotated[0] + r * columns, 1, n_heads * d, 1e-5f, 1e-6f);

@@ -241,7 +241,7 @@ static void check_probes(struct comparison *c, const double *const *scores)
         forward_add(&f, 4 + p, 0, c->prompts[p].token, c->prompts[p].position, c->prompts[p].n, LOGITS_NONE);
         forward_probe(&f, c->prompts[p].n, WINDOW);
     }
-    const float *probes = ranks_forward(&c->ranks, &f.batch).probes;
+    const float *probes = ranks_forward(&c->ranks, &f.batch).importance;
     for (int p = 0; p < 2; p++) {
         int n = c->prompts[p].n;
         for (int j = 0; j < n; j++) {
@@ -915,7 +915,7 @@ START_TEST(a_batch_over_the_limits_is_refused_and_the_next_one_runs)
         forward_add(&f, 0, 0, token, NULL, 4, LOGITS_LAST);
         result = ranks_forward(&ranks, &f.batch);
         ck_assert_ptr_nonnull(result.logits);
-        ck_assert_ptr_null(result.probes);
+        ck_assert_ptr_null(result.importance);
         ranks_close(&ranks);
     }
     tiny_model_remove(dir);

@@ -425,12 +425,12 @@ START_TEST(attention_and_probes_over_equal_keys)
                 ck_assert_float_eq_tol(y[8 * t + c], (float)(done + t) / 2, 1e-5f);
     }
     float probe[20];
-    b->ops->probe_read(b, probe);
+    b->ops->importance_read(b, probe);
     for (int j = 0; j < 20; j++) {
         int inside = (j < 2 ? j : 2) + 1 + (19 - j < 2 ? 19 - j : 2);
         ck_assert_float_eq_tol(probe[j], (float)inside / 100, 1e-6f);
     }
-    ck_assert(b->ops->probe_data(b) != NULL);
+    ck_assert(b->ops->importance_data(b) != NULL);
     b->ops->close(b);
 }
 END_TEST
@@ -512,7 +512,7 @@ START_TEST(bad_shapes_and_batches_are_named)
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     start[1] = 1, keys[0] = 2;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
-    ck_assert_str_eq(status_message(), "ragged batch: probe row 1 cannot see 2 keys");
+    ck_assert_str_eq(status_message(), "ragged batch: importance row 1 cannot see 2 keys");
     keys[0] = 1, batch.smoothing_window = 4;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     batch.smoothing_window = 1, batch.n_rows = 9;

@@ -75,7 +75,7 @@ enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch,
     for (int rank = 1; rank < r->size; rank++) {
         pthread_join(job[rank].thread, NULL);
         ck_assert_ptr_null(job[rank].result.logits);
-        ck_assert_ptr_null(job[rank].result.probes);
+        ck_assert_ptr_null(job[rank].result.importance);
         if (job[rank].status != STATUS_OK && status == STATUS_OK)
             status = status_fail(job[rank].status, "rank %d: %s", rank, job[rank].message);
     }

@@ -60,7 +60,7 @@ static inline struct matrix_view float_view(const float *data, int rows, int col
 }
 
 // Three sequences of a row each, in blocks 0, 1, 2, at position 0; every row's logits are wanted.
-static inline struct ragged_batch three_lone_rows(const int32_t token[3])
+static inline struct ragged_batch three_single_rows(const int32_t token[3])
 {
     static const int32_t zeros[3] = {0}, numbers[4] = {0, 1, 2, 3};
     return (struct ragged_batch){.n_rows = 3,

@@ -51,7 +51,7 @@ enum status sampler_pick(struct sampler *s, const float *logits, const struct sa
 // log-probabilities and masked tokens, which depend on more than the logits. The token may differ from sampler_pick()'s
 // where a sum of weights comes within rounding (a few 1e-9 of all) of what the draw or top-p compares it with.
 bool sampler_draws(const struct sampler_context *context);
-struct draw sampler_draw(const struct sampler_context *context);
+struct row_sampling sampler_row_sampling(const struct sampler_context *context);
 // What sampler_pick() fails with when no token can be chosen.
 enum status sampler_fail_none(void);
 

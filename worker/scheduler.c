@@ -42,7 +42,7 @@ struct scheduler {
     int32_t *token, *position;       // [token_budget]
     int32_t *row_start;              // [max_seqs + 1]
     int32_t *kv_len, *logit_row;     // [max_seqs]
-    struct draw *draw;               // [max_seqs] of the logit rows
+    struct row_sampling *draw;       // [max_seqs] of the logit rows
     bool samples;                    // the model draws tokens itself
     bool some_drawn, some_read;      // of the pass: rows whose token it draws, rows whose logits it hands out
     int32_t *block_table;            // [max_seqs][blocks of the longest sequence there can be]
@@ -266,7 +266,7 @@ static void add_logit_row(struct scheduler *s, const struct sequence *q, int row
     struct sampler_context context = context_of(s, q);
     bool drawn = is_drawn(s, &context);
     *(drawn ? &s->some_drawn : &s->some_read) = true;
-    s->draw[s->batch.n_logit_rows] = drawn ? sampler_draw(&context) : (struct draw){.top_p = 1};
+    s->draw[s->batch.n_logit_rows] = drawn ? sampler_row_sampling(&context) : (struct row_sampling){.top_p = 1};
     s->logit_row[s->batch.n_logit_rows++] = row;
 }
 
@@ -404,8 +404,8 @@ static void make_batch(struct scheduler *s)
     }
     begin_waiting(s);
     s->row_start[s->batch.n_seqs] = s->batch.n_rows;
-    s->batch.draw = s->some_drawn ? s->draw : NULL;
-    s->batch.tokens_alone = s->some_drawn && !s->some_read;
+    s->batch.sampling = s->some_drawn ? s->draw : NULL;
+    s->batch.tokens_only = s->some_drawn && !s->some_read;
     lay_out_blocks(s);
 }
 

@@ -194,7 +194,7 @@ static enum status warm_up(struct kernels *k)
     double seconds;
     k->m = k->max_rows;
     enum status status = run_ours(&self, &seconds);
-    return status == STATUS_OK ? k->backend->ops->warm(k->backend) : status;
+    return status == STATUS_OK ? k->backend->ops->tune(k->backend) : status;
 }
 
 static enum status open_kernels(struct kernels *k)
@@ -238,7 +238,7 @@ static enum status open_kernels(struct kernels *k)
     if (status == STATUS_OK) status = fill(k, dummy, normed, hidden);
     if (status == STATUS_OK) status = fill(k, dummy, attended, q);
     dummy_free(dummy);
-    return status == STATUS_OK && b->ops->warm ? warm_up(k) : status;
+    return status == STATUS_OK && b->ops->tune ? warm_up(k) : status;
 }
 
 // ---- oneDNN: a program that runs one layer for each line with an M, and answers with the seconds

@@ -315,7 +315,7 @@ enum status cpu_attention(struct backend *b, int layer, struct tensor *out, cons
 
 // ---- probes ---------------------------------------------------------------------------------------------------------
 
-float *cpu_probe_data(struct backend *b)
+float *cpu_importance_data(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
     if (!cpu->probe_size) return NULL;
@@ -327,8 +327,8 @@ float *cpu_probe_data(struct backend *b)
     return cpu->probe;
 }
 
-enum status cpu_probe_read(struct backend *b, float *host)
+enum status cpu_importance_read(struct backend *b, float *host)
 {
-    memcpy(host, cpu_probe_data(b), (size_t)cpu_of(b)->probe_size * sizeof *host);
+    memcpy(host, cpu_importance_data(b), (size_t)cpu_of(b)->probe_size * sizeof *host);
     return STATUS_OK;
 }

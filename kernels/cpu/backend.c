@@ -184,7 +184,7 @@ static void cpu_close(struct backend *b)
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
-    .host_memory = true,
+    .capabilities = {.host_memory = true, .exact_rows = true},
     .close = cpu_close,
     .tensor_create = tensor_create,
     .tensor_data = tensor_data,
@@ -195,14 +195,15 @@ static const struct backend_ops cpu_ops = {
     .weight_vector = cpu_weight_vector,
     .saved_open = cpu_saved_open,
     .saved_finish = cpu_saved_finish,
+    .run_pass = backend_run_pass,
     .begin = begin,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
-    .probe_data = cpu_probe_data,
-    .probe_read = cpu_probe_read,
+    .importance_data = cpu_importance_data,
+    .importance_read = cpu_importance_read,
 };
 
 static enum status scratch_create(struct cpu *cpu)

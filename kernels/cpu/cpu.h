@@ -202,5 +202,5 @@ void cpu_attention_begin(struct cpu *cpu); // tiles of the batch, clears the pro
 enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                             const struct weight *k_gain, float epsilon);
 enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
-float *cpu_probe_data(struct backend *b);
-enum status cpu_probe_read(struct backend *b, float *host);
+float *cpu_importance_data(struct backend *b);
+enum status cpu_importance_read(struct backend *b, float *host);

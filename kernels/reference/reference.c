@@ -508,12 +508,12 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     return STATUS_OK;
 }
 
-static float *probe_data(struct backend *b)
+static float *importance_data(struct backend *b)
 {
     return self(b)->probe_size ? self(b)->probe : NULL;
 }
 
-static enum status probe_read(struct backend *b, float *host)
+static enum status importance_read(struct backend *b, float *host)
 {
     memcpy(host, self(b)->probe, (size_t)self(b)->probe_size * sizeof *host);
     return STATUS_OK;
@@ -535,7 +535,7 @@ static int lower_first(const void *a, const void *b)
 
 // How many of the n candidates, best first, the draw leaves: none less likely than min_p says, at most top_k, and of
 // those no more than it takes to reach top_p of their weight.
-static int filter(const struct candidate *c, int n, const struct draw *draw)
+static int filter(const struct candidate *c, int n, const struct row_sampling *draw)
 {
     int kept = 0;
     double total = 0, mass = 0;
@@ -549,7 +549,7 @@ static int filter(const struct candidate *c, int n, const struct draw *draw)
     return reached;
 }
 
-static int32_t draw_one(struct candidate *c, int n, const struct draw *draw)
+static int32_t draw_one(struct candidate *c, int n, const struct row_sampling *draw)
 {
     for (int i = 0; i < n; i++)
         c[i].weight = exp((c[i].logit - c[0].logit) * (double)draw->inverse_temperature);
@@ -564,11 +564,11 @@ static int32_t draw_one(struct candidate *c, int n, const struct draw *draw)
 }
 
 static enum status sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
-                          int32_t first_id, int32_t n_ids, bool draw)
+                          int32_t first_id, int32_t n_ids, bool use_sampling)
 {
     struct reference *ref = self(b);
     assert(picks->columns == 2 && rows <= picks->max_rows && parts * rows <= logits->max_rows);
-    assert(n_ids <= parts * logits->columns && (!draw || ref->batch.draw));
+    assert(n_ids <= parts * logits->columns && (!use_sampling || ref->batch.sampling));
     int suspended = no_alloc_suspend(); // qsort allocates
     if (n_ids > ref->n_candidates)
         ref->candidates = mem_resize(ref->candidates, (size_t)(ref->n_candidates = n_ids), sizeof *ref->candidates);
@@ -580,8 +580,8 @@ static enum status sample(struct backend *b, struct tensor *picks, const struct 
         }
         qsort(ref->candidates, (size_t)n_ids, sizeof *ref->candidates, better_first);
         struct candidate best = ref->candidates[0];
-        struct pick pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
-        const struct draw *how = draw ? &ref->batch.draw[row] : NULL;
+        struct sampled_id pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
+        const struct row_sampling *how = use_sampling ? &ref->batch.sampling[row] : NULL;
         if (how && how->inverse_temperature > 0 && pick.id >= 0) pick.id = draw_one(ref->candidates, n_ids, how);
         memcpy(picks->data + 2 * row, &pick, sizeof pick);
     }
@@ -591,7 +591,7 @@ static enum status sample(struct backend *b, struct tensor *picks, const struct 
 
 static const struct backend_ops reference_ops = {
     .name = "reference",
-    .host_memory = true,
+    .capabilities = {.host_memory = true, .exact_rows = true},
     .close = reference_close,
     .tensor_create = tensor_create,
     .tensor_data = tensor_data,
@@ -600,14 +600,15 @@ static const struct backend_ops reference_ops = {
     .weight_gate_up = weight_gate_up,
     .weight_embedding = weight_embedding,
     .weight_vector = weight_vector,
+    .run_pass = backend_run_pass,
     .begin = begin,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,
     .rope_append = rope_append,
     .attention = attention,
-    .probe_data = probe_data,
-    .probe_read = probe_read,
+    .importance_data = importance_data,
+    .importance_read = importance_read,
     .sample = sample,
 };
 

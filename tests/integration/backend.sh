@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What computes. `auto` takes a GPU where the CUDA backend was built and there is one; everywhere else it serves on the
-# CPU and says why, and `cuda` is refused with the same reason.
+# The choice of a backend. `auto` uses a GPU if the CUDA backend is built and a GPU is found; else it uses the CPU and logs
+# the reason, and `cuda` fails with the same reason.
 . "$(dirname "$0")/lib.sh"
 
 module=$bin/libforepack_cuda.so
@@ -18,10 +18,10 @@ tokens() { jq -c .token_ids "$work/$1.json"; }
 alone --backend cpu >"$work/cpu.json"
 alone --backend auto >"$work/auto.json"
 if alone --backend cuda >"$work/cuda.json" 2>"$work/cuda.log"; then
-    says="backend=cuda"
+    says="backend_chosen backend=cuda"
     equal "$(tokens cuda)" "$(tokens auto)" "what auto computes on the GPU here"
 else
-    says="backend=cpu: $reason"
+    says="backend_chosen backend=cpu reason=.*$reason"
     grep -qE "$reason" "$work/cuda.log" || fail "--backend cuda does not say '$reason'"
     equal 1 "$(wc -l <"$work/cuda.log")" "lines of the refusal"
     equal "$(tokens cpu)" "$(tokens auto)" "what auto computes"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens drawn by the model, on one rank and with the vocabulary cut over several, against the sampler on the logits of
-// the same pass. The argument names a backend that draws.
+// Tokens sampled by the backend, on one rank and with the vocabulary divided over several, against the CPU sampler on
+// the logits of the same pass. The argument names a backend that samples.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static double real(uint32_t *state, double from, double to)
     return from + (to - from) * (*state >> 8) * 0x1p-24;
 }
 
-// One row in three likeliest; the others by all kinds of parameters.
+// One row in three greedy, the others with various parameters.
 static struct sampling random_sampling(int row, uint32_t *state)
 {
     struct sampling p;
@@ -37,33 +37,34 @@ static struct sampling random_sampling(int row, uint32_t *state)
 
 static const int sizes[] = {1, 2, 4};
 
-// Which of the two passes of tokens alone: all the likeliest (each rank looks at its share), or drawn.
+// Compares a pass of tokens and logits with the sampler, then with a pass of tokens only.
 static void compare(struct ranks *ranks, struct forward *f, const struct sampling *how, int vocab)
 {
     static const int32_t output[ROWS];
-    struct draw draws[ROWS];
-    int32_t beside[ROWS];
+    struct row_sampling params[ROWS];
+    int32_t tokens[ROWS];
     struct sampler *s = sampler_create(vocab);
     for (int r = 0; r < ROWS; r++)
-        draws[r] = sampler_draw(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
-    f->batch.draw = draws;
+        params[r] =
+            sampler_row_sampling(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
+    f->batch.sampling = params;
     struct forward_result result = ranks_forward(ranks, &f->batch);
     ck_assert(result.tokens && result.logits);
-    memcpy(beside, result.tokens, sizeof beside);
+    memcpy(tokens, result.tokens, sizeof tokens);
     for (int r = 0; r < ROWS; r++) {
         struct sampler_context context = {.sampling = &how[r], .output = output, .n_output = r};
         struct sampled_token token;
         ck_assert(sampler_draws(&context));
         ck_assert_int_eq(sampler_pick(s, result.logits + (size_t)r * (size_t)vocab, &context, &token), STATUS_OK);
-        ck_assert_msg(token.token == beside[r], "row %d of %d ranks: %d drawn, the sampler picks %d", r, ranks->size,
-                      beside[r], token.token);
+        ck_assert_msg(token.token == tokens[r], "row %d of %d ranks: %d sampled, %d by the sampler", r, ranks->size,
+                      tokens[r], token.token);
     }
-    f->batch.tokens_alone = true;
+    f->batch.tokens_only = true;
     result = ranks_forward(ranks, &f->batch);
     ck_assert_ptr_null(result.logits);
-    ck_assert_mem_eq(result.tokens, beside, sizeof beside);
-    f->batch.tokens_alone = false;
-    f->batch.draw = NULL;
+    ck_assert_mem_eq(result.tokens, tokens, sizeof tokens);
+    f->batch.tokens_only = false;
+    f->batch.sampling = NULL;
     sampler_free(s);
 }
 
@@ -79,10 +80,10 @@ static struct model_options options_for(const char *dir)
                                   .n_kv_blocks = 4 * FORWARD_MAX_BLOCKS};
 }
 
-START_TEST(tokens_are_those_of_the_sampler)
+START_TEST(tokens_match_the_sampler)
 {
     struct tiny_model spec = tiny_model_spec("llama");
-    spec.vocab_size = 275; // no rank count divides it: the last share ends early
+    spec.vocab_size = 275; // no number of ranks divides it: the last share is shorter
     char *dir = tiny_model_temp(&spec);
     const struct model_options options = options_for(dir);
     struct ranks ranks;
@@ -108,9 +109,9 @@ START_TEST(tokens_are_those_of_the_sampler)
 }
 END_TEST
 
-// On rank 0 a row of logits, of several ranks all shares beside its own, and a pick of each; and the host's: of several
-// ranks the row put together, and on a device with memory of its own copies of all that is read.
-START_TEST(a_row_of_logits_is_counted_as_by_hand)
+// Counts the floats per logit row. Rank 0: its logits and sampled id; with several ranks also the gathered ones of all
+// ranks and the row on the host; on a device with its own memory also copies of what the host reads.
+START_TEST(logit_bytes_match_a_count_by_hand)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.vocab_size = 275;
@@ -129,7 +130,7 @@ START_TEST(a_row_of_logits_is_counted_as_by_hand)
 }
 END_TEST
 
-START_TEST(a_backend_that_does_not_draw_says_so)
+START_TEST(a_backend_that_does_not_sample_refuses)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
@@ -141,10 +142,10 @@ START_TEST(a_backend_that_does_not_draw_says_so)
     ck_assert(!model_samples(ranks.model[0]));
     forward_start(f, 1);
     forward_add(f, 0, 0, (int32_t[]){1, 2}, NULL, 2, LOGITS_LAST);
-    f->batch.draw = &(struct draw){.top_p = 1};
+    f->batch.sampling = &(struct row_sampling){.top_p = 1};
     struct forward_result result;
     ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_INTERNAL);
-    ck_assert_str_eq(status_message(), "ragged batch: backend cpu draws no tokens");
+    ck_assert_str_eq(status_message(), "ragged batch: backend cpu does not sample tokens");
     free(f);
     ranks_close(&ranks);
     tiny_model_remove(dir);
@@ -155,11 +156,11 @@ int main(int argc, char **argv)
 {
     backend = argc > 1 ? argv[1] : "reference";
     if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
-    Suite *suite = suite_create("draws");
-    TCase *tc = tcase_create("draws");
-    tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);
-    tcase_add_loop_test(tc, a_row_of_logits_is_counted_as_by_hand, 0, 3);
-    tcase_add_test(tc, a_backend_that_does_not_draw_says_so);
+    Suite *suite = suite_create("row_sampling");
+    TCase *tc = tcase_create("row_sampling");
+    tcase_add_loop_test(tc, tokens_match_the_sampler, 0, 3);
+    tcase_add_loop_test(tc, logit_bytes_match_a_count_by_hand, 0, 3);
+    tcase_add_test(tc, a_backend_that_does_not_sample_refuses);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
