@@ -170,14 +170,19 @@ enum status ragged_batch_check(const struct ragged_batch *batch, const struct ba
 
 // ---- a pass ---------------------------------------------------------------------------------------------------------
 
+enum status pass_issue(const struct pass *pass, int rows, int logit_rows)
+{
+    for (int i = 0; i < pass->n_stages; i++) {
+        enum status status = pass->stage(pass->context, i, 0, rows);
+        if (status != STATUS_OK) return status;
+    }
+    return logit_rows ? pass->logits(pass->context, logit_rows) : STATUS_OK;
+}
+
 enum status backend_run_pass(struct backend *b, const struct pass *pass)
 {
-    const struct ragged_batch *batch = pass->batch;
-    enum status status = b->ops->begin(b, batch);
-    for (int i = 0; i < pass->n_stages && status == STATUS_OK; i++)
-        status = pass->stage(pass->context, i, 0, batch->n_rows);
-    if (status != STATUS_OK || !batch->n_logit_rows) return status;
-    return pass->logits(pass->context, batch->n_logit_rows);
+    enum status status = b->ops->begin(b, pass->batch);
+    return status != STATUS_OK ? status : pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
 }
 
 // ---- by name --------------------------------------------------------------------------------------------------------

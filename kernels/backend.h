@@ -226,7 +226,9 @@ struct backend {
     const struct backend_ops *ops; // first member of every implementation's own struct
 };
 
-// A run_pass for backends that neither capture nor overlap: `begin`, then each stage for all rows, then the logits.
+// Issues every stage of a pass for `rows` rows in order, then the logits of `logit_rows` rows.
+enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
+// The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
 enum status backend_run_pass(struct backend *b, const struct pass *pass);
 
 // `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0: as many as the process

@@ -215,15 +215,6 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     return cuda_status(error, "CUDA: the start of a pass");
 }
 
-enum status cuda_issue(const struct pass *pass, int rows, int logit_rows)
-{
-    for (int i = 0; i < pass->n_stages; i++) {
-        enum status status = pass->stage(pass->context, i, 0, rows);
-        if (status != STATUS_OK) return status;
-    }
-    return logit_rows ? pass->logits(pass->context, logit_rows) : STATUS_OK;
-}
-
 static enum status run_pass(struct backend *b, const struct pass *pass)
 {
     struct cuda *cuda = cuda_of(b);
@@ -231,7 +222,7 @@ static enum status run_pass(struct backend *b, const struct pass *pass)
     if (status != STATUS_OK) return status;
     if (cuda->capturable) return graphs_run(cuda, pass);
     if (cuda->unpadded.first_rows) return overlap_run(cuda, pass);
-    return cuda_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
+    return pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------

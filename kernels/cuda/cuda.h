@@ -104,8 +104,6 @@ enum status cuda_status(cudaError_t error, const char *what);
 enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p);
 // Waits for everything in the stream. The only place that waits within a pass.
 enum status cuda_wait(struct cuda *cuda);
-// Issues all stages of a pass for `rows` rows in order, then the logits of `logit_rows` rows.
-enum status cuda_issue(const struct pass *pass, int rows, int logit_rows);
 
 // ---- weights.c ----
 

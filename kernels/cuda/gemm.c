@@ -40,7 +40,7 @@ enum known { UNKNOWN, GUESSED, TIMED }; // how a bucket's algorithm was selected
 // All gemms of one shape and epilogue: any weight, any number of rows.
 struct problem {
     struct gemm_key key;   // rows is 0
-    bool refused;          // cuBLASLt does not support it
+    bool unsupported;      // cuBLASLt does not support it
     int max_rows;          // of any call
     struct gemm_call last; // the last call, used for timing
     struct {
@@ -212,14 +212,14 @@ static struct problem *problem_of(struct gemm *g, const struct gemm_call *call)
     problem_grow(problem, call->max_rows);
     struct description d;
     cublasLtMatmulHeuristicResult_t first;
-    problem->refused = description_make(call, &key, call->max_rows, &d) != CUBLAS_STATUS_SUCCESS ||
-                       !algorithm_candidates(g, &d, 1, &first);
+    problem->unsupported = description_make(call, &key, call->max_rows, &d) != CUBLAS_STATUS_SUCCESS ||
+                           !algorithm_candidates(g, &d, 1, &first);
     return problem;
 }
 
 static bool gemm_supported(struct gemm *g, const struct gemm_call *call)
 {
-    return !problem_of(g, call)->refused;
+    return !problem_of(g, call)->unsupported;
 }
 
 static cublasStatus_t gemm_multiply(struct cuda *cuda, struct gemm *g, const struct gemm_call *call,
@@ -297,7 +297,7 @@ static int scratch_rows(const struct gemm *g, int n)
     return (int)(rows > 256 ? rows / 256 * 256 : rows);
 }
 
-struct ending {
+struct epilogue {
     struct tensor *out;
     const struct weight *w, *bias;
     enum linear_mode mode;
@@ -305,7 +305,7 @@ struct ending {
 
 // Applies the epilogue to rows [first, first + rows) of the step, whose gemm result is in the scratch. row_scale:
 // scales of these rows to apply here; NULL if the library has applied them.
-static enum status gemm_finish(struct cuda *cuda, const struct ending *e, int first, int rows, const float *row_scale)
+static enum status gemm_finish(struct cuda *cuda, const struct epilogue *e, int first, int rows, const float *row_scale)
 {
     float *result = cuda->gemm->scratch;
     const int n = (int)e->w->rows, stride = cuda_stride(n);
@@ -324,7 +324,7 @@ static enum status gemm_finish(struct cuda *cuda, const struct ending *e, int fi
     return cuda_status(error, "gemm epilogue");
 }
 
-static enum status gemm_by_scratch(struct cuda *cuda, struct gemm_call call, const struct ending *e, int rows)
+static enum status gemm_by_scratch(struct cuda *cuda, struct gemm_call call, const struct epilogue *e, int rows)
 {
     struct gemm *g = cuda->gemm;
     const int chunk = scratch_rows(g, cuda_stride(e->w->rows));
@@ -377,7 +377,7 @@ static enum status gemm_linear(struct cuda *cuda, struct tensor *out, const stru
     // The library wants bf16 biases for bf16 results and FP8 operands, ours are f32. FP8 needs N a multiple of 16.
     const bool direct = mode != LINEAR_SWIGLU && !(bias && (fp8 || call.out_bf16)) && !(fp8 && w->rows % 16);
     if (direct && gemm_supported(cuda->gemm, &call)) return gemm_run(cuda, &call, rows);
-    return gemm_by_scratch(cuda, call, &(struct ending){out, w, bias, mode}, rows);
+    return gemm_by_scratch(cuda, call, &(struct epilogue){out, w, bias, mode}, rows);
 }
 
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
@@ -464,7 +464,7 @@ enum status cuda_tune(struct backend *b)
     int timed = 0, saved = 0;
     for (int i = 0; i < g->n_problems; i++) {
         struct problem *problem = &g->problems[i];
-        const int buckets = problem->refused ? 0 : bucket_of(problem->max_rows) + 1;
+        const int buckets = problem->unsupported ? 0 : bucket_of(problem->max_rows) + 1;
         for (int bucket = 0; bucket < buckets; bucket++) {
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))

@@ -120,13 +120,13 @@ static enum status issue_padded(struct cuda *cuda, const struct pass *pass)
 {
     cuda->on_device = cuda->padded;
     cuda->on_device.max_splits = cuda->graphs->max_splits;
-    return cuda_issue(pass, cuda->padded.n_rows, cuda->padded.n_logit_rows);
+    return pass_issue(pass, cuda->padded.n_rows, cuda->padded.n_logit_rows);
 }
 
 static enum status issue_unpadded(struct cuda *cuda, const struct pass *pass)
 {
     cuda->on_device = cuda->unpadded;
-    return cuda_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
+    return pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
 }
 
 static const char *capture_begin(struct cuda *cuda)
