@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/span.h"
+#include "model/text_span.h"
 
 #include <stdlib.h>
 #include <string.h>
