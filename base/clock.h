@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Monotonic time. Parts with timed behaviour take `now_us` as an argument, so that tests move the clock.
+// Monotonic time in microseconds. Code with timed behaviour takes `now_us` as an argument, so that tests set the time.
 #pragma once
 
 #include <stdint.h>

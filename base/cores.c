@@ -4,7 +4,7 @@
 void cores_usable(cpu_set_t *cores)
 {
     CPU_ZERO(cores);
-    // Fails where there are more cores than a cpu_set_t holds.
+    // The call fails on machines with more cores than a cpu_set_t holds.
     if (sched_getaffinity(0, sizeof *cores, cores) != 0 || CPU_COUNT(cores) < 1) CPU_SET(0, cores);
 }
 
@@ -23,12 +23,12 @@ int cores_at(const cpu_set_t *cores, int index)
     return core;
 }
 
-bool cores_share(const cpu_set_t *all, int index, int sharers, cpu_set_t *mine)
+bool cores_share(const cpu_set_t *all, int index, int processes, cpu_set_t *mine)
 {
     int n = CPU_COUNT(all);
-    if (n < sharers) return false;
+    if (n < processes) return false;
     CPU_ZERO(mine);
-    for (int i = n * index / sharers; i < n * (index + 1) / sharers; i++)
+    for (int i = n * index / processes; i < n * (index + 1) / processes; i++)
         CPU_SET(cores_at(all, i), mine);
     return true;
 }

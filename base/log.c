@@ -40,14 +40,15 @@ bool log_level_parse(const char *name, enum log_level *level_p)
     return false;
 }
 
-// A line being put together; what does not fit is left out.
 struct line {
     char text[LOG_LINE_BYTES];
     size_t n;
+    bool full; // the last line_add did not fit
+    bool cut;  // part of a text or a field was left out
 };
 
-// Keeps room for the end of a cut JSON line and the newline.
-enum { LINE_END_BYTES = 4, PLAIN_BYTES_MAX = 256 };
+// LINE_END_BYTES are kept free for the end of a cut line: `,"cut":true}` and a newline.
+enum { LINE_END_BYTES = 16, ESCAPE_BYTES_MAX = 6, PLAIN_BYTES_MAX = 256 };
 
 __attribute__((format(printf, 2, 3))) static void line_add(struct line *line, const char *text, ...)
 {
@@ -56,7 +57,8 @@ __attribute__((format(printf, 2, 3))) static void line_add(struct line *line, co
     va_start(args, text);
     int n = vsnprintf(line->text + line->n, room, text, args);
     va_end(args);
-    line->n += (size_t)n < room ? (size_t)n : room - 1;
+    line->full = (size_t)n >= room;
+    line->n += line->full ? room - 1 : (size_t)n;
 }
 
 // Bytes of the UTF-8 character at `text`; 0: malformed.
@@ -72,16 +74,18 @@ static size_t character_bytes(const char *text, size_t left)
 static void line_add_quoted(struct line *line, const char *text)
 {
     size_t left = strlen(text);
+    // Room for one more character, the closing quote and vsnprintf's zero byte.
+    const size_t last = sizeof line->text - LINE_END_BYTES - ESCAPE_BYTES_MAX - 2;
     line_add(line, "\"");
-    while (left && line->n < sizeof line->text - LINE_END_BYTES - 16) {
+    while (left && line->n <= last) {
         size_t n = character_bytes(text, left);
-        unsigned char first = (unsigned char)text[0], last = n ? (unsigned char)text[n - 1] : 0;
+        unsigned char first = (unsigned char)text[0], second = n > 1 ? (unsigned char)text[1] : 0;
         if (!n) {
             line_add(line, "\\ufffd");
         } else if (first == '"' || first == '\\') {
             line_add(line, "\\%c", first);
-        } else if (first < 0x20 || first == 0x7f || (first == 0xc2 && last < 0xa0)) {
-            line_add(line, "\\u%04x", last);
+        } else if (first < 0x20 || first == 0x7f || (first == 0xc2 && second < 0xa0)) {
+            line_add(line, "\\u%04x", second ? second : first);
         } else {
             line_add(line, "%.*s", (int)n, text);
         }
@@ -89,11 +93,12 @@ static void line_add_quoted(struct line *line, const char *text)
         text += n;
         left -= n;
     }
+    line->cut |= left > 0;
     line_add(line, "\"");
 }
 
-// Short enough to be written unquoted as a whole; longer text is cut where it is quoted.
-static bool is_plain(const char *text)
+// Whether logfmt needs no quotes. Long text is quoted, because only quoted text can be cut.
+static bool text_is_plain(const char *text)
 {
     if (strlen(text) > PLAIN_BYTES_MAX) return false;
     for (const char *p = text; *p; p++) {
@@ -107,7 +112,7 @@ static void line_add_value(struct line *line, const struct log_field *f)
     bool json = format == LOG_FORMAT_JSON;
     switch (f->type) {
     case LOG_TEXT:
-        if (!json && is_plain(f->value.text)) {
+        if (!json && text_is_plain(f->value.text)) {
             line_add(line, "%s", f->value.text);
         } else {
             line_add_quoted(line, f->value.text);
@@ -146,6 +151,14 @@ static void line_begin(struct line *line, enum log_level level)
     }
 }
 
+static void line_end(struct line *line)
+{
+    bool json = format == LOG_FORMAT_JSON;
+    const char *end = line->cut ? json ? ",\"cut\":true}" : " cut=true" : json ? "}" : "";
+    memcpy(line->text + line->n, end, strlen(end));
+    line->n += strlen(end);
+}
+
 // One write(2), so that lines of several processes on one terminal do not mix.
 static void line_write(struct line *line)
 {
@@ -163,12 +176,13 @@ void log_write(enum log_level level, const char *event, const struct log_field *
     for (size_t i = 0; i < n_fields; i++) {
         size_t before = line.n;
         line_add(&line, json ? ",\"%s\":" : " %s=", fields[i].key);
-        line_add_value(&line, &fields[i]);
-        if (line.n < sizeof line.text - LINE_END_BYTES - 1) continue;
-        line.n = before; // a field that is cut off would be broken JSON
+        if (!line.full) line_add_value(&line, &fields[i]);
+        if (!line.full) continue;
+        line.n = before; // half a field would not be JSON
+        line.cut = true;
         break;
     }
-    if (json) line.text[line.n++] = '}';
+    line_end(&line);
     line_write(&line);
 }
 

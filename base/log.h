@@ -4,9 +4,12 @@
 //     12:04:31.207 info worker[2] prefill_done req=0000009f tokens=1840 ms=41.3
 //     {"time":"2026-11-22T12:04:31.207Z","level":"info","process":"worker[2]","event":"prefill_done",...}
 //
+// Events are lower-case noun_verb: past tense for facts (node_attached), and values carry their unit in the key.
+//
 // Values with blanks, quotes or control characters are quoted and escaped, so a value from the network can neither
-// start a second line nor reach the terminal as an escape sequence. Any thread may log; a line is written whole, and
-// cut at LOG_LINE_BYTES. Prompts, outputs and credentials are never logged.
+// start a second line nor reach the terminal as an escape sequence. Malformed UTF-8 becomes U+FFFD. A line longer than
+// LOG_LINE_BYTES is cut: the text that does not fit is cut at a character, later fields are left out, and the line ends
+// with cut=true. Any thread may log; each line is one write(2). Prompts, outputs and credentials are never logged.
 #pragma once
 
 #include <stdbool.h>
@@ -17,15 +20,16 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 enum log_format { LOG_FORMAT_LOGFMT, LOG_FORMAT_JSON };
 enum { LOG_LINE_BYTES = 2048 };
 
-// The process as it appears in every line, e.g. "worker[2]" (copied), and the most verbose level that is written. Call
-// before other threads start.
+// `process` (copied) is the name in every line, e.g. "worker[2]"; `level` is the most verbose level that is written.
+// Call both before other threads start. Until then lines are logfmt, level info.
 void log_setup(const char *process, enum log_level level);
-void log_set_format(enum log_format format); // likewise; logfmt until then
+void log_set_format(enum log_format format);
 
-// "error", "warn", "info", "debug" -> level; false when the name is none of them.
+// "error", "warn", "info" or "debug" to a level; false for any other name.
 bool log_level_parse(const char *name, enum log_level *level_p);
 
-// One key=value of a line. LOG_FIELD picks the type from the value's: text (NULL is ""), bool, integer or real number.
+// One key=value of a line. LOG_FIELD takes the type from the value's C type: text (NULL is ""), bool, integer or real
+// number. The literals true and false, and comparisons, are integers in C11: cast them to bool.
 struct log_field {
     const char *key;
     enum { LOG_TEXT, LOG_BOOL, LOG_INT, LOG_UINT, LOG_REAL, LOG_HEX, LOG_MILLISECONDS } type;
@@ -49,10 +53,10 @@ struct log_field {
         default: log_field_int)(k, v)
 #define LOG_MS(key, us)       log_field_ms(key, us)        // microseconds, written as milliseconds: 41.3
 #define LOG_FINGERPRINT(k, v) log_field_hex(k, v)          // 16 hex digits
-#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's number of a request, in every process
-#define LOG_REASON            LOG_FIELD("reason", status_message()) // the sentence of the last status_fail()
+#define LOG_REQUEST(number)   log_field_hex("req", number) // the router's number of a request, the same in every process
+#define LOG_REASON            LOG_FIELD("reason", status_message()) // sentence of the last status_fail()
 
-// log_event(LOG_INFO, "node_gone", LOG_FIELD("node", id), LOG_FIELD("requests", n));
+// log_event(LOG_INFO, "node_lost", LOG_FIELD("node", id), LOG_FIELD("requests", n));
 #define log_event(level, event, ...)                                                                                   \
     log_write(level, event, (const struct log_field[]){__VA_ARGS__},                                                   \
               sizeof((const struct log_field[]){__VA_ARGS__}) / sizeof(struct log_field))

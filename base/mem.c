@@ -8,30 +8,29 @@
 
 #include "base/log.h"
 
-static void *checked(void *block, size_t bytes)
+// Aborts when an allocation of `count` objects has failed.
+static void *mem_check(void *block, size_t count, size_t size_bytes)
 {
-    if (!block && bytes) {
-        log_error("out_of_memory bytes=%zu", bytes);
-        abort();
-    }
-    return block;
+    if (block) return block;
+    log_event(LOG_ERROR, "out_of_memory", LOG_FIELD("count", count), LOG_FIELD("size_bytes", size_bytes));
+    abort();
 }
 
 void *mem_alloc(size_t bytes)
 {
-    return checked(calloc(1, bytes ? bytes : 1), bytes);
+    return mem_check(calloc(1, bytes ? bytes : 1), 1, bytes);
 }
 
 void *mem_alloc_array(size_t count, size_t size_bytes)
 {
     if (!count || !size_bytes) return mem_alloc(1);
-    return checked(calloc(count, size_bytes), count);
+    return mem_check(calloc(count, size_bytes), count, size_bytes);
 }
 
 void *mem_resize(void *block, size_t count, size_t size_bytes)
 {
-    if (!count || !size_bytes) count = size_bytes = 1; // keep a block to free, never realloc(p, 0)
-    return checked(reallocarray(block, count, size_bytes), count);
+    if (!count || !size_bytes) count = size_bytes = 1; // realloc(p, 0) would free the block
+    return mem_check(reallocarray(block, count, size_bytes), count, size_bytes);
 }
 
 void *mem_copy(const void *bytes, size_t size_bytes)
@@ -53,5 +52,5 @@ char *mem_format(const char *format, ...)
     va_start(args, format);
     int n = vasprintf(&text, format, args);
     va_end(args);
-    return checked(n < 0 ? NULL : text, 1);
+    return mem_check(n < 0 ? NULL : text, 1, 1);
 }

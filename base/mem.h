@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heap memory that is there or the process ends: callers bound every size they take from outside, so running
-// out means the machine is full, and a server that limps on without memory helps nobody.
+// Heap allocation that never returns NULL: when memory runs out the process logs out_of_memory and aborts. Callers
+// bound every size that comes from a file or the network, so running out means that the machine has no memory left.
+// Free every result with free(). Any thread.
 #pragma once
 
 #include <stddef.h>
 
-void *mem_alloc(size_t bytes);                                  // zeroed; never NULL; free with free()
-void *mem_alloc_array(size_t count, size_t size_bytes);         // zeroed; aborts on overflow
-void *mem_resize(void *block, size_t count, size_t size_bytes); // new part is NOT zeroed
+void *mem_alloc(size_t bytes);                                  // zeroed
+void *mem_alloc_array(size_t count, size_t size_bytes);         // zeroed; aborts when the product overflows
+void *mem_resize(void *block, size_t count, size_t size_bytes); // the new part is NOT zeroed; aborts on overflow
 void *mem_copy(const void *bytes, size_t size_bytes);
 char *mem_string(const char *text); // NULL gives NULL
 char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sanitizers tell of every allocation in the process, those of libraries included.
+// The allocation hooks of the sanitizers see every allocation of the process, also those of libraries.
 #include "base/no_alloc.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -9,35 +9,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// Of the sanitizers' runtime library, whose header gcc does not bring.
+// Declared here because gcc does not install the header of the sanitizers' runtime library.
 int __sanitizer_install_malloc_and_free_hooks(void (*on_alloc)(const volatile void *block, size_t bytes),
                                               void (*on_free)(const volatile void *block));
 
 static _Thread_local int depth;
-static _Thread_local const char *stretch;
+static _Thread_local const char *current_section;
 
-static void on_alloc(const volatile void *block, size_t bytes)
+static void no_alloc_check(const volatile void *block, size_t bytes)
 {
     if (!depth) return;
-    depth = 0; // what follows may allocate
-    fprintf(stderr, "%zu bytes were allocated within %s, which must not allocate\n", bytes, stretch);
+    depth = 0; // fprintf may allocate
+    fprintf(stderr, "%zu bytes were allocated within %s, which must not allocate\n", bytes, current_section);
     abort();
 }
 
-static void on_free(const volatile void *block)
+static void no_alloc_ignore_free(const volatile void *block)
 {
 }
 
-static void install(void)
+static void no_alloc_install_hooks(void)
 {
-    __sanitizer_install_malloc_and_free_hooks(on_alloc, on_free);
+    __sanitizer_install_malloc_and_free_hooks(no_alloc_check, no_alloc_ignore_free);
 }
 
-void no_alloc_begin(const char *what)
+void no_alloc_begin(const char *section)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install);
-    stretch = what;
+    pthread_once(&once, no_alloc_install_hooks);
+    current_section = section;
     depth++;
 }
 
@@ -65,7 +65,7 @@ void no_alloc_resume(int suspended)
 
 #else
 
-void no_alloc_begin(const char *what)
+void no_alloc_begin(const char *section)
 {
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See options.h. Parsing happens once, at start, in the main thread.
+// Parsing and the settings line; options_help.c writes --help.
 #include "base/options.h"
 
 #include <ctype.h>
@@ -8,13 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 
-// Which rows were set by file or flag, for the tables parsed so far (a program has one or two).
+// Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 static const struct option *given_rows[256];
 static int n_given;
 
-static void mark_given(const struct option *row)
+static void option_mark_given(const struct option *row)
 {
     for (int i = 0; i < n_given; i++) {
         if (given_rows[i] == row) return;
@@ -22,7 +24,7 @@ static void mark_given(const struct option *row)
     if (n_given < (int)(sizeof given_rows / sizeof given_rows[0])) given_rows[n_given++] = row;
 }
 
-static const struct option *find(const struct option *table, const char *name, size_t length)
+static const struct option *option_find(const struct option *table, const char *name, size_t length)
 {
     for (const struct option *row = table; row->name; row++) {
         if (row->name[0] != '-' && strlen(row->name) == length && strncmp(row->name, name, length) == 0) return row;
@@ -35,7 +37,14 @@ static bool has_limits(const struct option *row)
     return row->min != 0 || row->max != 0;
 }
 
-static enum status refuse(const struct option *row, const char *text)
+bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES])
+{
+    const char *format = row->type == OPTION_INT ? "%.0f%s%.0f" : "%g%s%g";
+    snprintf(text, OPTION_LIMITS_BYTES, format, row->min, between, row->max);
+    return has_limits(row);
+}
+
+static enum status option_refuse(const struct option *row, const char *text)
 {
     const char *unit = row->unit ? row->unit : "";
     const char *space = row->unit ? " " : "";
@@ -46,13 +55,13 @@ static enum status refuse(const struct option *row, const char *text)
     default: break;
     }
     const char *kind = row->type == OPTION_INT ? "a whole number" : "a number";
-    if (!has_limits(row))
-        return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s", row->name, text, kind, space, unit);
-    return status_fail(STATUS_INVALID, "--%s '%s': must be %s from %g to %g%s%s", row->name, text, kind, row->min,
-                       row->max, space, unit);
+    char limits[OPTION_LIMITS_BYTES];
+    bool limited = option_limits_format(row, " to ", limits);
+    return status_fail(STATUS_INVALID, "--%s '%s': must be %s%s%s%s%s", row->name, text, kind, limited ? " from " : "",
+                       limited ? limits : "", space, unit);
 }
 
-static bool is_choice(const char *choices, const char *text)
+static bool choice_listed(const char *choices, const char *text)
 {
     size_t length = strlen(text);
     for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
@@ -61,31 +70,31 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
-static enum status set(const struct option *row, const char *text)
+static enum status option_set(const struct option *row, const char *text)
 {
     char *end = NULL;
     errno = 0;
     switch (row->type) {
     case OPTION_BOOL:
-        if (!is_choice("true|false|yes|no|on|off|1|0", text)) return refuse(row, text);
-        *(bool *)row->value = is_choice("true|yes|on|1", text);
+        if (!choice_listed("true|false|yes|no|on|off|1|0", text)) return option_refuse(row, text);
+        *(bool *)row->value = choice_listed("true|yes|on|1", text);
         break;
     case OPTION_INT: {
         int64_t value = strtoll(text, &end, 10);
-        if (end == text || *end || errno) return refuse(row, text);
-        if (has_limits(row) && ((double)value < row->min || (double)value > row->max)) return refuse(row, text);
+        if (end == text || *end || errno) return option_refuse(row, text);
+        if (has_limits(row) && ((double)value < row->min || (double)value > row->max)) return option_refuse(row, text);
         *(int64_t *)row->value = value;
         break;
     }
     case OPTION_REAL: {
         double value = strtod(text, &end);
-        if (end == text || *end || errno || !isfinite(value)) return refuse(row, text);
-        if (has_limits(row) && (value < row->min || value > row->max)) return refuse(row, text);
+        if (end == text || *end || errno || !isfinite(value)) return option_refuse(row, text);
+        if (has_limits(row) && (value < row->min || value > row->max)) return option_refuse(row, text);
         *(double *)row->value = value;
         break;
     }
     case OPTION_CHOICE:
-        if (!is_choice(row->choices, text)) return refuse(row, text);
+        if (!choice_listed(row->choices, text)) return option_refuse(row, text);
         // fall through
     case OPTION_STRING:
         free(*(char **)row->value);
@@ -101,14 +110,14 @@ static enum status set(const struct option *row, const char *text)
     return STATUS_OK;
 }
 
-static enum status set_given(const struct option *row, const char *text)
+static enum status option_set_given(const struct option *row, const char *text)
 {
-    enum status status = set(row, text);
-    if (status == STATUS_OK) mark_given(row);
+    enum status status = option_set(row, text);
+    if (status == STATUS_OK) option_mark_given(row);
     return status;
 }
 
-static char *trim(char *text)
+static char *text_trim(char *text)
 {
     while (isspace((unsigned char)*text))
         text++;
@@ -118,7 +127,7 @@ static char *trim(char *text)
     return text;
 }
 
-static enum status read_file(const struct option *table, const char *path)
+static enum status options_read_file(const struct option *table, const char *path)
 {
     FILE *file = fopen(path, "r");
     if (!file) return status_fail(STATUS_INVALID, "--config %s: %s", path, strerror(errno));
@@ -126,7 +135,7 @@ static enum status read_file(const struct option *table, const char *path)
     char *line = NULL;
     size_t size = 0;
     for (int number = 1; status == STATUS_OK && getline(&line, &size, file) >= 0; number++) {
-        char *key = trim(line);
+        char *key = text_trim(line);
         if (!*key || *key == '#') continue;
         char *value = strchr(key, '=');
         if (!value) {
@@ -134,10 +143,10 @@ static enum status read_file(const struct option *table, const char *path)
             break;
         }
         *value++ = 0;
-        key = trim(key);
-        const struct option *row = find(table, key, strlen(key));
-        status =
-            row ? set_given(row, trim(value)) : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
+        key = text_trim(key);
+        const struct option *row = option_find(table, key, strlen(key));
+        status = row ? option_set_given(row, text_trim(value))
+                     : status_fail(STATUS_INVALID, "unknown key '%s' (--help lists all)", key);
         if (status != STATUS_OK) status_context(status, "%s:%d", path, number);
     }
     if (status == STATUS_OK && ferror(file))
@@ -147,39 +156,39 @@ static enum status read_file(const struct option *table, const char *path)
     return status;
 }
 
-// Takes the flag at argv[*i]; moves *i over its value.
-static enum status take_flag(const struct option *table, int argc, char **argv, int *i)
+// Parses the flag at argv[*i] and advances *i over its value.
+static enum status option_parse_flag(const struct option *table, int argc, char **argv, int *i)
 {
     const char *name = argv[*i] + 2;
     const char *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    const struct option *row = find(table, name, length);
+    const struct option *row = option_find(table, name, length);
     if (!row && !equals && strncmp(name, "no-", 3) == 0) {
-        row = find(table, name + 3, length - 3);
-        if (row && row->type == OPTION_BOOL) return set_given(row, "false");
+        row = option_find(table, name + 3, length - 3);
+        if (row && row->type == OPTION_BOOL) return option_set_given(row, "false");
         row = NULL;
     }
     if (!row) return status_fail(STATUS_INVALID, "unknown flag --%.*s (--help lists all)", (int)length, name);
-    if (equals) return set_given(row, equals + 1);
-    if (row->type == OPTION_BOOL) return set_given(row, "true");
+    if (equals) return option_set_given(row, equals + 1);
+    if (row->type == OPTION_BOOL) return option_set_given(row, "true");
     if (*i + 1 >= argc) return status_fail(STATUS_INVALID, "--%s: a value must follow", row->name);
-    return set_given(row, argv[++*i]);
+    return option_set_given(row, argv[++*i]);
 }
 
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p)
 {
     enum status status = STATUS_OK;
     for (const struct option *row = table; row->name; row++) {
-        if (row->name[0] != '-' && row->default_text) status = set(row, row->default_text);
+        if (row->name[0] != '-' && row->default_text) status = option_set(row, row->default_text);
         if (status != STATUS_OK) return status;
     }
-    for (int i = 1; i < argc; i++) { // the file first, wherever it is named: flags override it
+    for (int i = 1; i < argc; i++) { // the file first, because flags override it
         if (strcmp(argv[i], "--") == 0) break;
         if (strcmp(argv[i], "--config") == 0) {
             if (i + 1 >= argc) return status_fail(STATUS_INVALID, "--config: a file name must follow");
-            status = read_file(table, argv[i + 1]);
+            status = options_read_file(table, argv[i + 1]);
         } else if (strncmp(argv[i], "--config=", 9) == 0) {
-            status = read_file(table, argv[i] + 9);
+            status = options_read_file(table, argv[i] + 9);
         }
         if (status != STATUS_OK) return status;
     }
@@ -194,7 +203,7 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
         } else if (flags && strncmp(arg, "--config=", 9) == 0) {
             continue;
         } else if (flags && strncmp(arg, "--", 2) == 0) {
-            status = take_flag(table, argc, argv, &i);
+            status = option_parse_flag(table, argc, argv, &i);
             if (status != STATUS_OK) return status;
         } else if (flags && arg[0] == '-' && arg[1]) {
             return status_fail(STATUS_INVALID, "unknown flag %s (--help lists all; '--' ends the flags)", arg);
@@ -210,41 +219,54 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
 
 bool options_given(const struct option *table, const char *name)
 {
-    const struct option *row = find(table, name, strlen(name));
+    const struct option *row = option_find(table, name, strlen(name));
     for (int i = 0; i < n_given; i++) {
         if (given_rows[i] == row) return true;
     }
     return false;
 }
 
-static const char *const type_names[] = {"", " N", " X", " TEXT", "", " TEXT"};
+// --- the settings line of the log
 
-void options_help(const struct option *table, const char *usage, FILE *out)
+// Texts of a list, separated by commas; free() it.
+static char *list_join(const struct option_list *list)
 {
-    fprintf(out, "%s\n", usage);
-    for (const struct option *row = table; row->name; row++) {
-        if (row->name[0] == '-') {
-            fprintf(out, "\n%s:\n", row->name + 1);
-            continue;
-        }
-        char left[96];
-        if (row->type == OPTION_CHOICE) {
-            snprintf(left, sizeof left, "--%s %s", row->name, row->choices);
-        } else {
-            snprintf(left, sizeof left, "--%s%s", row->name, type_names[row->type]);
-        }
-        fprintf(out, "  %-30s %s", left, row->help);
-        if (row->unit) fprintf(out, " [%s]", row->unit);
-        if (row->type != OPTION_CHOICE && has_limits(row)) fprintf(out, " (%g to %g)", row->min, row->max);
-        if (row->type == OPTION_LIST) fprintf(out, " (may be repeated)");
-        if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
-        fputc('\n', out);
+    char *joined = mem_string("");
+    for (int i = 0; i < list->count; i++) {
+        char *longer = mem_format("%s%s%s", joined, i ? "," : "", list->items[i]);
+        free(joined);
+        joined = longer;
     }
-    fprintf(out, "\nAlways:\n");
-    fprintf(out, "  %-30s %s\n", "--config FILE",
-            "read 'key = value' lines (keys are the names above); flags override it");
-    fprintf(out, "  %-30s %s\n", "--help", "this text");
-    fprintf(out, "  %-30s %s\n", "--version", "the version");
+    return joined;
+}
+
+// `joined_p` receives the text of a list, which the field borrows; free() it after logging.
+static struct log_field option_field(const struct option *row, char **joined_p)
+{
+    switch (row->type) {
+    case OPTION_BOOL: return LOG_FIELD(row->name, *(bool *)row->value);
+    case OPTION_INT: return LOG_FIELD(row->name, *(int64_t *)row->value);
+    case OPTION_REAL: return LOG_FIELD(row->name, *(double *)row->value);
+    case OPTION_LIST: return LOG_FIELD(row->name, (const char *)(*joined_p = list_join(row->value)));
+    default: return LOG_FIELD(row->name, (const char *)*(char **)row->value);
+    }
+}
+
+void options_log(const struct option *table)
+{
+    size_t n_rows = 0, n_fields = 0;
+    while (table[n_rows].name)
+        n_rows++;
+    struct log_field *fields = mem_alloc_array(n_rows, sizeof *fields);
+    char **joined = mem_alloc_array(n_rows, sizeof *joined);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (table[i].name[0] != '-') fields[n_fields++] = option_field(&table[i], &joined[i]);
+    }
+    log_write(LOG_INFO, "settings", fields, n_fields);
+    for (size_t i = 0; i < n_rows; i++)
+        free(joined[i]);
+    free(joined);
+    free(fields);
 }
 
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest)
@@ -254,8 +276,12 @@ int options_main(const struct option *table, const char *usage, int argc, char *
             options_help(table, usage, stdout);
             exit(0);
         }
+        if (strcmp(argv[i], "--man") == 0) {
+            options_man(table, usage, stdout);
+            exit(0);
+        }
         if (strcmp(argv[i], "--version") == 0) {
-            printf("forepack %s\n", FOREPACK_VERSION);
+            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
             exit(0);
         }
     }

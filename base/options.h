@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table row per option gives the command line, the --config file, --help and the dump of effective settings.
+// Command-line options. One table row per option defines the flag, the key in the --config file, the row of --help and
+// the field of the `settings` line in the log.
 //
-// A value comes from (later wins): the table's default, the --config file (`key = value` lines, `#` comments, keys
-// are the flag names without dashes), the flags. Flags read `--name value`, `--name=value`; a bool needs no value
-// (`--name`, `--no-name`). `--config FILE`, `--help` and `--version` are always there.
+// The table's default is overridden by the --config file (lines `key = value` and `#` comments; a key is the flag name
+// without dashes), and that by flags (`--name value` or `--name=value`; a bool is `--name` or `--no-name`). Every
+// program also has `--config FILE`, `--help` and `--version`. Main thread only, at start.
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +19,7 @@ enum option_type {
     OPTION_REAL,   // double, min..max
     OPTION_STRING, // char *, owned by the options, NULL when unset
     OPTION_CHOICE, // char *, one of `choices` ("auto|on|off")
-    OPTION_LIST,   // struct option_list, may be given several times
+    OPTION_LIST,   // struct option_list, repeatable
 };
 
 struct option_list {
@@ -29,27 +30,39 @@ struct option_list {
 struct option {
     const char *name; // "keep-rate"; a row with name NULL ends the table; "-heading" starts a section of --help
     enum option_type type;
-    void *value;              // where it goes, of the type above
+    void *value;              // the variable that receives the value
     const char *default_text; // NULL: unset (strings), 0, false
-    double min, max;          // for INT and REAL, inclusive; both 0 means no limit
-    const char *choices;      // for CHOICE
-    const char *unit;         // shown in --help, may be NULL
-    const char *help;
+    double min, max;          // INT and REAL: inclusive limits; both 0: none
+    const char *choices;      // CHOICE
+    const char *placeholder;  // of the value in --help, such as "DIR"; NULL: N, X or TEXT
+    const char *unit;         // unit of the value, shown behind the default; may be NULL
+    const char *help;         // what the option sets and its effect; limits and defaults are added by --help
 };
 
-// Fills every value from defaults, file and flags. Arguments that are no flags are left in `rest` (array of argc
-// pointers into argv, may be NULL when none are allowed; then one is an error). "-" is an argument, "--" ends flags.
-// On failure status_message() names the key and what is allowed. Strings live until options_free().
+// Sets every value from defaults, file and flags. Arguments that are not flags go to `rest`, an array of argc pointers
+// into argv; with `rest` NULL they are an error. "-" is an argument, "--" ends the flags. INVALID with a sentence that
+// names the key and the allowed values. Strings live until options_free().
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p);
 
-// True when the option was set by file or flag in the last options_parse() of this table.
+// True when the --config file or a flag has set the option.
 bool options_given(const struct option *table, const char *name);
 
-// For main(): parses, and on --help/--version prints and exits 0, on failure prints the sentence and exits 2.
-// `usage` is the first line(s) of --help. Returns the number of rest arguments.
+// For main(): parses. Prints and exits with 0 on --help and --version; prints the error and exits with 2 on failure.
+// `usage` is the text at the top of --help. Returns the number of arguments in `rest`.
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest);
 
 void options_help(const struct option *table, const char *usage, FILE *out);
+
+// The man page, in roff (options_man.c). The build calls every program with the hidden flag --man for it.
+void options_man(const struct option *table, const char *usage, FILE *out);
+
+// Logs the effective value of every option as one line of the event `settings`. No option holds a secret: keys and
+// tokens are read from files that options name.
+void options_log(const struct option *table);
+
 void options_free(const struct option *table);
 
-#define FOREPACK_VERSION "0.1.0"
+// For base/ alone: "1 to 100000000" with `between` " to "; false when the option has no limits. Whole numbers are never
+// written with an exponent.
+enum { OPTION_LIMITS_BYTES = 64 };
+bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);

@@ -27,9 +27,20 @@ const char *status_name(enum status status)
     return (unsigned)status < STATUS_COUNT ? names[status] : "unknown";
 }
 
+int status_exit_code(enum status status)
+{
+    switch (status) {
+    case STATUS_OK: return 0;
+    case STATUS_INVALID:
+    case STATUS_NOT_FOUND:
+    case STATUS_UNSUPPORTED: return 2;
+    default: return 1;
+    }
+}
+
 enum status status_fail(enum status status, const char *format, ...)
 {
-    // Formatted aside first: an argument may be the current message itself.
+    // The sentence is formatted into another buffer because an argument may be the current message.
     char text[sizeof message];
     va_list args;
     va_start(args, format);

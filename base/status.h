@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call can end with, everywhere in Forepack, and the one sentence that goes with a failure.
+// The result of a function that can fail, the same in every module, and the sentence that goes with a failure.
 //
 // A function that can fail returns `enum status`; results go through out parameters (named `_p`) that are
 // written only on STATUS_OK. Where the cause is known, and only there, `status_fail()` records a sentence for the
@@ -8,28 +8,40 @@
 
 enum status {
     STATUS_OK = 0,
-    STATUS_INVALID,         // the caller asked for something malformed or out of its range
-    STATUS_NOT_FOUND,       // the named thing (model, file, request) does not exist
+    STATUS_INVALID,         // an argument is malformed or out of its range
+    STATUS_NOT_FOUND,       // the named model, file or request does not exist
     STATUS_OUT_OF_RANGE,    // the prompt does not fit the context
     STATUS_EXHAUSTED,       // a bounded resource is full; try again later
-    STATUS_UNAVAILABLE,     // nothing can serve now (peer down, pool empty)
+    STATUS_UNAVAILABLE,     // a peer is down or a pool is empty; try again later
     STATUS_DEADLINE,        // the deadline passed
-    STATUS_CANCELLED,       // the client gave up
-    STATUS_UNAUTHENTICATED, // no or wrong credentials
-    STATUS_UNSUPPORTED,     // understood, but not built or not implemented for this model
-    STATUS_DATA,            // a file or message is broken: truncated, lying, contradictory
-    STATUS_INTERNAL,        // a bug or a failing system call
+    STATUS_CANCELLED,       // the client cancelled
+    STATUS_UNAUTHENTICATED, // no credentials, or wrong ones
+    STATUS_UNSUPPORTED,     // valid, but not built in or not implemented for this model
+    STATUS_DATA,            // a file or message is truncated or contradicts itself
+    STATUS_INTERNAL,        // a bug, or a system call that failed
     STATUS_COUNT
 };
 
 // Lower-case name for logs; never NULL.
 const char *status_name(enum status status);
 
-// Records the sentence in this thread and returns `status`, so that `return status_fail(...)` reads as one step.
+// Records the sentence for this thread (cut at 1023 bytes) and returns `status`. The arguments may include
+// status_message().
 enum status status_fail(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Puts "context: " before this thread's sentence ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// The sentence of the last status_fail() in this thread; valid until the next. Never NULL.
+// Exit code of a program that ended with `status`: 0 done; 2 wrong usage or configuration (INVALID, NOT_FOUND,
+// UNSUPPORTED); 1 every other failure, OUT_OF_RANGE included: there the prompt is too long, not the command line wrong.
+int status_exit_code(enum status status);
+
+// Returns from the calling function with the status of `call` unless it is STATUS_OK.
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        enum status try_status = (call);                                                                               \
+        if (try_status != STATUS_OK) return try_status;                                                                \
+    } while (0)
+
+// The sentence of the last status_fail() of this thread, valid until the next one. Never NULL.
 const char *status_message(void);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/utf8.h"
 
-// Length of the character that starts with `lead`, 0 when no character starts so.
-static size_t sequence_length(unsigned char lead)
+// Length of the character that starts with `lead`; 0 when no character starts with this byte.
+static size_t utf8_sequence_bytes(unsigned char lead)
 {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -11,8 +11,8 @@ static size_t sequence_length(unsigned char lead)
     return 0;
 }
 
-// The second byte carries the limits: no overlongs (E0, F0), no surrogates (ED), nothing above U+10FFFF (F4).
-static bool second_allowed(unsigned char lead, unsigned char second)
+// The range of the second byte excludes overlong forms (E0, F0), surrogates (ED) and characters above U+10FFFF (F4).
+static bool utf8_second_byte_allowed(unsigned char lead, unsigned char second)
 {
     switch (lead) {
     case 0xE0: return second >= 0xA0 && second <= 0xBF;
@@ -23,15 +23,15 @@ static bool second_allowed(unsigned char lead, unsigned char second)
     }
 }
 
-// How many bytes of one character stand at `s`: its length when whole, fewer when the text ends inside it,
-// 0 when it is wrong.
-static size_t character_at(const unsigned char *s, size_t left, size_t *length_p)
+// Bytes of the character at `s` that are there: its whole length, fewer when the text ends inside it, 0 when it is
+// malformed.
+static size_t utf8_bytes_at(const unsigned char *s, size_t left, size_t *length_p)
 {
-    size_t length = sequence_length(s[0]);
+    size_t length = utf8_sequence_bytes(s[0]);
     *length_p = length;
     for (size_t i = 1; i < length; i++) {
         if (i == left) return i;
-        if (i == 1 ? !second_allowed(s[0], s[1]) : (s[i] & 0xC0) != 0x80) return 0;
+        if (i == 1 ? !utf8_second_byte_allowed(s[0], s[1]) : (s[i] & 0xC0) != 0x80) return 0;
     }
     return length;
 }
@@ -41,7 +41,7 @@ bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p)
     const unsigned char *s = (const unsigned char *)text;
     for (size_t i = 0; i < size_bytes;) {
         size_t length;
-        size_t have = character_at(s + i, size_bytes - i, &length);
+        size_t have = utf8_bytes_at(s + i, size_bytes - i, &length);
         if (have == 0 || have < length) {
             if (bad_p) *bad_p = i;
             return false;
@@ -54,10 +54,10 @@ bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p)
 size_t utf8_incomplete_tail(const char *text, size_t size_bytes)
 {
     const unsigned char *s = (const unsigned char *)text;
-    size_t most = size_bytes < 3 ? size_bytes : 3;
-    for (size_t back = 1; back <= most; back++) {
+    size_t longest = size_bytes < 3 ? size_bytes : 3;
+    for (size_t back = 1; back <= longest; back++) {
         size_t length;
-        size_t have = character_at(s + size_bytes - back, back, &length);
+        size_t have = utf8_bytes_at(s + size_bytes - back, back, &length);
         if (have == back && have < length) return back;
     }
     return 0;

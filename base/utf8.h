@@ -5,9 +5,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// True when all `size_bytes` bytes are well-formed; else `*bad_p` (may be NULL) is the first wrong byte.
+// True when all `size_bytes` bytes are well-formed; otherwise `*bad_p` (may be NULL) is the index of the first byte of
+// the first malformed character.
 bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p);
 
-// Bytes at the end of `text` that begin a character which more bytes could still complete (0..3).
-// What comes before them is either well-formed or can never become so.
+// Number of bytes (0 to 3) at the end of `text` that are the start of a character and that more bytes could complete.
+// More bytes cannot change whether the text before them is well-formed.
 size_t utf8_incomplete_tail(const char *text, size_t size_bytes);

@@ -87,7 +87,7 @@ case $(ask_gpu compute_cap) in
 *) architecture=() ;; # all that the toolkit knows
 esac
 [ ! -e "$build/CMakeCache.txt" ] || architecture=() # as it was configured
-targets=(forepack forepack_cuda)
+targets=(forepack-bench forepack_cuda)
 [ $tests = no ] || targets+=(gpu_tests)
 say "building in $build"
 rc=0
@@ -103,7 +103,7 @@ bin=$build/bin
 
 # The smallest thing that needs the device; its sentence says why there is none.
 rc=0
-bounded 90 "$bin/forepack" bench engine --shape "$shapes/llama-110m.json" --backend cuda --prompt-tokens 16 --batch 1 \
+bounded 90 "$bin/forepack-bench" engine --shape "$shapes/llama-110m.json" --backend cuda --prompt-tokens 16 --batch 1 \
     --decode-tokens 0 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$out/first.log" 2>&1 || rc=$?
 if [ $rc != 0 ]; then
     why $rc "$out/first.log" >&2
@@ -148,7 +148,7 @@ record() {
 
 # measure NAME SECONDS ARGUMENTS...
 measure() {
-    record "$1" "$2" "$bin/forepack" bench "${@:3}" --json
+    record "$1" "$2" "$bin/forepack-bench" "${@:3}" --json
 }
 
 engine=(engine --backend cuda --dtype bf16 --shape "$shapes/llama-3.1-8b.json" --rounds "$rounds" --min-ms 300

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak resident memory of processes of this machine, as the kernel counts it.
+// Peak resident memory of a process, as Linux counts it.
 #pragma once
 
 #include <sys/types.h>
 
-// In units of 10^6 bytes, since the process started; 0 when it is not to be read.
+// In 10^6 bytes, since the process started; 0 if it cannot be read.
 double memory_peak_mb(pid_t pid);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See needle.h. Words, shapes of sentences and their shares are those of deploy/demo-model/train.py.
+// Words, sentence forms and their frequencies are those of deploy/demo-model/train.py.
 #include "bench/needle.h"
 
 #include <ctype.h>
@@ -64,7 +64,7 @@ LIST(weather) = {"The sea was calm and grey",           "A thin mist lay over th
 #define PICK(random, list) ((list)[random_below((random), (int)(sizeof(list) / sizeof *(list)))])
 
 enum { FACTS_MIN = 6, FACTS_MAX = 16, NAME_BYTES = 24 };
-enum { AROUND_TOKENS = 28 }; // BOS, the question and some to spare
+enum { FRAME_TOKENS = 28 }; // BOS, the question and a margin
 
 struct fact {
     char name[NAME_BYTES];
@@ -72,22 +72,22 @@ struct fact {
     int value;
 };
 
-// Draws stand in statements of their own: the order of a call's arguments is the compiler's.
+// Each random number is taken in a statement of its own, since C leaves the evaluation order of arguments open.
 
-static void draw_name(struct random_source *r, char *name, size_t size)
+static void needle_random_name(struct random_source *r, char *name, size_t size)
 {
     const char *first = PICK(r, first_heads), *first_end = PICK(r, first_tails);
     const char *last = PICK(r, last_heads), *last_end = PICK(r, last_tails);
     snprintf(name, size, "%s%s %s%s", first, first_end, last, last_end);
 }
 
-static char *sentence(struct random_source *r)
+static char *needle_filler_sentence(struct random_source *r)
 {
     double kind = random_unit(r);
     const char *time = PICK(r, when), *person = PICK(r, who), *deed = PICK(r, did), *place = PICK(r, where);
     const char *sky = PICK(r, weather), *end = PICK(r, tail);
     char name[NAME_BYTES];
-    draw_name(r, name, sizeof name);
+    needle_random_name(r, name, sizeof name);
     if (kind < 0.45) return mem_format("%s %s %s %s, %s.", time, person, deed, place, end);
     if (kind < 0.70) {
         char *text = mem_format("%s %s %s.", person, deed, place);
@@ -98,30 +98,30 @@ static char *sentence(struct random_source *r)
     return mem_format("%s %s %s %s.", time, name, deed, place);
 }
 
-static bool is_known(const struct fact *facts, int n, const struct fact *fact)
+static bool needle_fact_exists(const struct fact *facts, int n, const struct fact *fact)
 {
     for (int i = 0; i < n; i++)
         if (facts[i].attribute == fact->attribute && strcmp(facts[i].name, fact->name) == 0) return true;
     return false;
 }
 
-// Names share parts, and one fact in ten is about a person who has one already: the whole key matters.
-static void make_facts(struct random_source *r, struct fact *facts, int count)
+// Names share parts, and one fact in ten is about the person of an earlier fact, so only the whole key finds a fact.
+static void needle_make_facts(struct random_source *r, struct fact *facts, int count)
 {
     for (int n = 0; n < count;) {
         struct fact fact;
         if (n && random_unit(r) < 0.1)
             memcpy(fact.name, facts[random_below(r, n)].name, sizeof fact.name);
         else
-            draw_name(r, fact.name, sizeof fact.name);
+            needle_random_name(r, fact.name, sizeof fact.name);
         fact.attribute = PICK(r, attributes);
-        if (is_known(facts, n, &fact)) continue;
+        if (needle_fact_exists(facts, n, &fact)) continue;
         fact.value = random_below(r, 10000);
         facts[n++] = fact;
     }
 }
 
-static char *fact_sentence(struct random_source *r, const struct fact *f)
+static char *needle_fact_sentence(struct random_source *r, const struct fact *f)
 {
     switch (random_below(r, 3)) {
     case 0: return mem_format("The %s of %s is %04d.", f->attribute, f->name, f->value);
@@ -130,7 +130,7 @@ static char *fact_sentence(struct random_source *r, const struct fact *f)
     }
 }
 
-static char *question(struct random_source *r, const struct fact *f)
+static char *needle_question(struct random_source *r, const struct fact *f)
 {
     switch (random_below(r, 3)) {
     case 0: return mem_format("What is the %s of %s?", f->attribute, f->name);
@@ -145,18 +145,18 @@ struct document {
     const struct tokenizer *tokenizer;
     char **lines;
     int n, capacity;
-    int used, most; // tokens
+    int tokens, tokens_max;
 };
 
-// Takes the sentence over if there is room for it; *added_p tells.
-static enum status add_line(struct document *d, char *text, bool *added_p)
+// Adds the sentence and owns it if there is room for it, else frees it. *added_p is whether it was added.
+static enum status document_add_line(struct document *d, char *text, bool *added_p)
 {
     char *spaced = mem_format(" %s", text);
     int32_t *ids;
     int n;
     enum status status = tokenizer_encode(d->tokenizer, spaced, strlen(spaced), 0, &ids, &n);
     free(spaced);
-    *added_p = status == STATUS_OK && d->used + n <= d->most;
+    *added_p = status == STATUS_OK && d->tokens + n <= d->tokens_max;
     if (status == STATUS_OK) free(ids);
     if (!*added_p) {
         free(text);
@@ -164,21 +164,21 @@ static enum status add_line(struct document *d, char *text, bool *added_p)
     }
     MEM_GROW(d->lines, d->n, d->capacity);
     d->lines[d->n++] = text;
-    d->used += n;
+    d->tokens += n;
     return STATUS_OK;
 }
 
-// The fact that is asked for comes first, so that it is there however short the document.
-static enum status fill(struct document *d, struct random_source *r, const struct fact *facts, int n_facts)
+// The fact that the question asks for is added first, so that the shortest document contains it.
+static enum status document_fill(struct document *d, struct random_source *r, const struct fact *facts, int n_facts)
 {
     enum status status = STATUS_OK;
     bool added = true;
     for (int i = 0; i < n_facts && added && status == STATUS_OK; i++)
-        status = add_line(d, fact_sentence(r, &facts[i]), &added);
+        status = document_add_line(d, needle_fact_sentence(r, &facts[i]), &added);
     if (status == STATUS_OK && !d->n)
-        status = status_fail(STATUS_INVALID, "a document of %d tokens has no room for a fact", d->most);
+        status = status_fail(STATUS_INVALID, "a document of %d tokens has no room for a fact", d->tokens_max);
     for (added = true; added && status == STATUS_OK;)
-        status = add_line(d, sentence(r), &added);
+        status = document_add_line(d, needle_filler_sentence(r), &added);
     for (int i = d->n - 1; i > 0; i--) {
         int j = random_below(r, i + 1);
         char *line = d->lines[i];
@@ -188,18 +188,18 @@ static enum status fill(struct document *d, struct random_source *r, const struc
     return status;
 }
 
-static char *join(const struct document *d, struct random_source *r, const char *asked)
+static char *document_text(const struct document *d, struct random_source *r, const char *question)
 {
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     bool start = true;
     for (int i = 0; i < d->n; i++) {
-        bool end = i == d->n - 1 || random_unit(r) < 0.12; // of a paragraph
-        fprintf(out, "%s%s%s", start ? "" : " ", d->lines[i], end ? "\n\n" : "");
-        start = end;
+        bool paragraph_ends = i == d->n - 1 || random_unit(r) < 0.12;
+        fprintf(out, "%s%s%s", start ? "" : " ", d->lines[i], paragraph_ends ? "\n\n" : "");
+        start = paragraph_ends;
     }
-    fprintf(out, "Question: %s\nAnswer:", asked);
+    fprintf(out, "Question: %s\nAnswer:", question);
     fclose(out);
     return text;
 }
@@ -212,14 +212,14 @@ enum status needle_make(const struct tokenizer *tokenizer, uint64_t seed, uint64
     struct random_source r = random_stream(seed, number);
     struct fact facts[FACTS_MAX];
     int n_facts = FACTS_MIN + random_below(&r, FACTS_MAX - FACTS_MIN + 1);
-    make_facts(&r, facts, n_facts);
-    struct document d = {.tokenizer = tokenizer, .most = tokens - AROUND_TOKENS};
-    enum status status = fill(&d, &r, facts, n_facts);
+    needle_make_facts(&r, facts, n_facts);
+    struct document d = {.tokenizer = tokenizer, .tokens_max = tokens - FRAME_TOKENS};
+    enum status status = document_fill(&d, &r, facts, n_facts);
     if (status == STATUS_OK) {
-        char *asked = question(&r, &facts[0]);
-        needle_p->prompt = join(&d, &r, asked);
+        char *question = needle_question(&r, &facts[0]);
+        needle_p->prompt = document_text(&d, &r, question);
         needle_p->answer = mem_format(" %04d", facts[0].value);
-        free(asked);
+        free(question);
     }
     for (int i = 0; i < d.n; i++)
         free(d.lines[i]);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task the demo pair was trained for (deploy/demo-model/train.py, whose text this generates): a text about a
-// harbour town with facts among it, and a question about one of them. A right answer depends on a dozen tokens that
-// nothing but the prompt can tell.
+// The task that the demo model pair was trained for; deploy/demo-model/train.py generates the same text. A document
+// about a harbour town contains facts, and a question asks for one of them. The right answer depends on about a dozen
+// prompt tokens.
 #pragma once
 
 #include <stdint.h>
 
 #include "model/tokenizer.h"
 
-enum { NEEDLE_TOKENS_MIN = 256 }; // under it the facts alone are longer
+enum { NEEDLE_TOKENS_MIN = 256 }; // shorter documents may not hold the facts
 
 struct needle {
     char *prompt; // text, blank line, "Question: ...\nAnswer:"
-    char *answer; // as the model writes it: a blank and four digits, then it stops
+    char *answer; // exactly as the model writes it: a blank and four digits
 };
 
-// A document of at most `tokens` tokens with all that is put around it, and no more than a sentence fewer. The same
-// for the same seed and number.
+// Makes a document of at most `tokens` tokens, question included, and at most one sentence shorter than that. The same
+// seed and number give the same document.
 enum status needle_make(const struct tokenizer *tokenizer, uint64_t seed, uint64_t number, int tokens,
                         struct needle *needle_p);
 void needle_free(struct needle *n);

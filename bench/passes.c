@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See passes.h.
 #include "bench/passes.h"
 
 #include <assert.h>
@@ -13,11 +12,11 @@ struct passes {
     struct engine *engine;
     struct passes_limits limits;
     struct work_model work;
-    int32_t *tokens; // [context] every sequence's
-    int blocks_each; // KV blocks of one sequence
+    int32_t *tokens;         // [context] the tokens of every sequence
+    int blocks_per_sequence; // KV blocks
     struct ragged_batch batch;
-    struct row_sampling *draw; // [seqs] for the likeliest tokens; NULL: the model does not draw, its logits are fetched
-    int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // its arrays
+    struct row_sampling *draw; // [seqs] greedy sampling parameters; NULL if the model returns logits instead of tokens
+    int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // the arrays of `batch`
 };
 
 void passes_tokens(int32_t *tokens, int n, int vocab_size)
@@ -66,12 +65,12 @@ void passes_free(struct passes *p)
 void passes_set_entries(struct passes *p, int entries)
 {
     assert(entries <= p->limits.context);
-    p->blocks_each = kv_blocks_for(entries);
+    p->blocks_per_sequence = kv_blocks_for(entries);
 }
 
 // ---- one pass ----
 
-static void start(struct passes *p, int max_blocks)
+static void passes_start_batch(struct passes *p, int max_blocks)
 {
     p->batch = (struct ragged_batch){.token = p->token,
                                      .position = p->position,
@@ -83,9 +82,9 @@ static void start(struct passes *p, int max_blocks)
                                      .smoothing_window = 1};
 }
 
-// `rows` rows of a sequence after `cached` entries, with KV blocks from `first_block` on. `tokens` are those of the
-// rows, `n` of them, 0 for the rest. Returns the first row.
-static int add(struct passes *p, const int32_t *tokens, int n, int first_block, int cached, int rows)
+// Adds `rows` rows of a sequence that has `cached` KV entries, in KV blocks from `first_block` on. The first `n` rows
+// get `tokens`, the others are padding with token 0. Returns the number of the first row.
+static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int first_block, int cached, int rows)
 {
     struct ragged_batch *b = &p->batch;
     int s = b->n_seqs++, first = b->n_rows, blocks = kv_blocks_for(cached + rows);
@@ -103,15 +102,14 @@ static int add(struct passes *p, const int32_t *tokens, int n, int first_block, 
     return first;
 }
 
-// The same of sequence `seq`.
-static void add_sequence(struct passes *p, int seq, int cached, int rows, bool want_logits)
+static void passes_add_sequence(struct passes *p, int seq, int cached, int rows, bool want_logits)
 {
-    int first = add(p, p->tokens + cached, rows, seq * p->blocks_each, cached, rows);
+    int first = passes_add_rows(p, p->tokens + cached, rows, seq * p->blocks_per_sequence, cached, rows);
     if (want_logits) p->logit_row[p->batch.n_logit_rows++] = first + rows - 1;
 }
 
-// As a worker does it: tokens where the model draws them, else logits.
-static enum status run(struct passes *p, struct work *work_p, struct forward_result *result)
+// Like a worker, asks for sampled tokens if the model can sample, else for logits.
+static enum status passes_run_batch(struct passes *p, struct work *work_p, struct forward_result *result)
 {
     p->batch.sampling = p->batch.n_logit_rows ? p->draw : NULL;
     p->batch.tokens_only = p->batch.sampling != NULL;
@@ -130,14 +128,14 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
     int64_t from_us = clock_now_us();
     int seq = first, done = 0;
     while (seq < first + n) {
-        start(p, p->blocks_each);
+        passes_start_batch(p, p->blocks_per_sequence);
         while (seq < first + n && p->batch.n_rows < p->limits.rows) {
             int room = p->limits.rows - p->batch.n_rows, left = tokens - done, rows = left < room ? left : room;
-            add_sequence(p, seq, done, rows, rows == left);
+            passes_add_sequence(p, seq, done, rows, rows == left);
             done = rows == left ? 0 : done + rows;
             seq += rows == left;
         }
-        enum status status = run(p, work_p, &result);
+        enum status status = passes_run_batch(p, work_p, &result);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
@@ -149,10 +147,10 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
     struct forward_result result;
     int64_t from_us = clock_now_us();
     for (int step = 0; step < steps; step++) {
-        start(p, p->blocks_each);
+        passes_start_batch(p, p->blocks_per_sequence);
         for (int seq = 0; seq < n; seq++)
-            add_sequence(p, seq, context + step, 1, true);
-        enum status status = run(p, work_p, &result);
+            passes_add_sequence(p, seq, context + step, 1, true);
+        enum status status = passes_run_batch(p, work_p, &result);
         if (status != STATUS_OK) return status;
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
@@ -162,14 +160,14 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
 enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
                            struct work *work_p, struct forward_result *result)
 {
-    int most = 0;
+    int rows_max = 0;
     for (int i = 0; i < n; i++)
-        if (prompts[i].rows > most) most = prompts[i].rows;
-    start(p, kv_blocks_for(most));
+        if (prompts[i].rows > rows_max) rows_max = prompts[i].rows;
+    passes_start_batch(p, kv_blocks_for(rows_max));
     for (int i = 0; i < n; i++) {
-        int first = add(p, prompts[i].tokens, prompts[i].n, *block_p, 0, prompts[i].rows);
+        int first = passes_add_rows(p, prompts[i].tokens, prompts[i].n, *block_p, 0, prompts[i].rows);
         p->logit_row[p->batch.n_logit_rows++] = first + prompts[i].n - 1;
         *block_p += kv_blocks_for(prompts[i].rows);
     }
-    return run(p, work_p, result);
+    return passes_run_batch(p, work_p, result);
 }

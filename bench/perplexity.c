@@ -17,14 +17,15 @@ double perplexity_nats(const float *logits, int n, int32_t token)
     return largest + log(sum) - (double)logits[token];
 }
 
-// The arrays of a batch of one sequence.
-struct window {
+// Arrays of a batch of one sequence.
+struct perplexity_window {
     int32_t *position, *logit_row, *blocks;
 };
 
-// One chunk of a window: rows [first, first + rows) of `ids`, those from `counted` on foreseen by the row before.
-static enum status read_chunk(struct engine *engine, const struct window *w, const int32_t *ids, int n, int first,
-                              int rows, int counted, struct perplexity *sum)
+// One pass over the rows [first, first + rows) of a window `ids` [n]. Adds the tokens from `counted` on, each predicted
+// by the row before it.
+static enum status perplexity_add_chunk(struct engine *engine, const struct perplexity_window *w, const int32_t *ids,
+                                        int n, int first, int rows, int counted, struct perplexity *sum)
 {
     const int32_t row_start[2] = {0, rows}, cached = first;
     struct ragged_batch batch = {.n_rows = rows,
@@ -37,8 +38,8 @@ static enum status read_chunk(struct engine *engine, const struct window *w, con
                                  .max_blocks = kv_blocks_for(first + rows),
                                  .logit_row = w->logit_row,
                                  .smoothing_window = 1};
-    int from = counted - 1 > first ? counted - 1 : first; // the row before the first token that counts
-    int end = first + rows < n ? first + rows : n - 1;    // after the last token nothing is to be foreseen
+    int from = counted - 1 > first ? counted - 1 : first; // the row before the first counted token
+    int end = first + rows < n ? first + rows : n - 1;    // the last token predicts no token of the text
     for (int i = from; i < end; i++)
         w->logit_row[batch.n_logit_rows++] = i - first;
     struct forward_result result;
@@ -55,21 +56,21 @@ enum status perplexity_add(struct engine *engine, const struct perplexity_limits
                            int first, struct perplexity *sum)
 {
     size_t longest = (size_t)limits->window;
-    struct window w = {.position = mem_alloc_array(longest, sizeof *w.position),
-                       .logit_row = mem_alloc_array(longest, sizeof *w.logit_row),
-                       .blocks = mem_alloc_array((size_t)kv_blocks_for(limits->window), sizeof *w.blocks)};
+    struct perplexity_window w = {.position = mem_alloc_array(longest, sizeof *w.position),
+                                  .logit_row = mem_alloc_array(longest, sizeof *w.logit_row),
+                                  .blocks = mem_alloc_array((size_t)kv_blocks_for(limits->window), sizeof *w.blocks)};
     for (int i = 0; i < limits->window; i++)
         w.position[i] = i;
     for (int i = 0; i < kv_blocks_for(limits->window); i++)
         w.blocks[i] = i;
     enum status status = STATUS_OK;
-    // `counted`: the first token of the text that counts and that no window has had.
+    // `counted`: the first token that no window has counted yet.
     for (int start = 0, counted = first; counted < n && status == STATUS_OK; start += limits->stride) {
         int length = n - start < limits->window ? n - start : limits->window;
         if (start + length <= counted) continue;
         for (int at = 0; at < length && status == STATUS_OK; at += limits->rows) {
             int rows = length - at < limits->rows ? length - at : limits->rows;
-            status = read_chunk(engine, &w, ids + start, length, at, rows, counted - start, sum);
+            status = perplexity_add_chunk(engine, &w, ids + start, length, at, rows, counted - start, sum);
         }
         counted = start + length;
     }

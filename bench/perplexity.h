@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well a model foresees a text: the mean of -ln p over its tokens ("nats a token"), and e to that, the perplexity.
-// What a dtype costs in quality shows here before it shows anywhere else.
+// How well a model predicts a text: the mean of -ln p over its tokens (nats per token) and e to that power, the
+// perplexity. It is the most sensitive measure of the quality that a dtype costs.
 //
-// A text of at most `window` tokens is read whole, and every token but the first is foreseen from all before it. A
-// longer one is read in windows of `window` tokens, `stride` apart, of each of which the tokens count that no earlier
-// window had: so each token counts once, seen with at least window - stride tokens before it.
+// In a text of at most `window` tokens, every token but the first is predicted from all tokens before it. A longer text
+// is read in windows of `window` tokens that start `stride` tokens apart. Each token counts once, in the first window
+// that contains it, so after the first window it has at least window - stride tokens before it.
 #pragma once
 
 #include "engine/engine.h"
@@ -15,14 +15,14 @@ struct perplexity {
 };
 
 struct perplexity_limits {
-    int rows; // of one pass: the engine's model must give logits for as many
+    int rows; // of one pass; the engine's model must return logits for that many rows
     int window, stride;
 };
 
-// Adds the text's tokens [first, n) to *sum, first being 1 or more: what stands before them is only read. The engine's
+// Adds the text's tokens [first, n) to *sum. `first` is 1 or more; the tokens before it are context only. The engine's
 // KV cache must hold a window; it is overwritten.
 enum status perplexity_add(struct engine *engine, const struct perplexity_limits *limits, const int32_t *ids, int n,
                            int first, struct perplexity *sum);
 
-// -ln of the probability that softmax(logits [n]) gives to `token`.
+// -ln of the probability of `token` under softmax(logits [n]).
 double perplexity_nats(const float *logits, int n, int32_t token);

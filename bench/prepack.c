@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prepack.h.
 #include "bench/prepack.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the chip can do at this moment, so that a measured rate is also a share of a limit: multiply-adds a second out
-// of registers in the number type at hand, and bytes a second streamed from memory, on as many threads as the
-// measured code uses. Memory bandwidth of a shared or virtual machine changes within seconds: take a reading right
-// before and right after what is measured.
+// The machine probe: what the machine's arithmetic and memory reach at this moment, so that a measured rate is also a
+// share of a limit. It measures multiply-adds per second out of registers in one number type, and bytes per second
+// streamed from memory, on as many threads as the measured code uses. The memory bandwidth of a shared or virtual
+// machine changes within seconds: take a reading right before and right after each measurement.
 //
-// A probe is a child process that sleeps between readings. So its memory does not count in this process, its threads
-// are not pinned by whatever library pins here, and nothing it does outlives it. Open it first of all: before MPI,
-// before any thread, before memory is filled. One thread at a time.
+// A probe is a child process that sleeps between readings, so that its memory does not count in this process and no
+// library here pins its threads. Open it before MPI, before any thread and before large allocations. One thread at a
+// time.
 #pragma once
 
 #include "model/model.h"
@@ -16,15 +16,15 @@ enum probe_type { PROBE_F32, PROBE_BF16, PROBE_INT8, PROBE_TYPES };
 struct probe;
 
 struct probe_reading {
-    double gflops;           // 10^9 multiplications and additions a second; for int8 of integers
-    double gbytes_per_s;     // 10^9 bytes a second read from memory that no cache holds
-    const char *instruction; // that the arithmetic used, such as "vdpbf16ps zmm"
+    double gflops;           // 10^9 multiplications and additions per second; of integers for int8
+    double gbytes_per_s;     // 10^9 bytes per second read from memory, not from a cache
+    const char *instruction; // used for the arithmetic, such as "vdpbf16ps zmm"
 };
 
-// `duration_ms` for each of the two halves of a reading.
+// Each of the two parts of a reading takes `duration_ms`.
 enum status probe_open(int threads, int duration_ms, struct probe **probe_p);
-// Of devices that measure themselves, `devices` of one kind of which the model of this process has the first; NULL
-// where its backend does not. Borrows the model. A product in bf16, whatever the type asked for.
+// A probe of `devices` equal devices: measures the device of `m` and multiplies. Always a bf16 gemm, whatever type is
+// asked for. NULL if the model's backend cannot measure its device. Borrows the model.
 struct probe *probe_open_device(struct model *m, int devices, int duration_ms);
 void probe_close(struct probe *p); // NULL is fine
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See probe_loops.h. A loop keeps enough independent sums in registers that latency does not count (24 of 32 vector
-// registers, 12 of 16), and touches no memory.
+// A loop keeps enough independent sums in registers to hide latency (24 of 32 vector registers, 12 of 16), and touches
+// no memory.
 #include "bench/probe_loops.h"
 
 #include <stdbool.h>
@@ -15,8 +15,8 @@
 #define FOR_CPU(features) __attribute__((target(features)))
 #endif
 
-// `n` sums of type `vec`, each updated `iterations` times by `step` (an expression in `sum[i]`). They start
-// differently, or the compiler would keep one for all; every loop over them is unrolled whole, or they would live in
+// `n` sums of type `vec`, each updated `iterations` times by `step` (an expression in `sum[i]`). The sums start with
+// different values, or the compiler would merge them; every loop over them is fully unrolled, or they would live in
 // memory.
 #define LOOP(vec, n, start, step)                                                                                      \
     vec sum[n];                                                                                                        \
@@ -40,7 +40,7 @@ typedef float vec4 __attribute__((vector_size(16)));
 
 static int plain_f32(int iterations)
 {
-    volatile float seed = 1e-6f; // so that no step is known at compile time
+    volatile float seed = 1e-6f; // unknown at compile time
     const vec4 x = {seed, seed, seed, seed}, y = {seed, 2 * seed, seed, seed};
     LOOP(vec4, 12, x * (float)i, sum[i] * x + y);
 }
@@ -67,8 +67,8 @@ FOR_CPU("avx512f,avx512bf16") static int avx512_bf16(int iterations)
     LOOP(__m512, 24, _mm512_set1_ps((float)i), _mm512_dpbf16_ps(sum[i], x, x));
 }
 
-// vpmaddubsw, vpmaddwd, vpaddd: what a dot product of bytes takes without VNNI. The empty assembly hides that the
-// operand is always the same, or the products would be computed once.
+// vpmaddubsw, vpmaddwd, vpaddd: a dot product of bytes without VNNI. The empty assembly hides that the operand never
+// changes, or the compiler would compute the products once.
 FOR_CPU("avx2") static __m256i avx2_dot(__m256i sum, __m256i x, __m256i ones)
 {
     __asm__ volatile("" : "+x"(x));
@@ -82,7 +82,7 @@ FOR_CPU("avx2") static int avx2_int8(int iterations)
     LOOP(__m256i, 8, _mm256_set1_epi32(seed + i), avx2_dot(sum[i], x, ones));
 }
 
-// By hand, since GCC 12 surrounds the intrinsic with moves.
+// Inline assembly, since GCC 12 adds moves around the intrinsic.
 FOR_CPU("avx512f,avx512vnni") static __m512i avx512_dot(__m512i sum, __m512i x)
 {
     __asm__("vpdpbusd %1, %1, %0" : "+v"(sum) : "v"(x));
@@ -96,7 +96,7 @@ FOR_CPU("avx512f,avx512vnni") static int avx512_int8(int iterations)
     LOOP(__m512i, 24, _mm512_set1_epi32(i), avx512_dot(sum[i], x));
 }
 
-// Four tiles of sums, as the kernel has them.
+// Four tiles of sums, as in the AMX kernel.
 static void tiles_start(void)
 {
     struct tile_config config = {.palette = 1};
@@ -104,7 +104,7 @@ static void tiles_start(void)
         config.rows[t] = TILE_MAX_ROWS;
         config.row_bytes[t] = 4 * TILE_WORDS;
     }
-    tile_configure(&config); // and clears them
+    tile_configure(&config); // also clears the tiles
 }
 
 static int tiles_end(void)
@@ -151,14 +151,14 @@ static bool cpu_has(enum feature feature)
     case AVX512: return __builtin_cpu_supports("avx512f");
     case AVX512_BF16: return __builtin_cpu_supports("avx512bf16");
     case AVX512_VNNI: return __builtin_cpu_supports("avx512vnni");
-    case AMX: return cpu_isa_at(CPU_ISA_AMX) != NULL; // also asks for the tiles
+    case AMX: return cpu_isa_at(CPU_ISA_AMX) != NULL; // also requests the tiles from the kernel
     default: break;
     }
 #endif
     return feature == ANY;
 }
 
-// The fastest of a type first.
+// For each type, the fastest loop first.
 static const struct {
     enum probe_type type;
     enum feature feature;
@@ -186,10 +186,10 @@ const struct probe_loop *probe_loop_best(enum probe_type type)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// One body, compiled for each width of vectors.
+// One body, compiled for each vector width.
 typedef uint64_t vec_words __attribute__((vector_size(64), aligned(64)));
 
-static inline __attribute__((always_inline)) uint64_t stream(const void *data, size_t bytes)
+static inline __attribute__((always_inline)) uint64_t stream_xor(const void *data, size_t bytes)
 {
     const vec_words *from = data;
     vec_words a = from[0], b = from[1], c = from[2], d = from[3];
@@ -205,18 +205,18 @@ static inline __attribute__((always_inline)) uint64_t stream(const void *data, s
 
 static uint64_t plain_stream(const void *data, size_t bytes)
 {
-    return stream(data, bytes);
+    return stream_xor(data, bytes);
 }
 
 #if defined(__x86_64__)
 FOR_CPU("avx2") static uint64_t avx2_stream(const void *data, size_t bytes)
 {
-    return stream(data, bytes);
+    return stream_xor(data, bytes);
 }
 
 FOR_CPU("avx512f,prefer-vector-width=512") static uint64_t avx512_stream(const void *data, size_t bytes)
 {
-    return stream(data, bytes);
+    return stream_xor(data, bytes);
 }
 #endif
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The innermost loops of the probe. Each runs on the calling thread and is chosen by what the CPU has.
+// The inner loops of the machine probe, chosen by the CPU's features. They run on the calling thread.
 #pragma once
 
 #include <stddef.h>
@@ -9,13 +9,13 @@
 
 struct probe_loop {
     const char *instruction;
-    double operations;          // of one iteration, multiplications and additions
-    int (*run)(int iterations); // the result is there to be used, so that no compiler drops the loop
+    double operations;          // multiplications and additions of one iteration
+    int (*run)(int iterations); // use the result, or the compiler drops the loop
 };
 
-// The fastest loop there is for the type; f32's where the CPU has no arithmetic of the type itself.
+// The fastest loop for the type; the f32 loop if the CPU has no arithmetic in the type.
 const struct probe_loop *probe_loop_best(enum probe_type type);
 
-// Reads `bytes` (a multiple of 256, aligned to 64) once. The sum is there to be used.
+// Reads `bytes` once: a multiple of 256, `data` aligned to 64. Use the result, or the compiler drops the loop.
 typedef uint64_t (*probe_stream_fn)(const void *data, size_t bytes);
 probe_stream_fn probe_stream_best(void);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prompts.h.
 #include "bench/prompts.h"
 
 #include <errno.h>

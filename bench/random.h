@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small generator of pseudo-random numbers for workloads: the same seed gives the same numbers everywhere
-// (SplitMix64; Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
+// Pseudo-random numbers for workloads, the same on every machine for the same seed: SplitMix64 (Steele, Lea, Flood:
+// Fast splittable pseudorandom number generators, OOPSLA 2014).
 #pragma once
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ static inline uint64_t random_next(struct random_source *r)
     return z ^ (z >> 31);
 }
 
-// A stream of its own for every (seed, number).
+// An independent stream for every (seed, number).
 static inline struct random_source random_stream(uint64_t seed, uint64_t number)
 {
     struct random_source r = {seed};

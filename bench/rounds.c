@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See rounds.h.
 #include "bench/rounds.h"
 
 #include <assert.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See work.h.
 #include "bench/work.h"
 
 struct work_model work_model_of(const struct model_config *c, double weight_bytes, double entry_bytes)
@@ -15,14 +14,14 @@ struct work_model work_model_of(const struct model_config *c, double weight_byte
 
 struct work work_of(const struct work_model *m, const struct ragged_batch *batch)
 {
-    double pairs = (double)ragged_attention_pairs(batch), entries = 0; // cached before the pass
+    double pairs = (double)ragged_attention_pairs(batch), cached_entries = 0;
     for (int s = 0; s < batch->n_seqs; s++)
-        entries += batch->kv_len[s];
+        cached_entries += batch->kv_len[s];
     double weights = m->layer_weights + (batch->n_logit_rows ? m->head_weights : 0);
-    double products = m->layer_weights * batch->n_rows + m->head_weights * batch->n_logit_rows;
-    return (struct work){.linear_gflop = 2 * products / 1e9,
+    double multiply_adds = m->layer_weights * batch->n_rows + m->head_weights * batch->n_logit_rows;
+    return (struct work){.linear_gflop = 2 * multiply_adds / 1e9,
                          .attention_gflop = pairs * m->attention_flop / 1e9,
-                         .gbytes = (weights * m->weight_bytes + entries * m->entry_bytes) / 1e9};
+                         .gbytes = (weights * m->weight_bytes + cached_entries * m->entry_bytes) / 1e9};
 }
 
 void work_add(struct work *sum, const struct work *more)

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pass over a ragged batch has to do at least, counted from its shape alone: the numerator of every "achieved"
-// figure. Norms, RoPE and softmax are not counted; they cost time that counts against us.
+// The least work of a pass over a ragged batch, counted from its shape: the numerator of every achieved rate. Norms,
+// RoPE and softmax are not counted as work, but their time is measured.
 #pragma once
 
 #include "model/model.h"
 
 struct work {
-    double linear_gflop;    // 10^9: 2 * weights * rows; of the head only the rows whose logits are wanted
-    double attention_gflop; // 10^9: q k and p v, 4 * D * H for each entry that a row attends to
-    double gbytes;          // 10^9: every weight once, and the cached K and V of every sequence once
+    double linear_gflop;    // 10^9 FLOP: 2 * weights * rows; in the head only rows whose logits are asked for
+    double attention_gflop; // 10^9 FLOP of q k and p v: 4 * D * H per attention pair
+    double gbytes;          // 10^9 bytes: every weight once, and the cached K and V of every sequence once
 };
 
-// Whole-group figures: of all ranks together.
+// Of all ranks of a group together.
 struct work_model {
-    double layer_weights; // of all layers' matrices
+    double layer_weights; // in the matrices of all layers
     double head_weights;
-    double attention_flop; // of one row and one entry, all layers
-    double weight_bytes;   // of one weight as computed with
-    double entry_bytes;    // of one KV entry, all layers
+    double attention_flop; // of one attention pair, in all layers
+    double weight_bytes;   // of one weight in the type it is computed in
+    double entry_bytes;    // of one KV entry, in all layers
 };
 
 struct work_model work_model_of(const struct model_config *config, double weight_bytes, double entry_bytes);

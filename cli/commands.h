@@ -3,12 +3,9 @@
 #pragma once
 
 int command_up(int argc, char **argv);
-int command_generate(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_batch(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
-int command_plan(int argc, char **argv);
-int command_bench(int argc, char **argv);

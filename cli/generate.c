@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack generate: one request, to a cluster (--server) or run in this process (--model DIR).
+#include "cli/generate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "bench/commands/local.h"
-#include "cli/answer.h"
-#include "cli/commands.h"
-#include "cli/remote.h"
-#include "cli/request.h"
+#include "cli/companion.h"
+#include "model/model.h"
 
 static struct {
     char *server, *prompt, *prompt_file, *id;
+    struct generate_model_flags model;
     bool json;
     int64_t timeout_ms;
 } o;
@@ -24,7 +23,20 @@ static const struct option options[] = {
      .help = "host:port of the router"},
     {.name = "timeout-ms", .type = OPTION_INT, .value = &o.timeout_ms, .default_text = "0", .max = 86400000, .unit = "ms",
      .help = "give up after this long; 0 is never"},
-    LOCAL_OPTION_ROWS,
+    {.name = "model", .type = OPTION_STRING, .value = &o.model.model,
+     .help = "run this model directory in the process itself, without a cluster"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &o.model.backend, .default_text = "auto",
+     .choices = MODEL_BACKENDS, .help = "with --model: where to compute; auto is a GPU if there is one, else the CPU"},
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.model.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
+     .help = "with --model: type that weights are computed in; auto is the checkpoint's"},
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.model.kv_dtype, .default_text = "auto",
+     .choices = MODEL_KV_DTYPES, .help = "with --model: type of the KV cache; auto is f32 with f32 weights, else bf16"},
+    {.name = "packed-cache", .type = OPTION_STRING, .value = &o.model.packed_cache, .default_text = "off",
+     .help = "with --model: keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
+    {.name = "threads", .type = OPTION_INT, .value = &o.model.threads, .default_text = "0", .max = 4096,
+     .help = "with --model: compute threads; 0 is every core the process may use"},
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.model.token_budget, .default_text = "2048",
+     .min = 1, .max = 1048576, .unit = "tokens", .help = "with --model: rows of one pass"},
     {.name = "-Prompt and output"},
     {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "the prompt itself"},
     {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .help = "file that holds the prompt"},
@@ -39,13 +51,13 @@ static const char usage[] =
     "Usage: forepack generate [--server H:P | --model DIR] (--prompt TEXT | --prompt-file F | -) [options]\n"
     "One request, its text streamed to standard output as it comes.";
 
-static void print_text(void *user, const char *text, size_t size_bytes)
+static void generate_print_text(void *user, const char *text, size_t size_bytes)
 {
     fwrite(text, 1, size_bytes, stdout);
     fflush(stdout);
 }
 
-static int finish(enum status status, const struct answer *answer, const char *id)
+static int generate_finish(enum status status, const struct answer *answer, const char *id)
 {
     if (status != STATUS_OK) return report_failure(status);
     if (o.json) {
@@ -60,31 +72,42 @@ static int finish(enum status status, const struct answer *answer, const char *i
     return 0;
 }
 
-int command_generate(int argc, char **argv)
+static enum status generate_answer(generate_model_fn run_model, struct request_spec *spec, struct answer *answer,
+                                   char **id_p)
+{
+    const text_fn on_text = o.json ? NULL : generate_print_text;
+    spec->id = mem_string(o.id);
+    if (o.model.model) {
+        *id_p = mem_string(o.id);
+        return run_model(&o.model, spec, on_text, NULL, answer);
+    }
+    rpc_init();
+    enum status status = remote_generate(o.server, o.timeout_ms, spec, on_text, NULL, answer, id_p);
+    rpc_shutdown();
+    return status;
+}
+
+int generate_main(int argc, char **argv, generate_model_fn run_model)
 {
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n_rest = options_main(options, usage, argc, argv, rest);
+    if (o.model.model && !run_model) { // before the prompt is read: it may come from standard input
+        int code = companion_exec("forepack-bench", argv);
+        options_free(options);
+        free(rest);
+        return code;
+    }
     struct request_spec spec;
     struct answer answer;
     char *id = NULL;
     answer_init(&answer);
     enum status status = request_spec_from_flags(options, &spec);
     if (status == STATUS_OK) status = request_read_prompt(o.prompt, o.prompt_file, rest, n_rest, &spec);
-    if (status == STATUS_OK && local_flags.model && options_given(options, "server")) {
+    if (status == STATUS_OK && o.model.model && options_given(options, "server")) {
         status = status_fail(STATUS_INVALID, "--server and --model: give one of them");
     }
-    if (status == STATUS_OK) {
-        spec.id = mem_string(o.id);
-        if (local_flags.model) {
-            status = local_generate(&spec, o.json ? NULL : print_text, NULL, &answer);
-            id = mem_string(o.id);
-        } else {
-            rpc_init();
-            status = remote_generate(o.server, o.timeout_ms, &spec, o.json ? NULL : print_text, NULL, &answer, &id);
-            rpc_shutdown();
-        }
-    }
-    int code = finish(status, &answer, id);
+    if (status == STATUS_OK) status = generate_answer(run_model, &spec, &answer, &id);
+    int code = generate_finish(status, &answer, id);
     free(id);
     answer_free(&answer);
     request_spec_free(&spec);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/gpus.h"
 
+#include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,17 +10,32 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "kernels/module.h"
+#include "cli/companion.h"
+
+// Asks the driver, which honours CUDA_VISIBLE_DEVICES. The CUDA backend cannot be asked: it needs the libraries of a
+// node.
+static int gpus_ask_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!driver) return 0;
+    int (*init)(unsigned flags), (*count)(int *count_p), n;
+    *(void **)&init = dlsym(driver, "cuInit");
+    *(void **)&count = dlsym(driver, "cuDeviceGetCount");
+    return init && count && init(0) == 0 && count(&n) == 0 ? n : 0;
+}
 
 int gpus_count(void)
 {
-    enum { MOST = 255 }; // in an exit code
+    enum { GPUS_MAX = 255 }; // in an exit code
+    char *backend = companion_path("libforepack_cuda.so");
+    bool usable = access(backend, F_OK) == 0;
+    free(backend);
+    if (!usable) return 0;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        struct cuda_module module;
-        int n = cuda_module_load(&module) == STATUS_OK ? module.count_devices() : 0;
-        _exit(n < MOST ? n : MOST);
+        int n = gpus_ask_driver();
+        _exit(n < GPUS_MAX ? n : GPUS_MAX);
     }
     int end;
     return child > 0 && waitpid(child, &end, 0) == child && WIFEXITED(end) ? WEXITSTATUS(end) : 0;

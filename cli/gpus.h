@@ -4,8 +4,8 @@
 
 #include "base/status.h"
 
-// GPUs that CUDA shows to processes started from here; 0 where there are none, or no CUDA backend. Before this process
-// has threads: a child counts them, so that CUDA is never in this one.
+// GPUs that CUDA shows to processes started from here; 0 if there are none, or if no CUDA backend is installed beside
+// this program. A child process counts them, so that this one never uses CUDA. Call it before this process has threads.
 int gpus_count(void);
 
 // STATUS_INVALID, with both numbers, when a node has more ranks than there are GPUs: they take one each.

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/gpus.h"
 #include "cli/remote.h"
@@ -422,10 +423,14 @@ static void find_programs(void)
 
 static char *demo_model(const char *name)
 {
-    // build/<preset>/bin/forepack belongs to the repository three folders up.
-    char *path = mem_format("%s/../../../deploy/demo-model/%s", program_dir, name);
-    char *real = realpath(path, NULL);
-    free(path);
+    // Installed, or in build/<preset>/bin of the repository.
+    static const char *const folders[] = {FOREPACK_INSTALL_DATA, "../../../deploy"};
+    char *real = NULL;
+    for (int i = 0; i < 2 && !real; i++) {
+        char *path = mem_format("%s/%s/demo-model/%s", program_dir, folders[i], name);
+        real = realpath(path, NULL);
+        free(path);
+    }
     return real;
 }
 

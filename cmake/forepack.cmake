@@ -1,28 +1,41 @@
-# The few verbs that every folder's CMakeLists.txt uses.
+# CMake functions and settings that the CMakeLists.txt of every folder uses.
 
 set(FOREPACK_WARNINGS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
     -Wvla -Wno-unused-parameter)
 
-# forepack_library(NAME sources... LINK libraries...): one static library per folder (or per half of one).
+# Hardening of all code except the CPU kernels (kernels/CMakeLists.txt says why not these). _FORTIFY_SOURCE needs an
+# optimised build, and the sanitizers bring checks of the same functions.
+set(FOREPACK_HARDENING -fPIE -fstack-protector-strong -fstack-clash-protection)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND FOREPACK_HARDENING -fcf-protection)
+endif()
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_C_FLAGS MATCHES "sanitize")
+  list(APPEND FOREPACK_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+endif()
+add_link_options(-Wl,-z,relro,-z,now $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
+
+# forepack_library(NAME sources... LINK libraries...): a static library.
 function(forepack_library name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
   add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(${name} PUBLIC _GNU_SOURCE)
-  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS} ${FOREPACK_HARDENING})
   target_link_libraries(${name} PUBLIC ${arg_LINK})
 endfunction()
 
-# forepack_program(NAME sources... LINK libraries...): a program in build/<preset>/bin.
+# forepack_program(NAME sources... LINK libraries...): a program in build/<preset>/bin, and in bin once installed.
 function(forepack_program name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
-  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS} ${FOREPACK_HARDENING})
   target_link_libraries(${name} PRIVATE ${arg_LINK})
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT forepack)
+  set_property(GLOBAL APPEND PROPERTY FOREPACK_PROGRAMS ${name})
 endfunction()
 
-# For programs that compute: the CUDA backend is a module that calls functions of the program which loads it
-# (kernels/module.h), so all of these libraries must be in it, whether it calls them itself or not.
+# forepack_loads_cuda(NAME): for programs that compute. The CUDA backend is a module which calls functions of the program
+# that loads it (kernels/module.h), so the program must contain all of these libraries, called or not.
 function(forepack_loads_cuda name)
   if(FOREPACK_CUDA)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:forepack_base> $<TARGET_OBJECTS:forepack_kernels>)
@@ -30,7 +43,10 @@ function(forepack_loads_cuda name)
   endif()
 endfunction()
 
-# Sanitizer settings every test runs with: MPI's plugins leak by design, everything else is ours.
+# Large test data (real models, prompts, traces). Tests that need it are skipped (exit code 77) where it is absent.
+set(FOREPACK_DATA ${CMAKE_SOURCE_DIR}/../shared/data CACHE PATH "Folder of the test data outside the repository")
+
+# Environment of every test. The sanitizers suppress leaks in Open MPI's plugins only.
 set(FOREPACK_TEST_ENVIRONMENT
     "ASAN_OPTIONS=fast_unwind_on_malloc=0:detect_leaks=1"
     "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
@@ -40,20 +56,22 @@ set(FOREPACK_TEST_ENVIRONMENT
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "OMPI_MCA_mpi_yield_when_idle=1" "OMPI_MCA_btl_vader_single_copy_mechanism=none"
     "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
-    "FOREPACK_DATA=${CMAKE_SOURCE_DIR}/../shared/data"
+    "FOREPACK_DATA=${FOREPACK_DATA}"
     "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
     "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
 
-# forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [TIMEOUT seconds] [CUDA] LIBS libraries...): tests/NAME.c
-# (or .cpp) under Check. With RANKS it runs under mpirun, alone (ranks that share cores with other tests starve). With EACH
-# it is one test for each word, which is its argument; exit code 77 means that this machine cannot run it. With CUDA it has
-# the CUDA backend on an emulated GPU in it, where that can be built; and where the backend itself is built the test exists
-# once more as gpu_NAME, with the label gpu: its argument is cuda, and it is skipped where no GPU is.
+# forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [DATA] [TIMEOUT seconds] [CUDA] LIBS libraries...)
+# builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
+#   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
+#   EACH   adds one test for each word, NAME_WORD, with the word as the argument of the program
+#   DATA   adds NAME_data (with EACH: NAME_data_WORD), which tests with FOREPACK_DATA; its last argument is "data"
+#   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed. With FOREPACK_CUDA it also adds
+#          gpu_NAME (label `gpu`, argument "cuda"), which runs on a GPU and is skipped where there is none
 function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "CUDA" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "CUDA;DATA" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
   endif()
@@ -74,7 +92,7 @@ function(forepack_test name)
     add_test(NAME gpu_${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/on_gpu.sh $<TARGET_FILE:${name}_gpu> cuda)
     set_tests_properties(gpu_${name} PROPERTIES LABELS gpu)
     if(NOT TARGET gpu_tests)
-      add_custom_target(gpu_tests) # what `ctest -L gpu` runs, alone
+      add_custom_target(gpu_tests) # the programs of `ctest -L gpu`
     endif()
     add_dependencies(gpu_tests ${name}_gpu)
     list(APPEND tests gpu_${name})
@@ -83,23 +101,30 @@ function(forepack_test name)
     add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${arg_RANKS} --oversubscribe
              --bind-to none $<TARGET_FILE:${name}>)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
-    list(APPEND tests ${name})
+    list(APPEND unit_tests ${name})
   elseif(arg_EACH)
     foreach(word ${arg_EACH})
       add_test(NAME ${name}_${word} COMMAND ${name} ${word})
-      list(APPEND tests ${name}_${word})
+      list(APPEND unit_tests ${name}_${word})
+      if(arg_DATA)
+        add_test(NAME ${name}_data_${word} COMMAND ${name} ${word} data)
+        list(APPEND unit_tests ${name}_data_${word})
+      endif()
     endforeach()
   else()
     add_test(NAME ${name} COMMAND ${name})
-    list(APPEND tests ${name})
+    list(APPEND unit_tests ${name})
+    if(arg_DATA)
+      add_test(NAME ${name}_data COMMAND ${name} data)
+      list(APPEND unit_tests ${name}_data)
+    endif()
   endif()
-  if(arg_CUDA OR arg_EACH)
-    set_tests_properties(${tests} PROPERTIES SKIP_RETURN_CODE 77)
-  endif()
+  set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
   if(NOT arg_LIBS MATCHES "engine|node|net|router|speculator|worker|bench")
-    # Whole stacks are for leaks in what others link; they are half of the time of tests that allocate much.
+    # Unwinding whole stacks finds leaks inside linked libraries; it takes half of the time of tests that allocate much.
     list(TRANSFORM environment REPLACE "fast_unwind_on_malloc=0:" "")
   endif()
-  set_tests_properties(${tests} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${environment}")
+  set_tests_properties(${tests} ${unit_tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${arg_TIMEOUT}
+                       ENVIRONMENT "${environment}")
 endfunction()

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that building and testing need, if any is missing. Nothing else on the machine changes.
-# Uses apt-get as root or through sudo; does nothing, and needs no network, once they are there.
+# Installs the missing ones of the Debian packages that a build and its tests need. Changes nothing else, and needs
+# neither root nor network when none is missing.
+# Usage: deploy/packages.sh [--bench] [--lint]
+#   --bench  also oneDNN, which `forepack bench kernels` measures beside its own kernels
+#   --lint   also clang-format and clang-tidy, for tests/lint.sh
 set -euo pipefail
 
 packages=(
@@ -10,8 +13,16 @@ packages=(
     libopenmpi-dev openmpi-bin
     libpcre2-dev libjansson-dev libutf8proc-dev
     check jq
-    python3-grpcio python3-protobuf # the interoperability tests' foreign client
+    python3-grpcio python3-protobuf # the Python client of the interoperability tests
 )
+for flag; do
+    case $flag in
+    --bench) packages+=(libdnnl-dev) ;;
+    --lint) packages+=(clang-format-14 clang-tidy-14) ;;
+    --help) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "unknown flag $flag (--help lists all)" >&2; exit 2 ;;
+    esac
+done
 
 missing=()
 for package in "${packages[@]}"; do
@@ -24,7 +35,7 @@ if [ "$(id -u)" = 0 ]; then
 elif command -v sudo >/dev/null; then
     as_root=(sudo)
 else
-    echo "these packages are missing, and installing them needs root or sudo: ${missing[*]}" >&2
+    echo "missing packages: ${missing[*]}; installing them needs root or sudo" >&2
     exit 1
 fi
 echo "installing: ${missing[*]}" >&2

@@ -38,7 +38,7 @@ static enum status check(const char *call, int code)
 }
 
 // MPI allocates as it sees fit, in the token loop as elsewhere.
-#define TRY(name, ...)                                                                                                 \
+#define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
         enum status try_status = check(#name, name(__VA_ARGS__));                                                      \
@@ -50,7 +50,7 @@ static enum status check(const char *call, int code)
 #define WAIT(m, name, ...)                                                                                             \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \
-        TRY(name, __VA_ARGS__);                                                                                        \
+        TRY_MPI(name, __VA_ARGS__);                                                                                    \
         (m)->base.waits = false;                                                                                       \
     } while (0)
 
@@ -211,7 +211,7 @@ static const struct comm_ops mpi_ops = {all_reduce_sum, all_reduce_max, gather, 
 enum status comm_open_mpi(struct comm **comm_p)
 {
     MPI_Comm world;
-    TRY(MPI_Comm_dup, MPI_COMM_WORLD, &world);
+    TRY_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &world);
     MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
     struct mpi_comm *m = mem_alloc(sizeof *m);
     m->world = world;

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
 #include "model/tokenizer.h"
 
 static bool made_up(const struct node_options *options)

@@ -3,10 +3,14 @@
 #include "kernels/module.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/version.h"
 
 #pragma weak backend_open_cuda // NULL in programs, which get both from the module
 #pragma weak cuda_count_devices
@@ -14,13 +18,20 @@
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_module loaded; // never unloaded, since backends may be open
 
+// Beside the program, as it is built, or in the library folder, as it is installed.
 static enum status module_path(char *path, size_t size_bytes)
 {
-    static const char name[] = "libforepack_cuda.so";
-    ssize_t length = readlink("/proc/self/exe", path, size_bytes - sizeof name);
-    if (length < 0) return status_fail(STATUS_INTERNAL, "/proc/self/exe: cannot tell where this program is");
-    path[length] = 0;
-    memcpy(strrchr(path, '/') + 1, name, sizeof name);
+    static const char *const places[] = {FOREPACK_INSTALL_LIBRARIES "/libforepack_cuda.so", "libforepack_cuda.so"};
+    ssize_t length = readlink("/proc/self/exe", path, size_bytes);
+    if (length < 0) return status_fail(STATUS_INTERNAL, "/proc/self/exe: %s", strerror(errno));
+    while (length && path[length - 1] != '/')
+        length--;
+    for (int i = 0; i < 2; i++) {
+        int n = snprintf(path + length, size_bytes - (size_t)length, "%s", places[i]);
+        if (n >= (int)(size_bytes - (size_t)length))
+            return status_fail(STATUS_INTERNAL, "the path of this program is too long");
+        if (access(path, F_OK) == 0) break;
+    }
     return STATUS_OK;
 }
 

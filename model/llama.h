@@ -4,12 +4,6 @@
 
 #include "model/model.h"
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        enum status try_status = (call);                                                                               \
-        if (try_status != STATUS_OK) return try_status;                                                                \
-    } while (0)
-
 struct layer {
     struct weight *input_norm;          // [hidden]
     struct weight *qkv, *qkv_bias;      // [(H + 2 Hkv) D, hidden], bias or NULL

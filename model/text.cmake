@@ -7,12 +7,13 @@ forepack_library(forepack_text
   text_stream.c chat.c chat_template.c
   LINK forepack_config forepack_base PkgConfig::PCRE2 PkgConfig::JANSSON PkgConfig::UTF8PROC)
 
-forepack_test(check_tokenizer SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
+forepack_test(check_tokenizer DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 forepack_test(check_tokenizer_files SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
-forepack_test(check_text_stream SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
-forepack_test(check_chat SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
+forepack_test(check_text_stream DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
+forepack_test(check_chat DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 if(FOREPACK_TESTS)
-  # Slow unwinding at every allocation is there for MPI's plugins; here it would make minutes of seconds.
-  set_tests_properties(check_tokenizer check_tokenizer_files check_text_stream check_chat PROPERTIES
+  # Whole stacks for every allocation matter for MPI's plugins only; here they would make minutes of seconds.
+  set_tests_properties(check_tokenizer check_tokenizer_data check_tokenizer_files check_text_stream check_text_stream_data
+                       check_chat check_chat_data PROPERTIES
                        ENVIRONMENT_MODIFICATION "ASAN_OPTIONS=set:detect_leaks=1")
 endif()

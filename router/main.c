@@ -7,15 +7,15 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_options.h"
 #include "base/mem.h"
-#include "base/options.h"
 #include "router/front/intake.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *log_level;
+    char *model, *shape, *model_name, *host, *policy, *tenant_weights;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t min_tokens, tail_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms, max_message_mb;
+    struct log_options log;
 } o;
 
 // clang-format off
@@ -68,8 +68,8 @@ static const struct option options[] = {
      .max = 3600000, .unit = "ms", .help = "accepted requests wait this long for a worker group to come back"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "on SIGTERM running requests may take this long"},
-    {.name = "log-level", .type = OPTION_CHOICE, .value = &o.log_level, .default_text = "info",
-     .choices = "error|warn|info|debug", .help = "how much is logged on standard error"},
+    {.name = "-Logging"},
+    LOG_OPTION_ROWS(o.log),
     {0},
 };
 // clang-format on
@@ -188,9 +188,8 @@ static void drain(struct front *front, sigset_t *signals)
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
-    enum log_level level = LOG_INFO;
-    log_level_parse(o.log_level, &level);
-    log_setup("router", level);
+    log_options_apply(&o.log, "router");
+    options_log(options);
 
     sigset_t signals;
     sigemptyset(&signals);

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/: options, UTF-8, stretches that must not allocate.
+// base/: options, logs, UTF-8, condition variables, code that must not allocate.
 #include <check.h>
+#include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
+#include "base/log_options.h"
 #include "base/mem.h"
+#include "base/monotonic_cond.h"
 #include "base/no_alloc.h"
-#include "base/options.h"
 #include "base/utf8.h"
 
 static struct {
@@ -23,7 +27,7 @@ static struct {
 
 static const struct option table[] = {
     {.name = "-Test options"},
-    {.name = "verbose", .type = OPTION_BOOL, .value = &v.verbose, .help = "talk"},
+    {.name = "verbose", .type = OPTION_BOOL, .value = &v.verbose, .help = "print more"},
     {.name = "count",
      .type = OPTION_INT,
      .value = &v.count,
@@ -31,16 +35,16 @@ static const struct option table[] = {
      .min = 1,
      .max = 9,
      .unit = "tokens",
-     .help = "how many"},
+     .help = "number of tokens"},
     {.name = "rate", .type = OPTION_REAL, .value = &v.rate, .default_text = "0.5", .max = 1, .help = "share"},
-    {.name = "name", .type = OPTION_STRING, .value = &v.name, .help = "who"},
+    {.name = "name", .type = OPTION_STRING, .value = &v.name, .help = "name of the client"},
     {.name = "mode",
      .type = OPTION_CHOICE,
      .value = &v.mode,
      .default_text = "auto",
      .choices = "auto|on|off",
-     .help = "when"},
-    {.name = "stop", .type = OPTION_LIST, .value = &v.stops, .help = "where"},
+     .help = "mode"},
+    {.name = "stop", .type = OPTION_LIST, .value = &v.stops, .help = "stop string"},
     {0},
 };
 
@@ -111,6 +115,219 @@ START_TEST(options_file_yields_to_flags)
 }
 END_TEST
 
+// Each line of `text` within `width` columns.
+static void ck_width(const char *text, size_t width)
+{
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+        ck_assert_msg(length <= width, "%zu columns: %.*s", length, (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+START_TEST(help_is_a_table_within_100_columns)
+{
+    static char *text_value;
+    static int64_t number;
+    static const struct option rows[] = {
+        {.name = "-Section"},
+        {.name = "queue",
+         .type = OPTION_INT,
+         .value = &number,
+         .default_text = "10000",
+         .min = 1,
+         .max = 1e8,
+         .unit = "requests",
+         .help = "requests that may wait; further requests are refused with a sentence that says when to try again"},
+        {.name = "a-choice-with-a-long-name",
+         .type = OPTION_CHOICE,
+         .value = &text_value,
+         .default_text = "one",
+         .choices = "one|two|three",
+         .help = "short"},
+        {0},
+    };
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    options_help(rows, "Usage: test", out);
+    fclose(out);
+    ck_assert_ptr_nonnull(strstr(text, "\n  --queue N                      10000 requests    requests that may wait;"));
+    ck_assert_ptr_nonnull(strstr(text, "(1..100000000)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\n  --a-choice-with-a-long-name one|two|three\n"
+                                       "                                 one               short\n"));
+    ck_width(text, 100);
+    free(text);
+}
+END_TEST
+
+// --- logs: what is written to standard error
+
+static int saved_stderr;
+static char log_path[] = "/tmp/forepack-log-XXXXXX";
+
+static void log_capture(void)
+{
+    saved_stderr = dup(STDERR_FILENO);
+    int fd = mkstemp(log_path);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
+// What was written since log_capture(); free() it.
+static char *log_captured(void)
+{
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stderr);
+    FILE *file = fopen(log_path, "r");
+    char *text = mem_alloc(1 << 16);
+    ck_assert_uint_lt(fread(text, 1, 1 << 16, file), 1 << 16);
+    fclose(file);
+    unlink(log_path);
+    return text;
+}
+
+static json_t *json_line(const char *line)
+{
+    json_error_t error;
+    json_t *object = json_loads(line, 0, &error);
+    ck_assert_msg(object != NULL, "%s: %s", error.text, line);
+    ck_assert_uint_eq(strcspn(line, "\n"), strlen(line) - 1);
+    return object;
+}
+
+static const char *json_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    ck_assert_msg(text != NULL, "%s", key);
+    return text;
+}
+
+// Blanks, quotes, escapes, a line end, a terminal escape, C1, malformed UTF-8, a whole character, bytes at the end.
+#define HOSTILE "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xff\xc3\xa9\xe2\x82"
+
+START_TEST(logfmt_quotes_what_is_not_plain)
+{
+    log_setup("router", LOG_INFO);
+    log_capture();
+    log_event(LOG_WARN, "node_refused", LOG_FIELD("node", "worker-1"), LOG_FIELD("empty", (char *)NULL),
+              LOG_FIELD("hostile", HOSTILE), LOG_REQUEST(0x9f), LOG_MS("ttft_ms", 41349), LOG_FIELD("ok", (bool)true),
+              LOG_FIELD("n", -3), LOG_FIELD("size", (size_t)7), LOG_FIELD("rate", 0.25));
+    log_event(LOG_DEBUG, "bin_sent", LOG_FIELD("n", 1));
+    char *text = log_captured();
+    ck_assert_str_eq(text + strlen("00:00:00.000"),
+                     " warn router node_refused node=worker-1 empty=\"\" "
+                     "hostile=\"a \\\"b\\\"=c\\\\ \\u000a\\u001b[31m\\u009b\\ufffd\xc3\xa9\\ufffd\\ufffd\" "
+                     "req=000000000000009f ttft_ms=41.3 ok=true n=-3 size=7 rate=0.25\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(json_lines_carry_the_same_values)
+{
+    log_setup("worker[2]", LOG_DEBUG);
+    log_set_format(LOG_FORMAT_JSON);
+    log_capture();
+    log_event(LOG_DEBUG, "bin_sent", LOG_FIELD("hostile", HOSTILE), LOG_REQUEST(UINT64_MAX), LOG_FIELD("rate", NAN),
+              LOG_FIELD("n", INT64_MIN), LOG_FIELD("ok", (bool)false), LOG_MS("wait_ms", 500));
+    char *text = log_captured();
+    json_t *line = json_line(text);
+    ck_assert_str_eq(json_text(line, "level"), "debug");
+    ck_assert_str_eq(json_text(line, "process"), "worker[2]");
+    ck_assert_str_eq(json_text(line, "event"), "bin_sent");
+    ck_assert_str_eq(json_text(line, "req"), "ffffffffffffffff");
+    ck_assert_str_eq(json_text(line, "hostile"),
+                     "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd");
+    ck_assert(json_is_null(json_object_get(line, "rate")));
+    ck_assert_int_eq(json_integer_value(json_object_get(line, "n")), INT64_MIN);
+    ck_assert(json_is_false(json_object_get(line, "ok")));
+    ck_assert(json_number_value(json_object_get(line, "wait_ms")) == 0.5);
+    ck_assert_uint_eq(strlen(json_text(line, "time")), strlen("2026-11-22T12:04:31.207Z"));
+    json_decref(line);
+    free(text);
+}
+END_TEST
+
+// Every length around the cut: still one line, valid JSON, marked as cut exactly when something is missing.
+START_TEST(cut_lines_stay_json)
+{
+    static const char *const fillers[] = {"x", "\"", "\x01", "\xe2\x82\xac", "\xff"};
+    log_set_format(LOG_FORMAT_JSON);
+    for (size_t f = 0; f < sizeof fillers / sizeof fillers[0]; f++) {
+        size_t width = strlen(fillers[f]);
+        for (size_t n = 250; n < LOG_LINE_BYTES + 8; n += n < 1700 / width ? 50 : 1) {
+            char *value = mem_alloc(n * width + 1);
+            for (size_t i = 0; i < n; i++)
+                memcpy(value + i * width, fillers[f], width);
+            strcpy(log_path, "/tmp/forepack-log-XXXXXX");
+            log_capture();
+            log_event(LOG_INFO, "request_received", LOG_FIELD("value", value), LOG_FIELD("tenant", "acme"),
+                      LOG_FIELD("tokens", 1234567));
+            char *text = log_captured();
+            ck_assert_uint_le(strlen(text), LOG_LINE_BYTES);
+            json_t *line = json_line(text);
+            size_t length = json_string_length(json_object_get(line, "value"));
+            bool whole =
+                length == n * (f < 3 ? 1 : 3) && json_object_get(line, "tenant") && json_object_get(line, "tokens");
+            ck_assert_int_eq(whole, json_object_get(line, "cut") == NULL);
+            json_decref(line);
+            free(text);
+            free(value);
+        }
+    }
+}
+END_TEST
+
+START_TEST(settings_name_every_option)
+{
+    ck_assert_int_eq(parse("--count 7 --name x --stop a --stop b"), STATUS_OK);
+    static struct log_options log;
+    static const struct option rows[] = {LOG_OPTION_ROWS(log), {0}};
+    char *argv[] = {"prog", "--log-format", "json", "--log-level", "warn"};
+    ck_assert_int_eq(options_parse(rows, 5, argv, NULL, NULL), STATUS_OK);
+    log_capture();
+    options_log(table);
+    log_options_apply(&log, "router");
+    options_log(rows); // info: below the level
+    log_event(LOG_ERROR, "last", LOG_FIELD("n", 1));
+    char *text = log_captured(), *second = strchr(text, '\n') + 1;
+    ck_assert_ptr_nonnull(strstr(text, " settings verbose=false count=7 rate=0.5 name=x mode=auto stop=a,b\n"));
+    json_t *line = json_line(second);
+    ck_assert_str_eq(json_text(line, "event"), "last");
+    json_decref(line);
+    free(text);
+    options_free(rows);
+    options_free(table);
+}
+END_TEST
+
+START_TEST(exit_codes_tell_usage_from_failure)
+{
+    ck_assert_int_eq(status_exit_code(STATUS_OK), 0);
+    ck_assert_int_eq(status_exit_code(STATUS_INVALID), 2);
+    ck_assert_int_eq(status_exit_code(STATUS_NOT_FOUND), 2);
+    ck_assert_int_eq(status_exit_code(STATUS_UNSUPPORTED), 2);
+    ck_assert_int_eq(status_exit_code(STATUS_OUT_OF_RANGE), 1);
+    ck_assert_int_eq(status_exit_code(STATUS_UNAVAILABLE), 1);
+}
+END_TEST
+
+START_TEST(a_condition_waits_until_its_time)
+{
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t cond;
+    monotonic_cond_init(&cond);
+    pthread_mutex_lock(&mutex);
+    ck_assert(!monotonic_cond_wait(&cond, &mutex, clock_now_us() - 1));
+    int64_t until_us = clock_now_us() + 2000;
+    while (monotonic_cond_wait(&cond, &mutex, until_us))
+        continue;
+    ck_assert_int_ge(clock_now_us(), until_us);
+    pthread_mutex_unlock(&mutex);
+    pthread_cond_destroy(&cond);
+}
+END_TEST
+
 START_TEST(utf8_accepts_exactly_rfc_3629)
 {
     size_t bad;
@@ -133,7 +350,7 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
-// In a stretch that must not, an allocation ends the process; before, after and while it is suspended it does not.
+// Whether this build traps allocations; without a sanitizer it does not.
 static bool traps(void)
 {
     no_alloc_begin("this test");
@@ -145,9 +362,9 @@ static bool traps(void)
 
 START_TEST(allocating_where_it_must_not_aborts)
 {
-    if (!traps()) raise(SIGABRT); // what is expected of this test
+    if (!traps()) raise(SIGABRT); // the expected end of this test
     no_alloc_begin("this test");
-    no_alloc_begin("an inner stretch");
+    no_alloc_begin("an inner section");
     no_alloc_end();
     free(mem_alloc(1));
 }
@@ -175,7 +392,7 @@ START_TEST(allocating_elsewhere_is_fine)
 }
 END_TEST
 
-START_TEST(cores_are_shared_out_without_a_rest)
+START_TEST(every_core_goes_to_one_process)
 {
     cpu_set_t all, mine, seen;
     CPU_ZERO(&all);
@@ -183,12 +400,12 @@ START_TEST(cores_are_shared_out_without_a_rest)
         CPU_SET(3 * i + 1, &all); // 1, 4, ... 19
     ck_assert_int_eq(cores_at(&all, 0), 1);
     ck_assert_int_eq(cores_at(&all, 6), 19);
-    for (int sharers = 1; sharers <= 7; sharers++) {
+    for (int processes = 1; processes <= 7; processes++) {
         CPU_ZERO(&seen);
-        for (int i = 0; i < sharers; i++) {
-            ck_assert(cores_share(&all, i, sharers, &mine));
-            ck_assert_int_ge(CPU_COUNT(&mine), 7 / sharers);
-            ck_assert_int_le(CPU_COUNT(&mine), 7 / sharers + 1);
+        for (int i = 0; i < processes; i++) {
+            ck_assert(cores_share(&all, i, processes, &mine));
+            ck_assert_int_ge(CPU_COUNT(&mine), 7 / processes);
+            ck_assert_int_le(CPU_COUNT(&mine), 7 / processes + 1);
             cpu_set_t both;
             CPU_AND(&both, &seen, &mine);
             ck_assert_int_eq(CPU_COUNT(&both), 0);
@@ -210,12 +427,19 @@ int main(void)
     tcase_add_test(tcase, options_take_defaults_and_flags);
     tcase_add_test(tcase, options_refuse_with_the_key_and_what_is_allowed);
     tcase_add_test(tcase, options_file_yields_to_flags);
+    tcase_add_test(tcase, help_is_a_table_within_100_columns);
+    tcase_add_test(tcase, logfmt_quotes_what_is_not_plain);
+    tcase_add_test(tcase, json_lines_carry_the_same_values);
+    tcase_add_test(tcase, cut_lines_stay_json);
+    tcase_add_test(tcase, settings_name_every_option);
+    tcase_add_test(tcase, exit_codes_tell_usage_from_failure);
+    tcase_add_test(tcase, a_condition_waits_until_its_time);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);
     tcase_add_test(tcase, utf8_tail_is_what_more_bytes_could_complete);
     tcase_add_test_raise_signal(tcase, allocating_where_it_must_not_aborts, SIGABRT);
     tcase_add_test_raise_signal(tcase, libraries_count_as_well, SIGABRT);
     tcase_add_test(tcase, allocating_elsewhere_is_fine);
-    tcase_add_test(tcase, cores_are_shared_out_without_a_rest);
+    tcase_add_test(tcase, every_core_goes_to_one_process);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -12,6 +12,7 @@
 #include "bench/pack_exact.h"
 #include "bench/pack_offline.h"
 #include "bench/prompts.h"
+#include "tests/test_data.h"
 
 enum { ITEMS_MAX = 2000 };
 
@@ -175,19 +176,16 @@ static void check_lengths(const char *path, const struct most *most)
     prompts_free(&prompts);
 }
 
+static bool external; // test with the whole sets, which are outside the repository
+
 START_TEST(real_lengths_pack_as_the_rule_says_and_nearly_as_well_as_can_be)
 {
-    const char *source = getenv("FOREPACK_SOURCE"), *data = getenv("FOREPACK_DATA");
     for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
-        char *first = mem_format("%s/tests/data/lengths/%s.txt", source ? source : ".", sets[s].name);
-        check_lengths(first, &sets[s].first);
-        char *whole = mem_format("%s/lengths/%s.txt", data ? data : "../shared/data", sets[s].name);
-        if (access(whole, R_OK) == 0)
-            check_lengths(whole, &sets[s].whole);
-        else
-            printf("skipped: %s is not there\n", whole);
-        free(first);
-        free(whole);
+        char *name = mem_format("lengths/%s.txt", sets[s].name);
+        char *path = external ? external_data(name) : repository_data(name);
+        check_lengths(path, external ? &sets[s].whole : &sets[s].first);
+        free(path);
+        free(name);
     }
 }
 END_TEST
@@ -290,17 +288,21 @@ START_TEST(a_hundred_thousand_items_are_no_matter)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("pack");
     TCase *tcase = tcase_create("pack");
-    tcase_add_test(tcase, the_rules_by_hand);
-    tcase_add_test(tcase, nothing_one_and_full_bins);
-    tcase_add_test(tcase, random_sets_pack_as_the_rule_says);
     tcase_add_test(tcase, real_lengths_pack_as_the_rule_says_and_nearly_as_well_as_can_be);
-    tcase_add_test(tcase, the_exact_solver_finds_what_trying_everything_finds);
-    tcase_add_test(tcase, the_lower_bound_and_the_solver_by_hand);
-    tcase_add_test(tcase, a_hundred_thousand_items_are_no_matter);
+    if (!external) {
+        tcase_add_test(tcase, the_rules_by_hand);
+        tcase_add_test(tcase, nothing_one_and_full_bins);
+        tcase_add_test(tcase, random_sets_pack_as_the_rule_says);
+        tcase_add_test(tcase, the_exact_solver_finds_what_trying_everything_finds);
+        tcase_add_test(tcase, the_lower_bound_and_the_solver_by_hand);
+        tcase_add_test(tcase, a_hundred_thousand_items_are_no_matter);
+    }
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

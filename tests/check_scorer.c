@@ -14,6 +14,7 @@
 #include "speculator/scorer.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
+#include "tests/test_data.h"
 
 enum { MAX_PROMPTS = 16, MAX_TOKENS = 256, MAX_RANKS = 4 };
 
@@ -433,18 +434,25 @@ static const struct {
 } goldens[] = {
     {"stories280K", "reference", 1}, {"stories280K", "cpu", 1}, {"stories280K", "cpu", 2},
     {"stories260K", "reference", 2}, {"stories260K", "cpu", 1}, {"stories260K", "cpu", 4},
-    {"tinystories656K", "cpu", 2},
+    {"tinystories656K", "cpu", 2}, // outside the repository: the last
 };
+
+enum { GOLDENS = sizeof goldens / sizeof goldens[0], GOLDENS_IN_REPOSITORY = GOLDENS - 1 };
+
+static bool external; // test with the golden vectors outside the repository, and nothing else
+
+static char *golden_path(const char *format, const char *model)
+{
+    char *name = mem_format(format, model);
+    char *path = external ? external_data(name) : repository_data(name);
+    free(name);
+    return path;
+}
 
 START_TEST(golden_attention_gives_the_same_importance)
 {
-    const char *data = getenv("FOREPACK_DATA"), *name = goldens[_i].model;
-    char *cases_path = mem_format("%s/golden/%s/cases.json", data ? data : "", name);
-    if (!data || access(cases_path, R_OK) != 0) {
-        printf("skipped: golden attention of %s (no data folder)\n", name);
-        free(cases_path);
-        return;
-    }
+    const char *name = goldens[_i].model;
+    char *cases_path = golden_path("golden/%s/cases.json", name);
     json_t *root = json_load_file(cases_path, 0, NULL), *golden = json_object_get(root, "attention");
     struct prompt_case c = {.prefill = {.keep_rate = 0.3, .chunk_tokens = 4, .paper_exact = true}, .rate = 300};
     c.n = (int)json_array_size(json_object_get(golden, "prompt_ids"));
@@ -452,8 +460,8 @@ START_TEST(golden_attention_gives_the_same_importance)
     for (int j = 0; j < c.n; j++)
         c.tokens[j] = (int32_t)json_integer_value(json_array_get(json_object_get(golden, "prompt_ids"), (size_t)j));
     json_decref(root);
-    char *path = mem_format("%s/golden/%s/attention.npy", data, name);
-    char *dir = mem_format("%s/models/%s", data, name);
+    char *path = golden_path("golden/%s/attention.npy", name);
+    char *dir = golden_path("models/%s", name);
     struct model_config config;
     ck_assert_int_eq(model_config_read(dir, &config), STATUS_OK);
     config.n_eos = 0; // the vectors go on after an end token
@@ -493,14 +501,21 @@ START_TEST(golden_attention_gives_the_same_importance)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("scorer");
     TCase *all = tcase_create("all");
-    tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_ones, 0, sizeof settings / sizeof settings[0]);
-    tcase_add_loop_test(all, eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
-    tcase_add_loop_test(all, company_chunks_and_budget_change_no_bit, 0, 6);
-    tcase_add_loop_test(all, golden_attention_gives_the_same_importance, 0, sizeof goldens / sizeof goldens[0]);
+    if (external) {
+        tcase_add_loop_test(all, golden_attention_gives_the_same_importance, GOLDENS_IN_REPOSITORY, GOLDENS);
+    } else {
+        tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_ones, 0,
+                            sizeof settings / sizeof settings[0]);
+        tcase_add_loop_test(all, eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
+        tcase_add_loop_test(all, company_chunks_and_budget_change_no_bit, 0, 6);
+        tcase_add_loop_test(all, golden_attention_gives_the_same_importance, 0, GOLDENS_IN_REPOSITORY);
+    }
     tcase_set_timeout(all, 60);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "model/text_stream.h"
+#include "tests/test_data.h"
 #include "text_data.h"
 
 struct joined {
@@ -57,16 +58,17 @@ static char *decode(struct tokenizer *t, const int32_t *ids, int n, size_t *size
 
 static const char *const tokenizers[] = {"bytes", "pieces", "metaspace", "gpt2", "llama2", "llama3", "qwen2.5"};
 
-// NULL when it needs shared data that is not there.
+enum { TOKENIZERS = sizeof tokenizers / sizeof tokenizers[0], TOKENIZERS_IN_REPOSITORY = 3 };
+
 static struct tokenizer *open_numbered(int i)
 {
     static const char metaspace[] =
         "{\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Metaspace\", \"prepend_scheme\": \"first\"}, "
         "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, {\"type\": "
         "\"Metaspace\"}]}}";
-    if (i < 3) return open_variant(i ? "pieces" : "bytes", i == 2 ? metaspace : NULL, NULL);
-    char *name = mem_format("tokenizers/%s", tokenizers[i]), *dir = shared_path(name);
-    struct tokenizer *t = dir ? open_dir(dir) : NULL;
+    if (i < TOKENIZERS_IN_REPOSITORY) return open_variant(i ? "pieces" : "bytes", i == 2 ? metaspace : NULL, NULL);
+    char *name = mem_format("tokenizers/%s", tokenizers[i]), *dir = external_data(name);
+    struct tokenizer *t = open_dir(dir);
     free(name);
     free(dir);
     return t;
@@ -77,7 +79,7 @@ START_TEST(pieces_joined_equal_decoding)
     struct tokenizer *t = open_numbered(_i);
     struct joined *all = mem_alloc(sizeof *all);
     uint64_t state = 5;
-    for (int round = 0; t && round < 400; round++) {
+    for (int round = 0; round < 400; round++) {
         int32_t ids[60];
         int n = (int)(random_next(&state) % 60), most = tokenizer_vocab_size(t);
         size_t size;
@@ -291,20 +293,26 @@ START_TEST(wrong_stop_strings_are_refused)
 }
 END_TEST
 
-int main(void)
+int main(int argc, char **argv)
 {
+    bool external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("text stream");
     TCase *any = tcase_create("any ids"), *one = tcase_create("one case each");
     tcase_set_timeout(any, 60);
     tcase_set_timeout(one, 30);
-    tcase_add_loop_test(any, pieces_joined_equal_decoding, 0, 7);
-    tcase_add_loop_test(any, text_is_cut_where_a_slow_search_cuts_it, 0, 2);
-    tcase_add_test(one, half_a_character_is_held_back);
-    tcase_add_test(one, a_possible_stop_string_is_held_back);
-    tcase_add_test(one, a_stop_string_does_not_count_before_it_may);
-    tcase_add_test(one, special_and_unknown_ids_give_no_text);
-    tcase_add_test(one, the_leading_blank_stays);
-    tcase_add_test(one, wrong_stop_strings_are_refused);
+    if (external) {
+        tcase_add_loop_test(any, pieces_joined_equal_decoding, TOKENIZERS_IN_REPOSITORY, TOKENIZERS);
+    } else {
+        tcase_add_loop_test(any, pieces_joined_equal_decoding, 0, TOKENIZERS_IN_REPOSITORY);
+        tcase_add_loop_test(any, text_is_cut_where_a_slow_search_cuts_it, 0, 2);
+        tcase_add_test(one, half_a_character_is_held_back);
+        tcase_add_test(one, a_possible_stop_string_is_held_back);
+        tcase_add_test(one, a_stop_string_does_not_count_before_it_may);
+        tcase_add_test(one, special_and_unknown_ids_give_no_text);
+        tcase_add_test(one, the_leading_blank_stays);
+        tcase_add_test(one, wrong_stop_strings_are_refused);
+    }
     suite_add_tcase(suite, any);
     suite_add_tcase(suite, one);
     SRunner *runner = srunner_create(suite);

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "model/normalizer.h"
+#include "tests/test_data.h"
 #include "text_data.h"
 
 static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigned flags, int32_t **ids_p, int *n_p)
@@ -82,14 +83,13 @@ START_TEST(fixtures_and_their_variants_agree)
 }
 END_TEST
 
-static const char *const shared_tokenizers[] = {"gpt2", "llama2", "llama3", "qwen2.5"};
+static const char *const published_tokenizers[] = {"gpt2", "llama2", "llama3", "qwen2.5"};
 
-START_TEST(shared_vectors_agree)
+START_TEST(published_vectors_agree)
 {
-    const char *name = shared_tokenizers[_i];
-    char *relative = mem_format("tokenizers/%s", name), *dir = shared_path(relative);
+    const char *name = published_tokenizers[_i];
+    char *relative = mem_format("tokenizers/%s", name), *dir = external_data(relative);
     free(relative);
-    if (!dir) return;
     struct tokenizer *t = open_dir(dir);
     for (int file = 0; file < 2; file++) {
         char *path = mem_format("%s/%s", dir, file ? "vectors_prompts.jsonl" : "vectors.jsonl");
@@ -128,22 +128,21 @@ static void check_golden_case(struct tokenizer *t, const json_t *one)
 
 START_TEST(golden_prompts_agree)
 {
-    static const char *const models[] = {"stories260K", "stories280K", "tinystories656K"};
-    char *relative = mem_format("golden/%s/cases.json", models[_i]), *path = shared_path(relative);
-    char *model = mem_format("models/%s", models[_i]), *dir = shared_path(model);
+    static const char *const models[] = {"stories260K", "stories280K", "tinystories656K"}; // the last is external
+    char *relative = mem_format("golden/%s/cases.json", models[_i]), *model = mem_format("models/%s", models[_i]);
+    char *path = _i < 2 ? repository_data(relative) : external_data(relative);
+    char *dir = _i < 2 ? repository_data(model) : external_data(model);
     free(relative);
     free(model);
-    if (path && dir) {
-        struct tokenizer *t = open_dir(dir);
-        json_t *root = json_read(path), *one;
-        size_t i;
-        json_array_foreach(json_object_get(root, "greedy"), i, one) check_golden_case(t, one);
-        json_array_foreach(json_object_get(root, "packed"), i, one) check_golden_case(t, one);
-        check_golden_case(t, json_object_get(root, "prefill"));
-        check_golden_case(t, json_object_get(root, "attention"));
-        json_decref(root);
-        tokenizer_free(t);
-    }
+    struct tokenizer *t = open_dir(dir);
+    json_t *root = json_read(path), *one;
+    size_t i;
+    json_array_foreach(json_object_get(root, "greedy"), i, one) check_golden_case(t, one);
+    json_array_foreach(json_object_get(root, "packed"), i, one) check_golden_case(t, one);
+    check_golden_case(t, json_object_get(root, "prefill"));
+    check_golden_case(t, json_object_get(root, "attention"));
+    json_decref(root);
+    tokenizer_free(t);
     free(path);
     free(dir);
 }
@@ -470,15 +469,25 @@ START_TEST(guarded_ranges_hold_no_special_tokens)
 }
 END_TEST
 
-int main(void)
+static Suite *external_suite(void)
+{
+    Suite *suite = suite_create("tokenizers of published models");
+    TCase *same = tcase_create("as Hugging Face");
+    tcase_set_timeout(same, 60);
+    tcase_add_loop_test(same, published_vectors_agree, 0, 4);
+    tcase_add_loop_test(same, golden_prompts_agree, 2, 3);
+    suite_add_tcase(suite, same);
+    return suite;
+}
+
+static Suite *own_suite(void)
 {
     Suite *suite = suite_create("tokenizer");
     TCase *same = tcase_create("as Hugging Face"), *any = tcase_create("any text");
     tcase_set_timeout(same, 60);
     tcase_set_timeout(any, 60);
     tcase_add_test(same, fixtures_and_their_variants_agree);
-    tcase_add_loop_test(same, shared_vectors_agree, 0, 4);
-    tcase_add_loop_test(same, golden_prompts_agree, 0, 3);
+    tcase_add_loop_test(same, golden_prompts_agree, 0, 2);
     tcase_add_test(same, nfc_agrees_with_utf8proc_on_every_character);
     tcase_add_test(any, merging_agrees_with_the_definition);
     tcase_add_loop_test(any, decoding_gives_the_text_back, 0, 2);
@@ -491,7 +500,14 @@ int main(void)
     tcase_add_test(any, guarded_ranges_hold_no_special_tokens);
     suite_add_tcase(suite, same);
     suite_add_tcase(suite, any);
-    SRunner *runner = srunner_create(suite);
+    return suite;
+}
+
+int main(int argc, char **argv)
+{
+    bool external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
+    SRunner *runner = srunner_create(external ? external_suite() : own_suite());
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

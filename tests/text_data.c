@@ -15,16 +15,6 @@ char *fixture_path(const char *name)
     return mem_format("%s/tests/data/tokenizers/%s", source ? source : ".", name);
 }
 
-char *shared_path(const char *name)
-{
-    const char *data = getenv("FOREPACK_DATA");
-    char *path = data ? mem_format("%s/%s", data, name) : NULL;
-    if (path && access(path, R_OK) == 0) return path;
-    printf("skipped: no shared data %s\n", name);
-    free(path);
-    return NULL;
-}
-
 char *file_read(const char *path, size_t *size_p)
 {
     FILE *file = fopen(path, "rb");

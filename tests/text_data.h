@@ -7,9 +7,8 @@
 
 #include "model/tokenizer.h"
 
-// Path under tests/data/tokenizers (always there) or under the shared data (NULL when absent). Caller frees.
+// Path under tests/data/tokenizers. Caller frees.
 char *fixture_path(const char *name);
-char *shared_path(const char *name);
 
 // A whole file; a JSON file; every line of a JSON Lines file as one array. The test fails when it cannot be read.
 char *file_read(const char *path, size_t *size_p);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench: finds the measurement, and what they share (bench.h).
 #include "bench/commands/bench.h"
 
 #include <errno.h>
@@ -7,53 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "cli/commands.h"
-
-static const struct {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *help;
-} measurements[] = {
-    {"engine", bench_engine, "prefill and decode of one model, on the engine directly"},
-    {"kernels", bench_kernels, "the matrix products of one layer alone"},
-    {"perplexity", bench_perplexity, "what the types of weights cost in quality, on texts of your own"},
-    {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
-    {"serve", bench_serve, "what clients of a running cluster see under load"},
-    {"prepack", bench_prepack, "prompts of different lengths: padded, in batches, packed"},
-    {"router", bench_router, "time to pack a queue, and the router's CPU time for a request"},
-};
-
-enum { N_MEASUREMENTS = sizeof measurements / sizeof measurements[0] };
-
-static void help(FILE *out)
-{
-    fprintf(out, "Usage: forepack bench WHAT [options]\n\nMeasurements:\n");
-    for (int i = 0; i < N_MEASUREMENTS; i++)
-        fprintf(out, "  %-16s %s\n", measurements[i].name, measurements[i].help);
-    fprintf(out, "\n'forepack bench WHAT --help' lists the options.\n");
-}
-
-int command_bench(int argc, char **argv)
-{
-    if (argc < 2) {
-        help(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--help") == 0) {
-        help(stdout);
-        return 0;
-    }
-    for (int i = 0; i < N_MEASUREMENTS; i++)
-        if (strcmp(argv[1], measurements[i].name) == 0) return measurements[i].run(argc - 1, argv + 1);
-    fprintf(stderr, "unknown measurement '%s': must be one of", argv[1]);
-    for (int i = 0; i < N_MEASUREMENTS; i++)
-        fprintf(stderr, "%s %s", i ? "," : "", measurements[i].name);
-    fprintf(stderr, "\n");
-    return 2;
-}
-
-// ---- shared ----
 
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts)
 {

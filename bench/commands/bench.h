@@ -14,6 +14,8 @@ int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
+int bench_plan(int argc, char **argv);
+int bench_generate(int argc, char **argv);
 
 // Which model: fields model, shape, load, backend and dtype of the command's options.
 // clang-format off

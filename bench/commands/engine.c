@@ -417,7 +417,7 @@ static enum status run_ranks(int argc, char **argv)
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
     snprintf(ranks, sizeof ranks, "%d", (int)o.tp);
-    char *start[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program, "bench"};
+    char *start[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program};
     enum { N_START = sizeof start / sizeof start[0] };
     char **all = mem_alloc_array((size_t)(N_START + argc + 1), sizeof *all);
     memcpy(all, start, sizeof start);

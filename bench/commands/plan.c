@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
+#include "bench/commands/bench.h"
 #include "bench/work.h"
-#include "cli/commands.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "model/model.h"
@@ -180,7 +180,7 @@ static void print_json(const struct plan *p)
     json_decref(object);
 }
 
-int command_plan(int argc, char **argv)
+int bench_plan(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack plan --model DIR|--shape FILE [--tp N] [--gpu-mib M] [--dtype D]\n"

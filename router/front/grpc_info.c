@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/options.h"
+#include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/intake.h"
 

@@ -34,7 +34,7 @@ expect 2 "must be.*from 0 to 65535" "$bin/forepack-router" --model "$main_model"
 expect 2 "must be.*from 0 to 49" "$bin/forepack-router" --model "$main_model" --queue-reserve 50
 # What no node takes is refused before one is started.
 expect 2 "max-num-seqs.*from 1 to 10000\b" "$forepack" up --max-num-seqs 10001
-expect 2 "kv-blocks .*must be a whole number from 0 to 1e.?08\b" "$forepack" up --kv-blocks 100000001
+expect 2 "kv-blocks .*must be a whole number from 0 to 100000000\b" "$forepack" up --kv-blocks 100000001
 
 expect 2 "is a directory" "$forepack" generate --prompt x --config "$work"
 

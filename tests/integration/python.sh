@@ -5,7 +5,7 @@
 
 if ! /usr/bin/python3 -c 'import grpc, google.protobuf' 2>/dev/null; then
     echo "skipped: python3-grpcio and python3-protobuf are not installed"
-    exit 0
+    exit 77
 fi
 start_up --workers 2 --tp 2 --speculators 2
 /usr/bin/python3 "$source_dir/tests/integration/grpc_client.py" "$server" "$source_dir" "$prompts"

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/log_options.h"
+
+#include <string.h>
+
+void log_options_apply(const struct log_options *options, const char *process)
+{
+    enum log_level level = LOG_INFO;
+    log_level_parse(options->level, &level);
+    log_setup(process, level);
+    log_set_format(strcmp(options->format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT);
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options by which every program sets up its log:
+//
+//     static struct { ...; struct log_options log; } o;
+//     static const struct option options[] = { ..., LOG_OPTION_ROWS(o.log), {0} };
+//     options_main(options, usage, argc, argv, NULL);
+//     log_options_apply(&o.log, "worker[2]");
+//     options_log(options);
+#pragma once
+
+#include "base/log.h"
+#include "base/options.h"
+
+struct log_options {
+    char *level, *format; // owned by the options
+};
+
+// `o` is a static struct log_options.
+// clang-format off
+#define LOG_OPTION_ROWS(o)                                                                                             \
+    {.name = "log-level", .type = OPTION_CHOICE, .value = &(o).level, .default_text = "info",                          \
+     .choices = "error|warn|info|debug", .help = "most verbose level that is logged on standard error"},               \
+    {.name = "log-format", .type = OPTION_CHOICE, .value = &(o).format, .default_text = "logfmt",                      \
+     .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
+// clang-format on
+
+// Sets the process name of log lines (copied), the level and the format. Call once, after parsing and before other
+// threads start.
+void log_options_apply(const struct log_options *options, const char *process);

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program's man page in roff, from the table and the usage text that --help prints.
+#include <ctype.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/version.h"
+
+static void roff_print(const char *text, size_t n, FILE *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        bool line_start = i == 0 || text[i - 1] == '\n';
+        if (line_start && (text[i] == '.' || text[i] == '\'')) fputs("\\&", out); // not a request
+        if (text[i] == '\\')
+            fputs("\\e", out);
+        else if (text[i] == '-')
+            fputs("\\-", out);
+        else
+            fputc(text[i], out);
+    }
+}
+
+static void roff_puts(const char *text, FILE *out)
+{
+    roff_print(text, strlen(text), out);
+}
+
+// "forepack-up" of "forepack up [--main DIR]": the words up to the first that is not a command.
+static void page_name(const char *synopsis, char *name, size_t size_bytes)
+{
+    size_t n = strcspn(synopsis, "[(<\n"), length = 0;
+    for (size_t i = 0; i < n && length + 1 < size_bytes; i++) {
+        char c = synopsis[i];
+        bool word_start = i > 0 && synopsis[i - 1] == ' ';
+        if (word_start && !islower((unsigned char)c)) break;
+        name[length++] = c == ' ' ? '-' : c;
+    }
+    while (length && name[length - 1] == '-')
+        length--;
+    name[length] = 0;
+}
+
+static void row_print(const struct option *row, FILE *out)
+{
+    fputs(".TP\n.B ", out);
+    roff_puts("--", out);
+    roff_puts(row->name, out);
+    if (row->type == OPTION_CHOICE)
+        fprintf(out, " \\fI%s\\fR", row->choices);
+    else if (row->type != OPTION_BOOL)
+        fprintf(out, " \\fI%s\\fR", row->type == OPTION_INT ? "N" : row->type == OPTION_REAL ? "X" : "TEXT");
+    fputc('\n', out);
+    roff_puts(row->help, out);
+    if (row->unit) fprintf(out, " [%s]", row->unit);
+    bool limits = row->min != 0 || row->max != 0;
+    if (row->type != OPTION_CHOICE && limits) fprintf(out, " (%g to %g)", row->min, row->max);
+    if (row->type == OPTION_LIST) fputs(" (may be repeated)", out);
+    if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
+    fputc('\n', out);
+}
+
+void options_man(const struct option *table, const char *usage, FILE *out)
+{
+    static const char prefix[] = "Usage: ";
+    const char *synopsis = strncmp(usage, prefix, sizeof prefix - 1) == 0 ? usage + sizeof prefix - 1 : usage;
+    size_t synopsis_length = strcspn(synopsis, "\n");
+    const char *description = synopsis + synopsis_length + (synopsis[synopsis_length] == '\n');
+    char name[80];
+    page_name(synopsis, name, sizeof name);
+
+    fputs(".TH \"", out);
+    for (const char *c = name; *c; c++)
+        fputc(toupper((unsigned char)*c), out);
+    fprintf(out, "\" 1 \"\" \"Forepack %s\" \"Forepack\"\n.SH NAME\n", FOREPACK_VERSION);
+    roff_puts(name, out);
+    fputs(" \\- ", out);
+    if (*description)
+        roff_print(description, strcspn(description, ".\n"), out);
+    else
+        fputs("part of Forepack", out);
+    fputs("\n.SH SYNOPSIS\n", out);
+    roff_print(synopsis, synopsis_length, out);
+    if (*description) {
+        fputs("\n.SH DESCRIPTION\n.nf\n", out);
+        roff_puts(description, out);
+        fputs("\n.fi", out);
+    }
+    fputs("\n.SH OPTIONS\n", out);
+    for (const struct option *row = table; row->name; row++) {
+        if (row->name[0] == '-') {
+            fputs(".SS ", out);
+            roff_puts(row->name + 1, out);
+            fputc('\n', out);
+        } else {
+            row_print(row, out);
+        }
+    }
+    fputs(".SH EXIT STATUS\n0: done. 1: failed. 2: wrong usage or configuration; one line names the option.\n", out);
+}

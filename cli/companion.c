@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/companion.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+char *companion_path(const char *name)
+{
+    char self[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = 0;
+    char *slash = strrchr(self, '/');
+    if (slash) *slash = 0;
+    return mem_format("%s/%s", slash ? self : ".", name);
+}
+
+int companion_exec(const char *name, char **argv)
+{
+    int n = 0;
+    while (argv[n])
+        n++;
+    char *path = companion_path(name);
+    char **all = mem_alloc_array((size_t)n + 2, sizeof *all); // ends with NULL: it is zeroed
+    all[0] = path;
+    memcpy(all + 1, argv, (size_t)n * sizeof *all);
+    fflush(NULL);
+    execv(path, all);
+    int error = errno;
+    fprintf(stderr, "%s: %s%s\n", path, strerror(error),
+            error == ENOENT ? ": install it in the folder of the program forepack" : "");
+    free(all);
+    free(path);
+    return 1;
+}

@@ -1,0 +1,54 @@
+# Installation and packages: `cmake --install build/release --prefix DIR`, and `cpack` for a .deb and a .tar.gz.
+include(GNUInstallDirs)
+
+# Installed programs look for the CUDA backend and the demo models relative to their own folder, so a tree can be moved.
+file(RELATIVE_PATH FOREPACK_BIN_TO_LIBRARIES ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/forepack)
+file(RELATIVE_PATH FOREPACK_BIN_TO_DATA ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_DATADIR}/forepack)
+configure_file(${CMAKE_SOURCE_DIR}/base/version.h.in ${CMAKE_BINARY_DIR}/generated/base/version.h @ONLY)
+
+install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack
+        PATTERN train.py EXCLUDE)
+install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
+install(DIRECTORY proto/forepack DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
+install(DIRECTORY deploy/systemd DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
+install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
+
+# Called when all programs are known: man pages from their option tables.
+function(forepack_man_pages)
+  get_property(programs GLOBAL PROPERTY FOREPACK_PROGRAMS)
+  foreach(program ${programs})
+    list(APPEND files $<TARGET_FILE:${program}>)
+  endforeach()
+  set(folder ${CMAKE_BINARY_DIR}/man)
+  add_custom_command(
+    OUTPUT ${folder}/stamp
+    COMMAND ${CMAKE_SOURCE_DIR}/cmake/man_pages.sh ${folder} ${files}
+    COMMAND ${CMAKE_COMMAND} -E touch ${folder}/stamp
+    DEPENDS ${programs} ${CMAKE_SOURCE_DIR}/cmake/man_pages.sh VERBATIM)
+  add_custom_target(man_pages ALL DEPENDS ${folder}/stamp)
+  install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT forepack FILES_MATCHING PATTERN *.1)
+endfunction()
+
+set(CPACK_PACKAGE_NAME forepack)
+set(CPACK_PACKAGE_VENDOR "The Forepack authors")
+set(CPACK_PACKAGE_CONTACT "The Forepack authors <forepack@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_COMPONENTS_ALL forepack)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_FOREPACK_PACKAGE_NAME forepack)
+set(CPACK_DEBIAN_FOREPACK_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_FOREPACK_PACKAGE_RECOMMENDS openmpi-bin) # mpirun, for groups of several ranks
+if(FOREPACK_CUDA)
+  # A package of its own: the NVIDIA libraries do not come from Debian, so it cannot name them as dependencies.
+  list(APPEND CPACK_COMPONENTS_ALL cuda)
+  set(CPACK_DEBIAN_CUDA_PACKAGE_NAME forepack-cuda)
+  set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "forepack (= ${PROJECT_VERSION})")
+endif()
+include(CPack)

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Writes the man pages of programs and of their commands: from the option tables (the hidden flag --man), or from --help
+# where a program only lists commands.
+# Usage: man_pages.sh FOLDER PROGRAM...
+set -euo pipefail
+
+folder=$1
+shift
+mkdir -p "$folder"
+rm -f "$folder"/*.1
+
+# page PROGRAM [COMMAND...]
+page() {
+    local name=${1##*/} help commands word
+    for word in "${@:2}"; do name+=-$word; done
+    help=$("$@" --help </dev/null)
+    commands=$(sed -nE '/^(Commands|Measurements):$/,/^$/s/^  ([a-z][a-z-]*) .*/\1/p' <<<"$help")
+    if [ -n "$commands" ]; then
+        {
+            printf '.TH "%s" 1\n.SH NAME\n%s \\- see its commands\n.SH SYNOPSIS\n.nf\n' "${name^^}" "${name//-/\\-}"
+            sed 's/\\/\\e/g; s/-/\\-/g; s/^[.'\'']/\\\&&/; s/^Usage: //; s/^\([A-Z][a-z]*\):$/.SH \U\1/' <<<"$help"
+            printf '.fi\n.SH SEE ALSO\n'
+            for word in $commands; do printf '%s(1) ' "${name//-/\\-}\\-${word//-/\\-}"; done
+            echo
+        } >"$folder/$name.1"
+        for word in $commands; do page "$@" "$word"; done
+    else
+        "$@" --man >"$folder/$name.1" </dev/null
+    fi
+}
+for program; do page "$program"; done

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test data: small sets in tests/data of the repository, larger ones in the folder FOREPACK_DATA, which may be absent.
+// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests with the larger sets
+// alone; without them it must exit with EXIT_SKIPPED.
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "tests/skip.h"
+
+static inline bool external_data_wanted(int argc, char **argv)
+{
+    return argc > 1 && strcmp(argv[argc - 1], "data") == 0;
+}
+
+// The caller frees the path. It fails the test later, by name, if the file is absent.
+static inline char *repository_data(const char *name)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    return mem_format("%s/tests/data/%s", source ? source : ".", name);
+}
+
+static inline char *external_data(const char *name)
+{
+    const char *data = getenv("FOREPACK_DATA");
+    return mem_format("%s/%s", data ? data : "", name);
+}
+
+static inline bool external_data_is_here(void)
+{
+    char *path = external_data("golden");
+    bool here = access(path, R_OK) == 0;
+    if (!here) printf("skipped: no test data in FOREPACK_DATA (%s)\n", path);
+    free(path);
+    return here;
+}
