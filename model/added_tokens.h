@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "model/text_span.h"
+#include "model/span.h"
 #include "model/tokenizer.h"
 
 struct added_token {

@@ -290,7 +290,7 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
     struct chat_prompt prompt = {0};
     size_t *starts;
     render[chat->family](&r, messages, n);
-    status = tokenizer_encode_untrusted(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
+    status = tokenizer_encode_guarded(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
                                       r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
     if (status == STATUS_OK) {
         find_pinned(&r, starts, &prompt);

@@ -243,8 +243,8 @@ static void count_kept(struct reader *r, const char *key, struct model_config *c
         const char *name = json_string_value(json_array_get(list, i));
         if (!name) continue;
         bool all = strncmp(name, "re:", 3) == 0;
-        if (strstr(name, "self_attn")) c->fp8_excluded_attention += all ? 4 * c->n_layers : 1;
-        if (strstr(name, "mlp")) c->fp8_excluded_mlp += all ? 3 * c->n_layers : 1;
+        if (strstr(name, "self_attn")) c->fp8_kept_attention += all ? 4 * c->n_layers : 1;
+        if (strstr(name, "mlp")) c->fp8_kept_mlp += all ? 3 * c->n_layers : 1;
     }
 }
 

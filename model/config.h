@@ -25,7 +25,7 @@ struct model_config {
     bool o_bias;   // attention_bias
     bool qk_norm;  // Qwen3
     bool fp8;      // quantization_config: matrices are stored in FP8 with scales, but for those that it leaves out:
-    int fp8_excluded_attention, fp8_excluded_mlp; // of the 4 and of the 3 of all layers
+    int fp8_kept_attention, fp8_kept_mlp; // of the 4 and of the 3 of all layers
     double rope_theta;
     bool rope_llama3; // rope_scaling of type llama3
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;

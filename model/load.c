@@ -67,7 +67,7 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
                            scale->file, name, safetensors_shape_text(scale, shape), (long long)view->rows);
     view->scale = scale->data;
     view->scale_stride = n > 1;
-    safetensors_prefetch(scale->data, 1, scale->size_bytes, 0);
+    safetensors_fetch(scale->data, 1, scale->size_bytes, 0);
     for (int64_t i = 0; i < n; i++) {
         float value = matrix_view_scale(view, i);
         if (!(value > 0 && value <= FLT_MAX))
@@ -111,7 +111,7 @@ static void take(struct loader *in, const struct matrix_view *view)
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
     in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
-    if (in->st && !in->m->saved) safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
+    if (in->st && !in->m->saved) safetensors_fetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Rows [first, first + n) of [rows, columns].

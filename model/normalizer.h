@@ -3,7 +3,7 @@
 #pragma once
 
 #include "model/pattern.h"
-#include "model/text_span.h"
+#include "model/span.h"
 
 enum normalizer_kind { NORMALIZER_NFC, NORMALIZER_PREPEND, NORMALIZER_REPLACE };
 

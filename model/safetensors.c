@@ -142,7 +142,7 @@ static void advise(uintptr_t first, uintptr_t end, int advice)
 }
 
 // A stretch of pages at once: those of a row, and of the next ones that begin on its last page or the one after it.
-void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
+void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
     uintptr_t first = at / page * page, end = first;
@@ -203,7 +203,7 @@ static enum status parse_header(struct file *file)
 {
     const char *bytes = file->map;
     uint64_t header_bytes = 0;
-    safetensors_prefetch(bytes, 1, 8, 0); // or the kernel reads megabytes around it
+    safetensors_fetch(bytes, 1, 8, 0); // or the kernel reads megabytes around it
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
@@ -212,7 +212,7 @@ static enum status parse_header(struct file *file)
     if (header_bytes > file->map_bytes - 8)
         return status_fail(STATUS_DATA, "%s: header of %llu bytes, but the file has only %zu: it is truncated",
                            file->path, (unsigned long long)header_bytes, file->map_bytes);
-    safetensors_prefetch(bytes + 8, 1, header_bytes, 0);
+    safetensors_fetch(bytes + 8, 1, header_bytes, 0);
     enum status status = json_text_read(file->path, bytes + 8, header_bytes, &file->header);
     if (status != STATUS_OK) return status;
 

@@ -39,7 +39,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 
 // Hints to the kernel about bytes of a tensor, whatever the alignment. These will be read soon: `row_bytes` each of
 // `rows` rows, `stride_bytes` from one to the next; whole pages between them will not.
-void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
+void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
 // These will not be read again for now: they leave this process's resident memory; reading them after all only takes
 // longer.
 void safetensors_release(const void *data, uint64_t size_bytes);

@@ -47,7 +47,7 @@ struct text_range {
 // where they lie wholly outside the `guarded` ranges (ascending, apart; n_guarded may be 0). Everything else is as
 // if the text were encoded whole. With `starts_p` not NULL it receives, per id, the byte of `text` where the
 // token begins (ascending; an id added around the text gets 0 or size_bytes).
-enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
+enum status tokenizer_encode_guarded(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
                                      unsigned flags, const struct text_range *guarded, int n_guarded, int32_t **ids_p,
                                      size_t **starts_p, int *n_p);
 

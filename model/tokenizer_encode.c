@@ -169,7 +169,7 @@ static enum status encode_raw(struct encoder *e, const struct span *span)
 
 // ---- Public.
 
-enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
+enum status tokenizer_encode_guarded(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
                                      unsigned flags, const struct text_range *guarded, int n_guarded, int32_t **ids_p,
                                      size_t **starts_p, int *n_p)
 {
@@ -213,5 +213,5 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size_bytes, unsigned flags,
                              int32_t **ids_p, int *n_p)
 {
-    return tokenizer_encode_untrusted(tokenizer, text, size_bytes, flags, NULL, 0, ids_p, NULL, n_p);
+    return tokenizer_encode_guarded(tokenizer, text, size_bytes, flags, NULL, 0, ids_p, NULL, n_p);
 }

@@ -268,8 +268,8 @@ START_TEST(fp8_checkpoints_say_so_in_three_ways)
         read_both(LLAMA COMPRESSED
                   "\"ignore\":[\"lm_head\",\"re:.*self_attn.*\",\"model.layers.3.mlp.up_proj\"]," WEIGHTS(CHANNEL) "}}",
                   NULL);
-    ck_assert_int_eq(kept.fp8_excluded_attention, 4 * 32);
-    ck_assert_int_eq(kept.fp8_excluded_mlp, 1);
+    ck_assert_int_eq(kept.fp8_kept_attention, 4 * 32);
+    ck_assert_int_eq(kept.fp8_kept_mlp, 1);
     ck_assert(!read_both(LLAMA "}", NULL).fp8);
     ck_assert(!read_both(LLAMA ",\"quantization_config\":null}", NULL).fp8);
 }

@@ -289,7 +289,7 @@ START_TEST(token_starts_ascend_and_cover_the_text)
         size_t n = random_text(&state, text, sizeof text), *starts;
         int32_t *ids, *plain;
         int n_ids, n_plain;
-        enum status status = tokenizer_encode_untrusted(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, NULL,
+        enum status status = tokenizer_encode_guarded(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, NULL,
                                                       0, &ids, &starts, &n_ids);
         ck_assert_int_eq(status, STATUS_OK);
         encode_into(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, &plain, &n_plain);
@@ -444,7 +444,7 @@ START_TEST(guarded_ranges_hold_no_special_tokens)
     int32_t *ids;
     int n, special = 0, tools = 0;
     ck_assert_int_eq(
-        tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, guarded, 1, &ids, &starts, &n),
+        tokenizer_encode_guarded(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, guarded, 1, &ids, &starts, &n),
         STATUS_OK);
     for (int i = 0; i < n; i++) {
         special += tokenizer_is_special(t, ids[i]);
@@ -458,7 +458,7 @@ START_TEST(guarded_ranges_hold_no_special_tokens)
     free(ids);
     free(starts);
     // A token that only touches a guarded byte is none either.
-    ck_assert_int_eq(tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, &ids, NULL, &n),
+    ck_assert_int_eq(tokenizer_encode_guarded(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, &ids, NULL, &n),
                      STATUS_OK);
     special = 0;
     for (int i = 0; i < n; i++)

@@ -298,7 +298,7 @@ static void use(struct tokenizer *t)
     int32_t *ids;
     int n;
     char *text;
-    if (tokenizer_encode_untrusted(t, hard_text, sizeof hard_text - 1, flags, &guarded, 1, &ids, &starts, &n)) return;
+    if (tokenizer_encode_guarded(t, hard_text, sizeof hard_text - 1, flags, &guarded, 1, &ids, &starts, &n)) return;
     bool sound = true;
     for (int i = 0; i < n; i++)
         sound = sound && ids[i] >= 0 && ids[i] < tokenizer_vocab_size(t) && starts[i] < sizeof hard_text;

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/saved.h"
 #include "kernels/cpu/thread_pool.h"
 
 // A product is cut into items of at most ROW_BLOCK rows by one panel; BLOCK_WORDS words of K are used at a time:

@@ -299,7 +299,7 @@ bool cpu_saved_open(struct backend *b, const char *path, uint64_t key)
     snprintf(layout, sizeof layout, "cpu type %d panel %d vector %d step %d", (int)cpu->product, PANEL_COLUMNS,
              cpu->isa->vector_floats, cpu->isa->step_words);
     char *full = mem_format("%s-cpu%d-%d.weights", path, cpu->isa->vector_floats, cpu->isa->step_words);
-    cpu->saved = packed_cache_open(full, layout, key);
+    cpu->saved = saved_open(full, layout, key);
     free(full);
     return saved_found(cpu->saved);
 }

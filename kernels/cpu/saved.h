@@ -22,7 +22,7 @@ struct saved_array {
 };
 
 // Maps `path` if it fits; a line is logged if it is there and does not. Never NULL.
-struct saved *packed_cache_open(const char *path, const char *layout, uint64_t key);
+struct saved *saved_open(const char *path, const char *layout, uint64_t key);
 bool saved_found(const struct saved *saved); // it fitted
 void saved_close(struct saved *saved);       // the arrays end with it; NULL is fine
 

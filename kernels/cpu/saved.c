@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/saved.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -105,7 +105,7 @@ static void map_file(struct saved *s)
     log_info("packed_weights_used path=%s bytes=%zu", s->path, s->map_bytes);
 }
 
-struct saved *packed_cache_open(const char *path, const char *layout, uint64_t key)
+struct saved *saved_open(const char *path, const char *layout, uint64_t key)
 {
     struct saved *s = mem_alloc(sizeof *s);
     s->path = mem_string(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/text_span.h"
+#include "model/span.h"
 
 #include <stdlib.h>
 #include <string.h>
