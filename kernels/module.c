@@ -41,12 +41,13 @@ static enum status module_load(void)
     enum status status = module_path(path, sizeof path);
     if (status) return status;
     if (access(path, F_OK) != 0)
-        return status_fail(STATUS_UNSUPPORTED, "there is no CUDA backend here: %s is not there", path);
+        return status_fail(STATUS_UNSUPPORTED, "the CUDA backend is not installed: %s does not exist", path);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) return status_fail(STATUS_NOT_FOUND, "the CUDA backend cannot be loaded: %s", dlerror());
     const int *layout = dlsym(module, "forepack_cuda_layout");
     if (!layout || *layout != CUDA_MODULE_LAYOUT)
-        return status_fail(STATUS_UNAVAILABLE, "%s belongs to another version of this program", path);
+        return status_fail(STATUS_UNAVAILABLE,
+                           "%s was built for another version of this program: install both from one build", path);
     struct cuda_module found;
     *(void **)&found.open = dlsym(module, "backend_open_cuda");
     *(void **)&found.count_devices = dlsym(module, "cuda_count_devices");

@@ -12,8 +12,7 @@
 
 enum { KV_BLOCKS_MAX = 1 << 20 }; // a float holds it exactly; 16 million tokens
 
-// ---- estimated
-// --------------------------------------------------------------------------------------------------------
+// ---- estimated ------------------------------------------------------------------------------------------------------
 
 // Bytes of a matrix in `dtype`, with its scales.
 static double matrix_bytes(enum dtype dtype, double rows, double columns)

@@ -198,16 +198,16 @@ static void bench_free(struct bench *b)
 static double slow_weights(const struct bench *b, int seq, const float *q, int kv_head, int n, double *weight)
 {
     int d = b->shape.head_size;
-    double most = -INFINITY, sum = 0;
+    double largest = -INFINITY, sum = 0;
     for (int e = 0; e < n; e++) {
         double product = 0;
         for (int i = 0; i < d; i++)
             product += (double)bf16_to_f32(bf16_from_f32(q[i])) * kv_value(b, seq, e, false, kv_head, i);
         weight[e] = product * kv_scale(b, seq, e, false, kv_head) / sqrt(d) * M_LOG2E;
-        most = fmax(most, weight[e]);
+        largest = fmax(largest, weight[e]);
     }
     for (int e = 0; e < n; e++)
-        sum += weight[e] = exp2(weight[e] - rint(most));
+        sum += weight[e] = exp2(weight[e] - rint(largest));
     return sum;
 }
 
@@ -225,14 +225,14 @@ static void slow_attention(const struct bench *b, double *out, double *room)
                     weight[e] =
                         (double)bf16_to_f32(bf16_from_f32((float)(weight[e] * kv_scale(b, s, e, true, kv_head))));
                 for (int i = 0; i < d; i++) {
-                    double total = 0, most = 0, all = 0;
+                    double total = 0, largest = 0, all = 0;
                     for (int e = 0; e < n; e++) {
                         double part = weight[e] * kv_value(b, s, e, true, kv_head, i);
-                        total += part, all += fabs(part), most = fmax(most, fabs(part));
+                        total += part, all += fabs(part), largest = fmax(largest, fabs(part));
                     }
                     size_t at = ((size_t)t * (size_t)b->n_heads + (size_t)h) * (size_t)d + (size_t)i;
                     out[at] = total / sum;
-                    room[at] = 0x1p-8 * fabs(out[at]) + (0x1p-7 * most + 1e-5 * all) / sum;
+                    room[at] = 0x1p-8 * fabs(out[at]) + (0x1p-7 * largest + 1e-5 * all) / sum;
                 }
             }
     free(weight);
@@ -417,9 +417,9 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
                 for (int i = 0; i < d; i++)
                     head[i] = (double)from[i];
                 if (!is_v) slow_rope(from, gains ? gain[!is_q] : NULL, (double)1e-5f, b.position[t], inv_freq, d, head);
-                double most = 0;
+                double largest = 0;
                 for (int i = 0; i < d; i++)
-                    most = fmax(most, fabs(head[i]));
+                    largest = fmax(largest, fabs(head[i]));
                 int kv_head = is_v ? h - b.n_heads - n_kv_heads : h - b.n_heads;
                 int entry = b.kv_len[s] + t - b.row_start[s];
                 double scale = is_q ? 1 : kv_scale(&b, s, entry, is_v, kv_head);
@@ -429,13 +429,13 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
                         ck_assert(kv_value(&b, s, entry, is_v, kv_head, i) == 0);
                     continue;
                 }
-                if (!is_q && fp8) ck_assert_double_eq_tol(scale, most / 448, 1e-6 * most);
+                if (!is_q && fp8) ck_assert_double_eq_tol(scale, largest / 448, 1e-6 * largest);
                 for (int i = 0; i < d; i++) {
                     double x = is_q ? (double)after[t * b.columns + h * d + i]
                                     : scale * kv_value(&b, s, entry, is_v, kv_head, i);
                     // f32: sums of two terms, sin and cos to 1e-7. bf16: half of 2^-7. e4m3: half of 2^-3, or of the
                     // smallest step.
-                    double room = 4e-7 * most;
+                    double room = 4e-7 * largest;
                     if (!is_q) room += fp8 ? fmax(0x1p-4 * fabs(head[i]), 0x1p-10 * scale) : 0x1p-8 * fabs(head[i]);
                     ck_assert_msg(fabs(x - head[i]) <= room * 1.001,
                                   "D %d%s, row %d (position %d), head %d, dim %d: %.9g, expected %.9g", d,

@@ -163,7 +163,7 @@ START_TEST(a_tied_table_shares_the_memory_of_the_head)
 }
 END_TEST
 
-// ---- gemms in FP8 ------------------------------------------------------------------------------------------------
+// ---- gemms in FP8 ---------------------------------------------------------------------------------------------------
 
 // With scales applied by the library (9.0) and by the epilogue kernel (8.9), against the reference.
 START_TEST(fp8_gemms_match_the_reference)
@@ -340,8 +340,7 @@ START_TEST(algorithms_are_timed_once_and_saved)
 }
 END_TEST
 
-// ---- captured passes
-// ----------------------------------------------------------------------------------------------------
+// ---- captured passes ------------------------------------------------------------------------------------------------
 
 static struct forward f;
 

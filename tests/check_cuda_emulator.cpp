@@ -179,7 +179,7 @@ START_TEST(e4m3_keeps_its_own_values)
 }
 END_TEST
 
-// ---- errors that end the program -----------------------------------------------------------------------
+// ---- errors that end the program ------------------------------------------------------------------------------------
 
 static __global__ void leaves_early(float *out)
 {
@@ -414,7 +414,7 @@ START_TEST(launches_that_no_device_can_run_are_refused)
 }
 END_TEST
 
-// ---- gemms -------------------------------------------------------------------------------------------------------
+// ---- gemms ----------------------------------------------------------------------------------------------------------
 
 // out [t][n] = x [t][k] w [n][k], row-major: for the library out^T (n x t) = w^T transposed times x.
 static cublasStatus_t gemm(float *out, const void *w, const void *x, cudaDataType type, int t, int n, int k, float beta,

@@ -108,12 +108,12 @@ START_TEST(the_likeliest_matches_a_plain_loop)
         sample_run(logits, ROWS, v, parts, 7000, NULL, sampled);
         for (int r = 0; r < ROWS; r++) {
             const float *row = logits + (size_t)r * (size_t)v;
-            float most = -INFINITY;
+            float largest = -INFINITY;
             int best = -1;
             for (int i = 0; i < v; i++)
-                if (row[i] > most) most = row[i], best = i;
+                if (row[i] > largest) largest = row[i], best = i;
             ck_assert_int_eq(sampled[r].id, best < 0 ? -1 : 7000 + best);
-            if (best >= 0) ck_assert(sampled[r].logit == fminf(most, 3.40282347e38f));
+            if (best >= 0) ck_assert(sampled[r].logit == fminf(largest, 3.40282347e38f));
         }
     }
     free(logits);

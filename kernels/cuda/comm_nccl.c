@@ -112,8 +112,8 @@ static enum status nccl_all_reduce_sum(struct comm *c, float *data, size_t count
     cudaStream_t stream;
     enum status status = overlap_sum_begin(nccl_of(c)->cuda, &stream);
     if (status == STATUS_OK) status = nccl_all_reduce(c, data, count, ncclSum, stream, "all-reduce of sums");
-    return status == STATUS_OK ? overlap_sum_end(nccl_of(c)->cuda)
-                               : status; // the call has returned: the sum is in the stream
+    if (status != STATUS_OK) return status;
+    return overlap_sum_end(nccl_of(c)->cuda); // the call has returned, so the sum is in the stream
 }
 
 static enum status nccl_all_reduce_max(struct comm *c, float *data, size_t count)

@@ -18,7 +18,7 @@ template <int DP> struct warp_dims {
     enum { DIMS = DP < 128 ? DP : 128, COUNT = DP / DIMS, TURNS = WARPS / COUNT };
 };
 
-// ---- one split ----------------------------------------------------------------------------------------------------
+// ---- one split ------------------------------------------------------------------------------------------------------
 
 // A lane's part of 64 dims of a block of V: dims 8 g .. 8 g + 7 of entries 2c, 2c+1, 2c+8, 2c+9. So lane (g, c) has
 // column g of B for eight mma; columns 0..7 of mma i are dims i, 8 + i, 16 + i, ...
@@ -246,8 +246,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     }
 }
 
-// ---- all splits of a row
-// -------------------------------------------------------------------------------------------------
+// ---- all splits of a row --------------------------------------------------------------------------------------------
 
 // Grid: query heads x single rows. Warps sum the splits in turn; the sums of the warps are added in order.
 static __global__ void __launch_bounds__(WARPS *WARP)

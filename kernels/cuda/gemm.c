@@ -396,7 +396,7 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     return status;
 }
 
-// ---- tuning -----------------------------------------------------------------------------------------------
+// ---- tuning ---------------------------------------------------------------------------------------------------------
 
 // The next weight of the same shape. Timing with weights in turn keeps a weight from being in the cache, as it is not
 // in a pass.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes in two micro-batches, so that links between GPUs and multiprocessors work at the same time: while the residual
-// of one micro-batch is all-reduced in a stream for reductions, the steps of the other run in the main stream. The
-// order of all sums and the dependencies of each step follow from the batch alone, so overlapping changes no bit.
+// Passes in two micro-batches, so that the links between GPUs and the multiprocessors work at the same time: while the
+// residual of one micro-batch is all-reduced in a stream for reductions, the steps of the other run in the main stream.
+// The order of all sums and the dependencies of each step follow from the batch alone, so the timing of the two streams
+// changes no bit.
 //
 // The main stream waits for every all-reduce before a pass ends, so a wait for the main stream covers both streams.
 #include <assert.h>

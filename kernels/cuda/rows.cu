@@ -21,7 +21,7 @@ static int threads_of(int n)
     return threads < WARP ? WARP : threads > THREADS_MAX ? THREADS_MAX : threads;
 }
 
-// ---- groups of W elements -----------------------------------------------------------------------------------------
+// ---- groups of W elements -------------------------------------------------------------------------------------------
 
 template <int W> static __device__ __forceinline__ void load(float *to, const float *from)
 {
@@ -300,7 +300,7 @@ cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride,
                                                                n);
 }
 
-// ---- gemm epilogue -------------------------------------------------------------------------------------------
+// ---- gemm epilogue --------------------------------------------------------------------------------------------------
 
 // Grid: rows x stripes of columns. x may be out.
 template <int W, bool ADD, typename T>

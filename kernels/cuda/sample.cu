@@ -20,7 +20,7 @@
 
 enum { THREADS = 1024, WARPS = THREADS / WARP };
 
-typedef unsigned long long mass_t; // sum of weights, in units of 2^-45
+typedef unsigned long long mass; // sum of weights, in units of 2^-45
 static const float MASS_OF_ONE = 35184372088832.0f;
 
 // ---- numbers, as in worker/sampler.c --------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ static __device__ __forceinline__ float exp_negative(float x)
 
 // Shared memory of a thread block.
 struct scratch {
-    mass_t of_warp[WARPS], of_thread[THREADS];
+    mass of_warp[WARPS], of_thread[THREADS];
     struct sampled_id warp_best[WARPS];
 };
 
@@ -95,16 +95,16 @@ enum measure {
     MASS,  // its weight from key `from` up
 };
 
-static __device__ __forceinline__ mass_t measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
+static __device__ __forceinline__ mass measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
 {
     float logit = logit_at(row, i);
     uint32_t key = key_of(logit);
     if (key < from || key < row->edge || (key == row->edge && i > row->edge_index)) return 0;
     if (measure == TIES) return key == from;
-    return measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
+    return measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
 }
 
-static __device__ __forceinline__ mass_t warp_sum_mass(mass_t x)
+static __device__ __forceinline__ mass warp_sum_mass(mass x)
 {
 #pragma unroll
     for (int lanes = WARP / 2; lanes > 0; lanes /= 2)
@@ -113,7 +113,7 @@ static __device__ __forceinline__ mass_t warp_sum_mass(mass_t x)
 }
 
 // Writes each warp's sum of x to of_warp, for all threads.
-static __device__ __forceinline__ void sum_by_warp(struct scratch *scratch, mass_t x)
+static __device__ __forceinline__ void scratch_sum(struct scratch *scratch, mass x)
 {
     x = warp_sum_mass(x);
     __syncthreads(); // the previous sums have been read
@@ -121,13 +121,13 @@ static __device__ __forceinline__ void sum_by_warp(struct scratch *scratch, mass
     __syncthreads();
 }
 
-static __device__ mass_t sum_row(const struct row *row, enum measure measure, uint32_t from)
+static __device__ mass row_sum(const struct row *row, enum measure measure, uint32_t from)
 {
-    mass_t x = 0;
+    mass x = 0;
     for (int i = (int)threadIdx.x; i < row->n; i += THREADS)
         x += measure_at(row, i, measure, from);
-    sum_by_warp(row->scratch, x);
-    mass_t sum = 0;
+    scratch_sum(row->scratch, x);
+    mass sum = 0;
     for (int w = 0; w < WARPS; w++)
         sum += row->scratch->of_warp[w];
     return sum;
@@ -135,7 +135,7 @@ static __device__ mass_t sum_row(const struct row *row, enum measure measure, ui
 
 // Returns the index of the sum at which the running total exceeds *left_p, and subtracts the sums before it from
 // *left_p.
-static __device__ __forceinline__ int sum_find(const mass_t *sums, int n, mass_t *left_p)
+static __device__ __forceinline__ int sum_find(const mass *sums, int n, mass *left_p)
 {
     int at = 0;
     for (; at < n - 1 && sums[at] <= *left_p; at++)
@@ -145,55 +145,55 @@ static __device__ __forceinline__ int sum_find(const mass_t *sums, int n, mass_t
 
 // Returns the index at which the sum by id exceeds `target`, which must be less than the total: finds first the part of
 // the row that one warp has summed, then the thread within it, then the element.
-static __device__ int find_index(const struct row *row, enum measure measure, uint32_t from, mass_t target)
+static __device__ int row_find(const struct row *row, enum measure measure, uint32_t from, mass target)
 {
     int part_size = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
     int begin = warp * part_size, end = min(begin + part_size, row->n);
-    mass_t x = 0;
+    mass x = 0;
     for (int i = begin + (int)threadIdx.x % WARP; i < end; i += WARP)
         x += measure_at(row, i, measure, from);
-    sum_by_warp(row->scratch, x);
+    scratch_sum(row->scratch, x);
     begin = sum_find(row->scratch->of_warp, WARPS, &target) * part_size;
     end = min(begin + part_size, row->n);
 
-    int few = (part_size + THREADS - 1) / THREADS;
+    int per_thread = (part_size + THREADS - 1) / THREADS;
     x = 0;
-    for (int i = begin + (int)threadIdx.x * few; i < min(begin + ((int)threadIdx.x + 1) * few, end); i++)
+    for (int i = begin + (int)threadIdx.x * per_thread; i < min(begin + ((int)threadIdx.x + 1) * per_thread, end); i++)
         x += measure_at(row, i, measure, from);
     row->scratch->of_thread[threadIdx.x] = x;
-    sum_by_warp(row->scratch, x);
+    scratch_sum(row->scratch, x);
     int thread = sum_find(row->scratch->of_warp, WARPS, &target) * WARP;
     thread += sum_find(row->scratch->of_thread + thread, WARP, &target);
 
-    int i = begin + thread * few;
-    for (mass_t here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
+    int i = begin + thread * per_thread;
+    for (mass here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
         target -= here;
     return i;
 }
 
 // Keeps the shortest run of tokens, best first, whose sum reaches `need`; keeps all if the total is less.
-static __device__ void keep_best(struct row *row, enum measure measure, mass_t need)
+static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
 {
     // The sum from key `low` up reaches `need`, the sum from `high` up does not.
     uint32_t low = row->edge, high = key_of(row->max) + 1;
-    if (sum_row(row, measure, low) < need) return;
+    if (row_sum(row, measure, low) < need) return;
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
-        if (sum_row(row, measure, middle) >= need)
+        if (row_sum(row, measure, middle) >= need)
             low = middle;
         else
             high = middle;
     }
-    mass_t above = sum_row(row, measure, low + 1), ties = sum_row(row, TIES, low);
-    mass_t each = measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
-    mass_t taken = (need - above + each - 1) / each;
-    int last = taken < ties ? find_index(row, TIES, low, taken - 1) : row->edge == low ? row->edge_index : row->n - 1;
+    mass above = row_sum(row, measure, low + 1), ties = row_sum(row, TIES, low);
+    mass each = measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
+    mass needed = (need - above + each - 1) / each;
+    int last = needed < ties ? row_find(row, TIES, low, needed - 1) : row->edge == low ? row->edge_index : row->n - 1;
     row->edge = low;
     row->edge_index = last;
 }
 
 // The smallest key whose weight is positive and at least `least`: tokens below it are not eligible.
-static __device__ uint32_t least_key(const struct row *row, float least)
+static __device__ uint32_t row_min_key(const struct row *row, float least)
 {
     uint32_t low = key_of(-INFINITY), high = key_of(row->max); // their weights are 0 and 1
     while (high - low > 1) {
@@ -213,7 +213,7 @@ static __device__ bool better(struct sampled_id a, struct sampled_id b)
 }
 
 // Index and logit of the likeliest token, -1 if all logits are -inf; the same in all threads.
-static __device__ struct sampled_id likeliest(const struct row *row)
+static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
     struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};
     for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
@@ -233,19 +233,19 @@ static __device__ struct sampled_id likeliest(const struct row *row)
     return best;
 }
 
-static __device__ int sample_index(struct row *row, const struct row_sampling *sampling)
+static __device__ int row_sample(struct row *row, const struct row_sampling *sampling)
 {
     row->inverse_temperature = sampling->inverse_temperature;
-    row->edge = least_key(row, sampling->min_p);
+    row->edge = row_min_key(row, sampling->min_p);
     row->edge_index = row->n - 1;
-    if (sampling->top_k > 0 && sampling->top_k < row->n) keep_best(row, COUNT, (mass_t)sampling->top_k);
-    mass_t all = sum_row(row, MASS, 0);
+    if (sampling->top_k > 0 && sampling->top_k < row->n) row_keep_best(row, COUNT, (mass)sampling->top_k);
+    mass all = row_sum(row, MASS, 0);
     if (sampling->top_p < 1) {
-        keep_best(row, MASS, (mass_t)ceil(sampling->top_p * (double)all));
-        all = sum_row(row, MASS, 0);
+        row_keep_best(row, MASS, (mass)ceil(sampling->top_p * (double)all));
+        all = row_sum(row, MASS, 0);
     }
-    mass_t target = (mass_t)(sampling->uniform * (double)all);
-    return find_index(row, MASS, 0, target < all ? target : all - 1);
+    mass target = (mass)(sampling->uniform * (double)all);
+    return row_find(row, MASS, 0, target < all ? target : all - 1);
 }
 
 // Grid: one block of THREADS per row. Static shared memory only.
@@ -263,11 +263,11 @@ static __global__ void __launch_bounds__(THREADS)
                       0,
                       0,
                       0};
-    struct sampled_id token = likeliest(&row);
+    struct sampled_id token = row_likeliest(&row);
     row.max = token.logit;
     // Uniform in the block.
     if (SAMPLES && token.id >= 0 && sampling[blockIdx.x].inverse_temperature > 0) {
-        token.id = sample_index(&row, sampling + blockIdx.x);
+        token.id = row_sample(&row, sampling + blockIdx.x);
         token.logit = logit_at(&row, token.id);
     }
     if (token.id >= 0) token.id += logits.first_id;

@@ -70,10 +70,10 @@ static enum status piece_send(struct cuda *cuda, void *to, size_t bytes)
 
 static void read_bf16(const struct matrix_view *view, int64_t row, uint16_t *to)
 {
-    enum { AT_ONCE = 1024 };
-    float values[AT_ONCE];
-    for (int64_t c = 0; c < view->columns; c += AT_ONCE) {
-        int64_t n = view->columns - c < AT_ONCE ? view->columns - c : AT_ONCE;
+    enum { CHUNK = 1024 };
+    float values[CHUNK];
+    for (int64_t c = 0; c < view->columns; c += CHUNK) {
+        int64_t n = view->columns - c < CHUNK ? view->columns - c : CHUNK;
         matrix_view_read(view, row, c, n, values);
         for (int64_t i = 0; i < n; i++)
             to[c + i] = bf16_from_f32(values[i]);
@@ -102,8 +102,8 @@ static void piece_fill(const struct matrix_view *view, int64_t first, int64_t n,
     }
 }
 
-// The dtype in which a part is copied to the device. Values that become FP8 are not rounded first: parts that are not
-// bf16 are copied in f32.
+// The dtype in which a part is copied to the device. For an FP8 weight, parts in FP8 or bf16 are copied as stored and
+// all others in f32, so that quantising does not round twice.
 static enum dtype upload_dtype(const struct weight *w, const struct matrix_view *part)
 {
     if (w->dtype == DTYPE_BF16) return DTYPE_BF16;

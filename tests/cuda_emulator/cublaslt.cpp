@@ -350,20 +350,20 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
     }
 }
 
-// ---- algorithms and the gemm -------------------------------------------------------------------------------------
+// ---- algorithms and the gemm ----------------------------------------------------------------------------------------
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int max,
                                               cublasLtMatmulHeuristicResult_t results[], int *count_p)
 {
     *count_p = 0;
-    if (most < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (max < 1) return CUBLAS_STATUS_INVALID_VALUE;
     cublasStatus_t status = check(inside<struct matmul>(p), inside<struct layout>(a), inside<struct layout>(b),
                                   inside<struct layout>(c), inside<struct layout>(d));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (const struct algorithm &algorithm : algorithms)
-        if (*count_p < most && algorithm.workspace <= inside<struct preference>(preference)->workspace)
+        if (*count_p < max && algorithm.workspace <= inside<struct preference>(preference)->workspace)
             describe(&algorithm, &results[(*count_p)++]);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -6,7 +6,7 @@
 
 module=$bin/libforepack_cuda.so
 if [ ! -e "$module" ]; then
-    reason="there is no CUDA backend here: .*libforepack_cuda.so is not there"
+    reason="the CUDA backend is not installed: .*libforepack_cuda.so does not exist"
 elif [[ $(ldd "$module") == *"not found"* ]]; then
     reason="the CUDA backend cannot be loaded: .*: cannot open shared object file"
 else
