@@ -118,7 +118,7 @@ static int run_two_passes(const struct model_options *options, int size, float r
                 tokens[i] = (i * 31 + 7 + 50 * slot + 100 * pass) % VOCAB;
             forward_add(f, slot, cached[slot], tokens, NULL, lengths[pass][slot], LOGITS_LAST);
             cached[slot] += lengths[pass][slot];
-            if (slot % 2 == 0) forward_probe(f, cached[slot] - pass, 3);
+            if (slot % 2 == 0) forward_add_importance(f, cached[slot] - pass, 3);
         }
         struct forward_result result = ranks_forward(&ranks, &f->batch);
         results_append(results, &n, result.logits, SLOTS * VOCAB);

@@ -320,7 +320,7 @@ static void check_attention(struct run *run)
     forward_start(&f, 8); // as a speculator does: prefill, then token by token
     forward_add(&f, 1, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
     for (size_t step = 0; step < steps; step++) {
-        forward_probe(&f, prompt.n, 1);
+        forward_add_importance(&f, prompt.n, 1);
         struct forward_result result = ranks_forward(&run->ranks, &f.batch);
         compare_probe(run, &golden, step, result.importance);
         if (step + 1 == steps) break;
@@ -333,7 +333,7 @@ static void check_attention(struct run *run)
     memcpy(prompt.id + n, ahead.id, (size_t)ahead.n * sizeof ahead.id[0]);
     forward_add(&f, 2, 0, prompt.id, NULL, prompt.n + ahead.n, LOGITS_NONE);
     for (size_t step = 0; step < steps; step++) {
-        forward_probe(&f, prompt.n, 1);
+        forward_add_importance(&f, prompt.n, 1);
         f.importance_row[step] = prompt.n - 1 + (int)step;
     }
     struct forward_result result = ranks_forward(&run->ranks, &f.batch);

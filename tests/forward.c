@@ -128,7 +128,7 @@ void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, 
     f->row_start[s + 1] = b->n_rows;
 }
 
-void forward_probe(struct forward *f, int keys, int window)
+void forward_add_importance(struct forward *f, int keys, int window)
 {
     f->importance_row[f->batch.n_importance_rows] = f->batch.n_rows - 1;
     f->importance_keys[f->batch.n_importance_rows++] = keys;

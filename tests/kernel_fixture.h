@@ -99,12 +99,12 @@ static inline struct tensor *make_tensor(struct backend *b, enum tensor_kind kin
     return t;
 }
 
-// Puts values at the beginning of a tensor, wherever its memory is.
+// Writes values to the beginning of a tensor, in host or device memory.
 static inline void tensor_write(struct backend *b, struct tensor *t, const float *values, size_t n)
 {
 #ifdef FOREPACK_TEST_CUDA
-    if (!strcmp(b->ops->name, "cuda")) {
-        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // steps before, in the backend's own stream
+    if (!b->ops->capabilities.host_memory) {
+        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // earlier steps in the backend's stream
         ck_assert_int_eq(cudaMemcpy(b->ops->tensor_data(b, t), values, n * sizeof *values, cudaMemcpyHostToDevice),
                          cudaSuccess);
         return;
@@ -115,19 +115,19 @@ static inline void tensor_write(struct backend *b, struct tensor *t, const float
 
 enum { MAX_READ_COLUMNS = 80 };
 
-// Reads an activation exactly, by its product with rows of the identity: all columns, or of more than MAX_READ_COLUMNS
-// that many, spread evenly. Returns [rows][*n_p].
+// Reads an activation exactly, by a gemm with rows of the identity: all columns, or MAX_READ_COLUMNS of them, evenly
+// spread. Returns [rows][*n_p].
 static inline float *read_activation(struct backend *b, struct tensor *x, int rows, int columns, int *n_p)
 {
     int n = columns < MAX_READ_COLUMNS ? columns : MAX_READ_COLUMNS;
-    float *pick = mem_alloc_array((size_t)n * (size_t)columns, sizeof *pick);
+    float *identity = mem_alloc_array((size_t)n * (size_t)columns, sizeof *identity);
     for (int i = 0; i < n; i++)
-        pick[i * columns + (int)((int64_t)i * columns / n)] = 1;
+        identity[i * columns + (int)((int64_t)i * columns / n)] = 1;
     struct tensor *out = make_tensor(b, TENSOR_F32, rows, n);
-    OK(b->ops->linear(b, out, x, make_weight(b, pick, n, columns), NULL, LINEAR_STORE, rows));
+    OK(b->ops->linear(b, out, x, make_weight(b, identity, n, columns), NULL, LINEAR_STORE, rows));
     float *host = mem_alloc_array((size_t)rows * (size_t)n, sizeof *host);
     OK(b->ops->read(b, out, rows, host));
-    free(pick);
+    free(identity);
     *n_p = n;
     return host;
 }
