@@ -66,3 +66,8 @@ void options_free(const struct option *table);
 // written with an exponent.
 enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
+
+// For base/ alone, as --help and the man page show an option: "--name VALUE", and the meaning with the unit (unless it
+// is shown elsewhere), the allowed range and "repeatable" in parentheses. The caller frees both.
+char *option_name_format(const struct option *row);
+char *option_text_format(const struct option *row, bool unit_shown);

@@ -46,8 +46,7 @@ static void help_write_row(FILE *out, const char *name, const char *default_text
     help_write_text(out, at, help);
 }
 
-// "--name VALUE"; free() it.
-static char *help_name(const struct option *row)
+char *option_name_format(const struct option *row)
 {
     static const char *const placeholders[] = {"", "N", "X", "TEXT", "", "TEXT"};
     const char *value = row->type == OPTION_CHOICE ? row->choices : placeholders[row->type];
@@ -55,8 +54,7 @@ static char *help_name(const struct option *row)
     return mem_format("--%s%s%s", row->name, *value ? " " : "", value);
 }
 
-// The help text and, in parentheses, what the other columns do not say; free() it.
-static char *help_text(const struct option *row, bool unit_shown)
+char *option_text_format(const struct option *row, bool unit_shown)
 {
     char limits[OPTION_LIMITS_BYTES], notes[256] = "";
     bool number = row->type == OPTION_INT || row->type == OPTION_REAL;
@@ -72,11 +70,10 @@ static char *help_text(const struct option *row, bool unit_shown)
 
 static void help_write_option(FILE *out, const struct option *row)
 {
-    bool number = row->type == OPTION_INT || row->type == OPTION_REAL;
-    const char *initial = row->default_text ? row->default_text : number ? "0" : "";
+    const char *initial = row->default_text ? row->default_text : "";
     bool unit = row->unit && *initial;
     char *default_text = mem_format("%s%s%s", initial, unit ? " " : "", unit ? row->unit : "");
-    char *name = help_name(row), *text = help_text(row, unit);
+    char *name = option_name_format(row), *text = option_text_format(row, unit);
     help_write_row(out, name, default_text, text);
     free(text);
     free(name);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program's man page in roff, from the table and the usage text that --help prints.
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
@@ -42,21 +43,15 @@ static void page_name(const char *synopsis, char *name, size_t size_bytes)
 
 static void row_print(const struct option *row, FILE *out)
 {
+    char *name = option_name_format(row), *text = option_text_format(row, false);
     fputs(".TP\n.B ", out);
-    roff_puts("--", out);
-    roff_puts(row->name, out);
-    if (row->type == OPTION_CHOICE)
-        fprintf(out, " \\fI%s\\fR", row->choices);
-    else if (row->type != OPTION_BOOL)
-        fprintf(out, " \\fI%s\\fR", row->type == OPTION_INT ? "N" : row->type == OPTION_REAL ? "X" : "TEXT");
+    roff_puts(name, out);
     fputc('\n', out);
-    roff_puts(row->help, out);
-    if (row->unit) fprintf(out, " [%s]", row->unit);
-    bool limits = row->min != 0 || row->max != 0;
-    if (row->type != OPTION_CHOICE && limits) fprintf(out, " (%g to %g)", row->min, row->max);
-    if (row->type == OPTION_LIST) fputs(" (may be repeated)", out);
+    roff_puts(text, out);
     if (row->default_text && row->default_text[0]) fprintf(out, " (default %s)", row->default_text);
     fputc('\n', out);
+    free(text);
+    free(name);
 }
 
 void options_man(const struct option *table, const char *usage, FILE *out)

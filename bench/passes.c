@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/passes.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/mem.h"
+#include "engine/batch_builder.h"
 #include "engine/block_manager.h"
 
 struct passes {
@@ -13,10 +14,10 @@ struct passes {
     struct passes_limits limits;
     struct work_model work;
     int32_t *tokens;         // [context] the tokens of every sequence
+    int32_t *block_numbers;  // [kv_blocks] 0, 1, 2, ...: a sequence has consecutive KV blocks
     int blocks_per_sequence; // KV blocks
-    struct ragged_batch batch;
-    struct row_sampling *draw; // [seqs] greedy sampling parameters; NULL if the model returns logits instead of tokens
-    int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row; // the arrays of `batch`
+    bool samples;            // the backend samples tokens; otherwise its logits are read
+    struct batch_builder builder;
 };
 
 void passes_tokens(int32_t *tokens, int n, int vocab_size)
@@ -32,18 +33,17 @@ struct passes *passes_create(struct engine *engine, const struct passes_limits *
 {
     struct passes *p = mem_alloc(sizeof *p);
     *p = (struct passes){.engine = engine, .limits = *limits, .work = *work};
-    size_t rows = (size_t)limits->rows, seqs = (size_t)limits->seqs;
     p->tokens = mem_alloc_array((size_t)limits->context, sizeof *p->tokens);
     passes_tokens(p->tokens, limits->context, model_get_config(engine_model(engine))->vocab_size);
-    p->token = mem_alloc_array(rows, sizeof *p->token);
-    p->position = mem_alloc_array(rows, sizeof *p->position);
-    p->logit_row = mem_alloc_array(rows, sizeof *p->logit_row);
-    p->row_start = mem_alloc_array(seqs + 1, sizeof *p->row_start);
-    p->kv_len = mem_alloc_array(seqs, sizeof *p->kv_len);
-    p->block_table = mem_alloc_array(seqs * (size_t)kv_blocks_for(limits->context), sizeof *p->block_table);
-    if (model_samples(engine_model(engine))) p->draw = mem_alloc_array(seqs, sizeof *p->draw);
-    for (size_t i = 0; p->draw && i < seqs; i++)
-        p->draw[i].top_p = 1;
+    p->block_numbers = mem_alloc_array((size_t)limits->kv_blocks, sizeof *p->block_numbers);
+    for (int i = 0; i < limits->kv_blocks; i++)
+        p->block_numbers[i] = i;
+    p->samples = model_samples(engine_model(engine));
+    const struct batch_limits batch = {.rows = limits->rows,
+                                       .seqs = limits->seqs,
+                                       .seq_blocks = kv_blocks_for(limits->context),
+                                       .logit_rows = limits->seqs};
+    batch_builder_init(&p->builder, &batch);
     passes_set_entries(p, 1);
     return p;
 }
@@ -52,72 +52,58 @@ void passes_free(struct passes *p)
 {
     if (!p) return;
     free(p->tokens);
-    free(p->draw);
-    free(p->token);
-    free(p->position);
-    free(p->logit_row);
-    free(p->row_start);
-    free(p->kv_len);
-    free(p->block_table);
+    free(p->block_numbers);
+    batch_builder_fini(&p->builder);
     free(p);
 }
 
 void passes_set_entries(struct passes *p, int entries)
 {
-    assert(entries <= p->limits.context);
+    INVARIANT(entries <= p->limits.context, "%d entries, the context has %d", entries, p->limits.context);
     p->blocks_per_sequence = kv_blocks_for(entries);
 }
 
 // ---- one pass ----
 
-static void passes_start_batch(struct passes *p, int max_blocks)
+// Adds `rows` rows of a sequence with `cached` KV entries and `n_blocks` KV blocks from `first_block` on. The first `n`
+// rows have `tokens`, the others are padding with token 0. Returns the number of the first row.
+static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int first_block, int n_blocks, int cached,
+                           int rows)
 {
-    p->batch = (struct ragged_batch){.token = p->token,
-                                     .position = p->position,
-                                     .row_start = p->row_start,
-                                     .kv_len = p->kv_len,
-                                     .block_table = p->block_table,
-                                     .max_blocks = max_blocks,
-                                     .logit_row = p->logit_row,
-                                     .smoothing_window = 1};
-}
-
-// Adds `rows` rows of a sequence that has `cached` KV entries, in KV blocks from `first_block` on. The first `n` rows
-// get `tokens`, the others are padding with token 0. Returns the number of the first row.
-static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int first_block, int cached, int rows)
-{
-    struct ragged_batch *b = &p->batch;
-    int s = b->n_seqs++, first = b->n_rows, blocks = kv_blocks_for(cached + rows);
-    assert(s < p->limits.seqs && first + rows <= p->limits.rows && cached + rows <= p->limits.context);
-    assert(blocks <= b->max_blocks && first_block + blocks <= p->limits.kv_blocks);
-    p->kv_len[s] = cached;
-    p->row_start[s] = first;
-    for (int i = 0; i < blocks; i++)
-        p->block_table[(size_t)s * (size_t)b->max_blocks + (size_t)i] = first_block + i;
-    for (int r = 0; r < rows; r++, b->n_rows++) {
-        p->token[b->n_rows] = r < n ? tokens[r] : 0;
-        p->position[b->n_rows] = cached + r;
-    }
-    p->row_start[s + 1] = b->n_rows;
+    INVARIANT(cached + rows <= n_blocks * KV_BLOCK_TOKENS && first_block + n_blocks <= p->limits.kv_blocks,
+              "%d entries in %d blocks from %d of %d", cached + rows, n_blocks, first_block, p->limits.kv_blocks);
+    int first = p->builder.batch.n_rows;
+    batch_builder_add_sequence(&p->builder, p->block_numbers + first_block, n_blocks, cached);
+    for (int r = 0; r < rows; r++)
+        batch_builder_add_row(&p->builder, r < n ? tokens[r] : 0, cached + r);
     return first;
 }
 
-static void passes_add_sequence(struct passes *p, int seq, int cached, int rows, bool want_logits)
+// Like a worker, asks for a sampled token if the backend can sample, else for logits.
+static void passes_want_token(struct passes *p, int row)
 {
-    int first = passes_add_rows(p, p->tokens + cached, rows, seq * p->blocks_per_sequence, cached, rows);
-    if (want_logits) p->logit_row[p->batch.n_logit_rows++] = first + rows - 1;
+    const struct row_sampling greedy = batch_greedy();
+    if (p->samples)
+        batch_builder_want_token(&p->builder, row, &greedy);
+    else
+        batch_builder_want_logits(&p->builder, row);
 }
 
-// Like a worker, asks for sampled tokens if the model can sample, else for logits.
+static void passes_add_sequence(struct passes *p, int seq, int cached, int rows, bool want_token)
+{
+    int n_blocks = p->blocks_per_sequence;
+    int first = passes_add_rows(p, p->tokens + cached, rows, seq * n_blocks, n_blocks, cached, rows);
+    if (want_token) passes_want_token(p, first + rows - 1);
+}
+
 static enum status passes_run_batch(struct passes *p, struct work *work_p, struct forward_result *result)
 {
-    p->batch.sampling = p->batch.n_logit_rows ? p->draw : NULL;
-    p->batch.tokens_only = p->batch.sampling != NULL;
+    const struct ragged_batch *batch = batch_builder_finish(&p->builder);
     if (work_p) {
-        struct work work = work_of(&p->work, &p->batch);
+        struct work work = work_of(&p->work, batch);
         work_add(work_p, &work);
     }
-    return engine_forward(p->engine, &p->batch, result);
+    return engine_forward(p->engine, batch, result);
 }
 
 // ---- runs of passes ----
@@ -128,15 +114,14 @@ enum status passes_prefill(struct passes *p, int first, int n, int tokens, struc
     int64_t from_us = clock_now_us();
     int seq = first, done = 0;
     while (seq < first + n) {
-        passes_start_batch(p, p->blocks_per_sequence);
-        while (seq < first + n && p->batch.n_rows < p->limits.rows) {
-            int room = p->limits.rows - p->batch.n_rows, left = tokens - done, rows = left < room ? left : room;
+        batch_builder_reset(&p->builder);
+        while (seq < first + n && p->builder.batch.n_rows < p->limits.rows) {
+            int room = p->limits.rows - p->builder.batch.n_rows, left = tokens - done, rows = left < room ? left : room;
             passes_add_sequence(p, seq, done, rows, rows == left);
             done = rows == left ? 0 : done + rows;
             seq += rows == left;
         }
-        enum status status = passes_run_batch(p, work_p, &result);
-        if (status != STATUS_OK) return status;
+        TRY(passes_run_batch(p, work_p, &result));
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
     return STATUS_OK;
@@ -147,11 +132,10 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
     struct forward_result result;
     int64_t from_us = clock_now_us();
     for (int step = 0; step < steps; step++) {
-        passes_start_batch(p, p->blocks_per_sequence);
+        batch_builder_reset(&p->builder);
         for (int seq = 0; seq < n; seq++)
             passes_add_sequence(p, seq, context + step, 1, true);
-        enum status status = passes_run_batch(p, work_p, &result);
-        if (status != STATUS_OK) return status;
+        TRY(passes_run_batch(p, work_p, &result));
     }
     if (seconds_p) *seconds_p += (double)(clock_now_us() - from_us) / 1e6;
     return STATUS_OK;
@@ -160,14 +144,13 @@ enum status passes_decode(struct passes *p, int n, int context, int steps, struc
 enum status passes_prompts(struct passes *p, const struct passes_prompt *prompts, int n, int *block_p,
                            struct work *work_p, struct forward_result *result)
 {
-    int rows_max = 0;
-    for (int i = 0; i < n; i++)
-        if (prompts[i].rows > rows_max) rows_max = prompts[i].rows;
-    passes_start_batch(p, kv_blocks_for(rows_max));
+    batch_builder_reset(&p->builder);
     for (int i = 0; i < n; i++) {
-        int first = passes_add_rows(p, prompts[i].tokens, prompts[i].n, *block_p, 0, prompts[i].rows);
-        p->logit_row[p->batch.n_logit_rows++] = first + prompts[i].n - 1;
-        *block_p += kv_blocks_for(prompts[i].rows);
+        const struct passes_prompt *prompt = &prompts[i];
+        int n_blocks = kv_blocks_for(prompt->rows);
+        int first = passes_add_rows(p, prompt->tokens, prompt->n, *block_p, n_blocks, 0, prompt->rows);
+        passes_want_token(p, first + prompt->n - 1);
+        *block_p += n_blocks;
     }
     return passes_run_batch(p, work_p, result);
 }

@@ -30,7 +30,7 @@ void answer_add_text(struct answer *a, const char *text, size_t size_bytes)
     a->text[a->text_bytes] = 0;
 }
 
-// Milliseconds to the microsecond: what the clock gave, without a tail of binary digits.
+// Rounded to microseconds, the resolution of the clock.
 static json_t *milliseconds(double ms)
 {
     return json_real(round(ms * 1000) / 1000);
@@ -78,7 +78,7 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
     return object;
 }
 
-bool answer_take(struct answer *a, const Forepack__V1__GenerateResponse *response)
+bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse *response)
 {
     if (response->kind_case == FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK) {
         const Forepack__V1__Chunk *chunk = response->chunk;

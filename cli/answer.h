@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What came back for one request, gathered from its chunks and its completion, and its JSON form (the same for
-// `generate --json`, `batch` and the in-process run).
+// The answer to one request, collected from its chunks and its completion, and its JSON object, which `generate --json`
+// and `batch` print. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -11,25 +11,25 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 
 struct answer {
-    char *text; // NUL-terminated; NULL while there is none
+    char *text; // NUL-terminated; NULL before the first text
     size_t text_bytes;
     json_t *token_ids, *logprobs; // arrays
-    json_t *completion;           // finish_reason, usage, timing, kept, error; NULL until it came
-    int error_code;               // gRPC code of an error completion, 0: none
+    json_t *completion;           // finish_reason, usage, timing, kept, error; NULL before the completion
+    int error_code;               // gRPC code of a completion with an error; 0: no error
 };
 
 void answer_init(struct answer *a);
 void answer_free(struct answer *a);
 void answer_add_text(struct answer *a, const char *text, size_t size_bytes);
 
-// Takes one message of the stream; true when it was the completion.
-bool answer_take(struct answer *a, const Forepack__V1__GenerateResponse *response);
+// Adds one message of the stream; true when the message is the completion.
+bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse *response);
 
-// The finished object; `id` may be NULL. The caller owns it.
+// The JSON object of the answer; `id` may be NULL. The caller owns the object.
 json_t *answer_json(const struct answer *a, const char *id);
 
-// "finish_reason", "error" sentence or NULL.
+// The sentence of the error; NULL without an error.
 const char *answer_error(const struct answer *a);
 
-// A line for people: "[42 tokens; kept 310 of 1008 prompt tokens; first token after 35 ms]".
+// Prints to standard error: "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]".
 void answer_print_summary(const struct answer *a);

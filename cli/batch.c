@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack batch: the rows of a JSON Lines file over one GenerateMany call. The output file is the memory: a row whose
-// answer stands there already is not asked again, so a run that was cut off is simply started again.
+// forepack batch: sends the rows of a JSON Lines file over one GenerateMany call. Rows that already have an answer in
+// the output file are not sent, so an interrupted run is resumed by starting it again.
 //
-// On the wire a row's id is a random name of this run and the row's number: ids are one space for all clients of a
-// router, and a run that was killed may still hold its own for a moment.
+// The request id of a row is a random name of this run and the row's number: a router has one space of ids for all
+// clients, and it may still have requests of an interrupted run.
 //
-// Rows go out as answers come in, at most `window` at a time: the router packs over its queue, so it should see many,
-// but need not hold a whole data set. A row refused because the queue is full is asked again: after the next answer, or
-// after a pause when no other row of ours is there. Refusals narrow the window to what the router holds, answers widen
-// it.
+// At most `window` rows are in flight: the router packs over its queue, so it should have many of them, but it need not
+// hold the whole file. A row that was refused because the queue is full is sent again after the next answer, or after a
+// pause if no row is in flight. Each refusal reduces the window to the rows in flight, each answer widens it by one.
 #include <errno.h>
 #include <search.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@
 #include "cli/remote.h"
 #include "cli/request_rows.h"
 
-enum { GRPC_EXHAUSTED = 8, PAUSE_MS = 500 };
+enum { GRPC_RESOURCE_EXHAUSTED = 8, PAUSE_MS = 500 };
 
 static struct {
     char *server, *input, *output;
@@ -36,13 +35,15 @@ static struct {
 // clang-format off
 static const struct option options[] = {
     {.name = "-Batch"},
-    {.name = "input", .type = OPTION_STRING, .value = &o.input,
-     .help = "JSON Lines; a row has id, prompt or messages or token_ids, and any sampling or prefill field (required)"},
-    {.name = "output", .type = OPTION_STRING, .value = &o.output, .help = "JSON Lines, one answer a row (required)"},
+    {.name = "input", .type = OPTION_STRING, .value = &o.input, .placeholder = "FILE",
+     .help = "requests as JSON Lines: id, one of prompt, messages and token_ids, and any sampling or prefill field "
+             "(required)"},
+    {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
+     .help = "answers as JSON Lines, one per request (required)"},
     {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
+     .placeholder = "HOST:PORT", .help = "address of the router"},
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "512", .min = 1, .max = 100000,
-     .unit = "requests", .help = "most requests on the way at once"},
+     .unit = "requests", .help = "maximum number of requests in flight"},
     REQUEST_OPTION_ROWS,
     {0},
 };
@@ -50,7 +51,7 @@ static const struct option options[] = {
 
 struct row {
     struct request_spec spec;
-    char *id; // spec.id is the wire's
+    char *id; // of the answer; spec.id is the request id
     int line;
     struct answer answer;
     bool done;
@@ -59,9 +60,9 @@ struct row {
 struct batch {
     struct row *rows;
     int n_rows;
-    int *waiting, n_waiting; // rows still to be sent, last one first; [n_rows]
-    int n_done, n_failed, n_sent, window;
-    bool refused; // the last answer was that the queue is full
+    int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
+    int n_done, n_failed, n_in_flight, window;
+    bool refused; // the last answer was a refusal because the queue is full
     char run_name[20];
     FILE *output;
     int64_t started_us;
@@ -69,35 +70,35 @@ struct batch {
     long long tokens;
 };
 
-// --- ids: a hash table over the rows' ids
+// --- index of the rows by id
 
-static struct hsearch_data ids;
+static struct hsearch_data index_of_ids;
 
-static struct row *find_row(const char *id)
+static struct row *index_find(const char *id)
 {
     ENTRY query = {.key = (char *)id}, *found;
-    return hsearch_r(query, FIND, &found, &ids) ? found->data : NULL;
+    return hsearch_r(query, FIND, &found, &index_of_ids) ? found->data : NULL;
 }
 
-static enum status index_rows(struct batch *b)
+static enum status index_create(struct batch *b)
 {
-    memset(&ids, 0, sizeof ids);
-    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &ids))
-        return status_fail(STATUS_INTERNAL, "no memory for the index of ids");
+    memset(&index_of_ids, 0, sizeof index_of_ids);
+    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &index_of_ids))
+        return status_fail(STATUS_INTERNAL, "out of memory: index of ids");
     for (int i = 0; i < b->n_rows; i++) {
         struct row *row = &b->rows[i];
-        if (find_row(row->id)) {
-            return status_fail(STATUS_INVALID, "%s:%d: id '%s' stands there twice", o.input, row->line, row->id);
+        if (index_find(row->id)) {
+            return status_fail(STATUS_INVALID, "%s:%d: id '%s' is not unique", o.input, row->line, row->id);
         }
         ENTRY entry = {.key = row->id, .data = row}, *entered;
-        hsearch_r(entry, ENTER, &entered, &ids);
+        hsearch_r(entry, ENTER, &entered, &index_of_ids);
     }
     return STATUS_OK;
 }
 
 // --- files
 
-static enum status read_rows(struct batch *b, const struct request_spec *defaults)
+static enum status rows_read(struct batch *b, const struct request_spec *defaults)
 {
     struct request_row *rows;
     enum status status = request_rows_read(o.input, defaults, &rows, &b->n_rows);
@@ -109,42 +110,42 @@ static enum status read_rows(struct batch *b, const struct request_spec *default
         row->id = row->spec.id ? row->spec.id : mem_format("line-%d", row->line);
         row->spec.id = mem_format("%s-%d", b->run_name, i);
     }
-    free(rows); // the specs are ours now
+    free(rows); // the specs belong to the batch now
     return STATUS_OK;
 }
 
-// Where an earlier run stopped: a complete answer is kept, whether its row is still asked for or not; failures and a
-// line that was cut off go. Anything else is somebody's file that was named by mistake.
-static enum status take_done_line(struct batch *b, const char *line, size_t size, int number, FILE *kept)
+// A line of the output of an earlier run. Complete answers stay in the file, even if the input no longer has the row;
+// failed answers and an incomplete last line are removed. Any other line means that the file was named by mistake.
+static enum status output_resume_line(struct batch *b, const char *line, size_t size, int number, FILE *kept)
 {
     json_t *object = json_loads(line, JSON_ALLOW_NUL, NULL);
     const char *id = json_string_value(json_object_get(object, "id"));
     const char *reason = json_string_value(json_object_get(object, "finish_reason"));
-    bool whole = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
-    struct row *row = answered ? find_row(id) : NULL;
-    if (answered && !(row && row->done)) fprintf(kept, "%s%s", line, whole ? "" : "\n");
+    bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
+    struct row *row = answered ? index_find(id) : NULL;
+    if (answered && !(row && row->done)) fprintf(kept, "%s%s", line, complete ? "" : "\n");
     if (row && !row->done) {
         row->done = true;
         b->n_done++;
     }
     enum status status = STATUS_OK;
-    if (whole && !(id && reason)) {
-        status = status_fail(STATUS_INVALID, "--output %s:%d: is no answer of forepack batch: choose another file",
+    if (complete && !(id && reason)) {
+        status = status_fail(STATUS_INVALID, "--output %s:%d: not an answer of forepack batch: choose another file",
                              o.output, number);
     }
     json_decref(object);
     return status;
 }
 
-// Reads the output of an earlier run and leaves only its good rows there.
-static enum status read_done(struct batch *b)
+// Keeps the complete answers of an earlier run in the output file, and only these.
+static enum status output_resume(struct batch *b)
 {
     struct stat output, input;
     if (stat(o.output, &output) != 0) {
         return errno == ENOENT ? STATUS_OK : status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
     }
     if (S_ISDIR(output.st_mode)) return status_fail(STATUS_INVALID, "--output %s: is a directory", o.output);
-    if (!S_ISREG(output.st_mode)) return STATUS_OK; // a pipe or device has no past
+    if (!S_ISREG(output.st_mode)) return STATUS_OK; // a pipe or device has no earlier answers
     if (stat(o.input, &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino) {
         return status_fail(STATUS_INVALID, "--output %s: is the input file: choose another one", o.output);
     }
@@ -157,11 +158,11 @@ static enum status read_done(struct batch *b)
     size_t capacity = 0;
     ssize_t size;
     for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, file)) > 0; number++)
-        status = take_done_line(b, line, (size_t)size, number, kept);
-    bool complete = status == STATUS_OK && !ferror(file) && !ferror(kept);
+        status = output_resume_line(b, line, (size_t)size, number, kept);
+    bool read_all = status == STATUS_OK && !ferror(file) && !ferror(kept);
     free(line);
     fclose(file);
-    if (kept && (fclose(kept) != 0 || !complete || rename(temporary, o.output) != 0)) {
+    if (kept && (fclose(kept) != 0 || !read_all || rename(temporary, o.output) != 0)) {
         if (status == STATUS_OK) status = status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
         unlink(temporary);
     }
@@ -171,7 +172,7 @@ static enum status read_done(struct batch *b)
 
 // --- progress
 
-static void draw(struct batch *b, bool last)
+static void batch_draw(struct batch *b, bool last)
 {
     double seconds = (double)(clock_now_us() - b->started_us) / 1e6;
     progress_draw(&b->progress, b->n_done, b->n_rows, last, "%d of %d, %d failed, %.0f tokens/s, %.0f s", b->n_done,
@@ -180,7 +181,7 @@ static void draw(struct batch *b, bool last)
 
 // --- the call
 
-static enum status write_row(struct batch *b, const struct row *row)
+static enum status row_write(struct batch *b, const struct row *row)
 {
     json_t *object = answer_json(&row->answer, row->id);
     int failed = json_dumpf(object, b->output, JSON_COMPACT | JSON_REAL_PRECISION(9));
@@ -190,9 +191,9 @@ static enum status write_row(struct batch *b, const struct row *row)
     return status_fail(STATUS_DATA, "--output %s: %s", o.output, strerror(errno));
 }
 
-static enum status finish_row(struct batch *b, struct row *row)
+static enum status row_finish(struct batch *b, struct row *row)
 {
-    enum status status = write_row(b, row);
+    enum status status = row_write(b, row);
     if (status != STATUS_OK) return status;
     b->tokens += (long long)json_array_size(row->answer.token_ids);
     if (row->answer.error_code) {
@@ -201,13 +202,13 @@ static enum status finish_row(struct batch *b, struct row *row)
     }
     row->done = true;
     b->n_done++;
-    b->n_sent--;
+    b->n_in_flight--;
     answer_free(&row->answer);
-    draw(b, false);
+    batch_draw(b, false);
     return STATUS_OK;
 }
 
-static struct row *row_on_wire(struct batch *b, const char *id)
+static struct row *row_by_request_id(struct batch *b, const char *id)
 {
     size_t length = strlen(b->run_name);
     if (strncmp(id, b->run_name, length) != 0 || id[length] != '-') return NULL;
@@ -216,54 +217,54 @@ static struct row *row_on_wire(struct batch *b, const char *id)
     return *end || i < 0 || i >= b->n_rows ? NULL : &b->rows[i];
 }
 
-static enum status take_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
+static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
 {
-    struct row *row = row_on_wire(b, m->request_id);
-    // One that is not being asked has no answer to put things into.
-    if (!row || row->done || !row->answer.token_ids || !answer_take(&row->answer, m)) return STATUS_OK;
-    b->refused = row->answer.error_code == GRPC_EXHAUSTED;
+    struct row *row = row_by_request_id(b, m->request_id);
+    // Ignores an answer to a row that is not in flight.
+    if (!row || row->done || !row->answer.token_ids || !answer_add_response(&row->answer, m)) return STATUS_OK;
+    b->refused = row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
     if (b->refused) {
         answer_free(&row->answer);
         b->waiting[b->n_waiting++] = (int)(row - b->rows);
-        b->n_sent--;
-        b->window = b->n_sent > 1 ? b->n_sent : 1;
+        b->n_in_flight--;
+        b->window = b->n_in_flight > 1 ? b->n_in_flight : 1;
         return STATUS_OK;
     }
     if (b->window < o.window) b->window++;
-    return finish_row(b, row);
+    return row_finish(b, row);
 }
 
-static enum status run(struct batch *b, struct rpc_stream *stream)
+static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && b->n_done < b->n_rows) {
-        if (b->refused && !b->n_sent) {
-            nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL); // others fill the queue
-            draw(b, false);
+        if (b->refused && !b->n_in_flight) {
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL); // other clients fill the queue
+            batch_draw(b, false);
         }
-        while (b->n_waiting && b->n_sent < b->window) {
+        while (b->n_waiting && b->n_in_flight < b->window) {
             struct row *row = &b->rows[b->waiting[--b->n_waiting]];
             answer_init(&row->answer);
             struct rpc_bytes bytes = request_spec_pack(&row->spec);
             rpc_stream_send(stream, bytes.data, bytes.size);
             rpc_bytes_free(&bytes);
-            b->n_sent++;
+            b->n_in_flight++;
         }
         struct rpc_bytes bytes;
         status = rpc_stream_read(stream, &bytes);
         if (status == STATUS_OK && !bytes.data)
-            status = status_fail(STATUS_UNAVAILABLE, "%s ended the call early", o.server);
+            status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.server);
         if (status != STATUS_OK) break;
         Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);
-        if (!m) return status_fail(STATUS_DATA, "%s sent a broken message", o.server);
-        status = take_response(b, m);
+        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.server);
+        status = batch_handle_response(b, m);
         forepack__v1__generate_response__free_unpacked(m, NULL);
     }
     return status;
 }
 
-static enum status ask_all(struct batch *b)
+static enum status batch_send(struct batch *b)
 {
     b->window = (int)o.window;
     b->waiting = mem_alloc_array((size_t)b->n_rows, sizeof *b->waiting);
@@ -279,15 +280,15 @@ static enum status ask_all(struct batch *b)
     status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
     if (status == STATUS_OK) {
         b->started_us = clock_now_us();
-        status = run(b, stream);
+        status = batch_exchange(b, stream);
         rpc_stream_close(stream);
-        draw(b, true);
+        batch_draw(b, true);
     }
     rpc_channel_close(channel);
     return status;
 }
 
-static void free_batch(struct batch *b)
+static void batch_fini(struct batch *b)
 {
     for (int i = 0; i < b->n_rows; i++) {
         free(b->rows[i].id);
@@ -297,14 +298,14 @@ static void free_batch(struct batch *b)
     free(b->rows);
     free(b->waiting);
     if (b->output) fclose(b->output);
-    hdestroy_r(&ids);
+    hdestroy_r(&index_of_ids);
 }
 
 int command_batch(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack batch --input F.jsonl --output F.jsonl [--server H:P] [options]\n"
-                 "Many requests over one call. A second run asks only for what is missing in the output.",
+                 "Usage: forepack batch --input FILE --output FILE [--server HOST:PORT] [options]\n"
+                 "Sends many requests over one call. A second run sends only requests without an answer in the output.",
                  argc, argv, NULL);
     struct batch b = {0};
     struct request_spec defaults = {0};
@@ -312,19 +313,19 @@ int command_batch(int argc, char **argv)
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
     snprintf(b.run_name, sizeof b.run_name, "%016llx", (unsigned long long)random);
-    if (!o.input || !o.output) status = status_fail(STATUS_INVALID, "--input and --output are required");
+    if (!o.input || !o.output) status = status_fail(STATUS_INVALID, "--input and --output: required");
     if (status == STATUS_OK) status = request_spec_from_flags(options, &defaults);
-    if (status == STATUS_OK) status = read_rows(&b, &defaults);
-    if (status == STATUS_OK) status = index_rows(&b);
-    if (status == STATUS_OK) status = read_done(&b);
-    if (status == STATUS_OK && b.n_done) fprintf(stderr, "%d of %d rows are done already\n", b.n_done, b.n_rows);
+    if (status == STATUS_OK) status = rows_read(&b, &defaults);
+    if (status == STATUS_OK) status = index_create(&b);
+    if (status == STATUS_OK) status = output_resume(&b);
+    if (status == STATUS_OK && b.n_done) fprintf(stderr, "%d of %d rows already have an answer\n", b.n_done, b.n_rows);
     if (status == STATUS_OK && b.n_done < b.n_rows) {
         rpc_init();
-        status = ask_all(&b);
+        status = batch_send(&b);
         rpc_shutdown();
     }
     int code = status == STATUS_OK ? (b.n_failed ? 1 : 0) : report_failure(status);
-    free_batch(&b);
+    batch_fini(&b);
     request_spec_free(&defaults);
     options_free(options);
     return code;

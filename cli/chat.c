@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack chat: several turns with a cluster; the whole conversation goes with each request.
+// forepack chat: a conversation with a cluster. Each request carries the whole conversation.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,45 +17,45 @@ static struct {
 static const struct option options[] = {
     {.name = "-Chat"},
     {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
+     .placeholder = "HOST:PORT", .help = "address of the router"},
     {.name = "system", .type = OPTION_STRING, .value = &o.system, .help = "system prompt"},
     REQUEST_OPTION_ROWS,
     {0},
 };
 // clang-format on
 
-static void print_text(void *user, const char *text, size_t size_bytes)
+static void chat_print_text(void *user, const char *text, size_t size_bytes)
 {
     fwrite(text, 1, size_bytes, stdout);
     fflush(stdout);
 }
 
-static void add_turn(struct request_spec *spec, const char *role, char *content)
+static void turn_add(struct request_spec *spec, const char *role, char *content)
 {
     spec->messages = mem_resize(spec->messages, (size_t)spec->n_messages + 1, sizeof *spec->messages);
     spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), content};
 }
 
-static void drop_last_turn(struct request_spec *spec)
+static void turn_remove_last(struct request_spec *spec)
 {
     struct request_message *last = &spec->messages[--spec->n_messages];
     free(last->role);
     free(last->content);
 }
 
-// One question and its answer. A failed turn leaves the conversation as it was.
-static enum status ask(struct request_spec *spec, char *question)
+// One question and its answer, both added to the conversation; neither of them if the request fails.
+static enum status turn_ask(struct request_spec *spec, char *question)
 {
     struct answer answer;
     answer_init(&answer);
-    add_turn(spec, "user", question);
-    enum status status = remote_generate(o.server, 0, spec, print_text, NULL, &answer, NULL);
+    turn_add(spec, "user", question);
+    enum status status = remote_generate(o.server, 0, spec, chat_print_text, NULL, &answer, NULL);
     putchar('\n');
     if (status == STATUS_OK) {
         if (isatty(STDERR_FILENO)) answer_print_summary(&answer);
-        add_turn(spec, "assistant", mem_string(answer.text ? answer.text : ""));
+        turn_add(spec, "assistant", mem_string(answer.text ? answer.text : ""));
     } else {
-        drop_last_turn(spec);
+        turn_remove_last(spec);
     }
     answer_free(&answer);
     return status;
@@ -64,12 +64,12 @@ static enum status ask(struct request_spec *spec, char *question)
 int command_chat(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack chat [--server H:P] [options]\n"
-                 "One line of standard input is one turn; an empty line is skipped, end of input ends the chat.",
+                 "Usage: forepack chat [--server HOST:PORT] [options]\n"
+                 "A conversation: each line of standard input is a question. Empty lines are ignored; Ctrl-D ends it.",
                  argc, argv, NULL);
     struct request_spec spec;
     enum status status = request_spec_from_flags(options, &spec);
-    if (status == STATUS_OK && o.system) add_turn(&spec, "system", mem_string(o.system));
+    if (status == STATUS_OK && o.system) turn_add(&spec, "system", mem_string(o.system));
     bool prompt = isatty(STDIN_FILENO);
     char *line = NULL;
     size_t capacity = 0;
@@ -83,8 +83,8 @@ int command_chat(int argc, char **argv)
         if (length < 0) break;
         line[strcspn(line, "\r\n")] = 0;
         if (!*line) continue;
-        status = ask(&spec, mem_string(line));
-        if (status != STATUS_OK && prompt) { // a person goes on, a script ends
+        status = turn_ask(&spec, mem_string(line));
+        if (status != STATUS_OK && prompt) { // on a terminal the chat continues, a script ends
             fprintf(stderr, "%s\n", status_message());
             status = STATUS_OK;
         }

@@ -32,8 +32,11 @@ int companion_exec(const char *name, char **argv)
     fflush(NULL);
     execv(path, all);
     int error = errno;
-    fprintf(stderr, "%s: %s%s\n", path, strerror(error),
-            error == ENOENT ? ": install it in the folder of the program forepack" : "");
+    if (error == ENOENT) {
+        fprintf(stderr, "%s is not installed: this command needs it as %s\n", name, path);
+    } else {
+        fprintf(stderr, "%s: %s\n", path, strerror(error));
+    }
     free(all);
     free(path);
     return 1;

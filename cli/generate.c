@@ -18,38 +18,40 @@ static struct {
 
 // clang-format off
 static const struct option options[] = {
-    {.name = "-Where"},
+    {.name = "-Target"},
     {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
+     .placeholder = "HOST:PORT", .help = "address of the router"},
     {.name = "timeout-ms", .type = OPTION_INT, .value = &o.timeout_ms, .default_text = "0", .max = 86400000, .unit = "ms",
-     .help = "give up after this long; 0 is never"},
-    {.name = "model", .type = OPTION_STRING, .value = &o.model.model,
-     .help = "run this model directory in the process itself, without a cluster"},
+     .help = "deadline of the call; 0 is none"},
+    {.name = "model", .type = OPTION_STRING, .value = &o.model.model, .placeholder = "DIR",
+     .help = "run this checkpoint in one process (forepack-bench), without a cluster"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.model.backend, .default_text = "auto",
-     .choices = MODEL_BACKENDS, .help = "with --model: where to compute; auto is a GPU if there is one, else the CPU"},
+     .choices = MODEL_BACKENDS, .help = "with --model: backend; auto: a GPU if there is one, else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.model.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
-     .help = "with --model: type that weights are computed in; auto is the checkpoint's"},
+     .help = "with --model: data type for model weights; auto: that of the checkpoint"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.model.kv_dtype, .default_text = "auto",
-     .choices = MODEL_KV_DTYPES, .help = "with --model: type of the KV cache; auto is f32 with f32 weights, else bf16"},
+     .choices = MODEL_KV_DTYPES, .help = "with --model: data type for the KV cache; auto: f32 with f32 weights, else bf16"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.model.packed_cache, .default_text = "off",
-     .help = "with --model: keep packed weights for the next start: a folder, auto (beside the checkpoint) or off"},
+     .placeholder = "DIR",
+     .help = "with --model: directory that keeps packed weights for the next start; auto: beside the checkpoint"},
     {.name = "threads", .type = OPTION_INT, .value = &o.model.threads, .default_text = "0", .max = 4096,
-     .help = "with --model: compute threads; 0 is every core the process may use"},
+     .help = "with --model: compute threads; 0: all cores that the process may use"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.model.token_budget, .default_text = "2048",
-     .min = 1, .max = 1048576, .unit = "tokens", .help = "with --model: rows of one pass"},
+     .min = 1, .max = 1048576, .unit = "tokens", .help = "with --model: maximum number of tokens of a forward pass"},
     {.name = "-Prompt and output"},
-    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "the prompt itself"},
-    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .help = "file that holds the prompt"},
-    {.name = "id", .type = OPTION_STRING, .value = &o.id, .help = "request id; default made by the server"},
-    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object at the end"},
+    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
+    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
+     .help = "file with the prompt; the argument - reads standard input"},
+    {.name = "id", .type = OPTION_STRING, .value = &o.id, .help = "request id; default: the router generates one"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object at the end, not the text"},
     REQUEST_OPTION_ROWS,
     {0},
 };
 // clang-format on
 
 static const char usage[] =
-    "Usage: forepack generate [--server H:P | --model DIR] (--prompt TEXT | --prompt-file F | -) [options]\n"
-    "One request, its text streamed to standard output as it comes.";
+    "Usage: forepack generate [--server HOST:PORT | --model DIR] (--prompt TEXT | --prompt-file FILE | -) [options]\n"
+    "Sends one request and streams the text to standard output.";
 
 static void generate_print_text(void *user, const char *text, size_t size_bytes)
 {
@@ -104,7 +106,7 @@ int generate_main(int argc, char **argv, generate_model_fn run_model)
     enum status status = request_spec_from_flags(options, &spec);
     if (status == STATUS_OK) status = request_read_prompt(o.prompt, o.prompt_file, rest, n_rest, &spec);
     if (status == STATUS_OK && o.model.model && options_given(options, "server")) {
-        status = status_fail(STATUS_INVALID, "--server and --model: give one of them");
+        status = status_fail(STATUS_INVALID, "--server and --model: give only one of them");
     }
     if (status == STATUS_OK) status = generate_answer(run_model, &spec, &answer, &id);
     int code = generate_finish(status, &answer, id);

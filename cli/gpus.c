@@ -12,8 +12,7 @@
 #include "base/mem.h"
 #include "cli/companion.h"
 
-// Asks the driver, which honours CUDA_VISIBLE_DEVICES. The CUDA backend cannot be asked: it needs the libraries of a
-// node.
+// Asks the driver and not the CUDA backend, which needs the libraries of a node.
 static int gpus_ask_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -26,7 +25,7 @@ static int gpus_ask_driver(void)
 
 int gpus_count(void)
 {
-    enum { GPUS_MAX = 255 }; // in an exit code
+    enum { GPUS_MAX = 255 }; // the count is the exit code of the child
     char *backend = companion_path("libforepack_cuda.so");
     bool usable = access(backend, F_OK) == 0;
     free(backend);
@@ -45,34 +44,34 @@ enum status gpus_check(const int *ranks, int n_nodes, int n_gpus)
 {
     for (int i = 0; i < n_nodes; i++)
         if (ranks[i] > n_gpus)
-            return status_fail(STATUS_INVALID, "a node of %d ranks on %d GPUs: each rank takes one of its own",
+            return status_fail(STATUS_INVALID, "a node has %d ranks, this machine %d GPUs: each rank needs its own GPU",
                                ranks[i], n_gpus);
     return STATUS_OK;
 }
 
-static int gpu_of(const struct gpu_share *share, int rank, int n_gpus)
+static int gpu_of(const struct gpu_set *set, int rank, int n_gpus)
 {
-    return (share->first + rank) % n_gpus;
+    return (set->first + rank) % n_gpus;
 }
 
-void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_share *shares)
+void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_set *sets)
 {
-    int *nodes = mem_alloc_array((size_t)n_gpus, sizeof *nodes); // of each GPU
-    for (int i = 0, next = 0; i < n_nodes; next = (next + shares[i++].ranks) % n_gpus) {
-        shares[i] = (struct gpu_share){.first = next, .ranks = ranks[i] < n_gpus ? ranks[i] : n_gpus};
-        for (int r = 0; r < shares[i].ranks; r++)
-            nodes[gpu_of(&shares[i], r, n_gpus)]++;
+    int *nodes = mem_alloc_array((size_t)n_gpus, sizeof *nodes); // on each GPU
+    for (int i = 0, next = 0; i < n_nodes; next = (next + sets[i++].ranks) % n_gpus) {
+        sets[i] = (struct gpu_set){.first = next, .ranks = ranks[i] < n_gpus ? ranks[i] : n_gpus};
+        for (int r = 0; r < sets[i].ranks; r++)
+            nodes[gpu_of(&sets[i], r, n_gpus)]++;
     }
     for (int i = 0; i < n_nodes; i++)
-        for (int r = 0; r < shares[i].ranks; r++) {
-            int here = nodes[gpu_of(&shares[i], r, n_gpus)];
-            if (here > shares[i].nodes) shares[i].nodes = here;
+        for (int r = 0; r < sets[i].ranks; r++) {
+            int on_gpu = nodes[gpu_of(&sets[i], r, n_gpus)];
+            if (on_gpu > sets[i].nodes) sets[i].nodes = on_gpu;
         }
     free(nodes);
 }
 
-// The n-th name in a list with commas, its length in *length_p; NULL: it is shorter.
-static const char *name_of(const char *list, int n, int *length_p)
+// The n-th name of a comma-separated list, its length in *length_p; NULL when the list is shorter.
+static const char *list_item(const char *list, int n, int *length_p)
 {
     for (; n > 0 && list; n--) {
         list = strchr(list, ',');
@@ -82,13 +81,13 @@ static const char *name_of(const char *list, int n, int *length_p)
     return list && *length_p ? list : NULL;
 }
 
-char *gpus_visible(const struct gpu_share *share, int n_gpus, const char *visible)
+char *gpus_visible(const struct gpu_set *set, int n_gpus, const char *visible)
 {
-    if (share->first == 0 && share->ranks == n_gpus) return NULL;
+    if (set->first == 0 && set->ranks == n_gpus) return NULL;
     char *text = mem_string("");
-    for (int r = 0; r < share->ranks && text; r++) {
-        int gpu = gpu_of(share, r, n_gpus), length = 0;
-        const char *name = visible ? name_of(visible, gpu, &length) : NULL, *comma = r ? "," : "";
+    for (int r = 0; r < set->ranks && text; r++) {
+        int gpu = gpu_of(set, r, n_gpus), length = 0;
+        const char *name = visible ? list_item(visible, gpu, &length) : NULL, *comma = r ? "," : "";
         char *longer = !visible ? mem_format("%s%s%d", text, comma, gpu)
                        : name   ? mem_format("%s%s%.*s", text, comma, length, name)
                                 : NULL;

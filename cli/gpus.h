@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPUs of this machine the nodes of a local cluster take.
+// Divides the GPUs of this machine among the nodes of a local cluster.
 #pragma once
 
 #include "base/status.h"
 
-// GPUs that CUDA shows to processes started from here; 0 if there are none, or if no CUDA backend is installed beside
-// this program. A child process counts them, so that this one never uses CUDA. Call it before this process has threads.
+// Number of GPUs that processes started by this one would see: the driver's count, which respects CUDA_VISIBLE_DEVICES.
+// 0 without a driver and without the CUDA backend beside this program. A child process asks the driver, so that this
+// process never uses CUDA. Call it before this process has threads.
 int gpus_count(void);
 
-// STATUS_INVALID, with both numbers, when a node has more ranks than there are GPUs: they take one each.
+// STATUS_INVALID when a node has more ranks than there are GPUs: each rank needs its own.
 enum status gpus_check(const int *ranks, int n_nodes, int n_gpus);
 
-// The GPUs first, first + 1, .. of a node, one a rank; after the last comes the first again.
-struct gpu_share {
+// The GPUs of a node, one per rank: first, first + 1, .., modulo the number of GPUs.
+struct gpu_set {
     int first, ranks;
-    int nodes; // that one of them serves at most, this one included
+    int nodes; // maximum over these GPUs of the number of nodes on one GPU, this node included
 };
 
-// Nodes take GPUs in turn, each as many as it has ranks. None is shared as long as there are enough.
-void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_share *shares);
+// Assigns GPUs to the nodes round robin, one per rank. Nodes share a GPU only when there are fewer GPUs than ranks.
+void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_set *sets);
 
-// CUDA_VISIBLE_DEVICES of a node, where now it is `visible` (NULL: not set) and CUDA shows n_gpus; free() it. NULL
-// where all are its own, or `visible` does not name as many: then it is to stay as it is.
-char *gpus_visible(const struct gpu_share *share, int n_gpus, const char *visible);
+// The value of CUDA_VISIBLE_DEVICES for a node; free() it. `visible` is its present value (NULL: not set), with which
+// the driver counts n_gpus. NULL: leave it, because the node has all GPUs or `visible` lists fewer than n_gpus.
+char *gpus_visible(const struct gpu_set *set, int n_gpus, const char *visible);

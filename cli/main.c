@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack: the command people type. It is a client; commands that run a model are in forepack-bench.
+// forepack: the client. Commands that run a model are executed by forepack-bench.
 #include "cli/commands.h"
 #include "cli/companion.h"
 #include "cli/generate.h"
@@ -21,16 +21,16 @@ static int command_bench(int argc, char **argv)
 }
 
 static const struct program_command commands[] = {
-    {"up", command_up, "run a whole local cluster; Ctrl-C drains it"},
-    {"generate", command_generate, "one request, streamed to the terminal"},
-    {"chat", command_chat, "several turns"},
-    {"batch", command_batch, "many requests from a JSON Lines file; resumable"},
+    {"up", command_up, "run a whole cluster on this machine"},
+    {"generate", command_generate, "send one request and stream the text"},
+    {"chat", command_chat, "hold a conversation"},
+    {"batch", command_batch, "send the requests of a JSON Lines file; resumable"},
     {"score", command_score, "show which prompt tokens the speculator would keep"},
-    {"status", command_status, "nodes, pools, queue and bins of a cluster"},
-    {"tokenize", command_tokenize, "text to token ids, with a model directory"},
-    {"detokenize", command_detokenize, "token ids to text, with a model directory"},
-    {"plan", command_plan, "memory and cost of a model on GPUs, before there are any"},
-    {"bench", command_bench, "measurements: engine, kernels, cluster under load, quality, packing, router"},
+    {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
+    {"tokenize", command_tokenize, "print the token ids of a text"},
+    {"detokenize", command_detokenize, "print the text of token ids"},
+    {"plan", command_plan, "print memory and cost of a model on given GPUs"},
+    {"bench", command_bench, "measure the engine, kernels, packing, the router, or a cluster under load"},
 };
 
 int main(int argc, char **argv)

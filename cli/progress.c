@@ -8,25 +8,25 @@
 
 #include "base/clock.h"
 
-enum { WIDTH = 30, TERMINAL_US = 100000, ELSEWHERE_US = 5000000 };
+enum { BAR_WIDTH = 30, TERMINAL_PERIOD_US = 100000, FILE_PERIOD_US = 5000000 };
 
 void progress_draw(struct progress *p, long long done, long long total, bool last, const char *format, ...)
 {
     int64_t now = clock_now_us();
     bool terminal = isatty(STDERR_FILENO);
-    if (!p->drawn_us && !terminal) p->drawn_us = now; // what is over soon needs no line on the way
-    if (!last && now - p->drawn_us < (terminal ? TERMINAL_US : ELSEWHERE_US)) return;
+    if (!p->drawn_us && !terminal) p->drawn_us = now; // a short run gets the last line only
+    if (!last && now - p->drawn_us < (terminal ? TERMINAL_PERIOD_US : FILE_PERIOD_US)) return;
     p->drawn_us = now;
-    char bar[WIDTH + 1], text[200];
-    int filled = total > 0 ? (int)(WIDTH * done / total) : WIDTH;
-    memset(bar, '.', WIDTH);
-    memset(bar, '#', (size_t)(filled < WIDTH ? filled : WIDTH));
-    bar[WIDTH] = 0;
+    char bar[BAR_WIDTH + 1], text[200];
+    int filled = total > 0 ? (int)(BAR_WIDTH * done / total) : BAR_WIDTH;
+    memset(bar, '.', BAR_WIDTH);
+    memset(bar, '#', (size_t)(filled < BAR_WIDTH ? filled : BAR_WIDTH));
+    bar[BAR_WIDTH] = 0;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    // On a terminal a shorter line must wipe what is left of the longer one before.
+    // On a terminal, a shorter line must erase the rest of the previous longer one.
     fprintf(stderr, "%s[%s] %s%s%s", terminal ? "\r" : "", bar, text, terminal ? "\033[K" : "",
             terminal && !last ? "" : "\n");
 }

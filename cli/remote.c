@@ -22,9 +22,30 @@ enum status remote_call(const char *server, const char *method, const ProtobufCM
     if (status == STATUS_OK) {
         *answer_p = protobuf_c_message_unpack(descriptor, NULL, answer.size, answer.data);
         rpc_bytes_free(&answer);
-        if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a broken message", server);
+        if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", server);
     }
     rpc_channel_close(channel);
+    return status;
+}
+
+// Adds the messages of the stream to `answer`, up to the end of the stream.
+static enum status remote_read_answer(const char *server, struct rpc_stream *stream, text_fn on_text, void *user,
+                                      struct answer *answer, char **id_p)
+{
+    struct rpc_bytes bytes;
+    enum status status;
+    while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data) {
+        Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+        rpc_bytes_free(&bytes);
+        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", server);
+        if (id_p && !*id_p) *id_p = mem_string(m->request_id);
+        size_t before = answer->text_bytes;
+        answer_add_response(answer, m);
+        if (on_text && answer->text_bytes > before) on_text(user, answer->text + before, answer->text_bytes - before);
+        forepack__v1__generate_response__free_unpacked(m, NULL);
+    }
+    if (status == STATUS_OK && !answer->completion)
+        return status_fail(STATUS_DATA, "%s ended the answer without a completion", server);
     return status;
 }
 
@@ -33,33 +54,15 @@ enum status remote_generate(const char *server, int64_t timeout_ms, const struct
 {
     struct rpc_channel *channel;
     struct rpc_stream *stream;
-    enum status status = rpc_channel_open(server, &channel);
-    if (status != STATUS_OK) return status;
-    status = rpc_stream_open(channel, "/forepack.v1.Inference/Generate", timeout_ms, false, &stream);
+    TRY(rpc_channel_open(server, &channel));
+    enum status status = rpc_stream_open(channel, "/forepack.v1.Inference/Generate", timeout_ms, false, &stream);
     if (status == STATUS_OK) {
         struct rpc_bytes bytes = request_spec_pack(spec);
         rpc_stream_send(stream, bytes.data, bytes.size);
         rpc_bytes_free(&bytes);
         rpc_stream_half_close(stream);
-        while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data) {
-            Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
-            rpc_bytes_free(&bytes);
-            if (!m) {
-                status = status_fail(STATUS_DATA, "%s sent a broken message", server);
-                break;
-            }
-            if (id_p && !*id_p) *id_p = mem_string(m->request_id);
-            size_t before = answer->text_bytes;
-            answer_take(answer, m);
-            if (on_text && answer->text_bytes > before) {
-                on_text(user, answer->text + before, answer->text_bytes - before);
-            }
-            forepack__v1__generate_response__free_unpacked(m, NULL);
-        }
+        status = remote_read_answer(server, stream, on_text, user, answer, id_p);
         rpc_stream_close(stream);
-        if (status == STATUS_OK && !answer->completion) {
-            status = status_fail(STATUS_DATA, "%s ended the answer without a completion", server);
-        }
     }
     rpc_channel_close(channel);
     return status;

@@ -14,7 +14,7 @@ struct reading {
     bool warned;
 };
 
-static enum status add_row(struct reading *r, const struct request_spec *defaults, char *line, int number)
+static enum status rows_add(struct reading *r, const struct request_spec *defaults, char *line, int number)
 {
     json_error_t error;
     json_t *object = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
@@ -27,8 +27,7 @@ static enum status add_row(struct reading *r, const struct request_spec *default
     enum status status = request_spec_from_json(&row->spec, object, &unknown);
     if (status != STATUS_OK) status_context(status, "%s:%d", r->path, number);
     if (unknown && !r->warned) {
-        fprintf(stderr, "%s: keys that are no request fields are left alone ('%s' in line %d)\n", r->path, unknown,
-                number);
+        fprintf(stderr, "%s: unknown keys are ignored, the first is '%s' in line %d\n", r->path, unknown, number);
         r->warned = true;
     }
     json_decref(object);
@@ -42,14 +41,14 @@ enum status request_rows_read(const char *path, const struct request_spec *defau
     size_t size;
     enum status status = read_whole_file(path, &data, &size);
     if (status != STATUS_OK) return status;
-    if (strlen(data) != size) status = status_fail(STATUS_INVALID, "%s: has a NUL byte: not JSON Lines", path);
+    if (strlen(data) != size) status = status_fail(STATUS_INVALID, "%s: not JSON Lines: it has a NUL byte", path);
     struct reading r = {.path = path};
     int number = 0;
     for (char *line = data; status == STATUS_OK && line; line = saved) {
         saved = strchr(line, '\n');
         if (saved) *saved++ = 0;
         number++;
-        if (line[strspn(line, " \t\r")]) status = add_row(&r, defaults, line, number);
+        if (line[strspn(line, " \t\r")]) status = rows_add(&r, defaults, line, number);
     }
     free(data);
     if (status == STATUS_OK && !r.n) status = status_fail(STATUS_INVALID, "%s: has no rows", path);

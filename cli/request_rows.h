@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests from a JSON Lines file: a row has a prompt, messages or token_ids, perhaps an id, and any sampling or
-// prefill field; what it does not say is the defaults'.
+// Requests from a JSON Lines file. A row has prompt, messages or token_ids, and optionally an id and any sampling or
+// prefill field. Fields that a row does not have are taken from the defaults.
 #pragma once
 
 #include "cli/request.h"
 
 struct request_row {
     struct request_spec spec;
-    int line;
+    int line; // in the file, from 1
 };
 
-// At least one row. STATUS_INVALID with a sentence that names the line. Says once on standard error that a row has keys
-// which are no request fields. The caller frees the rows, and their specs with request_spec_free.
+// Reads all rows, at least one. STATUS_INVALID with a sentence that names the line. Unknown keys are ignored; the first
+// one is reported on standard error. Free the rows with request_rows_free(), or free() the array and own the specs.
 enum status request_rows_read(const char *path, const struct request_spec *defaults, struct request_row **rows_p,
                               int *n_p);
 void request_rows_free(struct request_row *rows, int n);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack score: what the speculator would keep of a prompt. On a terminal kept text is bright and dropped text dim;
-// without one kept text stands between [ and ]; --html writes a page, darker where importance is higher.
+// forepack score: the tokens of a prompt that the speculator would keep. On a terminal, kept text is bold and pruned
+// text dim; elsewhere kept text is between [ and ]. --html writes a page, with a darker background for higher
+// importance.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,17 +22,19 @@ static struct {
 static const struct option options[] = {
     {.name = "-Score"},
     {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
-    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "the prompt itself"},
-    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .help = "file that holds the prompt"},
-    {.name = "html", .type = OPTION_STRING, .value = &o.html, .help = "write a page to this file instead"},
-    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print token_ids, kept and importance"},
+     .placeholder = "HOST:PORT", .help = "address of the router"},
+    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
+    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
+     .help = "file with the prompt; the argument - reads standard input"},
+    {.name = "html", .type = OPTION_STRING, .value = &o.html, .placeholder = "FILE",
+     .help = "write an HTML page to this file, not the text"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object: token_ids, kept, importance"},
     REQUEST_OPTION_ROWS,
     {0},
 };
 // clang-format on
 
-// A run of tokens that are all kept or all dropped.
+// Consecutive tokens that are all kept or all pruned.
 struct segment {
     size_t first, last; // inclusive
     bool kept;
@@ -39,7 +42,7 @@ struct segment {
     size_t text_bytes;
 };
 
-static enum status fetch_text(const Forepack__V1__ScoreResponse *m, struct segment *s)
+static enum status segment_fetch_text(const Forepack__V1__ScoreResponse *m, struct segment *s)
 {
     Forepack__V1__DetokenizeRequest request = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
     request.token_ids = m->token_ids + s->first;
@@ -57,8 +60,8 @@ static enum status fetch_text(const Forepack__V1__ScoreResponse *m, struct segme
     return STATUS_OK;
 }
 
-// The prompt as alternating segments; ranges come ascending, but a server is not to be believed blindly.
-static enum status cut(const Forepack__V1__ScoreResponse *m, struct segment **segments_p, int *n_p)
+// Divides the prompt into segments. The router sends ascending ranges inside the prompt; anything else is an error.
+static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct segment **segments_p, int *n_p)
 {
     struct segment *segments = mem_alloc_array(2 * m->n_kept + 1, sizeof *segments);
     int n = 0;
@@ -67,7 +70,7 @@ static enum status cut(const Forepack__V1__ScoreResponse *m, struct segment **se
     for (size_t k = 0; k < m->n_kept && status == STATUS_OK; k++) {
         size_t first = m->kept[k]->first, last = m->kept[k]->last;
         if (first < at || last < first || last >= m->n_token_ids) {
-            status = status_fail(STATUS_DATA, "%s sent ranges that do not fit the prompt", o.server);
+            status = status_fail(STATUS_DATA, "%s sent ranges of kept tokens that do not fit the prompt", o.server);
             break;
         }
         if (first > at) segments[n++] = (struct segment){.first = at, .last = first - 1};
@@ -76,13 +79,13 @@ static enum status cut(const Forepack__V1__ScoreResponse *m, struct segment **se
     }
     if (at < m->n_token_ids) segments[n++] = (struct segment){.first = at, .last = m->n_token_ids - 1};
     for (int i = 0; i < n && status == STATUS_OK; i++)
-        status = fetch_text(m, &segments[i]);
+        status = segment_fetch_text(m, &segments[i]);
     *segments_p = segments;
     *n_p = n;
     return status;
 }
 
-static size_t kept_tokens(const Forepack__V1__ScoreResponse *m)
+static size_t kept_count(const Forepack__V1__ScoreResponse *m)
 {
     size_t kept = 0;
     for (size_t k = 0; k < m->n_kept; k++)
@@ -90,7 +93,7 @@ static size_t kept_tokens(const Forepack__V1__ScoreResponse *m)
     return kept;
 }
 
-static void print_text(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+static void score_print_text(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
 {
     bool color = isatty(STDOUT_FILENO);
     for (int i = 0; i < n; i++) {
@@ -100,10 +103,10 @@ static void print_text(const Forepack__V1__ScoreResponse *m, const struct segmen
         fputs(color ? "\033[0m" : (s->kept ? "]" : ""), stdout);
     }
     printf("\n");
-    fprintf(stderr, "kept %zu of %zu tokens; scored in %.1f ms\n", kept_tokens(m), m->n_token_ids, m->score_ms);
+    fprintf(stderr, "kept %zu of %zu tokens; scored in %.1f ms\n", kept_count(m), m->n_token_ids, m->score_ms);
 }
 
-static void write_escaped(FILE *file, const char *text, size_t size_bytes)
+static void html_write_escaped(FILE *file, const char *text, size_t size_bytes)
 {
     for (size_t i = 0; i < size_bytes; i++) {
         switch (text[i]) {
@@ -115,7 +118,7 @@ static void write_escaped(FILE *file, const char *text, size_t size_bytes)
     }
 }
 
-static double mean_importance(const Forepack__V1__ScoreResponse *m, const struct segment *s)
+static double segment_importance(const Forepack__V1__ScoreResponse *m, const struct segment *s)
 {
     double sum = 0;
     for (size_t t = s->first; t <= s->last; t++)
@@ -123,34 +126,34 @@ static double mean_importance(const Forepack__V1__ScoreResponse *m, const struct
     return sum / (double)(s->last - s->first + 1);
 }
 
-static enum status write_html(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
+static enum status html_write(const Forepack__V1__ScoreResponse *m, const struct segment *segments, int n)
 {
     FILE *file = fopen(o.html, "w");
     if (!file) return status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
-    double most = 1e-30;
+    double max_importance = 1e-30;
     for (int i = 0; i < n; i++)
-        most = fmax(most, mean_importance(m, &segments[i]));
+        max_importance = fmax(max_importance, segment_importance(m, &segments[i]));
     fprintf(file,
             "<!doctype html>\n<meta charset=\"utf-8\">\n<title>Kept tokens</title>\n"
             "<style>body{font:16px/1.5 sans-serif;max-width:50em;margin:2em auto;white-space:pre-wrap}"
             ".d{color:#aaa}</style>\n<p>Kept %zu of %zu tokens.</p>\n",
-            kept_tokens(m), m->n_token_ids);
+            kept_count(m), m->n_token_ids);
     for (int i = 0; i < n; i++) {
-        double importance = mean_importance(m, &segments[i]);
+        double importance = segment_importance(m, &segments[i]);
         if (segments[i].kept) {
             fprintf(file, "<span title=\"importance %.3g\" style=\"background:rgba(255,190,0,%.2f)\">", importance,
-                    0.15 + 0.6 * importance / most);
+                    0.15 + 0.6 * importance / max_importance);
         } else {
             fprintf(file, "<span class=\"d\" title=\"importance %.3g\">", importance);
         }
-        write_escaped(file, segments[i].text, segments[i].text_bytes);
+        html_write_escaped(file, segments[i].text, segments[i].text_bytes);
         fputs("</span>", file);
     }
     fputc('\n', file);
     return fclose(file) == 0 ? STATUS_OK : status_fail(STATUS_INVALID, "--html %s: %s", o.html, strerror(errno));
 }
 
-static void print_json(const Forepack__V1__ScoreResponse *m)
+static void score_print_json(const Forepack__V1__ScoreResponse *m)
 {
     json_t *ids = json_array(), *kept = json_array(), *importance = json_array();
     for (size_t i = 0; i < m->n_token_ids; i++)
@@ -166,19 +169,19 @@ static void print_json(const Forepack__V1__ScoreResponse *m)
     json_decref(object);
 }
 
-static enum status show(const Forepack__V1__ScoreResponse *m)
+static enum status score_print(const Forepack__V1__ScoreResponse *m)
 {
     if (o.json) {
-        print_json(m);
+        score_print_json(m);
         return STATUS_OK;
     }
     struct segment *segments = NULL;
     int n = 0;
-    enum status status = cut(m, &segments, &n);
+    enum status status = segments_create(m, &segments, &n);
     if (status == STATUS_OK && o.html) {
-        status = write_html(m, segments, n);
+        status = html_write(m, segments, n);
     } else if (status == STATUS_OK) {
-        print_text(m, segments, n);
+        score_print_text(m, segments, n);
     }
     for (int i = 0; i < n; i++)
         free(segments[i].text);
@@ -191,8 +194,8 @@ int command_score(int argc, char **argv)
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n_rest =
         options_main(options,
-                     "Usage: forepack score [--server H:P] (--prompt-file F | --prompt TEXT | -) [--keep-rate R] "
-                     "[--html F]\nShows which tokens of a prompt the speculator would keep.",
+                     "Usage: forepack score [--server HOST:PORT] (--prompt TEXT | --prompt-file FILE | -) [options]\n"
+                     "Shows which tokens of a prompt the speculator would keep.",
                      argc, argv, rest);
     struct request_spec spec;
     enum status status = request_spec_from_flags(options, &spec);
@@ -208,7 +211,7 @@ int command_score(int argc, char **argv)
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {
-            status = show((const void *)answer);
+            status = score_print((const void *)answer);
             protobuf_c_message_free_unpacked(answer, NULL);
         }
     }

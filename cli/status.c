@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack status: one look at a cluster, for people or as JSON.
+// forepack status: the state of a cluster, as text or as one JSON object.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/remote.h"
 
@@ -17,7 +19,8 @@ static const struct option options[] = {
      .type = OPTION_STRING,
      .value = &o.server,
      .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
+     .placeholder = "HOST:PORT",
+     .help = "address of the router"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object"},
     {0},
 };
@@ -63,7 +66,7 @@ static json_t *skipped_json(const Forepack__V1__Totals *m)
     return skipped;
 }
 
-static void print_json(const Forepack__V1__ClusterInfo *m)
+static void status_print_json(const Forepack__V1__ClusterInfo *m)
 {
     json_t *nodes = json_array();
     for (size_t i = 0; i < m->n_nodes; i++)
@@ -89,59 +92,111 @@ static void print_json(const Forepack__V1__ClusterInfo *m)
     json_decref(object);
 }
 
-static void print_bins(const char *name, const Forepack__V1__PackInfo *m)
+// --- text
+
+static void print_number(const char *label, uint64_t number, const char *unit)
 {
-    printf("%-14s %llu bins, %llu prompts, %.0f %% full\n", name, (unsigned long long)m->bins,
-           (unsigned long long)m->items,
-           m->capacity_tokens ? 100.0 * (double)m->tokens / (double)m->capacity_tokens : 0.0);
+    printf("  %-14s %12llu %s\n", label, (unsigned long long)number, unit);
 }
 
-static void print_table(const Forepack__V1__ClusterInfo *m)
+static double percent(uint64_t part, uint64_t whole)
 {
-    printf("%s%s, version %s, up %.0f s\n\n", m->ready ? "ready" : "not ready", m->draining ? ", draining" : "",
-           m->version, m->uptime_s);
-    printf("%-28s %-10s %-9s %5s %5s %7s %13s %12s %12s %12s  %s\n", "node", "role", "state", "ranks", "dtype",
-           "running", "kv free/all", "tokens in", "cached", "tokens out", "pass us = a + b rows + c pairs");
+    return whole ? 100.0 * (double)part / (double)whole : 0.0;
+}
+
+static void print_state(const Forepack__V1__ClusterInfo *m)
+{
+    long long s = (long long)m->uptime_s;
+    printf("%s%s, version %s, up %lldd %02lld:%02lld:%02lld\n", m->ready ? "ready" : "not ready",
+           m->draining ? ", draining" : "", m->version, s / 86400, s / 3600 % 24, s / 60 % 60, s % 60);
+}
+
+static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
+{
+    char kv[32], cost[96] = "not measured yet";
+    snprintf(kv, sizeof kv, "%u of %u", n->kv_blocks_free, n->kv_blocks);
+    if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0)
+        snprintf(cost, sizeof cost, "%.0f + %.3g/row + %.3g/attention pair", n->pass_fixed_us, n->pass_row_us,
+                 n->pass_pair_us);
+    printf("  %-*s  %-10s  %-8s  %5u  %-5s  %7u  %16s  %13llu  %13llu  %13llu  %s\n", name_width, n->node_id, n->role,
+           n->state, n->ranks, n->dtype, n->running, kv, (unsigned long long)n->tokens_in,
+           (unsigned long long)n->cached_tokens, (unsigned long long)n->tokens_out, cost);
+}
+
+static void print_nodes(const Forepack__V1__ClusterInfo *m)
+{
+    int name_width = 4;
     for (size_t i = 0; i < m->n_nodes; i++) {
-        const Forepack__V1__NodeInfo *n = m->nodes[i];
-        char kv[32];
-        snprintf(kv, sizeof kv, "%u/%u", n->kv_blocks_free, n->kv_blocks);
-        char cost[64] = "not known yet";
-        if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
-            snprintf(cost, sizeof cost, "%.0f + %.3g + %.3g", n->pass_fixed_us, n->pass_row_us, n->pass_pair_us);
-        }
-        printf("%-28s %-10s %-9s %5u %5s %7u %13s %12llu %12llu %12llu  %s\n", n->node_id, n->role, n->state, n->ranks,
-               n->dtype, n->running, kv, (unsigned long long)n->tokens_in, (unsigned long long)n->cached_tokens,
-               (unsigned long long)n->tokens_out, cost);
+        int length = (int)strlen(m->nodes[i]->node_id);
+        if (length > name_width) name_width = length;
     }
-    printf("\n%-14s %u waiting (%llu tokens), %u running; room for %u\n", "queue", m->queue->waiting,
-           (unsigned long long)m->queue->waiting_tokens, m->queue->running, m->queue->capacity_requests);
-    for (size_t i = 0; i < m->queue->n_classes; i++) {
-        const Forepack__V1__QueueClass *k = m->queue->classes[i];
-        printf("  %-12s %u waiting (%llu tokens); room up to %u\n", k->name, k->waiting,
+    printf("\nnodes\n  %-*s  %-10s  %-8s  %5s  %-5s  %7s  %16s  %13s  %13s  %13s  %s\n", name_width, "name", "role",
+           "state", "ranks", "dtype", "running", "KV blocks free", "prompt tokens", "cached tokens", "output tokens",
+           "cost of a pass in us");
+    for (size_t i = 0; i < m->n_nodes; i++)
+        print_node(m->nodes[i], name_width);
+    if (!m->n_nodes) printf("  none attached\n");
+}
+
+static void print_queue(const Forepack__V1__QueueInfo *q)
+{
+    printf("\nqueue\n");
+    print_number("waiting", q->waiting, "requests");
+    print_number("", q->waiting_tokens, "tokens");
+    print_number("running", q->running, "requests");
+    print_number("capacity", q->capacity_requests, "requests");
+    print_number("", q->capacity_tokens, "tokens");
+    for (size_t i = 0; i < q->n_classes; i++) {
+        const Forepack__V1__QueueClass *k = q->classes[i];
+        char label[32];
+        snprintf(label, sizeof label, "%s priority", k->name);
+        printf("  %-14s %12u requests waiting (%llu tokens), refused from %u waiting requests on\n", label, k->waiting,
                (unsigned long long)k->waiting_tokens, k->capacity_requests);
     }
-    print_bins("score bins", m->score_bins);
-    print_bins("prefill bins", m->prefill_bins);
-    const Forepack__V1__Totals *t = m->totals;
-    printf("%-14s %llu taken, %llu done, %llu failed, %llu cancelled, %llu refused, %llu replayed, %llu degraded\n",
-           "requests", (unsigned long long)t->requests, (unsigned long long)t->done, (unsigned long long)t->failed,
-           (unsigned long long)t->cancelled, (unsigned long long)t->refused, (unsigned long long)t->replays,
-           (unsigned long long)t->degraded);
-    printf("%-14s %llu prompt, %llu of them kept, %llu generated\n", "tokens", (unsigned long long)t->prompt_tokens,
-           (unsigned long long)t->kept_tokens, (unsigned long long)t->completion_tokens);
-    printf("%-14s", "not speculated");
+}
+
+static void print_bins(const char *label, const Forepack__V1__PackInfo *m)
+{
+    printf("  %-14s %12llu bins, %llu prompts, %.0f %% full\n", label, (unsigned long long)m->bins,
+           (unsigned long long)m->items, percent(m->tokens, m->capacity_tokens));
+}
+
+static void print_totals(const Forepack__V1__Totals *t)
+{
+    printf("\nrequests since the router started\n");
+    print_number("received", t->requests, "");
+    print_number("done", t->done, "");
+    print_number("failed", t->failed, "");
+    print_number("cancelled", t->cancelled, "");
+    print_number("refused", t->refused, "");
+    print_number("replays", t->replays, "moved to another worker group");
+    print_number("degraded", t->degraded, "prefilled whole, because no speculator could score them");
     for (size_t i = 0; i < t->n_prefill_skipped; i++)
-        printf("%s %llu %s", i ? "," : "", (unsigned long long)t->prefill_skipped[i]->requests,
-               t->prefill_skipped[i]->reason);
-    printf("\n");
+        print_number(i ? "" : "not speculated", t->prefill_skipped[i]->requests, t->prefill_skipped[i]->reason);
+    printf("\ntokens since the router started\n");
+    print_number("prompt", t->prompt_tokens, "");
+    printf("  %-14s %12llu %.0f %% of the prompt tokens\n", "kept", (unsigned long long)t->kept_tokens,
+           percent(t->kept_tokens, t->prompt_tokens));
+    print_number("output", t->completion_tokens, "");
+}
+
+static void status_print_text(const Forepack__V1__ClusterInfo *m)
+{
+    print_state(m);
+    print_nodes(m);
+    print_queue(m->queue);
+    printf("\nbins since the router started\n");
+    print_bins("score", m->score_bins);
+    print_bins("prefill", m->prefill_bins);
+    print_totals(m->totals);
 }
 
 int command_status(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack status [--server H:P] [--json]\nNodes, pools, queue, bins and totals of a cluster.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack status [--server HOST:PORT] [--json]\nShows the nodes, queue, bins and totals of a cluster.",
+        argc, argv, NULL);
     rpc_init();
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
@@ -151,12 +206,13 @@ int command_status(int argc, char **argv)
         const Forepack__V1__ClusterInfo *info = (const void *)answer;
         if (info->queue && info->totals && info->score_bins && info->prefill_bins) {
             if (o.json) {
-                print_json(info);
+                status_print_json(info);
             } else {
-                print_table(info);
+                status_print_text(info);
             }
         } else {
-            status = status_fail(STATUS_DATA, "%s sent an incomplete answer: is it another version?", o.server);
+            status = status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.server,
+                                 FOREPACK_VERSION);
         }
         protobuf_c_message_free_unpacked(answer, NULL);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack tokenize, detokenize: with a model directory, no cluster.
+// forepack tokenize and detokenize: with the tokenizer of a checkpoint, without a cluster.
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,40 +17,52 @@ static struct {
 } o;
 
 static const struct option tokenize_options[] = {
-    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory (required)"},
+    {.name = "model",
+     .type = OPTION_STRING,
+     .value = &o.model,
+     .placeholder = "DIR",
+     .help = "checkpoint directory (required)"},
     {.name = "special",
      .type = OPTION_BOOL,
      .value = &o.special,
      .default_text = "true",
-     .help = "add BOS and the like; --no-special leaves them out"},
-    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print {\"token_ids\":[...]}"},
+     .help = "add special tokens such as BOS"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object: {\"token_ids\":[...]}"},
     {0},
 };
 
 static const struct option detokenize_options[] = {
-    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory (required)"},
-    {.name = "keep-special", .type = OPTION_BOOL, .value = &o.keep_special, .help = "show special tokens"},
-    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print {\"text\":...}"},
+    {.name = "model",
+     .type = OPTION_STRING,
+     .value = &o.model,
+     .placeholder = "DIR",
+     .help = "checkpoint directory (required)"},
+    {.name = "keep-special",
+     .type = OPTION_BOOL,
+     .value = &o.keep_special,
+     .help = "include special tokens in the text"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object: {\"text\":\"...\"}"},
     {0},
 };
 
 static enum status open_tokenizer(struct tokenizer **tokenizer_p)
 {
-    if (!o.model) return status_fail(STATUS_INVALID, "--model: a model directory is required");
+    if (!o.model) return status_fail(STATUS_INVALID, "--model: required, the directory of a checkpoint");
     return tokenizer_open(o.model, tokenizer_p);
 }
 
-// The one argument, or standard input for "-".
-static enum status read_argument(char **rest, int n_rest, const char *what, char **data_p, size_t *size_p)
+// The only argument, or standard input for "-".
+static enum status argument_read(char **rest, int n_rest, const char *name, char **data_p, size_t *size_p)
 {
-    if (n_rest != 1) return status_fail(STATUS_INVALID, "give %s as one argument, or - for standard input", what);
+    if (n_rest != 1)
+        return status_fail(STATUS_INVALID, "%s: give it as one argument, or - to read standard input", name);
     if (strcmp(rest[0], "-") == 0) return read_whole_file("-", data_p, size_p);
     *data_p = mem_string(rest[0]);
     *size_p = strlen(rest[0]);
     return STATUS_OK;
 }
 
-static void print_ids(const int32_t *ids, int n)
+static void ids_print(const int32_t *ids, int n)
 {
     if (o.json) printf("{\"token_ids\":[");
     for (int i = 0; i < n; i++)
@@ -63,7 +75,7 @@ int command_tokenize(int argc, char **argv)
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n_rest = options_main(tokenize_options,
                               "Usage: forepack tokenize --model DIR [--no-special] [--json] (TEXT | -)\n"
-                              "Token ids of a text, on one line.",
+                              "Prints the token ids of a text on one line.",
                               argc, argv, rest);
     struct tokenizer *tokenizer = NULL;
     char *text = NULL;
@@ -71,12 +83,12 @@ int command_tokenize(int argc, char **argv)
     int32_t *ids = NULL;
     int n = 0;
     enum status status = open_tokenizer(&tokenizer);
-    if (status == STATUS_OK) status = read_argument(rest, n_rest, "the text", &text, &size);
+    if (status == STATUS_OK) status = argument_read(rest, n_rest, "text", &text, &size);
     if (status == STATUS_OK) {
         unsigned flags = TOKENIZER_PARSE_SPECIAL | (o.special ? TOKENIZER_ADD_SPECIAL : 0);
         status = tokenizer_encode(tokenizer, text, size, flags, &ids, &n);
     }
-    if (status == STATUS_OK) print_ids(ids, n);
+    if (status == STATUS_OK) ids_print(ids, n);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     free(ids);
     free(text);
@@ -86,8 +98,8 @@ int command_tokenize(int argc, char **argv)
     return code;
 }
 
-// Ids apart by blanks or commas; a JSON list, or {"token_ids":[...]} as tokenize prints it, does as well.
-static enum status parse_ids(const char *text, int32_t **ids_p, int *n_p)
+// Ids separated by blanks or commas: also a JSON list, or the JSON object that tokenize prints.
+static enum status ids_parse(const char *text, int32_t **ids_p, int *n_p)
 {
     int32_t *ids = NULL;
     int n = 0, capacity = 0;
@@ -100,14 +112,14 @@ static enum status parse_ids(const char *text, int32_t **ids_p, int *n_p)
         long id = strtol(at, &end, 10);
         if (end == at || errno || id < 0 || id > INT_MAX) {
             free(ids);
-            return status_fail(STATUS_INVALID, "'%.20s': must be token ids, whole numbers apart by blanks or commas",
-                               at);
+            return status_fail(STATUS_INVALID,
+                               "'%.20s': must be token ids: whole numbers separated by blanks or commas", at);
         }
         MEM_GROW(ids, n, capacity);
         ids[n++] = (int32_t)id;
         at = end;
     }
-    if (!n) return status_fail(STATUS_INVALID, "no token ids given");
+    if (!n) return status_fail(STATUS_INVALID, "token ids: give at least one");
     *ids_p = ids;
     *n_p = n;
     return STATUS_OK;
@@ -119,7 +131,7 @@ int command_detokenize(int argc, char **argv)
     int n_rest =
         options_main(detokenize_options,
                      "Usage: forepack detokenize --model DIR [--keep-special] [--json] (\"ID ID ...\" | ID... | -)\n"
-                     "Text of token ids.",
+                     "Prints the text of token ids.",
                      argc, argv, rest);
     struct tokenizer *tokenizer = NULL;
     char *input = NULL, *text = NULL;
@@ -135,10 +147,10 @@ int command_detokenize(int argc, char **argv)
                 input = longer;
             }
         } else {
-            status = read_argument(rest, n_rest, "the ids", &input, &size);
+            status = argument_read(rest, n_rest, "token ids", &input, &size);
         }
     }
-    if (status == STATUS_OK) status = parse_ids(input, &ids, &n);
+    if (status == STATUS_OK) status = ids_parse(input, &ids, &n);
     if (status == STATUS_OK) {
         status = tokenizer_decode(tokenizer, ids, n, o.keep_special ? 0 : TOKENIZER_SKIP_SPECIAL, &text, &text_bytes);
     }

@@ -49,9 +49,9 @@ set(FOREPACK_DATA ${CMAKE_SOURCE_DIR}/../shared/data CACHE PATH "Folder of the t
 # Environment of every test. The sanitizers suppress leaks in Open MPI's plugins only.
 set(FOREPACK_TEST_ENVIRONMENT
     "ASAN_OPTIONS=fast_unwind_on_malloc=0:detect_leaks=1"
-    "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
+    "LSAN_OPTIONS=suppressions='${CMAKE_SOURCE_DIR}/tests/lsan.supp':print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp"
+    "TSAN_OPTIONS=suppressions='${CMAKE_SOURCE_DIR}/tests/tsan.supp'"
     "CK_TIMEOUT_MULTIPLIER=60"
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "OMPI_MCA_mpi_yield_when_idle=1" "OMPI_MCA_btl_vader_single_copy_mechanism=none"
@@ -60,10 +60,18 @@ set(FOREPACK_TEST_ENVIRONMENT
     "FOREPACK_SOURCE=${CMAKE_SOURCE_DIR}"
     "FOREPACK_BIN=${CMAKE_BINARY_DIR}/bin")
 
+# What every test program links besides its libraries.
+if(FOREPACK_TESTS)
+  add_library(forepack_check OBJECT ${CMAKE_SOURCE_DIR}/tests/marks.c)
+  target_link_libraries(forepack_check PUBLIC PkgConfig::CHECK)
+  target_link_options(forepack_check INTERFACE -Wl,--wrap=_mark_point)
+endif()
+
 # forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [DATA] [TIMEOUT seconds] [CUDA] LIBS libraries...)
 # builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
 #   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
 #   EACH   adds one test for each word, NAME_WORD, with the word as the argument of the program
+#   RELEASE  further words, whose tests get the label `release` besides (CONTRIBUTING.md)
 #   DATA   adds NAME_data (with EACH: NAME_data_WORD), which tests with FOREPACK_DATA; its last argument is "data"
 #   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed. With FOREPACK_CUDA it also adds
 #          gpu_NAME (label `gpu`, argument "cuda"), which runs on a GPU and is skipped where there is none
@@ -71,14 +79,18 @@ function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "CUDA;DATA" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "CUDA;DATA" "RANKS;TIMEOUT" "SOURCES;EACH;RELEASE;LIBS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
   endif()
   file(GLOB source ${CMAKE_SOURCE_DIR}/tests/${name}.c ${CMAKE_SOURCE_DIR}/tests/${name}.cpp)
+  # The slow models that results are compared with take most of the time of a build with sanitizers.
+  set(oracles ${arg_SOURCES})
+  list(FILTER oracles INCLUDE REGEX "/slow_")
+  set_source_files_properties(${oracles} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Debug>:-O2>)
   add_executable(${name} ${source} ${arg_SOURCES})
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
-  target_link_libraries(${name} PRIVATE ${arg_LIBS} PkgConfig::CHECK)
+  target_link_libraries(${name} PRIVATE ${arg_LIBS} forepack_check)
   if(arg_CUDA AND TARGET forepack_cuda_emulated)
     target_link_libraries(${name} PRIVATE forepack_cuda_emulated)
     set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -87,7 +99,7 @@ function(forepack_test name)
     add_executable(${name}_gpu ${source} ${arg_SOURCES})
     target_compile_options(${name}_gpu PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
     target_compile_definitions(${name}_gpu PRIVATE FOREPACK_TEST_CUDA)
-    target_link_libraries(${name}_gpu PRIVATE forepack_cuda_code ${arg_LIBS} PkgConfig::CHECK)
+    target_link_libraries(${name}_gpu PRIVATE forepack_cuda_code ${arg_LIBS} forepack_check)
     set_target_properties(${name}_gpu PROPERTIES LINKER_LANGUAGE CXX)
     add_test(NAME gpu_${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/on_gpu.sh $<TARGET_FILE:${name}_gpu> cuda)
     set_tests_properties(gpu_${name} PROPERTIES LABELS gpu)
@@ -103,7 +115,7 @@ function(forepack_test name)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
     list(APPEND unit_tests ${name})
   elseif(arg_EACH)
-    foreach(word ${arg_EACH})
+    foreach(word ${arg_EACH} ${arg_RELEASE})
       add_test(NAME ${name}_${word} COMMAND ${name} ${word})
       list(APPEND unit_tests ${name}_${word})
       if(arg_DATA)
@@ -120,6 +132,9 @@ function(forepack_test name)
     endif()
   endif()
   set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
+  foreach(word ${arg_RELEASE})
+    set_tests_properties(${name}_${word} PROPERTIES LABELS "unit;release")
+  endforeach()
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
   if(NOT arg_LIBS MATCHES "engine|node|net|router|speculator|worker|bench")
     # Unwinding whole stacks finds leaks inside linked libraries; it takes half of the time of tests that allocate much.

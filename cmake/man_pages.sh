@@ -15,7 +15,8 @@ page() {
     local name=${1##*/} help commands word
     for word in "${@:2}"; do name+=-$word; done
     help=$("$@" --help </dev/null)
-    commands=$(sed -nE '/^(Commands|Measurements):$/,/^$/s/^  ([a-z][a-z-]*) .*/\1/p' <<<"$help")
+    # A help text that starts with a quote refers to a command with a page of its own.
+    commands=$(sed -nE '/^(Commands|Measurements):$/,/^$/s/^  ([a-z][a-z-]*) +[^[:punct:] ].*/\1/p' <<<"$help")
     if [ -n "$commands" ]; then
         {
             printf '.TH "%s" 1\n.SH NAME\n%s \\- see its commands\n.SH SYNOPSIS\n.nf\n' "${name^^}" "${name//-/\\-}"

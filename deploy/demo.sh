@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds Forepack, starts a local cluster with the demo pair of models, asks it real questions about long documents with
-# every token kept, with 30 % and with 10 % of them, and shows the answers and the times to the first token.
+# Builds Forepack, starts a local cluster with the demo models, and asks it questions about long documents: with all
+# tokens kept, at keep rate 0.3 and at keep rate 0.1. Prints each answer with its time to first token (TTFT).
 #
 # Usage: deploy/demo.sh [--prompts N] [--port P] [--keep-running]
-# Exit code 0 only if every answer came.
+# Exit code: 0 if every request was answered, 1 if not, 2 for wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,8 +13,8 @@ port=
 keep_running=no
 while [ $# -gt 0 ]; do
     case "$1" in
-    --prompts) n_prompts=${2:?--prompts: a number must follow}; shift ;;
-    --port) port=${2:?--port: a number must follow}; shift ;;
+    --prompts) n_prompts=${2:?--prompts: expected a number}; shift ;;
+    --port) port=${2:?--port: expected a number}; shift ;;
     --keep-running) keep_running=yes ;;
     --help) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
@@ -42,14 +42,14 @@ finish() {
 }
 trap finish EXIT
 
-# The first free port from 50051 on, unless one was asked for.
+# Without --port: the first free port from 50051 on.
 if [ -z "$port" ]; then
     port=50051
     while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 fi
 server=127.0.0.1:$port
 
-# Each question is asked three times: no answer may profit from an earlier one.
+# Each question is asked three times; the prefix cache would speed up the second and the third.
 setsid "$bin/forepack" up --no-enable-prefix-caching --port "$port" >"$log" 2>&1 </dev/null &
 cluster=$!
 for _ in $(seq 600); do
@@ -68,12 +68,12 @@ ask() { # ask ROW-FILE OUTPUT-FILE FLAGS...
     "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 32 --json "$@" >"$output"
 }
 
-# One warm-up, so that the first question's times are not those of cold caches.
+# A warm-up, so that the first question is not measured with cold caches.
 head -n 1 "$pair/prompts.jsonl" >"$work/row"
 ask "$work/row" "$work/warm" --prefill off
 ask "$work/row" "$work/warm" --prefill on
 
-printf '%-44s %-16s | %-26s | %-36s | %s\n' "" "" "every token kept" "keep rate 0.3" "keep rate 0.1"
+printf '%-44s %-16s | %-26s | %-36s | %s\n' "" "" "all tokens kept" "keep rate 0.3" "keep rate 0.1"
 printf '%-44s %-16s | %-16s %9s | %-16s %9s %9s | %-16s %9s %9s\n' question expected \
     answer "TTFT ms" answer kept "TTFT ms" answer kept "TTFT ms"
 failed=0
@@ -82,7 +82,7 @@ while read -r line; do
     ask "$work/row" "$work/full" --prefill off || failed=1
     ask "$work/row" "$work/r3" --prefill on --keep-rate 0.3 || failed=1
     ask "$work/row" "$work/r1" --prefill on --keep-rate 0.1 || failed=1
-    [ $failed = 0 ] || { echo "an answer did not come" >&2; exit 1; }
+    [ $failed = 0 ] || { echo "a request was not answered; log of the cluster: $log" >&2; exit 1; }
     jq -c -s --slurpfile row "$work/row" \
         'def trim: gsub("^\\s+|\\s+$"; "");
          {question: ($row[0].prompt | trim | split("\n") | map(select(test("\\?"))) | last),
@@ -103,20 +103,20 @@ jq -r -s '
     def median: sort | .[length / 2 | floor];
     def right($i): map(select(.runs[$i].answer == .expected)) | length;
     length as $n |
-    "right answers:  \(right(0)) of \($n) with every token kept, \(right(1)) at keep rate 0.3, \(right(2)) at 0.1",
+    "right answers:  \(right(0)) of \($n) with all tokens kept, \(right(1)) at keep rate 0.3, \(right(2)) at 0.1",
     "median TTFT:    \([.[].runs[0].ttft] | median) ms, \([.[].runs[1].ttft] | median) ms, \([.[].runs[2].ttft] | median) ms"' \
     "$work/all"
-jq -r '"measured on \(.documents) unseen documents of \(.tokens) tokens: " +
-    "\(.accuracy.full * 1000 | round / 10) % right with every token kept, " +
+jq -r '"accuracy on \(.documents) unseen documents of \(.tokens) tokens, measured earlier: " +
+    "\(.accuracy.full * 1000 | round / 10) % with all tokens kept, " +
     "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3, \(.accuracy["0.1"] * 1000 | round / 10) % at 0.1"' \
     "$pair/accuracy.json"
 
 if [ "$keep_running" = yes ]; then
     echo
-    echo "The cluster keeps running (log: $log). Talk to it:"
+    echo "The cluster keeps running, log in $log. Commands:"
     echo "  $bin/forepack generate --server $server --prompt-file FILE"
     echo "  $bin/forepack chat --server $server"
     echo "  $bin/forepack status --server $server"
-    echo "End it: kill $cluster"
+    echo "Stop it: kill $cluster"
     cluster=
 fi

@@ -1,96 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
-// See block_manager.h. A block is blank and free (on a stack), held, or published and free (in a list, the one given
-// back longest ago first); published ones are in a hash table too, held or free.
+// See block_manager.h. A block without references is either blank (on a stack) or published (in a list, the block
+// released longest ago first). Published blocks, with or without references, are also in a hash table.
 #include "engine/block_manager.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/mem.h"
 
-enum { NONE = -1 };
+enum { NO_BLOCK = -1 };
 
 struct kv_block {
-    int holders;
-    kv_chain chain; // 0: blank, else published under `key`
+    int refs;
+    kv_chain chain; // 0: not published; else published under `key`
     struct kv_key key;
-    int32_t same_hash;      // next in its bucket
-    int32_t older, younger; // while published and free
+    int32_t bucket_next;
+    int32_t older, younger; // in the list, while published without references
 };
 
 struct block_manager {
     int n_blocks;
     int n_blank, n_published_free;
-    int32_t *blank_blocks; // [n_blocks] a stack: the block given back last is taken first, its memory is warmest
+    int32_t *blank_blocks; // [n_blocks] a stack: the block released last is allocated first, its memory is warmest
     struct kv_block *blocks;
     int32_t oldest, youngest;
     kv_chain last_chain;
-    int32_t *buckets; // [n_buckets] a power of two
+    int32_t *buckets; // [n_buckets], a power of two
     uint32_t n_buckets;
 };
 
 struct block_manager *block_manager_create(int n_blocks)
 {
-    assert(n_blocks >= 1);
-    struct block_manager *pool = mem_alloc(sizeof *pool);
-    pool->n_blocks = pool->n_blank = n_blocks;
-    pool->blank_blocks = mem_alloc_array((size_t)n_blocks, sizeof *pool->blank_blocks);
-    pool->blocks = mem_alloc_array((size_t)n_blocks, sizeof *pool->blocks);
+    INVARIANT(n_blocks >= 1, "%d blocks", n_blocks);
+    struct block_manager *manager = mem_alloc(sizeof *manager);
+    manager->n_blocks = manager->n_blank = n_blocks;
+    manager->blank_blocks = mem_alloc_array((size_t)n_blocks, sizeof *manager->blank_blocks);
+    manager->blocks = mem_alloc_array((size_t)n_blocks, sizeof *manager->blocks);
     for (int i = 0; i < n_blocks; i++)
-        pool->blank_blocks[i] = n_blocks - 1 - i;
-    pool->oldest = pool->youngest = NONE;
-    pool->n_buckets = 1;
-    while (pool->n_buckets < (uint32_t)n_blocks)
-        pool->n_buckets *= 2;
-    pool->buckets = mem_alloc_array(pool->n_buckets, sizeof *pool->buckets);
-    for (uint32_t b = 0; b < pool->n_buckets; b++)
-        pool->buckets[b] = NONE;
-    return pool;
+        manager->blank_blocks[i] = n_blocks - 1 - i;
+    manager->oldest = manager->youngest = NO_BLOCK;
+    manager->n_buckets = 1;
+    while (manager->n_buckets < (uint32_t)n_blocks)
+        manager->n_buckets *= 2;
+    manager->buckets = mem_alloc_array(manager->n_buckets, sizeof *manager->buckets);
+    for (uint32_t b = 0; b < manager->n_buckets; b++)
+        manager->buckets[b] = NO_BLOCK;
+    return manager;
 }
 
-void block_manager_free(struct block_manager *pool)
+void block_manager_free(struct block_manager *manager)
 {
-    assert(block_manager_n_free(pool) == pool->n_blocks);
-    free(pool->blank_blocks);
-    free(pool->blocks);
-    free(pool->buckets);
-    free(pool);
+    INVARIANT(block_manager_n_free(manager) == manager->n_blocks, "%d of %d blocks are still referenced",
+              manager->n_blocks - block_manager_n_free(manager), manager->n_blocks);
+    free(manager->blank_blocks);
+    free(manager->blocks);
+    free(manager->buckets);
+    free(manager);
 }
 
-int block_manager_size(const struct block_manager *pool)
+int block_manager_size(const struct block_manager *manager)
 {
-    return pool->n_blocks;
+    return manager->n_blocks;
 }
 
-int block_manager_n_free(const struct block_manager *pool)
+int block_manager_n_free(const struct block_manager *manager)
 {
-    return pool->n_blank + pool->n_published_free;
+    return manager->n_blank + manager->n_published_free;
 }
 
-// ---- the list of published blocks that nobody holds ----
+// ---- the list of published blocks without references ----
 
-static void list_add_youngest(struct block_manager *pool, int32_t block)
+static void list_add_youngest(struct block_manager *manager, int32_t block)
 {
-    struct kv_block *b = &pool->blocks[block];
-    b->older = pool->youngest;
-    b->younger = NONE;
-    *(b->older == NONE ? &pool->oldest : &pool->blocks[b->older].younger) = block;
-    pool->youngest = block;
-    pool->n_published_free++;
+    struct kv_block *b = &manager->blocks[block];
+    b->older = manager->youngest;
+    b->younger = NO_BLOCK;
+    *(b->older == NO_BLOCK ? &manager->oldest : &manager->blocks[b->older].younger) = block;
+    manager->youngest = block;
+    manager->n_published_free++;
 }
 
-static void list_remove(struct block_manager *pool, int32_t block)
+static void list_remove(struct block_manager *manager, int32_t block)
 {
-    const struct kv_block *b = &pool->blocks[block];
-    *(b->older == NONE ? &pool->oldest : &pool->blocks[b->older].younger) = b->younger;
-    *(b->younger == NONE ? &pool->youngest : &pool->blocks[b->younger].older) = b->older;
-    pool->n_published_free--;
+    const struct kv_block *b = &manager->blocks[block];
+    *(b->older == NO_BLOCK ? &manager->oldest : &manager->blocks[b->older].younger) = b->younger;
+    *(b->younger == NO_BLOCK ? &manager->youngest : &manager->blocks[b->younger].older) = b->older;
+    manager->n_published_free--;
 }
 
 // ---- the table of published blocks ----
 
-static int32_t *bucket_of(const struct block_manager *pool, const struct kv_key *key)
+static int32_t *key_bucket(const struct block_manager *manager, const struct kv_key *key)
 {
     uint64_t state = key->before;
     for (int i = 0; i < KV_BLOCK_TOKENS; i++) {
@@ -98,101 +99,103 @@ static int32_t *bucket_of(const struct block_manager *pool, const struct kv_key 
         state *= 0x9e3779b97f4a7c15u;
         state ^= state >> 29;
     }
-    return &pool->buckets[(state * 0xbf58476d1ce4e5b9u >> 32) & (pool->n_buckets - 1)];
+    return &manager->buckets[(state * 0xbf58476d1ce4e5b9u >> 32) & (manager->n_buckets - 1)];
 }
 
-static bool same_key(const struct kv_key *a, const struct kv_key *b)
+static bool key_equal(const struct kv_key *a, const struct kv_key *b)
 {
     return a->before == b->before && memcmp(a->token, b->token, sizeof a->token) == 0 &&
            memcmp(a->position, b->position, sizeof a->position) == 0;
 }
 
-int32_t block_manager_lookup(const struct block_manager *pool, const struct kv_key *key, kv_chain *chain_p)
+int32_t block_manager_lookup(const struct block_manager *manager, const struct kv_key *key, kv_chain *chain_p)
 {
-    int32_t block = *bucket_of(pool, key);
-    while (block != NONE && !same_key(&pool->blocks[block].key, key))
-        block = pool->blocks[block].same_hash;
-    if (block != NONE) *chain_p = pool->blocks[block].chain;
+    int32_t block = *key_bucket(manager, key);
+    while (block != NO_BLOCK && !key_equal(&manager->blocks[block].key, key))
+        block = manager->blocks[block].bucket_next;
+    if (block != NO_BLOCK) *chain_p = manager->blocks[block].chain;
     return block;
 }
 
-static void forget(struct block_manager *pool, int32_t block)
+static void block_evict(struct block_manager *manager, int32_t block)
 {
-    struct kv_block *b = &pool->blocks[block];
-    int32_t *link = bucket_of(pool, &b->key);
+    struct kv_block *b = &manager->blocks[block];
+    int32_t *link = key_bucket(manager, &b->key);
     while (*link != block)
-        link = &pool->blocks[*link].same_hash;
-    *link = b->same_hash;
+        link = &manager->blocks[*link].bucket_next;
+    *link = b->bucket_next;
     b->chain = 0;
 }
 
-// ---- taking and giving ----
+// ---- allocation ----
 
-static int32_t take_one(struct block_manager *pool)
+static int32_t block_allocate(struct block_manager *manager)
 {
-    if (pool->n_blank) return pool->blank_blocks[--pool->n_blank];
-    int32_t block = pool->oldest;
-    list_remove(pool, block);
-    forget(pool, block);
+    if (manager->n_blank) return manager->blank_blocks[--manager->n_blank];
+    int32_t block = manager->oldest;
+    list_remove(manager, block);
+    block_evict(manager, block);
     return block;
 }
 
-bool block_manager_allocate(struct block_manager *pool, int n, int32_t *blocks)
+bool block_manager_allocate(struct block_manager *manager, int n, int32_t *blocks)
 {
-    if (n > block_manager_n_free(pool)) return false;
+    if (n > block_manager_n_free(manager)) return false;
     for (int i = 0; i < n; i++) {
-        blocks[i] = take_one(pool);
-        pool->blocks[blocks[i]].holders = 1;
+        blocks[i] = block_allocate(manager);
+        manager->blocks[blocks[i]].refs = 1;
     }
     return true;
 }
 
-void block_manager_release(struct block_manager *pool, const int32_t *blocks, int n)
+void block_manager_release(struct block_manager *manager, const int32_t *blocks, int n)
 {
-    for (int i = n - 1; i >= 0; i--) { // the last first: it is to be forgotten first
-        assert(blocks[i] >= 0 && blocks[i] < pool->n_blocks);
-        struct kv_block *b = &pool->blocks[blocks[i]];
-        assert(b->holders > 0);
-        if (--b->holders) continue;
+    for (int i = n - 1; i >= 0; i--) { // from the last block, which is evicted first
+        INVARIANT(blocks[i] >= 0 && blocks[i] < manager->n_blocks, "block %d of %d", blocks[i], manager->n_blocks);
+        struct kv_block *b = &manager->blocks[blocks[i]];
+        INVARIANT(b->refs > 0, "block %d is released without a reference", blocks[i]);
+        if (--b->refs) continue;
         if (b->chain) {
-            list_add_youngest(pool, blocks[i]);
+            list_add_youngest(manager, blocks[i]);
         } else {
-            pool->blank_blocks[pool->n_blank++] = blocks[i];
+            manager->blank_blocks[manager->n_blank++] = blocks[i];
         }
     }
 }
 
-void block_manager_retain(struct block_manager *pool, int32_t block)
+void block_manager_retain(struct block_manager *manager, int32_t block)
 {
-    assert(block >= 0 && block < pool->n_blocks && pool->blocks[block].chain);
-    if (pool->blocks[block].holders++ == 0) list_remove(pool, block);
+    INVARIANT(block >= 0 && block < manager->n_blocks && manager->blocks[block].chain, "block %d is not published",
+              block);
+    if (manager->blocks[block].refs++ == 0) list_remove(manager, block);
 }
 
-kv_chain block_manager_chain(const struct block_manager *pool, int32_t block)
+kv_chain block_manager_chain(const struct block_manager *manager, int32_t block)
 {
-    return pool->blocks[block].chain;
+    return manager->blocks[block].chain;
 }
 
-int block_manager_refs(const struct block_manager *pool, int32_t block)
+int block_manager_refs(const struct block_manager *manager, int32_t block)
 {
-    return pool->blocks[block].holders;
+    return manager->blocks[block].refs;
 }
 
-int32_t block_manager_publish(struct block_manager *pool, const struct kv_key *key, int32_t block, kv_chain *chain_p)
+int32_t block_manager_publish(struct block_manager *manager, const struct kv_key *key, int32_t block, kv_chain *chain_p)
 {
-    int32_t known = block_manager_lookup(pool, key, chain_p);
+    int32_t known = block_manager_lookup(manager, key, chain_p);
     if (known == block) return block;
-    if (known != NONE) {
-        block_manager_retain(pool, known);
-        block_manager_release(pool, &block, 1);
+    if (known != NO_BLOCK) {
+        block_manager_retain(manager, known);
+        block_manager_release(manager, &block, 1);
         return known;
     }
-    struct kv_block *b = &pool->blocks[block];
-    assert(b->holders > 0 && !b->chain);
-    int32_t *bucket = bucket_of(pool, key);
+    struct kv_block *b = &manager->blocks[block];
+    INVARIANT(b->refs > 0 && !b->chain, "block %d: %d references, chain %llu", block, b->refs,
+              (unsigned long long)b->chain);
+    int32_t *bucket = key_bucket(manager, key);
     b->key = *key;
-    b->chain = *chain_p = ++pool->last_chain;
-    b->same_hash = *bucket;
+    b->chain = *chain_p = ++manager->last_chain;
+    b->bucket_next = *bucket;
     *bucket = block;
     return block;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See comm_mpi.h. Works on a duplicate of MPI_COMM_WORLD, so nothing else in the process can meet its messages.
+// See comm_mpi.h. Works on a duplicate of MPI_COMM_WORLD, which keeps its messages apart from all others.
 #include "engine/comm_mpi.h"
 
 #include <limits.h>
@@ -11,24 +11,24 @@
 #include "base/no_alloc.h"
 #include "kernels/convert.h"
 
-// Up to here one Allgather of whole buffers (one exchange) beats two exchanges of slices.
+// Up to this many floats one Allgather of whole buffers is faster than two exchanges of slices.
 enum { GATHER_WHOLE_MAX = 4096 };
 
 struct mpi_comm {
     struct comm base;
     MPI_Comm world;
-    bool bf16;      // on the wire
-    float *scratch; // what the other ranks brought to a sum, see reserve()
+    bool bf16;      // addends are sent as bf16
+    float *scratch; // [scratch_floats] addends of all ranks, see mpi_reserve()
     size_t scratch_floats;
-    int *counts, *starts, *mine, *places; // [size] each: the slices of one sum, as Alltoallv wants them
+    int *counts, *starts, *mine, *places; // [size] each: arguments of Alltoallv
 };
 
-static struct mpi_comm *of(struct comm *c)
+static struct mpi_comm *mpi_comm_of(struct comm *c)
 {
     return (struct mpi_comm *)c;
 }
 
-static enum status check(const char *call, int code)
+static enum status mpi_check(const char *call, int code)
 {
     if (code == MPI_SUCCESS) return STATUS_OK;
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -37,31 +37,31 @@ static enum status check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
-// MPI allocates as it sees fit, in the token loop as elsewhere.
+// Fails with the text of MPI. MPI may allocate, also in the token loop.
 #define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
-        enum status try_status = check(#name, name(__VA_ARGS__));                                                      \
+        enum status mpi_status = mpi_check(#name, name(__VA_ARGS__));                                                  \
         no_alloc_resume(suspended);                                                                                    \
-        if (try_status != STATUS_OK) return try_status;                                                                \
+        TRY(mpi_status);                                                                                               \
     } while (0)
 
-// For other ranks.
-#define WAIT(m, name, ...)                                                                                             \
+// A call that waits for other ranks.
+#define WAIT_MPI(m, name, ...)                                                                                         \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \
         TRY_MPI(name, __VA_ARGS__);                                                                                    \
         (m)->base.waits = false;                                                                                       \
     } while (0)
 
-static enum status fits(const struct comm *c, size_t count)
+static enum status mpi_check_count(const struct comm *c, size_t count)
 {
     if (count <= (size_t)INT_MAX / (size_t)c->size) return STATUS_OK;
-    return status_fail(STATUS_INTERNAL, "collective of %zu items over %d ranks: MPI counts end at %d", count, c->size,
-                       INT_MAX);
+    return status_fail(STATUS_INTERNAL, "collective of %zu items over %d ranks: the largest count of MPI is %d", count,
+                       c->size, INT_MAX);
 }
 
-static float *scratch(struct mpi_comm *m, size_t floats)
+static float *mpi_scratch(struct mpi_comm *m, size_t floats)
 {
     if (floats > m->scratch_floats) {
         m->scratch = mem_resize(m->scratch, floats, sizeof *m->scratch);
@@ -99,33 +99,34 @@ static void sum_bf16_in_rank_order(float *restrict out, const uint16_t *restrict
     }
 }
 
-// Scratch for `received` halves, and behind them the `count` values of `data` as halves, to send.
-static uint16_t *halves(struct mpi_comm *m, size_t received, const float *data, size_t count, uint16_t **own_p)
+// Scratch for `received` bf16 values, followed by the `count` values of `data` rounded to bf16, to be sent.
+static uint16_t *mpi_bf16_scratch(struct mpi_comm *m, size_t received, const float *data, size_t count,
+                                  uint16_t **own_p)
 {
-    uint16_t *all = (uint16_t *)scratch(m, (received + count + 1) / 2);
+    uint16_t *all = (uint16_t *)mpi_scratch(m, (received + count + 1) / 2);
     *own_p = all + received;
     round_to_bf16(*own_p, data, count);
     return all;
 }
 
-static enum status sum_whole_bf16(struct mpi_comm *m, float *data, int count)
+static enum status mpi_sum_whole_bf16(struct mpi_comm *m, float *data, int count)
 {
-    uint16_t *own, *all = halves(m, (size_t)count * (size_t)m->base.size, data, (size_t)count, &own);
-    WAIT(m, MPI_Allgather, own, count, MPI_UINT16_T, all, count, MPI_UINT16_T, m->world);
+    uint16_t *own, *all = mpi_bf16_scratch(m, (size_t)count * (size_t)m->base.size, data, (size_t)count, &own);
+    WAIT_MPI(m, MPI_Allgather, own, count, MPI_UINT16_T, all, count, MPI_UINT16_T, m->world);
     sum_bf16_in_rank_order(data, all, m->base.size, (size_t)count);
     return STATUS_OK;
 }
 
-static enum status sum_whole(struct mpi_comm *m, float *data, int count)
+static enum status mpi_sum_whole(struct mpi_comm *m, float *data, int count)
 {
-    float *all = scratch(m, (size_t)count * (size_t)m->base.size);
-    WAIT(m, MPI_Allgather, data, count, MPI_FLOAT, all, count, MPI_FLOAT, m->world);
+    float *all = mpi_scratch(m, (size_t)count * (size_t)m->base.size);
+    WAIT_MPI(m, MPI_Allgather, data, count, MPI_FLOAT, all, count, MPI_FLOAT, m->world);
     sum_in_rank_order(data, all, m->base.size, (size_t)count);
     return STATUS_OK;
 }
 
-// Rank r sums slice r of everybody, then the sums are shared: each value crosses the wire twice instead of size times.
-static enum status sum_slices(struct mpi_comm *m, float *data, int count)
+// Rank r sums slice r of all ranks, then every rank gathers the sums: each value is sent twice instead of `size` times.
+static enum status mpi_sum_slices(struct mpi_comm *m, float *data, int count)
 {
     int size = m->base.size;
     for (int r = 0; r < size; r++) {
@@ -139,74 +140,77 @@ static enum status sum_slices(struct mpi_comm *m, float *data, int count)
     }
     float *sum = data + m->starts[m->base.rank];
     if (m->bf16) {
-        uint16_t *own, *all = halves(m, (size_t)slice * (size_t)size, data, (size_t)count, &own);
-        WAIT(m, MPI_Alltoallv, own, m->counts, m->starts, MPI_UINT16_T, all, m->mine, m->places, MPI_UINT16_T,
-             m->world);
+        uint16_t *own, *all = mpi_bf16_scratch(m, (size_t)slice * (size_t)size, data, (size_t)count, &own);
+        WAIT_MPI(m, MPI_Alltoallv, own, m->counts, m->starts, MPI_UINT16_T, all, m->mine, m->places, MPI_UINT16_T,
+                 m->world);
         sum_bf16_in_rank_order(sum, all, size, (size_t)slice);
     } else {
-        float *all = scratch(m, (size_t)slice * (size_t)size);
-        WAIT(m, MPI_Alltoallv, data, m->counts, m->starts, MPI_FLOAT, all, m->mine, m->places, MPI_FLOAT, m->world);
+        float *all = mpi_scratch(m, (size_t)slice * (size_t)size);
+        WAIT_MPI(m, MPI_Alltoallv, data, m->counts, m->starts, MPI_FLOAT, all, m->mine, m->places, MPI_FLOAT, m->world);
         sum_in_rank_order(sum, all, size, (size_t)slice);
     }
-    WAIT(m, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, m->counts, m->starts, MPI_FLOAT, m->world);
+    WAIT_MPI(m, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, m->counts, m->starts, MPI_FLOAT, m->world);
     return STATUS_OK;
 }
 
-static enum status all_reduce_sum(struct comm *c, float *data, size_t count)
+static enum status mpi_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
-    enum status status = fits(c, count);
+    enum status status = mpi_check_count(c, count);
     if (status != STATUS_OK || count == 0 || c->size == 1) return status;
     if (c->size == 2 || count <= GATHER_WHOLE_MAX) {
-        return of(c)->bf16 ? sum_whole_bf16(of(c), data, (int)count) : sum_whole(of(c), data, (int)count);
+        return mpi_comm_of(c)->bf16 ? mpi_sum_whole_bf16(mpi_comm_of(c), data, (int)count)
+                                    : mpi_sum_whole(mpi_comm_of(c), data, (int)count);
     }
-    return sum_slices(of(c), data, (int)count);
+    return mpi_sum_slices(mpi_comm_of(c), data, (int)count);
 }
 
-static enum status all_reduce_max(struct comm *c, float *data, size_t count)
+static enum status mpi_all_reduce_max(struct comm *c, float *data, size_t count)
 {
-    enum status status = fits(c, count);
+    enum status status = mpi_check_count(c, count);
     if (status != STATUS_OK || count == 0) return status;
-    WAIT(of(c), MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, of(c)->world);
+    WAIT_MPI(mpi_comm_of(c), MPI_Allreduce, MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_MAX, mpi_comm_of(c)->world);
     return STATUS_OK;
 }
 
-static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+static enum status mpi_gather(struct comm *c, const float *data, size_t count, float *out)
 {
-    enum status status = fits(c, count);
+    enum status status = mpi_check_count(c, count);
     if (status != STATUS_OK || count == 0) return status;
-    bool in_place = c->rank == 0 && data == out; // MPI forbids the two to overlap unless it is told
-    WAIT(of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count, MPI_FLOAT, 0,
-         of(c)->world);
+    bool in_place = c->rank == 0 && data == out; // MPI requires overlap to be declared
+    WAIT_MPI(mpi_comm_of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count,
+             MPI_FLOAT, 0, mpi_comm_of(c)->world);
     return STATUS_OK;
 }
 
-static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
 {
     if (size_bytes > INT_MAX) {
-        return status_fail(STATUS_INTERNAL, "broadcast of %zu bytes: MPI counts end at %d", size_bytes, INT_MAX);
+        return status_fail(STATUS_INTERNAL, "broadcast of %zu bytes: the largest count of MPI is %d", size_bytes,
+                           INT_MAX);
     }
     if (size_bytes == 0) return STATUS_OK;
-    WAIT(of(c), MPI_Bcast, bytes, (int)size_bytes, MPI_BYTE, 0, of(c)->world);
+    WAIT_MPI(mpi_comm_of(c), MPI_Bcast, bytes, (int)size_bytes, MPI_BYTE, 0, mpi_comm_of(c)->world);
     return STATUS_OK;
 }
 
-// Two ranks, or few floats, are gathered whole, else in slices that make up one whole; in bf16 the own values are
-// there a second time, but all are half as large.
-static void reserve(struct comm *c, size_t count)
+// Two ranks, or few floats: the whole buffer of every rank. Otherwise a slice of every rank, together one buffer. In
+// bf16 the own values are stored twice, at half the size.
+static void mpi_reserve(struct comm *c, size_t count)
 {
-    scratch(of(c), 2 * count + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
+    mpi_scratch(mpi_comm_of(c), 2 * count + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
 }
 
-static void close_mpi(struct comm *c)
+static void mpi_close(struct comm *c)
 {
-    struct mpi_comm *m = of(c);
+    struct mpi_comm *m = mpi_comm_of(c);
     MPI_Comm_free(&m->world);
     free(m->scratch);
     free(m->counts);
     free(m);
 }
 
-static const struct comm_ops mpi_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_mpi, reserve};
+static const struct comm_ops mpi_ops = {mpi_all_reduce_sum, mpi_all_reduce_max, mpi_gather,
+                                        mpi_broadcast,      mpi_close,          mpi_reserve};
 
 enum status comm_open_mpi(struct comm **comm_p)
 {
@@ -230,7 +234,8 @@ enum status comm_open_mpi(struct comm **comm_p)
 bool comm_mpi_on_one_host(struct comm *c)
 {
     MPI_Comm host;
-    if (MPI_Comm_split_type(of(c)->world, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host) != MPI_SUCCESS) {
+    if (MPI_Comm_split_type(mpi_comm_of(c)->world, MPI_COMM_TYPE_SHARED, c->rank, MPI_INFO_NULL, &host) !=
+        MPI_SUCCESS) {
         return false;
     }
     int size;
@@ -242,6 +247,6 @@ bool comm_mpi_on_one_host(struct comm *c)
 bool comm_mpi_set_allreduce_bf16(struct comm *c)
 {
     if (c->ops != &mpi_ops) return false;
-    of(c)->bf16 = true;
+    mpi_comm_of(c)->bf16 = true;
     return true;
 }

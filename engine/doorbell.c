@@ -23,33 +23,33 @@
 #include "base/mem.h"
 
 enum {
-    SPIN_US = 1000,     // how long a follower looks before it sleeps
-    CONNECT_MS = 2000,  // per address
-    GREETING_MS = 2000, // for the few bytes after a connect
-    OPEN_MS = 60000,    // until every follower must have rung in
+    SPIN_US = 1000,             // how long a follower polls before it sleeps
+    CONNECT_TIMEOUT_MS = 2000,  // per address
+    GREETING_TIMEOUT_MS = 2000, // for the first bytes of a connection
+    OPEN_TIMEOUT_MS = 60000,    // for all followers to connect
     ADDRESSES_MAX = 16,
     HOST_SIZE = 256,
 };
 
-// Where a rank is, for people.
-struct seat {
+// Host and process of a rank, for messages.
+struct process_name {
     char host[HOST_SIZE];
     int32_t pid;
 };
 
 struct doorbell {
     int rank, size;
-    int *fds;           // leader: [size], one per follower, fds[0] unused (-1); follower: [1], the leader
-    struct seat *seats; // like fds, and the leader's own
+    int *fds;                   // [size] leader: one per follower, fds[0] is -1; follower: fds[0] alone, to the leader
+    struct process_name *names; // [size] of the ranks in fds, and on the leader its own
 };
 
-// What the leader broadcasts. Plain bytes: the ranks of a group run on machines of one kind.
+// Broadcast by the leader, in native byte order: the ranks of a group run on machines of one kind.
 struct invitation {
-    bool listening; // false: the leader could not, and everybody gives up
-    struct seat seat;
-    uint8_t secret[16]; // a follower shows the first half, the leader answers with the second
-    char name[48];      // of the UNIX socket, in the abstract namespace: no file to clean up
-    in_port_t port;     // network order; 0: no TCP
+    bool listening; // false: the leader failed to listen, and all ranks give up
+    struct process_name leader;
+    uint8_t secret[16];   // a follower sends the first half, the leader answers with the second
+    char socket_name[48]; // of the UNIX socket, in the abstract namespace, which leaves no file behind
+    in_port_t port;       // network byte order; 0: no TCP
     int n_addresses;
     struct sockaddr_storage addresses[ADDRESSES_MAX];
 };
@@ -57,22 +57,22 @@ struct invitation {
 struct greeting {
     uint8_t secret[8];
     int32_t rank;
-    struct seat seat;
+    struct process_name name;
 };
 
-static struct seat own_seat(void)
+static struct process_name own_name(void)
 {
-    struct seat seat = {.pid = (int32_t)getpid()};
-    gethostname(seat.host, sizeof seat.host - 1);
-    return seat;
+    struct process_name name = {.pid = (int32_t)getpid()};
+    gethostname(name.host, sizeof name.host - 1);
+    return name;
 }
 
-static enum status failed(const char *what)
+static enum status doorbell_fail(const char *what)
 {
     return status_fail(STATUS_INTERNAL, "doorbell: %s: %s", what, strerror(errno));
 }
 
-static bool send_all(int fd, const void *bytes, size_t size)
+static bool socket_send(int fd, const void *bytes, size_t size)
 {
     const char *at = bytes;
     while (size) {
@@ -85,7 +85,7 @@ static bool send_all(int fd, const void *bytes, size_t size)
     return true;
 }
 
-static bool receive_all(int fd, void *bytes, size_t size)
+static bool socket_receive(int fd, void *bytes, size_t size)
 {
     char *at = bytes;
     while (size) {
@@ -99,14 +99,15 @@ static bool receive_all(int fd, void *bytes, size_t size)
     return true;
 }
 
-static void set_receive_limit(int fd, int ms)
+static void set_receive_timeout(int fd, int ms)
 {
-    struct timeval limit = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    struct timeval timeout = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
-// A host that vanishes sends no end of file: probes find out, within some ten seconds. No effect on UNIX sockets.
-static void tune_tcp(int fd)
+// A host that vanishes sends no end of file; keepalive probes notice it within about ten seconds. No effect on UNIX
+// sockets.
+static void socket_set_keepalive(int fd)
 {
     int on = 1, idle_s = 4, interval_s = 2, probes = 3;
     unsigned timeout_ms = 10000;
@@ -145,7 +146,8 @@ static int listen_unix(const char *name)
     return fd;
 }
 
-// On both IP versions where the machine has them; -1 where it has no network at all, which a group on one host bears.
+// Listens on both IP versions where the machine has them. -1 when it has no network, which is fine for a group on one
+// host.
 static int listen_tcp(in_port_t *port_p)
 {
     struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
@@ -186,7 +188,7 @@ static void list_addresses(struct invitation *invitation)
         } else if (i->ifa_addr->sa_family == AF_INET6) {
             memcpy(address, i->ifa_addr, sizeof(struct sockaddr_in6));
             struct sockaddr_in6 *six = (struct sockaddr_in6 *)address;
-            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue; // its scope means nothing on another host
+            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue; // valid on this link only
             six->sin6_port = invitation->port;
         } else {
             continue;
@@ -196,40 +198,42 @@ static void list_addresses(struct invitation *invitation)
     freeifaddrs(all);
 }
 
-// Takes one connection that shows the secret and a rank not seen yet; anything else is hung up on.
-static bool admit(struct doorbell *bell, int listener, const struct invitation *invitation)
+// Accepts one connection that sends the secret and a rank that is still missing, and closes any other.
+static bool follower_accept(struct doorbell *bell, int listener, const struct invitation *invitation)
 {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (fd < 0) return false;
-    set_receive_limit(fd, GREETING_MS);
+    set_receive_timeout(fd, GREETING_TIMEOUT_MS);
     struct greeting greeting;
-    bool known = receive_all(fd, &greeting, sizeof greeting) &&
+    bool known = socket_receive(fd, &greeting, sizeof greeting) &&
                  memcmp(greeting.secret, invitation->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
                  greeting.rank < bell->size && bell->fds[greeting.rank] < 0;
-    if (!known || !send_all(fd, invitation->secret + 8, 8)) {
+    if (!known || !socket_send(fd, invitation->secret + 8, 8)) {
         close(fd);
         return false;
     }
-    set_receive_limit(fd, 0);
-    tune_tcp(fd);
+    set_receive_timeout(fd, 0);
+    socket_set_keepalive(fd);
     bell->fds[greeting.rank] = fd;
-    bell->seats[greeting.rank] = greeting.seat;
-    bell->seats[greeting.rank].host[HOST_SIZE - 1] = 0;
+    bell->names[greeting.rank] = greeting.name;
+    bell->names[greeting.rank].host[HOST_SIZE - 1] = 0;
     return true;
 }
 
-static enum status admit_all(struct doorbell *bell, struct pollfd *listeners, const struct invitation *invitation)
+static enum status followers_accept(struct doorbell *bell, struct pollfd *listeners,
+                                    const struct invitation *invitation)
 {
-    int64_t until_us = clock_now_us() + (int64_t)OPEN_MS * 1000;
+    int64_t until_us = clock_now_us() + (int64_t)OPEN_TIMEOUT_MS * 1000;
     for (int missing = bell->size - 1; missing > 0;) {
         int left_ms = (int)((until_us - clock_now_us()) / 1000);
         if (left_ms <= 0) {
             return status_fail(STATUS_UNAVAILABLE, "doorbell: %d of %d followers did not connect within %d s", missing,
-                               bell->size - 1, OPEN_MS / 1000);
+                               bell->size - 1, OPEN_TIMEOUT_MS / 1000);
         }
-        if (poll(listeners, 2, left_ms) < 0 && errno != EINTR) return failed("poll");
+        if (poll(listeners, 2, left_ms) < 0 && errno != EINTR) return doorbell_fail("poll");
         for (int i = 0; i < 2; i++)
-            if (listeners[i].fd >= 0 && listeners[i].revents) missing -= admit(bell, listeners[i].fd, invitation);
+            if (listeners[i].fd >= 0 && listeners[i].revents)
+                missing -= follower_accept(bell, listeners[i].fd, invitation);
     }
     return STATUS_OK;
 }
@@ -240,20 +244,21 @@ static enum status open_leader(struct doorbell *bell, struct comm *comm)
     struct pollfd listeners[2] = {{.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
     enum status status = STATUS_OK;
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret) {
-        status = failed("getrandom");
+        status = doorbell_fail("getrandom");
     } else {
-        invitation->seat = bell->seats[0] = own_seat();
-        // Unique, and no part of the secret: anybody on the host can list these names.
-        snprintf(invitation->name, sizeof invitation->name, "forepack-%d-%llx", getpid(), (long long)clock_now_us());
-        listeners[0].fd = listen_unix(invitation->name);
-        if (listeners[0].fd < 0) status = failed("listen on a UNIX socket");
+        invitation->leader = bell->names[0] = own_name();
+        // Unique, and not secret: every process of the host can list these names.
+        snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
+                 (long long)clock_now_us());
+        listeners[0].fd = listen_unix(invitation->socket_name);
+        if (listeners[0].fd < 0) status = doorbell_fail("listen on a UNIX socket");
         listeners[1].fd = listen_tcp(&invitation->port);
         if (listeners[1].fd >= 0) list_addresses(invitation);
     }
     invitation->listening = status == STATUS_OK;
     enum status sent = comm->ops->broadcast(comm, invitation, sizeof *invitation);
     if (status == STATUS_OK) status = sent;
-    if (status == STATUS_OK) status = admit_all(bell, listeners, invitation);
+    if (status == STATUS_OK) status = followers_accept(bell, listeners, invitation);
     for (int i = 0; i < 2; i++)
         if (listeners[i].fd >= 0) close(listeners[i].fd);
     free(invitation);
@@ -262,25 +267,26 @@ static enum status open_leader(struct doorbell *bell, struct comm *comm)
 
 // ---- follower ----
 
-// Connects within CONNECT_MS and greets. -1 when nobody, or somebody else, is there.
-static int call(const struct invitation *invitation, const struct sockaddr *address, socklen_t length, int rank)
+// Connects to one address and exchanges the secret. -1 when nothing, or another program, listens there.
+static int leader_connect(const struct invitation *invitation, const struct sockaddr *address, socklen_t length,
+                          int rank)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    // For connect(2) the limit is the one for sending.
-    struct timeval limit = {.tv_sec = CONNECT_MS / 1000, .tv_usec = CONNECT_MS % 1000 * 1000};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    set_receive_limit(fd, GREETING_MS);
-    struct greeting greeting = {.rank = rank, .seat = own_seat()};
+    // connect(2) uses the timeout for sending.
+    struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000, .tv_usec = CONNECT_TIMEOUT_MS % 1000 * 1000};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
+    set_receive_timeout(fd, GREETING_TIMEOUT_MS);
+    struct greeting greeting = {.rank = rank, .name = own_name()};
     memcpy(greeting.secret, invitation->secret, sizeof greeting.secret);
     uint8_t answer[8];
-    if (connect(fd, address, length) != 0 || !send_all(fd, &greeting, sizeof greeting) ||
-        !receive_all(fd, answer, sizeof answer) || memcmp(answer, invitation->secret + 8, sizeof answer) != 0) {
+    if (connect(fd, address, length) != 0 || !socket_send(fd, &greeting, sizeof greeting) ||
+        !socket_receive(fd, answer, sizeof answer) || memcmp(answer, invitation->secret + 8, sizeof answer) != 0) {
         close(fd);
         return -1;
     }
-    set_receive_limit(fd, 0);
-    tune_tcp(fd);
+    set_receive_timeout(fd, 0);
+    socket_set_keepalive(fd);
     return fd;
 }
 
@@ -292,23 +298,24 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
         status = status_fail(STATUS_UNAVAILABLE, "doorbell: the leader could not listen");
     }
     if (status == STATUS_OK) {
-        const struct seat seat = own_seat();
+        const struct process_name name = own_name();
         int fd = -1;
-        if (strcmp(seat.host, invitation->seat.host) == 0) {
+        if (strcmp(name.host, invitation->leader.host) == 0) {
             struct sockaddr_un address;
-            socklen_t length = unix_address(invitation->name, &address);
-            fd = call(invitation, (struct sockaddr *)&address, length, bell->rank);
+            socklen_t length = unix_address(invitation->socket_name, &address);
+            fd = leader_connect(invitation, (struct sockaddr *)&address, length, bell->rank);
         }
         for (int i = 0; i < invitation->n_addresses && fd < 0; i++) {
             const struct sockaddr_storage *address = &invitation->addresses[i];
-            fd = call(invitation, (const struct sockaddr *)address, address_length(address), bell->rank);
+            fd = leader_connect(invitation, (const struct sockaddr *)address, address_length(address), bell->rank);
         }
         bell->fds[0] = fd;
-        bell->seats[0] = invitation->seat;
+        bell->names[0] = invitation->leader;
         if (fd < 0) {
-            status = status_fail(STATUS_UNAVAILABLE,
-                                 "doorbell: rank %d on %s reaches the leader on %s by none of %d addresses", bell->rank,
-                                 seat.host, invitation->seat.host, invitation->n_addresses);
+            status =
+                status_fail(STATUS_UNAVAILABLE,
+                            "doorbell: rank %d on %s cannot connect to the leader on %s at any of its %d addresses",
+                            bell->rank, name.host, invitation->leader.host, invitation->n_addresses);
         }
     }
     free(invitation);
@@ -323,7 +330,7 @@ enum status doorbell_open(struct comm *comm, struct doorbell **bell_p)
     bell->rank = comm->rank;
     bell->size = comm->size;
     bell->fds = mem_alloc_array((size_t)comm->size, sizeof *bell->fds);
-    bell->seats = mem_alloc_array((size_t)comm->size, sizeof *bell->seats);
+    bell->names = mem_alloc_array((size_t)comm->size, sizeof *bell->names);
     for (int r = 0; r < comm->size; r++)
         bell->fds[r] = -1;
     enum status status = comm->rank == 0 ? open_leader(bell, comm) : open_follower(bell, comm);
@@ -340,26 +347,26 @@ void doorbell_close(struct doorbell *bell)
     for (int r = 0; r < bell->size; r++)
         if (bell->fds[r] >= 0) close(bell->fds[r]);
     free(bell->fds);
-    free(bell->seats);
+    free(bell->names);
     free(bell);
 }
 
-int doorbell_line(const struct doorbell *bell, int rank)
+int doorbell_socket(const struct doorbell *bell, int rank)
 {
     return bell->fds[rank];
 }
 
 const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX])
 {
-    const struct seat *seat = &bell->seats[rank];
-    snprintf(name, DOORBELL_NAME_MAX, "rank %d (host %.64s, pid %d)", rank, seat->host, (int)seat->pid);
+    const struct process_name *process = &bell->names[rank];
+    snprintf(name, DOORBELL_NAME_MAX, "rank %d (host %.64s, pid %d)", rank, process->host, (int)process->pid);
     return name;
 }
 
 enum status doorbell_ring(struct doorbell *bell, struct ring ring)
 {
     for (int r = 1; r < bell->size; r++) {
-        if (!send_all(bell->fds[r], &ring, sizeof ring)) {
+        if (!socket_send(bell->fds[r], &ring, sizeof ring)) {
             char name[DOORBELL_NAME_MAX];
             const char *why = strerror(errno);
             return status_fail(STATUS_UNAVAILABLE, "%s is gone: %s", doorbell_name(bell, r, name), why);
@@ -374,28 +381,29 @@ enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p)
     int64_t until_us = clock_now_us() + SPIN_US;
     char first;
     while (recv(bell->fds[0], &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && clock_now_us() < until_us)
-        sched_yield(); // the leader may need this very core to get on
-    if (!receive_all(bell->fds[0], &ring, sizeof ring)) {
+        sched_yield(); // the leader may need this core to proceed
+    if (!socket_receive(bell->fds[0], &ring, sizeof ring)) {
         return status_fail(STATUS_UNAVAILABLE, "the leader is gone: %s", strerror(errno));
     }
     *ring_p = ring;
     return STATUS_OK;
 }
 
+// Of the lowest rank that failed.
 struct verdict {
-    int32_t status, rank; // of the lowest rank that failed
+    int32_t status, rank;
 };
 
-static enum status collect(struct doorbell *bell, struct verdict *verdict)
+static enum status verdict_collect(struct doorbell *bell, struct verdict *verdict)
 {
     enum status lost = STATUS_OK;
     for (int r = 1; r < bell->size; r++) {
         int32_t theirs = STATUS_UNAVAILABLE;
-        if (!receive_all(bell->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
+        if (!socket_receive(bell->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
         if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
     }
     for (int r = 1; r < bell->size; r++)
-        send_all(bell->fds[r], verdict, sizeof *verdict); // who does not hear it is gone, and its end ends the job
+        socket_send(bell->fds[r], verdict, sizeof *verdict); // a rank that is gone does not need it: the job ends
     return lost;
 }
 
@@ -403,14 +411,14 @@ enum status doorbell_agree(struct doorbell *bell, enum status mine)
 {
     struct verdict verdict = {mine, bell->rank};
     if (bell->rank == 0) {
-        if (collect(bell, &verdict) != STATUS_OK && verdict.rank != 0) {
+        if (verdict_collect(bell, &verdict) != STATUS_OK && verdict.rank != 0) {
             char name[DOORBELL_NAME_MAX];
             doorbell_name(bell, verdict.rank, name);
             return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", name);
         }
     } else {
         int32_t word = mine;
-        if (!send_all(bell->fds[0], &word, sizeof word) || !receive_all(bell->fds[0], &verdict, sizeof verdict)) {
+        if (!socket_send(bell->fds[0], &word, sizeof word) || !socket_receive(bell->fds[0], &verdict, sizeof verdict)) {
             return status_fail(STATUS_UNAVAILABLE, "the leader ended while the group opened");
         }
     }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the leader wakes its followers: one socket to each, a UNIX socket on the leader's host, TCP across hosts.
+// The doorbell wakes the followers of a group: one socket from the leader to each follower, a UNIX socket on the
+// leader's host, TCP across hosts.
 //
-// Waiting inside MPI burns a core, so between two steps a follower waits here: it looks at the socket for about a
-// millisecond (the leader samples and schedules in that time) and then sleeps in the kernel. Every step is rung, even
-// in a row: the leader cannot know whether a follower sleeps yet, and a send costs some 2 us. So no wake-up is lost,
-// and the ring carries the size of the broadcast that follows. End of file means that the other side is gone.
+// Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead: it polls for about a
+// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader writes to every
+// socket ("rings") before every pass, since it cannot know which followers sleep; a write costs about 2 us. So no
+// wake-up is lost, and the message states the size of the broadcast that follows. End of file means that the peer is
+// gone.
 //
-// One thread per rank makes all calls, the one that uses the comm.
+// One thread per rank makes all calls, the thread that uses the comm.
 #pragma once
 
 #include <stdint.h>
@@ -15,26 +17,27 @@
 
 struct doorbell;
 
+// The message of one ring.
 struct ring {
-    uint32_t kind;       // the caller's
+    uint32_t kind;       // defined by the caller
     uint32_t size_bytes; // of the broadcast that follows
-    int32_t limit_ms;    // how long a step may take, see engine_set_step_timeout
+    int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
 };
 
-// All ranks together; the comm carries the leader's addresses. Strangers that connect meanwhile are turned away by a
-// random number.
+// Called by all ranks. The comm carries the leader's addresses and a random number, by which the leader recognises its
+// followers; other connections are closed.
 enum status doorbell_open(struct comm *comm, struct doorbell **bell_p);
 void doorbell_close(struct doorbell *bell);
 
 enum status doorbell_ring(struct doorbell *bell, struct ring ring);    // leader
 enum status doorbell_wait(struct doorbell *bell, struct ring *ring_p); // follower; UNAVAILABLE: the leader is gone
 
-// The socket to a rank, and its name for people: "rank 3 (host gpu-2, pid 4711)". The leader may ask for every rank,
-// the name of its own included; a follower for rank 0 alone.
+// The socket to a rank, and the name of a rank for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for any
+// rank, also for its own name; a follower for rank 0 only.
 enum { DOORBELL_NAME_MAX = 128 };
-int doorbell_line(const struct doorbell *bell, int rank);
+int doorbell_socket(const struct doorbell *bell, int rank);
 const char *doorbell_name(const struct doorbell *bell, int rank, char name[DOORBELL_NAME_MAX]);
 
-// All ranks together: whether all did well. STATUS_OK on every rank when `mine` was that on every rank; else the
-// status of the lowest rank that failed, on every rank. There the sentence stays; elsewhere it becomes empty.
+// Called by all ranks; returns the same status on all of them: STATUS_OK when `mine` was that on every rank, else the
+// status of the lowest rank that failed. That rank keeps its sentence, the others get an empty one.
 enum status doorbell_agree(struct doorbell *bell, enum status mine);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node.h. This file owns the stream to the router and the mailbox. Two threads of its own: the reader dials, reads
-// and redials; the pulse sends heartbeats and takes signals.
+// See node.h. Owns the stream to the router and the mailbox. The reader thread attaches, reads and attaches again; the
+// heartbeat thread sends heartbeats and receives signals.
 //
-//     dialling --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> dialling
-//                             \--Refused--> over                     \--while draining or stopping--> over
+//     connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> connecting
+//                              \--Refused--> over                      \--while draining or stopping--> over
 #include "engine/node.h"
 
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -21,22 +22,23 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/monotonic_cond.h"
 #include "net/rpc.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
 enum {
-    BACKOFF_FIRST_MS = 200,
-    BACKOFF_LAST_MS = 5000,
-    HEARTBEAT_DEFAULT_MS = 1000, // for a router that asks for nothing sensible
-    HEARTBEAT_LAST_MS = 60000,
-    FAREWELL_MS = 10000, // how long node_stop waits for the router to end the stream
+    BACKOFF_MIN_MS = 200,
+    BACKOFF_MAX_MS = 5000,
+    HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
+    HEARTBEAT_MAX_MS = 60000,
+    STOP_TIMEOUT_MS = 10000, // for the router to end the stream
 };
 
 struct mail {
     struct node_event event;
-    uint64_t stream; // of which it speaks
+    uint64_t stream; // number of the stream it belongs to
 };
 
 struct node {
@@ -44,21 +46,21 @@ struct node {
     uint8_t *hello; // packed NodeMessage, [hello_size]
     size_t hello_size;
     struct rpc_channel *channel;
-    pthread_t reader, pulse;
-    bool told;         // the reader's own: that the router cannot be reached is logged once, not every five seconds
-    int signals, wake; // descriptors: the blocked signals; an eventfd that ends the pulse's sleep
+    pthread_t reader, heartbeat;
+    bool unreachable_logged; // by the reader alone: an unreachable router is logged once, not at every attempt
+    int signals, wake;       // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    struct rpc_stream *stream; // NULL when there is none; closed by the reader alone
+    struct rpc_stream *stream; // NULL: none; closed by the reader alone
     uint64_t stream_number;    // counts streams
-    uint64_t taken_number;     // of the stream whose NODE_ATTACHED the working thread has taken
-    bool welcomed;             // the router has said Welcome on `stream`
+    uint64_t working_number;   // the stream whose NODE_ATTACHED the working thread has received last
+    bool welcomed;             // Welcome has arrived on `stream`
     int heartbeat_ms;
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
     bool draining, stopping, reader_over;
-    struct mail *mails; // [first_mail, first_mail + n_mails) of capacity, the oldest first
+    struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
     int first_mail, n_mails, capacity;
 };
 
@@ -77,7 +79,7 @@ static void mail_post(struct node *node, struct node_event event)
     pthread_cond_broadcast(&node->changed);
 }
 
-// Work of a stream that ended is nobody's: the router has given it to others.
+// Drops the work of a stream that ended: the router has reassigned it.
 static void mail_drop_messages(struct node *node)
 {
     int kept = 0;
@@ -92,15 +94,10 @@ static void mail_drop_messages(struct node *node)
     node->n_mails = kept;
 }
 
-// Waits on `changed` until the moment on clock_now_us() (INT64_MAX: no limit). False when it has passed.
+// Waits for a change until `until_us` on clock_now_us() (INT64_MAX: no limit). False when that time has passed.
 static bool wait_until(struct node *node, int64_t until_us)
 {
-    if (until_us == INT64_MAX) {
-        pthread_cond_wait(&node->changed, &node->mutex);
-        return true;
-    }
-    struct timespec until = {until_us / 1000000, until_us % 1000000 * 1000};
-    return pthread_cond_timedwait(&node->changed, &node->mutex, &until) == 0;
+    return monotonic_cond_wait(&node->changed, &node->mutex, until_us);
 }
 
 void node_next(struct node *node, int timeout_ms, struct node_event *event)
@@ -113,7 +110,7 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
     if (node->n_mails) {
         struct mail *mail = &node->mails[node->first_mail];
         *event = mail->event;
-        if (event->kind == NODE_ATTACHED) node->taken_number = mail->stream;
+        if (event->kind == NODE_ATTACHED) node->working_number = mail->stream;
         node->first_mail = --node->n_mails ? node->first_mail + 1 : 0;
     }
     pthread_mutex_unlock(&node->mutex);
@@ -128,7 +125,7 @@ void node_event_free(struct node_event *event)
 
 // --- sending
 
-static uint8_t *pack(const node_message *message, size_t *size_p)
+static uint8_t *message_pack(const node_message *message, size_t *size_p)
 {
     *size_p = forepack__cluster__v1__node_message__get_packed_size(message);
     uint8_t *bytes = mem_alloc(*size_p);
@@ -136,10 +133,11 @@ static uint8_t *pack(const node_message *message, size_t *size_p)
     return bytes;
 }
 
-static void send_now(struct node *node, const node_message *message) // with the mutex held, a stream there
+// With the mutex held and a stream open.
+static void stream_send(struct node *node, const node_message *message)
 {
     size_t size;
-    uint8_t *bytes = pack(message, &size);
+    uint8_t *bytes = message_pack(message, &size);
     rpc_stream_send(node->stream, bytes, size);
     free(bytes);
 }
@@ -150,7 +148,7 @@ static void send_draining(struct node *node)
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING;
     message.draining = &draining;
-    send_now(node, &message);
+    stream_send(node, &message);
 }
 
 static void send_heartbeat(struct node *node)
@@ -158,17 +156,17 @@ static void send_heartbeat(struct node *node)
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
     message.heartbeat = &node->load;
-    send_now(node, &message);
+    stream_send(node, &message);
 }
 
 void node_send(struct node *node, const node_message *message)
 {
     size_t size;
-    uint8_t *bytes = pack(message, &size);
+    uint8_t *bytes = message_pack(message, &size);
     pthread_mutex_lock(&node->mutex);
-    // Results belong to the stream their work came from. The working thread may still be at work of an earlier one:
-    // its NODE_DETACHED and the next NODE_ATTACHED are then waiting in the mailbox.
-    if (node->welcomed && node->taken_number == node->stream_number) rpc_stream_send(node->stream, bytes, size);
+    // Results belong to the stream that brought the work. The working thread may still be busy with work of an earlier
+    // stream: then NODE_DETACHED and the next NODE_ATTACHED are waiting in the mailbox.
+    if (node->welcomed && node->working_number == node->stream_number) rpc_stream_send(node->stream, bytes, size);
     pthread_mutex_unlock(&node->mutex);
     free(bytes);
 }
@@ -182,7 +180,7 @@ void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running,
     pthread_mutex_unlock(&node->mutex);
 }
 
-static void wake_pulse(struct node *node)
+static void heartbeat_wake(struct node *node)
 {
     uint64_t one = 1;
     while (write(node->wake, &one, sizeof one) < 0 && errno == EINTR)
@@ -191,47 +189,61 @@ static void wake_pulse(struct node *node)
 
 // --- the reader
 
-enum stream_end { STREAM_LOST, STREAM_OVER }; // dial again, or not
+enum stream_end { STREAM_LOST, STREAM_OVER }; // attach again, or not
 
-static void log_lost(struct node *node, const char *reason)
+static bool node_is_leaving(struct node *node)
 {
-    if (node->welcomed) {
-        log_warn("router_lost router=%s reason=%s", node->router, reason);
-    } else {
-        log_line(node->told ? LOG_DEBUG : LOG_WARN, "router_unreachable router=%s reason=%s", node->router, reason);
-        node->told = true;
-    }
+    pthread_mutex_lock(&node->mutex);
+    bool leaving = node->draining || node->stopping;
+    pthread_mutex_unlock(&node->mutex);
+    return leaving;
 }
 
-static void take_welcome(struct node *node, const Forepack__Cluster__V1__Welcome *welcome)
+static void log_stream_end(struct node *node, const char *reason)
+{
+    const char *event = "router_lost";
+    enum log_level level = LOG_WARN;
+    if (node_is_leaving(node)) {
+        event = "router_detached";
+        level = LOG_INFO;
+    } else if (!node->welcomed) {
+        event = "router_unreachable";
+        level = node->unreachable_logged ? LOG_DEBUG : LOG_WARN;
+        node->unreachable_logged = true;
+    }
+    log_event(level, event, LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
+}
+
+static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welcome *welcome)
 {
     uint32_t asked = welcome->heartbeat_ms;
     pthread_mutex_lock(&node->mutex);
     node->welcomed = true;
-    node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_LAST_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
-    node->heartbeat_due_us = clock_now_us(); // the first at once: the router learns what is free
+    node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
+    node->heartbeat_due_us = clock_now_us(); // at once: the router learns the free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
-    wake_pulse(node);
-    node->told = false;
-    log_info("router_attached router=%s heartbeat_ms=%d", node->router, node->heartbeat_ms);
+    heartbeat_wake(node);
+    node->unreachable_logged = false;
+    log_event(LOG_INFO, "router_attached", LOG_FIELD("router", node->router),
+              LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
 }
 
-// Takes over the message. False when the stream must end.
-static bool take_message(struct node *node, router_message *message, enum stream_end *end_p)
+// Owns the message from now on. False when the stream must end.
+static bool message_handle(struct node *node, router_message *message, enum stream_end *end_p)
 {
     bool welcomed = node->welcomed; // written by this thread alone
-    bool go_on = false;
+    bool expected = false;
     switch (message->kind_case) {
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME:
         if (welcomed) break;
-        take_welcome(node, message->welcome);
-        go_on = true;
+        welcome_handle(node, message->welcome);
+        expected = true;
         break;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED: {
         const char *reason = *message->refused->reason ? message->refused->reason : "no reason given";
-        log_error("router_refused router=%s reason=%s", node->router, reason);
+        log_event(LOG_ERROR, "router_refused", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
         pthread_mutex_lock(&node->mutex);
         mail_post(node, (struct node_event){.kind = NODE_REFUSED, .reason = mem_string(reason)});
         pthread_mutex_unlock(&node->mutex);
@@ -247,44 +259,46 @@ static bool take_message(struct node *node, router_message *message, enum stream
         mail_post(node, (struct node_event){.kind = NODE_MESSAGE, .message = message});
         pthread_mutex_unlock(&node->mutex);
         return true;
-    default: // of a newer router: nothing it may rely on
-        go_on = true;
+    default: // of a newer router, which may not rely on it
+        expected = true;
         break;
     }
-    if (!go_on) log_error("router_confused router=%s: message %d out of turn", node->router, (int)message->kind_case);
+    if (!expected)
+        log_event(LOG_ERROR, "message_unexpected", LOG_FIELD("router", node->router),
+                  LOG_FIELD("kind", (int)message->kind_case));
     forepack__cluster__v1__router_message__free_unpacked(message, NULL);
-    return go_on;
+    return expected;
 }
 
-static enum stream_end read_stream(struct node *node, struct rpc_stream *stream)
+static enum stream_end stream_read(struct node *node, struct rpc_stream *stream)
 {
     enum stream_end end = STREAM_LOST;
-    for (bool go_on = true; go_on;) {
+    for (bool reading = true; reading;) {
         struct rpc_bytes bytes = {0};
         enum status status = rpc_stream_read(stream, &bytes);
         if (status != STATUS_OK || !bytes.data) {
-            log_lost(node, status == STATUS_OK ? "ended by the router" : status_message());
+            log_stream_end(node, status == STATUS_OK ? "ended by the router" : status_message());
             break;
         }
         router_message *message = forepack__cluster__v1__router_message__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);
         if (message) {
-            go_on = take_message(node, message, &end);
+            reading = message_handle(node, message, &end);
         } else {
-            log_error("router_confused router=%s: broken message", node->router);
-            go_on = false;
+            log_event(LOG_ERROR, "message_malformed", LOG_FIELD("router", node->router));
+            reading = false;
         }
     }
     return end;
 }
 
-// One stream from dialling to its end.
-static enum stream_end attach(struct node *node, bool *welcomed_p)
+// One stream from its beginning to its end.
+static enum stream_end stream_run(struct node *node, bool *welcomed_p)
 {
     struct rpc_stream *stream;
     *welcomed_p = false;
     if (rpc_stream_open(node->channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &stream) != STATUS_OK) {
-        log_lost(node, status_message());
+        log_stream_end(node, status_message());
         return STREAM_LOST;
     }
     pthread_mutex_lock(&node->mutex);
@@ -295,7 +309,7 @@ static enum stream_end attach(struct node *node, bool *welcomed_p)
         rpc_stream_send(stream, node->hello, node->hello_size);
     }
     pthread_mutex_unlock(&node->mutex);
-    enum stream_end end = stopping ? STREAM_OVER : read_stream(node, stream);
+    enum stream_end end = stopping ? STREAM_OVER : stream_read(node, stream);
     pthread_mutex_lock(&node->mutex);
     *welcomed_p = node->welcomed;
     node->stream = NULL;
@@ -307,24 +321,24 @@ static enum stream_end attach(struct node *node, bool *welcomed_p)
     return end;
 }
 
-// Half to all of `backoff_ms`: nodes that lost the same router do not come back in step.
-static int64_t jittered_us(int backoff_ms, unsigned *seed)
+// Half to all of `backoff_ms`, so that nodes that lost the same router do not attach again at the same moment.
+static int64_t backoff_us(int backoff_ms, unsigned *seed)
 {
     return (int64_t)backoff_ms * (500 + rand_r(seed) % 501);
 }
 
-static void *read_loop(void *argument)
+static void *reader_thread(void *argument)
 {
     struct node *node = argument;
     unsigned seed = (unsigned)clock_now_us() ^ (unsigned)getpid();
-    int backoff_ms = BACKOFF_FIRST_MS;
+    int backoff_ms = BACKOFF_MIN_MS;
     for (;;) {
         bool welcomed;
-        enum stream_end end = attach(node, &welcomed);
-        if (welcomed) backoff_ms = BACKOFF_FIRST_MS;
+        enum stream_end end = stream_run(node, &welcomed);
+        if (welcomed) backoff_ms = BACKOFF_MIN_MS;
         pthread_mutex_lock(&node->mutex);
         bool over = end == STREAM_OVER || node->draining || node->stopping;
-        int64_t until_us = clock_now_us() + jittered_us(backoff_ms, &seed);
+        int64_t until_us = clock_now_us() + backoff_us(backoff_ms, &seed);
         while (!over && !node->draining && !node->stopping && wait_until(node, until_us))
             continue;
         over = over || node->draining || node->stopping;
@@ -334,30 +348,32 @@ static void *read_loop(void *argument)
         }
         pthread_mutex_unlock(&node->mutex);
         if (over) return NULL;
-        if (!welcomed) backoff_ms = backoff_ms < BACKOFF_LAST_MS / 2 ? 2 * backoff_ms : BACKOFF_LAST_MS;
+        if (!welcomed) backoff_ms = backoff_ms < BACKOFF_MAX_MS / 2 ? 2 * backoff_ms : BACKOFF_MAX_MS;
     }
 }
 
-// --- the pulse
+// --- heartbeats and signals
 
-static void take_signal(struct node *node)
+static void signal_handle(struct node *node)
 {
     struct signalfd_siginfo info;
     if (read(node->signals, &info, sizeof info) != sizeof info) return;
-    const char *name = sigabbrev_np((int)info.ssi_signo);
+    char signal_name[16];
+    snprintf(signal_name, sizeof signal_name, "SIG%s", sigabbrev_np((int)info.ssi_signo));
     pthread_mutex_lock(&node->mutex);
     if (node->draining) {
-        log_warn("quit signal=SIG%s: the second one, running work is lost", name);
+        log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
+                  LOG_FIELD("reason", "second signal, running work is lost"));
         _exit(1);
     }
-    log_info("drain signal=SIG%s", name);
+    log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));
     node->draining = true;
     if (node->welcomed) send_draining(node);
     mail_post(node, (struct node_event){.kind = NODE_DRAIN});
     pthread_mutex_unlock(&node->mutex);
 }
 
-static void *pulse_loop(void *argument)
+static void *heartbeat_thread(void *argument)
 {
     struct node *node = argument;
     struct pollfd polled[2] = {{.fd = node->signals, .events = POLLIN}, {.fd = node->wake, .events = POLLIN}};
@@ -380,13 +396,13 @@ static void *pulse_loop(void *argument)
         if (poll(polled, 2, timeout_ms) <= 0) continue;
         uint64_t count;
         if (polled[1].revents && read(node->wake, &count, sizeof count) < 0) continue;
-        if (polled[0].revents) take_signal(node);
+        if (polled[0].revents) signal_handle(node);
     }
 }
 
 // --- start and stop
 
-static void drain_signals(sigset_t *set)
+static void drain_signal_set(sigset_t *set)
 {
     sigemptyset(set);
     sigaddset(set, SIGTERM);
@@ -397,11 +413,11 @@ static void drain_signals(sigset_t *set)
 void node_block_signals(void)
 {
     sigset_t set;
-    drain_signals(&set);
+    drain_signal_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-static uint8_t *pack_hello(const Forepack__Cluster__V1__Hello *hello, size_t *size_p)
+static uint8_t *hello_pack(const Forepack__Cluster__V1__Hello *hello, size_t *size_p)
 {
     Forepack__Cluster__V1__Hello own = *hello;
     char *id = NULL, host[HOST_NAME_MAX + 1] = "localhost";
@@ -413,12 +429,12 @@ static uint8_t *pack_hello(const Forepack__Cluster__V1__Hello *hello, size_t *si
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     message.hello = &own;
-    uint8_t *bytes = pack(&message, size_p);
+    uint8_t *bytes = message_pack(&message, size_p);
     free(id);
     return bytes;
 }
 
-// Frees what has no thread any more.
+// Frees a node whose threads have ended.
 static void node_free(struct node *node)
 {
     while (node->n_mails)
@@ -434,14 +450,14 @@ static void node_free(struct node *node)
     rpc_shutdown();
 }
 
-static void join_pulse(struct node *node)
+static void heartbeat_join(struct node *node)
 {
     pthread_mutex_lock(&node->mutex);
     node->stopping = true;
     pthread_cond_broadcast(&node->changed);
     pthread_mutex_unlock(&node->mutex);
-    wake_pulse(node);
-    pthread_join(node->pulse, NULL);
+    heartbeat_wake(node);
+    pthread_join(node->heartbeat, NULL);
 }
 
 enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello, struct node **node_p)
@@ -449,17 +465,13 @@ enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *h
     rpc_init();
     struct node *node = mem_alloc(sizeof *node);
     node->router = mem_string(router);
-    node->hello = pack_hello(hello, &node->hello_size);
+    node->hello = hello_pack(hello, &node->hello_size);
     forepack__cluster__v1__heartbeat__init(&node->load);
     node->load.kv_blocks_free = hello->kv_blocks;
     pthread_mutex_init(&node->mutex, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&node->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&node->changed);
     sigset_t set;
-    drain_signals(&set);
+    drain_signal_set(&set);
     node->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     node->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum status status = STATUS_OK;
@@ -469,21 +481,21 @@ enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *h
     }
     status = rpc_channel_open(router, &node->channel);
     if (status != STATUS_OK) goto free_node;
-    int error = pthread_create(&node->pulse, NULL, pulse_loop, node);
+    int error = pthread_create(&node->heartbeat, NULL, heartbeat_thread, node);
     if (error) {
         status = status_fail(STATUS_INTERNAL, "pthread_create: %s", strerror(error));
         goto close_channel;
     }
-    error = pthread_create(&node->reader, NULL, read_loop, node);
+    error = pthread_create(&node->reader, NULL, reader_thread, node);
     if (error) {
         status = status_fail(STATUS_INTERNAL, "pthread_create: %s", strerror(error));
-        goto join_pulse;
+        goto join_heartbeat;
     }
     *node_p = node;
     return STATUS_OK;
 
-join_pulse:
-    join_pulse(node);
+join_heartbeat:
+    heartbeat_join(node);
 close_channel:
     rpc_channel_close(node->channel);
 free_node:
@@ -493,10 +505,10 @@ free_node:
 
 void node_stop(struct node *node)
 {
-    join_pulse(node); // and sets `stopping`
-    int64_t until_us = clock_now_us() + FAREWELL_MS * 1000;
+    heartbeat_join(node); // sets `stopping`
+    int64_t until_us = clock_now_us() + STOP_TIMEOUT_MS * 1000;
     pthread_mutex_lock(&node->mutex);
-    // What is queued goes out first, then the router ends the stream; one that does not is left.
+    // Queued messages are sent first, then the router ends the stream; if it does not, the stream is cancelled.
     if (node->stream) rpc_stream_half_close(node->stream);
     while (!node->reader_over && wait_until(node, until_us))
         continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_main.h. What fails before serving fails here, with one line on stderr and the exit code that says whose
-// fault it was: 2 the caller's (an option, a checkpoint that is not there or not known), 1 the machine's.
+// See node_main.h. A failure before serving is printed as one line on stderr; the exit code is that of
+// status_exit_code().
 #include "engine/node_main.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "base/version.h"
 #include "model/tokenizer.h"
 
-static bool made_up(const struct node_options *options)
+static bool has_random_weights(const struct node_options *options)
 {
     return options->shape || strcmp(options->load, "dummy") == 0;
 }
@@ -22,7 +22,7 @@ static bool made_up(const struct node_options *options)
 struct model_options node_model_options(const struct node_options *options)
 {
     return (struct model_options){.dir = options->shape ? options->shape : options->model,
-                                  .dummy = made_up(options),
+                                  .dummy = has_random_weights(options),
                                   .backend = options->backend,
                                   .dtype = options->dtype,
                                   .kv_dtype = options->kv_dtype,
@@ -57,8 +57,9 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     static uint32_t eos[MODEL_MAX_EOS];
     struct tokenizer *tokenizer;
     uint64_t model_print;
-    enum status status = made_up(options) ? model_dummy_fingerprint(node_model_options(options).dir, &model_print)
-                                          : model_fingerprint(options->model, &model_print);
+    enum status status = has_random_weights(options)
+                             ? model_dummy_fingerprint(node_model_options(options).dir, &model_print)
+                             : model_fingerprint(options->model, &model_print);
     if (status == STATUS_OK) status = tokenizer_open(options->model, &tokenizer);
     if (status != STATUS_OK) return status;
     uint64_t tokenizer_print = tokenizer_fingerprint(tokenizer);
@@ -92,22 +93,11 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
 
 // --- the life of the process
 
-static int exit_code(enum status status)
-{
-    switch (status) {
-    case STATUS_INVALID:
-    case STATUS_NOT_FOUND:
-    case STATUS_OUT_OF_RANGE:
-    case STATUS_UNSUPPORTED: return 2;
-    default: return 1;
-    }
-}
-
-// Ranks that only echo another's failure have an empty message.
-static int fail(const struct node_program *program, enum status status)
+// Ranks that only pass on another rank's failure have an empty message.
+static int report_failure(const struct node_program *program, enum status status)
 {
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
-    return exit_code(status);
+    return status_exit_code(status);
 }
 
 static enum status check_options(const struct node_program *program)
@@ -117,95 +107,114 @@ static enum status check_options(const struct node_program *program)
     return program->check ? program->check() : STATUS_OK;
 }
 
-// Every rank gets the same arguments; the first alone speaks of them.
-static bool parse(const struct node_program *program, int argc, char **argv)
+// All ranks get the same arguments; rank 0 alone reports wrong ones.
+static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
     if (group_rank_hint() == 0) {
         options_main(program->options, program->usage, argc, argv, NULL);
         enum status status = check_options(program);
-        if (status != STATUS_OK) fail(program, status);
+        if (status != STATUS_OK) report_failure(program, status);
         return status == STATUS_OK;
     }
     return options_parse(program->options, argc, argv, NULL, NULL) == STATUS_OK && check_options(program) == STATUS_OK;
 }
 
-// One row through all ranks: a node that cannot compute says so before it takes work.
-static enum status warm_up(struct engine *engine)
+static bool wants_bf16_sums(const struct node_options *options)
+{
+    return strcmp(options->allreduce_dtype, "bf16") == 0;
+}
+
+// A dummy row through all ranks: a node that cannot compute fails before it receives work.
+static enum status run_warm_up_batch(struct engine *engine)
 {
     const struct ragged_batch batch = ragged_warm_up_batch();
     struct forward_result result;
     return engine_forward(engine, &batch, &result);
 }
 
-static int lead(const struct node_program *program, struct engine *engine, struct comm *comm)
+static void log_ready(const struct node_program *program, const struct model *model, const struct comm *comm,
+                      const struct node_limits *limits)
+{
+    log_event(LOG_INFO, "node_ready", LOG_FIELD("model", program->common->model),
+              LOG_FIELD("router", program->common->router), LOG_FIELD("ranks", comm->size),
+              LOG_FIELD("backend", model_backend(model)), LOG_FIELD("dtype", dtype_name(model_dtype(model))),
+              LOG_FIELD("kv_dtype", dtype_name(model_kv_dtype(model))), LOG_FIELD("token_budget", limits->token_budget),
+              LOG_FIELD("max_seqs", limits->max_seqs), LOG_FIELD("context_tokens", limits->context_tokens),
+              LOG_FIELD("kv_blocks", limits->kv_blocks));
+}
+
+static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm)
 {
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
-    const bool device_collectives = model_capabilities(engine_model(engine))->device_collectives;
-    if (strcmp(program->common->allreduce_dtype, "bf16") == 0 && comm->size > 1 && device_collectives)
-        log_event(LOG_WARN, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
+    const struct model *model = engine_model(engine);
+    if (wants_bf16_sums(program->common) && comm->size > 1 && model_capabilities(model)->device_collectives)
+        log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
                   LOG_FIELD("reason", "the devices reduce in f32"));
-    enum status status = warm_up(engine);
+    enum status status = run_warm_up_batch(engine);
     if (status != STATUS_OK) {
-        fail(program, status);
+        report_failure(program, status);
         group_abort(comm, 1);
     }
-    status = node_hello_fill(&hello, program->common, engine_model(engine), comm, program->role);
+    status = node_hello_fill(&hello, program->common, model, comm, program->role);
     if (status == STATUS_OK) status = node_start(program->common->router, &hello, &node);
-    if (status != STATUS_OK) return fail(program, status);
-    struct node_limits limits = node_limits_get(program->common, engine_model(engine));
-    log_info("ready model=%s router=%s ranks=%d backend=%s dtype=%s kv_dtype=%s token_budget=%d max_seqs=%d context=%d "
-             "kv_blocks=%d",
-             program->common->model, program->common->router, comm->size, model_backend(engine_model(engine)),
-             hello.dtype, dtype_name(model_kv_dtype(engine_model(engine))), limits.token_budget, limits.max_seqs,
-             limits.context_tokens, limits.kv_blocks);
+    if (status != STATUS_OK) return report_failure(program, status);
+    struct node_limits limits = node_limits_get(program->common, model);
+    log_ready(program, model, comm, &limits);
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);
-    log_info("done");
+    log_event(LOG_INFO, "node_stopped", LOG_FIELD("refused", end == NODE_END_REFUSED));
     return end == NODE_END_REFUSED ? 2 : 0;
 }
 
-static int follow(const struct node_program *program, struct engine *engine, struct comm *comm)
+static int run_follower(struct engine *engine, struct comm *comm)
 {
-    enum status status = engine_follow(engine);
-    if (status == STATUS_OK) return 0;
-    log_error("rank %d: %s", comm->rank, status_message());
+    if (engine_follow(engine) == STATUS_OK) return 0;
+    log_event(LOG_ERROR, "group_lost", LOG_FIELD("rank", comm->rank), LOG_REASON);
     group_abort(comm, 1);
+}
+
+// The rank is part of the process name from here on.
+static void name_process(const struct node_program *program, const struct comm *comm)
+{
+    char name[64];
+    if (comm->size > 1)
+        snprintf(name, sizeof name, "%s[%d]", program->name, comm->rank);
+    else
+        snprintf(name, sizeof name, "%s", program->name);
+    log_options_apply(&program->common->log, name);
+}
+
+static int run_rank(const struct node_program *program, struct comm *comm)
+{
+    struct model_options model = node_model_options(program->common);
+    struct engine *engine;
+    enum status status = engine_open(&model, comm, &engine);
+    if (status != STATUS_OK) return report_failure(program, status);
+    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, comm);
+    engine_close(engine);
+    return code;
 }
 
 int node_main(const struct node_program *program, int argc, char **argv)
 {
     node_block_signals();
-    if (!parse(program, argc, argv)) {
-        options_free(program->options);
-        return 2;
+    int code = 2;
+    if (parse_options(program, argc, argv)) {
+        log_options_apply(&program->common->log, program->name);
+        if (group_rank_hint() == 0) options_log(program->options);
+        struct comm *comm;
+        enum status status = group_open(&argc, &argv, &comm);
+        if (status == STATUS_OK) {
+            name_process(program, comm);
+            if (wants_bf16_sums(program->common)) group_set_allreduce_bf16(comm);
+            code = run_rank(program, comm);
+            group_close(comm);
+        } else {
+            code = report_failure(program, status);
+        }
     }
-    enum log_level level = LOG_INFO;
-    log_level_parse(program->common->log_level, &level);
-    log_setup(program->name, level);
-    struct comm *comm;
-    struct engine *engine;
-    enum status status = group_open(&argc, &argv, &comm);
-    if (status != STATUS_OK) {
-        int code = fail(program, status);
-        options_free(program->options);
-        return code;
-    }
-    char *who = comm->size > 1 ? mem_format("%s[%d]", program->name, comm->rank) : mem_string(program->name);
-    log_setup(who, level);
-    free(who);
-    if (strcmp(program->common->allreduce_dtype, "bf16") == 0) group_set_allreduce_bf16(comm);
-    struct model_options model = node_model_options(program->common);
-    int code;
-    status = engine_open(&model, comm, &engine);
-    if (status == STATUS_OK) {
-        code = comm->rank ? follow(program, engine, comm) : lead(program, engine, comm);
-        engine_close(engine);
-    } else {
-        code = fail(program, status);
-    }
-    group_close(comm);
     options_free(program->options);
     return code;
 }

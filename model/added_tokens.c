@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sorted array serves as the trie: each further byte of the text narrows the range of tokens that still fit.
+// The sorted array is searched like a trie: each byte of the text narrows the range of tokens that still match.
 #include "model/added_tokens.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "model/unicode.h"
 
-static int by_content(const void *a, const void *b)
+static int compare_contents(const void *a, const void *b)
 {
     const struct added_token *x = a, *y = b;
     int order = memcmp(x->content, y->content, x->n < y->n ? x->n : y->n);
@@ -18,9 +18,9 @@ static int by_content(const void *a, const void *b)
 enum status added_set_init(struct added_set *set, struct added_token *tokens, int n)
 {
     *set = (struct added_set){.tokens = tokens, .n = n};
-    if (n) qsort(tokens, (size_t)n, sizeof *tokens, by_content);
+    if (n) qsort(tokens, (size_t)n, sizeof *tokens, compare_contents);
     for (int i = 0; i < n; i++) {
-        if (i && !by_content(&tokens[i - 1], &tokens[i]))
+        if (i && !compare_contents(&tokens[i - 1], &tokens[i]))
             return status_fail(STATUS_DATA, "added_tokens: ids %d and %d have the same content", tokens[i - 1].id,
                                tokens[i].id);
         set->starts[(unsigned char)tokens[i].content[0]] = true;
@@ -36,7 +36,7 @@ void added_set_fini(struct added_set *set)
     *set = (struct added_set){0};
 }
 
-// First token in [low, high) whose byte at `depth` is at least `byte`; all there are longer than `depth`.
+// First token in [low, high) with a byte of at least `byte` at `depth`. All of them are longer than `depth`.
 static int lower_bound(const struct added_set *set, int low, int high, size_t depth, int byte)
 {
     while (low < high) {
@@ -49,33 +49,33 @@ static int lower_bound(const struct added_set *set, int low, int high, size_t de
     return low;
 }
 
-// A special token counts when it is wanted and lies wholly outside the guarded ranges.
-static bool is_allowed(const struct added_token *token, const struct span *span, size_t start,
-                       const struct added_guard *guard)
+// A special token is allowed if special tokens are parsed and it lies outside the policy's ranges.
+static bool is_allowed(const struct added_token *token, const struct text_span *span, size_t start,
+                       const struct special_policy *policy)
 {
     if (!token->special) return true;
-    if (!guard->parse_special) return false;
-    if (!guard->n) return true;
-    size_t first = span_origin(span, start), last = span_origin(span, start + token->n - 1);
-    int low = 0, high = guard->n; // the first range that ends behind `first`
+    if (!policy->parse_special) return false;
+    if (!policy->n) return true;
+    size_t first = text_span_origin(span, start), last = text_span_origin(span, start + token->n - 1);
+    int low = 0, high = policy->n; // finds the first range with an end after `first`
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (guard->ranges[middle].end <= first)
+        if (policy->ranges[middle].end <= first)
             low = middle + 1;
         else
             high = middle;
     }
-    return low == guard->n || guard->ranges[low].start > last;
+    return low == policy->n || policy->ranges[low].start > last;
 }
 
-static const struct added_token *longest_at(const struct added_set *set, const struct span *span, size_t start,
-                                            const struct added_guard *guard)
+static const struct added_token *longest_at(const struct added_set *set, const struct text_span *span, size_t start,
+                                            const struct special_policy *policy)
 {
     const struct added_token *best = NULL;
     int low = 0, high = set->n;
     for (size_t depth = 0; low < high; depth++) {
-        if (set->tokens[low].n == depth) { // the shortest sorts first
-            if (is_allowed(&set->tokens[low], span, start, guard)) best = &set->tokens[low];
+        if (set->tokens[low].n == depth) { // the shortest token sorts first
+            if (is_allowed(&set->tokens[low], span, start, policy)) best = &set->tokens[low];
             low++;
         }
         if (start + depth == span->n) break;
@@ -86,24 +86,24 @@ static const struct added_token *longest_at(const struct added_set *set, const s
     return best;
 }
 
-static bool touches_word(const struct span *span, size_t start, size_t end)
+static bool touches_word(const struct text_span *span, size_t start, size_t end)
 {
     size_t length;
     if (start && unicode_is_word(utf8_decode(span->text + utf8_before(span->text, start), &length))) return true;
     return end < span->n && unicode_is_word(utf8_decode(span->text + end, &length));
 }
 
-bool added_set_find(const struct added_set *set, const struct span *span, size_t from, const struct added_guard *guard,
-                    struct added_match *match_p)
+bool added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+                      const struct special_policy *policy, struct added_match *match_p)
 {
     if (!set->n) return false;
     for (size_t at = from; at < span->n; at++) {
         if (!set->starts[(unsigned char)span->text[at]]) continue;
-        const struct added_token *token = longest_at(set, span, at, guard);
+        const struct added_token *token = longest_at(set, span, at, policy);
         if (!token) continue;
         size_t start = at, end = at + token->n, length;
         if (token->single_word && touches_word(span, start, end)) {
-            at = end - 1; // as in Hugging Face, no shorter one is tried
+            at = end - 1; // like Hugging Face, without trying a shorter token here
             continue;
         }
         if (token->lstrip)

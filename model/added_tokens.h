@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Added tokens: strings that are one token wherever they stand in a text, found before anything else looks at it.
+// Added tokens: strings that are one token wherever they occur in a text. They are matched before pre-tokenizer and
+// BPE.
 #pragma once
 
 #include <stdbool.h>
@@ -7,42 +8,43 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "model/span.h"
+#include "model/text_span.h"
 #include "model/tokenizer.h"
 
 struct added_token {
     int32_t id;
-    char *content; // what to look for, owned; of a `normalized` token its normalized form
+    char *content; // text to match, owned; of a `normalized` token its normalized form
     size_t n;
     bool special;
-    bool single_word;    // only where no word character touches it
-    bool lstrip, rstrip; // swallows the white space before, behind it
-    bool normalized;     // looked for in normalized text
+    bool single_word;    // matches only between non-word characters
+    bool lstrip, rstrip; // also consumes the white space before / behind it
+    bool normalized;     // matched in normalized text
 };
 
-// Tokens that are looked for together, sorted by content. Immutable once built.
+// Tokens that are matched together, sorted by content. Immutable once built.
 struct added_set {
     struct added_token *tokens; // owned
     int n;
-    bool starts[256]; // some content starts with this byte
+    bool starts[256]; // true for the first byte of every content
 };
 
-// Takes over `tokens` [n] and sorts them. DATA: two have the same content.
+// Takes ownership of `tokens` [n] and sorts them. DATA: two have the same content.
 enum status added_set_init(struct added_set *set, struct added_token *tokens, int n);
 void added_set_fini(struct added_set *set);
 
-// Where special tokens may be recognised, in bytes of the original text.
-struct added_guard {
+// Where special tokens are recognised.
+struct special_policy {
     bool parse_special;
-    const struct text_range *ranges; // [n] ascending, apart: not inside or across these
+    const struct text_range
+        *ranges; // [n] ascending, disjoint, in bytes of the original text: not inside or across these
     int n;
 };
 
 struct added_match {
     const struct added_token *token;
-    size_t start, end; // in the span, white space swallowed included
+    size_t start, end; // in the span, including the white space consumed
 };
 
-// The leftmost, of those the longest token in `span` from byte `from` on; false when there is none.
-bool added_set_find(const struct added_set *set, const struct span *span, size_t from, const struct added_guard *guard,
-                    struct added_match *match_p);
+// The leftmost match at or after byte `from`; of several at one place the longest. False when there is none.
+bool added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+                      const struct special_policy *policy, struct added_match *match_p);

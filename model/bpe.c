@@ -19,7 +19,7 @@ static uint32_t table_mask(size_t n)
     return size - 1;
 }
 
-static uint64_t mix(uint64_t x)
+static uint64_t hash_mix(uint64_t x)
 {
     x ^= x >> 32;
     x *= 0xD6E8FEB86659FD93u;
@@ -27,17 +27,17 @@ static uint64_t mix(uint64_t x)
     return x;
 }
 
-static uint32_t hash_bytes(const char *text, size_t n)
+static uint32_t vocabulary_hash(const char *text, size_t n)
 {
     uint64_t hash = n;
     for (; n >= 8; text += 8, n -= 8) {
         uint64_t word;
         memcpy(&word, text, 8);
-        hash = mix(hash ^ word);
+        hash = hash_mix(hash ^ word);
     }
     uint64_t rest = 0;
     memcpy(&rest, text, n);
-    return (uint32_t)mix(hash * 31 ^ rest);
+    return (uint32_t)hash_mix(hash * 31 ^ rest);
 }
 
 void vocabulary_init(struct vocabulary *vocabulary, int n_ids)
@@ -61,7 +61,7 @@ void vocabulary_fini(struct vocabulary *vocabulary)
 
 void vocabulary_add(struct vocabulary *vocabulary, int32_t id, const char *token, size_t length)
 {
-    uint32_t slot = hash_bytes(token, length) & vocabulary->mask;
+    uint32_t slot = vocabulary_hash(token, length) & vocabulary->mask;
     while (vocabulary->slots[slot] >= 0)
         slot = (slot + 1) & vocabulary->mask;
     vocabulary->slots[slot] = id;
@@ -71,7 +71,7 @@ void vocabulary_add(struct vocabulary *vocabulary, int32_t id, const char *token
 
 int32_t vocabulary_find(const struct vocabulary *vocabulary, const char *token, size_t length)
 {
-    uint32_t slot = hash_bytes(token, length) & vocabulary->mask;
+    uint32_t slot = vocabulary_hash(token, length) & vocabulary->mask;
     for (int32_t id; (id = vocabulary->slots[slot]) >= 0; slot = (slot + 1) & vocabulary->mask)
         if (vocabulary->length[id] == length && !memcmp(vocabulary->token[id], token, length)) return id;
     return -1;
@@ -83,12 +83,12 @@ void bpe_fini(struct bpe *bpe)
 {
     vocabulary_fini(&bpe->vocabulary);
     free(bpe->merges);
-    free(bpe->whole);
+    free(bpe->self_encoded);
 }
 
 static uint32_t merge_slot(const struct bpe *bpe, int32_t left, int32_t right)
 {
-    uint32_t slot = (uint32_t)mix((uint64_t)left << 32 | (uint32_t)right) & bpe->merge_mask;
+    uint32_t slot = (uint32_t)hash_mix((uint64_t)left << 32 | (uint32_t)right) & bpe->merge_mask;
     while (bpe->merges[slot].left >= 0 && (bpe->merges[slot].left != left || bpe->merges[slot].right != right))
         slot = (slot + 1) & bpe->merge_mask;
     return slot;
@@ -111,17 +111,17 @@ enum status bpe_merge_add(struct bpe *bpe, struct merge merge)
     *slot = merge;
     unsigned char tail = (unsigned char)v->token[merge.left][v->length[merge.left] - 1];
     unsigned char head = (unsigned char)v->token[merge.right][0];
-    bpe->joints[tail][head / 64] |= (uint64_t)1 << head % 64;
+    bpe->joinable[tail][head / 64] |= (uint64_t)1 << head % 64;
     return STATUS_OK;
 }
 
-static bool can_join(const struct bpe *bpe, int32_t left, int32_t right)
+static bool symbols_can_merge(const struct bpe *bpe, int32_t left, int32_t right)
 {
     const struct vocabulary *v = &bpe->vocabulary;
-    if (!v->token[left] || !v->token[right]) return false; // an unknown-token that no text spells
+    if (!v->token[left] || !v->token[right]) return false; // an unknown token that no text encodes to
     unsigned char tail = (unsigned char)v->token[left][v->length[left] - 1];
     unsigned char head = (unsigned char)v->token[right][0];
-    return bpe->joints[tail][head / 64] >> head % 64 & 1;
+    return bpe->joinable[tail][head / 64] >> head % 64 & 1;
 }
 
 // ---- Encoding one word.
@@ -155,8 +155,8 @@ static uint64_t heap_pop(struct bpe_scratch *s)
     return top;
 }
 
-// Looks up the merge of symbol `i` with the next one and queues it.
-static void consider(const struct bpe *bpe, struct bpe_scratch *s, int i)
+// Looks up the merge of symbol `i` with its successor and pushes it onto the heap.
+static void merge_queue(const struct bpe *bpe, struct bpe_scratch *s, int i)
 {
     struct bpe_symbol *symbol = &s->symbols[i];
     symbol->rank = BPE_NO_MERGE;
@@ -168,41 +168,41 @@ static void consider(const struct bpe *bpe, struct bpe_scratch *s, int i)
     heap_push(s, (uint64_t)merge->rank << 32 | (uint32_t)i);
 }
 
-// Merges the stretch gathered so far and hands out its tokens.
-static void flush(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
+// Merges the collected symbols, emits their tokens and clears them.
+static void symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
 {
     if (!s->n) return;
     s->symbols[s->n - 1].next = -1;
     for (int i = 0; i < s->n; i++)
-        consider(bpe, s, i);
+        merge_queue(bpe, s, i);
     while (s->n_heap) {
         uint64_t top = heap_pop(s);
         int i = (int)(uint32_t)top;
         struct bpe_symbol *symbol = &s->symbols[i];
-        if (symbol->rank != top >> 32) continue; // stale: this symbol or its neighbour was merged meanwhile
+        if (symbol->rank != top >> 32) continue; // stale entry: the symbol or its successor has been merged since
         struct bpe_symbol *right = &s->symbols[symbol->next];
         symbol->id = symbol->result;
         symbol->next = right->next;
         right->rank = BPE_NO_MERGE;
         if (symbol->next >= 0) s->symbols[symbol->next].previous = i;
-        if (symbol->previous >= 0) consider(bpe, s, symbol->previous);
-        consider(bpe, s, i);
+        if (symbol->previous >= 0) merge_queue(bpe, s, symbol->previous);
+        merge_queue(bpe, s, i);
     }
     for (int i = 0; i >= 0; i = s->symbols[i].next)
         emit(user, s->symbols[i].id, s->symbols[i].start);
     s->n = 0;
 }
 
-static void add_symbol(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
-                       void *user)
+static void symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
+                        void *user)
 {
-    if (s->n && !can_join(bpe, s->symbols[s->n - 1].id, id)) flush(bpe, s, emit, user);
+    if (s->n && !symbols_can_merge(bpe, s->symbols[s->n - 1].id, id)) symbols_merge(bpe, s, emit, user);
     MEM_GROW(s->symbols, s->n, s->capacity);
     s->symbols[s->n] = (struct bpe_symbol){.id = id, .previous = s->n - 1, .next = s->n + 1, .start = start};
     s->n++;
 }
 
-static bool falls_back(const struct bpe *bpe, const char *bytes, size_t n)
+static bool has_byte_fallback(const struct bpe *bpe, const char *bytes, size_t n)
 {
     if (!bpe->byte_fallback) return false;
     for (size_t i = 0; i < n; i++)
@@ -213,9 +213,9 @@ static bool falls_back(const struct bpe *bpe, const char *bytes, size_t n)
 void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
                 void *user)
 {
-    if (bpe->whole) {
+    if (bpe->self_encoded) {
         int32_t id = vocabulary_find(&bpe->vocabulary, word, n);
-        if (id >= 0 && bpe->whole[id]) {
+        if (id >= 0 && bpe->self_encoded[id]) {
             emit(user, id, 0);
             return;
         }
@@ -230,46 +230,46 @@ void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *
             id = vocabulary_find(&bpe->vocabulary, word + at, length);
         }
         if (id >= 0) {
-            add_symbol(bpe, scratch, id, at, emit, user);
+            symbol_push(bpe, scratch, id, at, emit, user);
             after_unknown = false;
-        } else if (!bpe->byte_level && falls_back(bpe, word + at, length)) {
+        } else if (!bpe->byte_level && has_byte_fallback(bpe, word + at, length)) {
             for (size_t i = 0; i < length; i++)
-                add_symbol(bpe, scratch, bpe->byte_id[(unsigned char)word[at + i]], at + i, emit, user);
+                symbol_push(bpe, scratch, bpe->byte_id[(unsigned char)word[at + i]], at + i, emit, user);
             after_unknown = false;
         } else if (bpe->unknown >= 0) {
-            if (!after_unknown || !bpe->fuse_unknown) add_symbol(bpe, scratch, bpe->unknown, at, emit, user);
+            if (!after_unknown || !bpe->fuse_unknown) symbol_push(bpe, scratch, bpe->unknown, at, emit, user);
             after_unknown = true;
         }
     }
-    flush(bpe, scratch, emit, user);
+    symbols_merge(bpe, scratch, emit, user);
 }
 
 // ---- Tokens that need no merging.
 
-struct probe {
+struct encode_result {
     int32_t id;
     int n;
 };
 
-static void probe_emit(void *user, int32_t id, size_t start)
+static void result_emit(void *user, int32_t id, size_t start)
 {
     (void)start;
-    struct probe *probe = user;
-    probe->id = id;
-    probe->n++;
+    struct encode_result *result = user;
+    result->id = id;
+    result->n++;
 }
 
-void bpe_whole_init(struct bpe *bpe, bool ignore_merges, const bool *excluded)
+void bpe_find_self_encoded(struct bpe *bpe, bool ignore_merges, const bool *excluded)
 {
     const struct vocabulary *v = &bpe->vocabulary;
     struct bpe_scratch scratch = {0};
-    bool *whole = mem_alloc_array((size_t)v->n_ids, sizeof *whole);
+    bool *self_encoded = mem_alloc_array((size_t)v->n_ids, sizeof *self_encoded);
     for (int32_t id = 0; id < v->n_ids; id++) {
         if (!v->token[id] || excluded[id]) continue;
-        struct probe probe = {.id = -1};
-        if (!ignore_merges) bpe_encode(bpe, &scratch, v->token[id], v->length[id], probe_emit, &probe);
-        whole[id] = ignore_merges || (probe.n == 1 && probe.id == id);
+        struct encode_result result = {.id = -1};
+        if (!ignore_merges) bpe_encode(bpe, &scratch, v->token[id], v->length[id], result_emit, &result);
+        self_encoded[id] = ignore_merges || (result.n == 1 && result.id == id);
     }
     bpe_scratch_free(&scratch);
-    bpe->whole = whole;
+    bpe->self_encoded = self_encoded;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renders a conversation piece by piece, remembering which bytes came from messages and which must not be dropped, then
-// encodes the whole text in one go with the messages' bytes guarded against special tokens.
+// Renders a conversation, recording which bytes come from messages and which are pinned, then encodes the whole text at
+// once. Bytes from messages are untrusted: special tokens are not recognised in them.
 #include "model/chat.h"
 
 #include <stdlib.h>
@@ -14,9 +14,9 @@
 struct rendering {
     const struct chat_template *chat;
     struct bytes text;
-    struct text_range *contents, *pinned; // ascending, apart
+    struct text_range *contents, *pinned; // ascending, disjoint
     int n_contents, contents_capacity, n_pinned, pinned_capacity;
-    bool pin; // what is added now must not be dropped
+    bool pin; // text added now is pinned
 };
 
 static void add_range(struct text_range **ranges, int *n, int *capacity, size_t start, size_t end)
@@ -30,26 +30,26 @@ static void add_range(struct text_range **ranges, int *n, int *capacity, size_t 
     (*ranges)[(*n)++] = (struct text_range){start, end};
 }
 
-static void add_bytes(struct rendering *r, const char *text, size_t n)
+static void emit_bytes(struct rendering *r, const char *text, size_t n)
 {
     size_t start = r->text.n;
     bytes_add(&r->text, text, n);
     if (r->pin) add_range(&r->pinned, &r->n_pinned, &r->pinned_capacity, start, r->text.n);
 }
 
-// The template's own text.
-static void put(struct rendering *r, const char *text)
+// Text of the template.
+static void emit(struct rendering *r, const char *text)
 {
-    add_bytes(r, text, strlen(text));
+    emit_bytes(r, text, strlen(text));
 }
 
-// A message's text; `pinned` for the system prompt.
-static void put_content(struct rendering *r, struct chat_message message, bool pinned)
+// Text of a message; `pinned` for the system prompt.
+static void emit_content(struct rendering *r, struct chat_message message, bool pinned)
 {
     bool pin = r->pin;
     size_t start = r->text.n;
     r->pin = pinned;
-    add_bytes(r, message.content, message.content_bytes);
+    emit_bytes(r, message.content, message.content_bytes);
     add_range(&r->contents, &r->n_contents, &r->contents_capacity, start, r->text.n);
     r->pin = pin;
 }
@@ -59,7 +59,7 @@ static bool is_role(struct chat_message message, const char *role)
     return !strcmp(message.role, role);
 }
 
-// White space as Python's str.strip() has it, which Jinja's trim is.
+// White space of Python's str.strip(), which Jinja's trim uses.
 static bool is_stripped(int32_t c)
 {
     return unicode_is_space(c) || (c >= 0x1C && c <= 0x1F);
@@ -82,21 +82,21 @@ static struct chat_message trim_end(struct chat_message message)
     return message;
 }
 
-static struct chat_message trim(struct chat_message message)
+static struct chat_message trim_both(struct chat_message message)
 {
     return trim_end(trim_start(message));
 }
 
 // ---- The families.
 
-static void put_llama3_turn(struct rendering *r, struct chat_message message, const char *preamble)
+static void emit_llama3_turn(struct rendering *r, struct chat_message message, const char *preamble)
 {
-    put(r, "<|start_header_id|>");
-    put(r, message.role);
-    put(r, "<|end_header_id|>\n\n");
-    if (preamble) put(r, preamble);
-    put_content(r, r->chat->trim ? trim(message) : message, is_role(message, "system"));
-    put(r, "<|eot_id|>");
+    emit(r, "<|start_header_id|>");
+    emit(r, message.role);
+    emit(r, "<|end_header_id|>\n\n");
+    if (preamble) emit(r, preamble);
+    emit_content(r, r->chat->trim ? trim_both(message) : message, is_role(message, "system"));
+    emit(r, "<|eot_id|>");
 }
 
 static void render_llama3(struct rendering *r, const struct chat_message *messages, int n)
@@ -104,16 +104,16 @@ static void render_llama3(struct rendering *r, const struct chat_message *messag
     const char *preamble = r->chat->preamble;
     bool own_system = is_role(messages[0], "system");
     r->pin = true;
-    put(r, r->chat->bos);
-    if (preamble && !own_system) put_llama3_turn(r, (struct chat_message){"system", "", 0}, preamble);
+    emit(r, r->chat->bos);
+    if (preamble && !own_system) emit_llama3_turn(r, (struct chat_message){"system", "", 0}, preamble);
     for (int i = 0; i < n; i++) {
         r->pin = is_role(messages[i], "system") || i == n - 1;
-        put_llama3_turn(r, messages[i], i == 0 && own_system ? preamble : NULL);
+        emit_llama3_turn(r, messages[i], i == 0 && own_system ? preamble : NULL);
     }
-    put(r, "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    emit(r, "<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
-// What an earlier answer keeps once the model's thinking is taken out of it.
+// Removes the model's thinking from an earlier answer.
 static struct chat_message drop_thinking(struct chat_message message)
 {
     static const char mark[] = "</think>";
@@ -129,28 +129,28 @@ static struct chat_message drop_thinking(struct chat_message message)
     return message;
 }
 
-static void put_chatml_turn(struct rendering *r, struct chat_message message)
+static void emit_chatml_turn(struct rendering *r, struct chat_message message)
 {
-    put(r, "<|im_start|>");
-    put(r, message.role);
-    put(r, "\n");
-    put_content(r, r->chat->trim ? trim(message) : message, is_role(message, "system"));
-    put(r, "<|im_end|>\n");
+    emit(r, "<|im_start|>");
+    emit(r, message.role);
+    emit(r, "\n");
+    emit_content(r, r->chat->trim ? trim_both(message) : message, is_role(message, "system"));
+    emit(r, "<|im_end|>\n");
 }
 
 static void render_chatml(struct rendering *r, const struct chat_message *messages, int n)
 {
     const char *system = r->chat->default_system;
     r->pin = true;
-    put(r, r->chat->bos);
+    emit(r, r->chat->bos);
     if (system && !is_role(messages[0], "system"))
-        put_chatml_turn(r, (struct chat_message){"system", system, strlen(system)});
+        emit_chatml_turn(r, (struct chat_message){"system", system, strlen(system)});
     for (int i = 0; i < n; i++) {
         bool thinks = r->chat->drops_thinking && is_role(messages[i], "assistant");
         r->pin = is_role(messages[i], "system") || i == n - 1;
-        put_chatml_turn(r, thinks ? drop_thinking(messages[i]) : messages[i]);
+        emit_chatml_turn(r, thinks ? drop_thinking(messages[i]) : messages[i]);
     }
-    put(r, "<|im_start|>assistant\n");
+    emit(r, "<|im_start|>assistant\n");
 }
 
 static void render_llama2(struct rendering *r, const struct chat_message *messages, int n)
@@ -159,24 +159,25 @@ static void render_llama2(struct rendering *r, const struct chat_message *messag
     for (int i = system; i < n; i++) {
         r->pin = i == n - 1 || (system && i == 1);
         if (is_role(messages[i], "assistant")) {
-            put(r, " ");
-            put_content(r, trim(messages[i]), false);
-            put(r, " ");
-            put(r, r->chat->eos);
+            emit(r, " ");
+            emit_content(r, trim_both(messages[i]), false);
+            emit(r, " ");
+            emit(r, r->chat->eos);
             continue;
         }
-        put(r, r->chat->bos);
-        put(r, "[INST] ");
+        emit(r, r->chat->bos);
+        emit(r, "[INST] ");
         if (system && i == 1) {
-            put(r, "<<SYS>>\n");
-            put_content(r, messages[0], true);
-            put(r, "\n<</SYS>>\n\n");
+            emit(r, "<<SYS>>\n");
+            emit_content(r, messages[0], true);
+            emit(r, "\n<</SYS>>\n\n");
             r->pin = i == n - 1;
-            put_content(r, trim_end(messages[i]), false); // stripped as a whole, so the start stays
+            // The template strips system and user text as a whole, so the start of the user text stays.
+            emit_content(r, trim_end(messages[i]), false);
         } else {
-            put_content(r, trim(messages[i]), false);
+            emit_content(r, trim_both(messages[i]), false);
         }
-        put(r, " [/INST]");
+        emit(r, " [/INST]");
     }
 }
 
@@ -186,23 +187,23 @@ static void render_mistral(struct rendering *r, const struct chat_message *messa
     bool system = is_role(messages[0], "system");
     int system_turn = !system ? -1 : chat->system_place == CHAT_SYSTEM_LAST_USER ? n - 1 : 1;
     r->pin = true;
-    put(r, chat->bos);
+    emit(r, chat->bos);
     for (int i = system; i < n; i++) {
         r->pin = i == n - 1 || i == system_turn;
         if (is_role(messages[i], "assistant")) {
-            put(r, chat->assistant_before);
-            put_content(r, chat->trim ? trim(messages[i]) : messages[i], false);
-            put(r, chat->assistant_after);
+            emit(r, chat->assistant_before);
+            emit_content(r, chat->trim ? trim_both(messages[i]) : messages[i], false);
+            emit(r, chat->assistant_after);
             continue;
         }
-        put(r, chat->user_before);
+        emit(r, chat->user_before);
         if (i == system_turn) {
-            put_content(r, messages[0], true);
-            put(r, "\n\n");
+            emit_content(r, messages[0], true);
+            emit(r, "\n\n");
         }
         r->pin = i == n - 1;
-        put_content(r, messages[i], false);
-        put(r, chat->user_after);
+        emit_content(r, messages[i], false);
+        emit(r, chat->user_after);
     }
 }
 
@@ -215,7 +216,7 @@ static enum status check_message(struct chat_message message, int i)
         return status_fail(STATUS_UNSUPPORTED,
                            "messages[%d]: role \"tool\" is not supported: must be system, user or assistant", i);
     if (!is_role(message, "system") && !is_role(message, "user") && !is_role(message, "assistant")) {
-        size_t n = strlen(message.role); // shown only if whole and clean: the sentence goes back over the wire
+        size_t n = strlen(message.role); // show it only if short and valid UTF-8: the client sees this sentence
         bool shown = n <= 32 && utf8_valid(message.role, n, NULL);
         return status_fail(STATUS_INVALID, "messages[%d]: role %s%s%s: must be system, user or assistant", i,
                            shown ? "\"" : "", shown ? message.role : "not known", shown ? "\"" : "");
@@ -243,21 +244,21 @@ static enum status check_order(const struct chat_template *chat, const struct ch
     if (!is_role(messages[n - 1], "user"))
         return status_fail(STATUS_INVALID, "messages[%d]: role \"%s\": the last message must be a user's", n - 1,
                            messages[n - 1].role);
-    if (trim(messages[n - 1]).content_bytes == 0)
+    if (trim_both(messages[n - 1]).content_bytes == 0)
         return status_fail(STATUS_INVALID, "messages[%d]: the last message must not be empty", n - 1);
     return STATUS_OK;
 }
 
 // ---- Public.
 
-// Tokens that hold a pinned byte. Token i reaches from starts[i] to where the next one begins.
-static void find_pinned(const struct rendering *r, const size_t *starts, struct chat_prompt *prompt)
+// Collects the tokens that contain a pinned byte. Token i extends from starts[i] to the start of the next token.
+static void find_pinned_tokens(const struct rendering *r, const size_t *starts, struct chat_prompt *prompt)
 {
     struct token_range *pinned = mem_alloc_array((size_t)r->n_pinned, sizeof *pinned);
     int n = 0;
     for (int i = 0, range = 0; i < prompt->n_ids; i++) {
         size_t end = i + 1 < prompt->n_ids ? starts[i + 1] : r->text.n;
-        if (end == starts[i]) end++; // several tokens of one character
+        if (end == starts[i]) end++; // several tokens share one character
         while (range < r->n_pinned && r->pinned[range].end <= starts[i])
             range++;
         if (range == r->n_pinned) break;
@@ -282,18 +283,17 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
     if (n < 1) return status_fail(STATUS_INVALID, "messages: there must be at least one");
     enum status status = STATUS_OK;
     for (int i = 0; i < n && status == STATUS_OK; i++)
-        status = check_message(messages[i], i);
-    if (status == STATUS_OK) status = check_order(chat, messages, n);
-    if (status) return status;
+        TRY(check_message(messages[i], i));
+    TRY(check_order(chat, messages, n));
 
     struct rendering r = {.chat = chat};
     struct chat_prompt prompt = {0};
     size_t *starts;
     render[chat->family](&r, messages, n);
-    status = tokenizer_encode_guarded(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
-                                      r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
+    status = tokenizer_encode_untrusted(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
+                                        r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
     if (status == STATUS_OK) {
-        find_pinned(&r, starts, &prompt);
+        find_pinned_tokens(&r, starts, &prompt);
         free(starts);
         prompt.text_bytes = r.text.n;
         bytes_add(&r.text, "", 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What chat_template.c reads out of a Jinja source and chat.c renders by. Private to these two.
+// The facts that chat_template.c reads from a Jinja source and that chat.c renders with. Private to these two.
 #pragma once
 
 #include <stdbool.h>
@@ -11,14 +11,14 @@ enum chat_system_place { CHAT_SYSTEM_NONE, CHAT_SYSTEM_FIRST_USER, CHAT_SYSTEM_L
 
 struct chat_template {
     enum chat_family family;
-    char *bos, *eos; // as spelled, "" when the template or the tokenizer has none; owned, like all below
-    bool trim;       // contents lose the white space around them; for Mistral those of the assistant
+    char *bos, *eos; // as spelled, "" without one; owned, as all strings below
+    bool trim;       // strip white space around contents; MISTRAL: around those of the assistant
 
-    char *preamble; // LLAMA3: what the system message begins with (3.1: dates); NULL: no system message of its own
-    char *default_system; // CHATML: for conversations without system message; NULL: none
-    bool drops_thinking;  // CHATML: earlier answers lose what stands up to "</think>" (Qwen3)
+    char *preamble;       // LLAMA3: text that starts the system message (3.1: dates); NULL: no added system message
+    char *default_system; // CHATML: for conversations without a system message; NULL: none
+    bool drops_thinking;  // CHATML: remove the text up to "</think>" from earlier answers (Qwen3)
 
-    char *user_before, *user_after;           // MISTRAL: "[INST] ", "[/INST]" with this version's blanks
-    char *assistant_before, *assistant_after; // MISTRAL: " " or "", EOS and perhaps a blank
-    enum chat_system_place system_place;      // MISTRAL: which user turn the system prompt goes into
+    char *user_before, *user_after;           // MISTRAL: "[INST] ", "[/INST]" with the blanks of this version
+    char *assistant_before, *assistant_after; // MISTRAL: " " or "", EOS with or without a blank
+    enum chat_system_place system_place;      // MISTRAL: user turn that contains the system prompt
 };

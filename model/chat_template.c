@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recognises a Jinja chat template by its markers and reads out of it what varies within a family.
+// Recognises a Jinja chat template by its markers and reads the variations within its family.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 #include "model/chat_parts.h"
 #include "model/unicode.h"
 
-static bool has(const char *source, const char *text)
+static bool source_has(const char *source, const char *text)
 {
     return strstr(source, text) != NULL;
 }
 
-// Text of a Jinja string literal: \n, \t, \', \" and \\ undone.
+// Text of a Jinja string literal, with \n, \t, \', \" and \\ unescaped.
 static char *unescape(const char *from, const char *to)
 {
     struct bytes out = {0};
@@ -29,8 +29,8 @@ static char *unescape(const char *from, const char *to)
     return out.data;
 }
 
-// The string literal that `marker` stands in (" [INST] " for [INST]). Where it stands in plain template text: the
-// marker and the blank behind or, with `blank_before`, before it.
+// The string literal that contains `marker` (" [INST] " for [INST]). In plain template text: the marker and the blank
+// after it or, with `blank_before`, before it.
 static char *literal_around(const char *source, const char *marker, bool blank_before)
 {
     const char *at = strstr(source, marker), *end = at + strlen(marker), *from = at, *to = end;
@@ -53,7 +53,7 @@ static const char *skip_blanks(const char *at)
     return at;
 }
 
-// True for `' ' + message...` or `' ' + content...`: answers begin with a blank.
+// True for `' ' + message...` or `' ' + content...`: answers start with a blank.
 static bool answers_begin_with_blank(const char *source)
 {
     for (const char *at = source; (at = strstr(at, " ")); at++) {
@@ -81,7 +81,8 @@ static bool answers_end_with_blank(const char *source)
 // True for `content | trim`, `message['content']|trim`, `content.strip()`.
 static bool trims_content(const char *source)
 {
-    if (has(source, "content.strip()") || has(source, "content'].strip()") || has(source, "content\"].strip()"))
+    if (source_has(source, "content.strip()") || source_has(source, "content'].strip()") ||
+        source_has(source, "content\"].strip()"))
         return true;
     for (const char *at = source; (at = strstr(at, "trim")); at++) {
         const char *bar = at;
@@ -95,7 +96,7 @@ static bool trims_content(const char *source)
     return false;
 }
 
-// `prefix`text`end`, the first text that does not begin with a quote; NULL: there is none.
+// The text between `prefix` and `end` where it first starts without a quote; NULL: nowhere.
 static char *text_between(const char *source, const char *prefix, const char *end)
 {
     for (const char *at = source; (at = strstr(at, prefix));) {
@@ -109,7 +110,7 @@ static char *text_between(const char *source, const char *prefix, const char *en
 
 static void read_llama3(struct chat_template *chat, const char *source)
 {
-    if (!has(source, "Cutting Knowledge Date: ")) return;
+    if (!source_has(source, "Cutting Knowledge Date: ")) return;
     char *cutting = text_between(source, "Cutting Knowledge Date: ", "\\n");
     char *today = text_between(source, "date_string = \"", "\"");
     chat->preamble = mem_format("Cutting Knowledge Date: %s\nToday Date: %s\n\n", cutting ? cutting : "December 2023",
@@ -122,7 +123,7 @@ static void read_chatml(struct chat_template *chat, const char *source)
 {
     chat->default_system = text_between(source, "<|im_start|>system\\n", "<|im_end|>");
     if (!chat->default_system) chat->default_system = text_between(source, "<|im_start|>system\n", "<|im_end|>");
-    chat->drops_thinking = has(source, "</think>");
+    chat->drops_thinking = source_has(source, "</think>");
 }
 
 static void read_mistral(struct chat_template *chat, const char *source)
@@ -131,22 +132,22 @@ static void read_mistral(struct chat_template *chat, const char *source)
     chat->user_after = literal_around(source, "[/INST]", true);
     chat->assistant_before = mem_string(answers_begin_with_blank(source) ? " " : "");
     chat->assistant_after = mem_format("%s%s", chat->eos, answers_end_with_blank(source) ? " " : "");
-    if (has(source, "loop.last and system_message"))
+    if (source_has(source, "loop.last and system_message"))
         chat->system_place = CHAT_SYSTEM_LAST_USER;
-    else if (has(source, "system_message"))
+    else if (source_has(source, "system_message"))
         chat->system_place = CHAT_SYSTEM_FIRST_USER;
 }
 
-static bool find_family(const char *source, enum chat_family *family_p)
+static bool family_detect(const char *source, enum chat_family *family_p)
 {
-    if (has(source, "<|start_header_id|>"))
+    if (source_has(source, "<|start_header_id|>"))
         *family_p = CHAT_LLAMA3;
-    else if (has(source, "<|im_start|>") && !has(source, "<|im_sep|>"))
+    else if (source_has(source, "<|im_start|>") && !source_has(source, "<|im_sep|>"))
         *family_p = CHAT_CHATML;
-    else if (!has(source, "[INST]") || !has(source, "[/INST]") || has(source, "[SYSTEM_PROMPT]"))
+    else if (!source_has(source, "[INST]") || !source_has(source, "[/INST]") || source_has(source, "[SYSTEM_PROMPT]"))
         return false;
     else
-        *family_p = has(source, "<<SYS>>") ? CHAT_LLAMA2 : CHAT_MISTRAL;
+        *family_p = source_has(source, "<<SYS>>") ? CHAT_LLAMA2 : CHAT_MISTRAL;
     return true;
 }
 
@@ -155,18 +156,19 @@ enum status chat_template_detect(const struct tokenizer *tokenizer, struct chat_
     const char *source = tokenizer_chat_template(tokenizer);
     enum chat_family family;
     if (!source)
-        return status_fail(STATUS_UNSUPPORTED, "the model has no chat_template in tokenizer_config.json: send a text "
-                                               "prompt instead of messages");
-    if (!find_family(source, &family))
-        return status_fail(STATUS_UNSUPPORTED, "the model's chat_template is not of a known kind: known are Llama 3, "
+        return status_fail(STATUS_UNSUPPORTED, "the model has no chat template (chat_template in tokenizer_config.json "
+                                               "or the file chat_template.jinja): send a text prompt instead of "
+                                               "messages");
+    if (!family_detect(source, &family))
+        return status_fail(STATUS_UNSUPPORTED, "the model's chat template is not supported: supported are Llama 3, "
                                                "Llama 2, ChatML and Mistral v1 to v3");
     const char *bos = tokenizer_token(tokenizer, tokenizer_bos(tokenizer));
     const char *eos = tokenizer_token(tokenizer, tokenizer_eos(tokenizer));
     if (!eos && (family == CHAT_LLAMA2 || family == CHAT_MISTRAL))
-        return status_fail(STATUS_DATA, "the model's chat_template ends answers with eos_token, which "
-                                        "tokenizer_config.json does not name");
+        return status_fail(STATUS_DATA, "the model's chat template ends answers with eos_token: "
+                                        "tokenizer_config.json must name one");
     struct chat_template *chat = mem_alloc(sizeof *chat);
-    bool uses_bos = bos && (has(source, "bos_token") || has(source, bos));
+    bool uses_bos = bos && (source_has(source, "bos_token") || source_has(source, bos));
     *chat = (struct chat_template){.family = family,
                                    .bos = mem_string(uses_bos ? bos : ""),
                                    .eos = mem_string(eos ? eos : ""),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads config.json and generation_config.json. Every number is checked against a bound far above any known model and
-// far below what could overflow later: products of two of them fit 63 bits, heads * head size fits an int.
+// Reads config.json and generation_config.json. Every number has a bound far above any known model and far below
+// overflow in later code: the product of two fits 63 bits, heads * head size fits an int.
 #include "model/config.h"
 
 #include <math.h>
@@ -24,17 +24,17 @@ enum {
     MAX_FILE_BYTES = 16 << 20
 };
 
-// What Hugging Face's configuration classes differ in.
+// Differences between Hugging Face's configuration classes.
 struct family {
     const char *architecture, *model_type;
     int default_context;
     int default_head_size; // 0: hidden / heads
     int default_bos, default_eos;
-    bool qkv_bias;       // always
-    bool attention_bias; // the key of that name counts
+    bool qkv_bias;       // always present
+    bool attention_bias; // the key attention_bias is read
     bool qk_norm;
-    bool window_always;   // a sliding_window holds unless it is null
-    bool window_optional; // ... holds where use_sliding_window says so
+    bool window_always;   // sliding_window applies unless null
+    bool window_optional; // sliding_window applies if use_sliding_window is true
 };
 
 static const struct family families[] = {
@@ -70,18 +70,19 @@ static const struct family families[] = {
 static const int n_families = sizeof families / sizeof families[0];
 static const char known[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM";
 
-// ---- one object, read key by key; after the first failure every read gives its default ----
+// ---- one object, read key by key; the first failure stays, and every read after it returns its default ----
 
 struct reader {
     const char *path;   // for messages
-    const char *prefix; // "" or "rope_scaling."
+    const char *prefix; // "", "rope_scaling." or another object
     const json_t *object;
     enum status status;
 };
 
-__attribute__((format(printf, 4, 5))) static void fail(struct reader *r, enum status code, const char *key,
-                                                       const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void reader_fail(struct reader *r, enum status code, const char *key,
+                                                              const char *format, ...)
 {
+    if (r->status != STATUS_OK) return;
     char text[400];
     va_list args;
     va_start(args, format);
@@ -91,7 +92,7 @@ __attribute__((format(printf, 4, 5))) static void fail(struct reader *r, enum st
 }
 
 // NULL when absent or null.
-static const json_t *get(const struct reader *r, const char *key)
+static const json_t *reader_get(const struct reader *r, const char *key)
 {
     const json_t *value = r->status == STATUS_OK ? json_object_get(r->object, key) : NULL;
     return json_is_null(value) ? NULL : value;
@@ -99,46 +100,50 @@ static const json_t *get(const struct reader *r, const char *key)
 
 static int read_int(struct reader *r, const char *key, int min, int max, int absent)
 {
-    const json_t *value = get(r, key);
+    const json_t *value = reader_get(r, key);
     if (!value) return absent;
     if (!json_is_integer(value))
-        fail(r, STATUS_DATA, key, "is %s: must be an integer in %d..%d", json_type_name(value), min, max);
+        reader_fail(r, STATUS_DATA, key, "is %s: must be an integer in %d..%d", json_type_name(value), min, max);
     else if (json_integer_value(value) < min || json_integer_value(value) > max)
-        fail(r, STATUS_DATA, key, "is %lld: must be in %d..%d", (long long)json_integer_value(value), min, max);
+        reader_fail(r, STATUS_DATA, key, "is %lld: must be in %d..%d", (long long)json_integer_value(value), min, max);
     return r->status == STATUS_OK ? (int)json_integer_value(value) : absent;
 }
 
 static int read_size(struct reader *r, const char *key, int max)
 {
-    if (r->status == STATUS_OK && !get(r, key)) fail(r, STATUS_DATA, key, "is missing: must be in 1..%d", max);
+    if (r->status == STATUS_OK && !reader_get(r, key))
+        reader_fail(r, STATUS_DATA, key, "is missing: must be in 1..%d", max);
     return read_int(r, key, 1, max, 1);
 }
 
-// Greater than `above`, at most `max`.
+// Above `above`, at most `max`.
 static double read_real(struct reader *r, const char *key, double above, double max, double absent)
 {
-    const json_t *value = get(r, key);
+    const json_t *value = reader_get(r, key);
     if (!value) return absent;
     if (!json_is_number(value))
-        fail(r, STATUS_DATA, key, "is %s: must be a number over %g, at most %g", json_type_name(value), above, max);
+        reader_fail(r, STATUS_DATA, key, "is %s: must be a number over %g, at most %g", json_type_name(value), above,
+                    max);
     else if (!(json_number_value(value) > above && json_number_value(value) <= max))
-        fail(r, STATUS_DATA, key, "is %g: must be over %g, at most %g", json_number_value(value), above, max);
+        reader_fail(r, STATUS_DATA, key, "is %g: must be over %g, at most %g", json_number_value(value), above, max);
     return r->status == STATUS_OK ? json_number_value(value) : absent;
 }
 
 static bool read_bool(struct reader *r, const char *key, bool absent)
 {
-    const json_t *value = get(r, key);
+    const json_t *value = reader_get(r, key);
     if (!value) return absent;
-    if (!json_is_boolean(value)) fail(r, STATUS_DATA, key, "is %s: must be true or false", json_type_name(value));
+    if (!json_is_boolean(value))
+        reader_fail(r, STATUS_DATA, key, "is %s: must be true or false", json_type_name(value));
     return json_is_true(value);
 }
 
 // NULL when absent or null.
 static const char *read_string(struct reader *r, const char *key)
 {
-    const json_t *value = get(r, key);
-    if (value && !json_is_string(value)) fail(r, STATUS_DATA, key, "is %s: must be a string", json_type_name(value));
+    const json_t *value = reader_get(r, key);
+    if (value && !json_is_string(value))
+        reader_fail(r, STATUS_DATA, key, "is %s: must be a string", json_type_name(value));
     return json_string_value(value);
 }
 
@@ -146,41 +151,41 @@ static const char *read_string(struct reader *r, const char *key)
 
 static const struct family *read_family(struct reader *r)
 {
-    const json_t *list = get(r, "architectures");
+    const json_t *list = reader_get(r, "architectures");
     const char *name = json_string_value(json_array_get(list, 0)), *type = read_string(r, "model_type");
     const struct family *family = NULL;
     if (r->status != STATUS_OK) return &families[0];
     if (list && (!name || json_array_size(list) != 1)) {
-        fail(r, STATUS_DATA, "architectures", "must be an array of one string, one of %s", known);
+        reader_fail(r, STATUS_DATA, "architectures", "must be an array of one string, one of %s", known);
         return &families[0];
     }
     if (!name && !type) {
-        fail(r, STATUS_DATA, "architectures", "is missing: must be one of %s", known);
+        reader_fail(r, STATUS_DATA, "architectures", "is missing: must be one of %s", known);
         return &families[0];
     }
     for (int i = 0; i < n_families && !family; i++)
         if (strcmp(name ? name : type, name ? families[i].architecture : families[i].model_type) == 0)
             family = &families[i];
     if (!family) {
-        fail(r, STATUS_UNSUPPORTED, name ? "architectures" : "model_type", "is %.60s: this program runs %s",
-             name ? name : type, known);
+        reader_fail(r, STATUS_UNSUPPORTED, name ? "architectures" : "model_type", "is %.60s: this program runs %s",
+                    name ? name : type, known);
         return &families[0];
     }
     if (type && strcmp(type, family->model_type) != 0)
-        fail(r, STATUS_DATA, "model_type", "is %.60s, but architectures is %s, whose model_type is %s", type,
-             family->architecture, family->model_type);
+        reader_fail(r, STATUS_DATA, "model_type", "is %.60s, but architectures is %s, whose model_type is %s", type,
+                    family->architecture, family->model_type);
     return family;
 }
 
-static void refuse_what_is_not_built(struct reader *r)
+static void check_unsupported_keys(struct reader *r)
 {
     const char *activation = read_string(r, "hidden_act");
     if (activation && strcmp(activation, "silu") != 0)
-        fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
+        reader_fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
     if (read_bool(r, "mlp_bias", false))
-        fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
+        reader_fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
     if (read_real(r, "partial_rotary_factor", 0, 1, 1) != 1)
-        fail(r, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
+        reader_fail(r, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
 }
 
 // ---- quantised checkpoints ----
@@ -189,41 +194,41 @@ static const char readable[] =
     "FP8 weights (e4m3 with one scale for a matrix or for each output) as compressed-tensors, "
     "fp8 or fbgemm_fp8 store them";
 
-static void expect(struct reader *r, const char *key, const char *value, const char *a, const char *b)
+static void expect_string(struct reader *r, const char *key, const char *value, const char *a, const char *b)
 {
-    if (r->status == STATUS_OK && (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0)))
-        fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing", readable);
+    if (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0))
+        reader_fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing", readable);
 }
 
-// How the weights of a group of compressed-tensors are stored. Groups say for which matrices, by classes and patterns;
-// and what its tensors are says it of each matrix, which is what the loader goes by.
+// Checks how a group of compressed-tensors stores its weights. A group selects matrices by classes and patterns, which
+// the loader does not need: it looks at the dtype of each tensor.
 static void read_group(struct reader *r)
 {
     const json_t *weights = json_object_get(r->object, "weights");
     if (!json_is_object(weights)) {
-        fail(r, STATUS_UNSUPPORTED, "weights", "is %s: this program reads %s",
-             weights ? json_type_name(weights) : "missing", readable);
+        reader_fail(r, STATUS_UNSUPPORTED, "weights", "is %s: this program reads %s",
+                    weights ? json_type_name(weights) : "missing", readable);
         return;
     }
     r->object = weights;
-    expect(r, "weights.type", read_string(r, "type"), "float", "float");
-    expect(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
+    expect_string(r, "weights.type", read_string(r, "type"), "float", "float");
+    expect_string(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
     int bits = read_int(r, "num_bits", 1, 64, 0);
-    if (r->status == STATUS_OK && (bits != 8 || !read_bool(r, "symmetric", true)))
-        fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
-             read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
+    if (bits != 8 || !read_bool(r, "symmetric", true))
+        reader_fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
+                    read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
 }
 
 static void read_compressed_tensors(struct reader *r)
 {
-    const json_t *groups = get(r, "config_groups"), *rotations = get(r, "transform_config");
+    const json_t *groups = reader_get(r, "config_groups"), *rotations = reader_get(r, "transform_config");
     const char *name;
     json_t *group;
-    expect(r, "format", read_string(r, "format"), "float-quantized", "naive-quantized");
-    if (r->status == STATUS_OK && (!json_is_object(groups) || !json_object_size(groups)))
-        fail(r, STATUS_DATA, "config_groups", "must be an object of one group or more");
-    if (r->status == STATUS_OK && json_object_size(rotations))
-        fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
+    expect_string(r, "format", read_string(r, "format"), "float-quantized", "naive-quantized");
+    if (!json_is_object(groups) || !json_object_size(groups))
+        reader_fail(r, STATUS_DATA, "config_groups", "must be an object of one group or more");
+    if (json_object_size(rotations))
+        reader_fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
     json_object_foreach((json_t *)groups, name, group)
     {
         char *prefix = mem_format("%sconfig_groups.%.40s.", r->prefix, name);
@@ -234,103 +239,105 @@ static void read_compressed_tensors(struct reader *r)
     }
 }
 
-// Counts the layers' matrices that a list of names or patterns ("re:...") leaves as they were: enough to plan memory
-// with. The loader looks at the tensors.
-static void count_kept(struct reader *r, const char *key, struct model_config *c)
+// Counts the matrices of all layers that a list of names or patterns ("re:...") excludes from FP8. Exact enough for the
+// memory plan; the loader looks at the tensors.
+static void count_excluded(struct reader *r, const char *key, struct model_config *c)
 {
-    const json_t *list = get(r, key);
+    const json_t *list = reader_get(r, key);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         if (!name) continue;
         bool all = strncmp(name, "re:", 3) == 0;
-        if (strstr(name, "self_attn")) c->fp8_kept_attention += all ? 4 * c->n_layers : 1;
-        if (strstr(name, "mlp")) c->fp8_kept_mlp += all ? 3 * c->n_layers : 1;
+        if (strstr(name, "self_attn")) c->fp8_excluded_attention += all ? 4 * c->n_layers : 1;
+        if (strstr(name, "mlp")) c->fp8_excluded_mlp += all ? 3 * c->n_layers : 1;
     }
 }
 
-// What a file says of activations is not read. Theirs is a scale from calibration (activation_scheme static), or one
-// for each row with a bound (activation_scale_ub), against outliers; here each row gets the scale that its own largest
-// value calls for: nothing is cut off, and no row depends on another.
+// Activation settings are ignored: a calibrated scale (activation_scheme static) or a bound against outliers
+// (activation_scale_ub). Here the largest value of a row decides its scale, so nothing is clipped and no row depends on
+// another one.
 static void read_quantisation(struct reader *r, struct model_config *c)
 {
-    const char *key = get(r, "compression_config") ? "compression_config" : "quantization_config"; // old, new
-    const json_t *object = get(r, key);
+    const char *key =
+        reader_get(r, "compression_config") ? "compression_config" : "quantization_config"; // older name, newer name
+    const json_t *object = reader_get(r, key);
     if (!object) return;
     if (!json_is_object(object)) {
-        fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
+        reader_fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
         return;
     }
     char *prefix = mem_format("%s.", key);
     struct reader q = {.path = r->path, .prefix = prefix, .object = object};
     const char *method = read_string(&q, "quant_method");
-    if (!method && get(&q, "config_groups")) method = "compressed-tensors";
+    if (!method && reader_get(&q, "config_groups")) method = "compressed-tensors";
     if (method && strcmp(method, "compressed-tensors") == 0) {
         read_compressed_tensors(&q);
     } else if (method && strcmp(method, "fp8") == 0) {
-        expect(&q, "activation_scheme", read_string(&q, "activation_scheme"), "static", "dynamic");
-        if (get(&q, "weight_block_size"))
-            fail(&q, STATUS_UNSUPPORTED, "weight_block_size", "is set: this program reads %s", readable);
+        expect_string(&q, "activation_scheme", read_string(&q, "activation_scheme"), "static", "dynamic");
+        if (reader_get(&q, "weight_block_size"))
+            reader_fail(&q, STATUS_UNSUPPORTED, "weight_block_size", "is set: this program reads %s", readable);
     } else {
-        expect(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
+        expect_string(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
     }
     static const char *const lists[] = {"ignore", "ignored_layers", "modules_to_not_convert"};
     for (int i = 0; i < 3; i++)
-        count_kept(&q, lists[i], c);
+        count_excluded(&q, lists[i], c);
     free(prefix);
     r->status = q.status;
     c->fp8 = true;
 }
 
-// Old files: rope_theta beside rope_scaling {type or rope_type, ...}. New ones: rope_parameters with all of it.
+static void read_rope_llama3(struct reader *rope, struct model_config *c)
+{
+    static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
+    for (int i = 0; i < 3; i++)
+        if (!reader_get(rope, needed[i]))
+            reader_fail(rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
+    c->rope_llama3 = true;
+    c->rope_factor = read_real(rope, "factor", 0, 1e6, 1);
+    c->rope_low_freq_factor = read_real(rope, "low_freq_factor", 0, 1e6, 1);
+    c->rope_high_freq_factor = read_real(rope, "high_freq_factor", 0, 1e6, 4);
+    c->rope_original_context = read_size(rope, "original_max_position_embeddings", MAX_CONTEXT);
+    if (c->rope_factor < 1) reader_fail(rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
+    if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
+        reader_fail(rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
+                    c->rope_high_freq_factor, c->rope_low_freq_factor);
+}
+
+// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of it.
 static void read_rope(struct reader *r, struct model_config *c)
 {
-    const char *key = get(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const json_t *object = get(r, key);
+    const char *key = reader_get(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *object = reader_get(r, key);
     c->rope_theta = read_real(r, "rope_theta", 0, 1e12, 10000);
     if (r->status != STATUS_OK || !object) return;
     if (!json_is_object(object)) {
-        fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
+        reader_fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
         return;
     }
     bool is_new = strcmp(key, "rope_parameters") == 0;
     struct reader rope = {.path = r->path, .prefix = is_new ? "rope_parameters." : "rope_scaling.", .object = object};
     c->rope_theta = read_real(&rope, "rope_theta", 0, 1e12, c->rope_theta);
-    const char *type_key = get(&rope, "rope_type") ? "rope_type" : "type";
+    const char *type_key = reader_get(&rope, "rope_type") ? "rope_type" : "type";
     const char *type = read_string(&rope, type_key);
-    if (rope.status == STATUS_OK && !type && is_new && get(&rope, "rope_theta")) type = "default";
-    if (rope.status == STATUS_OK && (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0)))
-        fail(&rope, STATUS_UNSUPPORTED, "rope_type", "is %.60s: only default and llama3 are supported",
-             type ? type : "missing");
-    if (rope.status == STATUS_OK && read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
-        fail(&rope, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
-
-    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) {
-        c->rope_llama3 = true;
-        static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
-        for (int i = 0; i < 3; i++)
-            if (rope.status == STATUS_OK && !get(&rope, needed[i]))
-                fail(&rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
-        c->rope_factor = read_real(&rope, "factor", 0, 1e6, 1);
-        c->rope_low_freq_factor = read_real(&rope, "low_freq_factor", 0, 1e6, 1);
-        c->rope_high_freq_factor = read_real(&rope, "high_freq_factor", 0, 1e6, 4);
-        c->rope_original_context = read_size(&rope, "original_max_position_embeddings", MAX_CONTEXT);
-        if (rope.status == STATUS_OK && c->rope_factor < 1)
-            fail(&rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
-        if (rope.status == STATUS_OK && c->rope_high_freq_factor <= c->rope_low_freq_factor)
-            fail(&rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
-                 c->rope_high_freq_factor, c->rope_low_freq_factor);
-    }
+    if (rope.status == STATUS_OK && !type && is_new && reader_get(&rope, "rope_theta")) type = "default";
+    if (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0))
+        reader_fail(&rope, STATUS_UNSUPPORTED, "rope_type", "is %.60s: only default and llama3 are supported",
+                    type ? type : "missing");
+    if (read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
+        reader_fail(&rope, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
+    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) read_rope_llama3(&rope, c);
     r->status = rope.status;
 }
 
-// Attention beyond the window is not built, so the window bounds the context instead.
+// Windowed attention is not implemented, so the window limits the context.
 static void read_window(struct reader *r, const struct family *family, struct model_config *c)
 {
     bool on = family->window_always || (family->window_optional && read_bool(r, "use_sliding_window", false));
     if (!on) return;
     if (family->window_optional && read_int(r, "max_window_layers", 0, INT32_MAX, 0) >= c->n_layers)
-        return; // the window starts at that layer
-    // MistralConfig's own default, for the key left out; null says none.
+        return; // the windowed layers start at that layer: there are none
+    // an absent key has MistralConfig's default; null means none
     bool absent = !json_object_get(r->object, "sliding_window");
     c->sliding_window = read_int(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
     if (c->sliding_window && c->sliding_window < c->max_context) c->max_context = c->sliding_window;
@@ -339,13 +346,14 @@ static void read_window(struct reader *r, const struct family *family, struct mo
 static void add_eos(struct reader *r, const json_t *value, struct model_config *c)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= c->vocab_size) {
-        fail(r, STATUS_DATA, "eos_token_id", "must be a token id, or a list of them, in 0..%d", c->vocab_size - 1);
+        reader_fail(r, STATUS_DATA, "eos_token_id", "must be a token id, or a list of them, in 0..%d",
+                    c->vocab_size - 1);
         return;
     }
     int id = (int)json_integer_value(value);
     if (model_config_is_eos(c, id)) return;
     if (c->n_eos == MODEL_MAX_EOS)
-        fail(r, STATUS_UNSUPPORTED, "eos_token_id", "has more than %d different ids", MODEL_MAX_EOS);
+        reader_fail(r, STATUS_UNSUPPORTED, "eos_token_id", "has more than %d different ids", MODEL_MAX_EOS);
     else
         c->eos_id[c->n_eos++] = id;
 }
@@ -355,7 +363,7 @@ static void read_special_ids(struct reader *r, int default_bos, int default_eos,
     bool no_bos = json_is_null(json_object_get(r->object, "bos_token_id"));
     bool no_eos = json_is_null(json_object_get(r->object, "eos_token_id"));
     c->bos_id = read_int(r, "bos_token_id", 0, c->vocab_size - 1, no_bos ? -1 : default_bos);
-    const json_t *eos = get(r, "eos_token_id");
+    const json_t *eos = reader_get(r, "eos_token_id");
     if (json_is_array(eos)) {
         for (size_t i = 0; i < json_array_size(eos) && r->status == STATUS_OK; i++)
             add_eos(r, json_array_get(eos, i), c);
@@ -366,16 +374,29 @@ static void read_special_ids(struct reader *r, int default_bos, int default_eos,
     }
 }
 
+static void read_head_size(struct reader *r, const struct family *family, struct model_config *c)
+{
+    if (!reader_get(r, "head_dim") && !family->default_head_size && c->hidden % c->n_heads != 0)
+        reader_fail(r, STATUS_DATA, "hidden_size",
+                    "is %d: must be a multiple of num_attention_heads, which is %d, "
+                    "where there is no head_dim",
+                    c->hidden, c->n_heads);
+    int head_size = family->default_head_size ? family->default_head_size : c->hidden / c->n_heads;
+    c->head_size = read_int(r, "head_dim", 1, MAX_HEAD_SIZE, head_size);
+    if (c->head_size % 2 != 0 || c->head_size > MAX_HEAD_SIZE)
+        reader_fail(r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
+                    c->head_size, MAX_HEAD_SIZE);
+}
+
 static enum status read_config(const char *path, struct model_config *c)
 {
     json_t *root;
-    enum status status = json_file_read(path, MAX_FILE_BYTES, &root);
-    if (status != STATUS_OK) return status;
+    TRY(json_file_read(path, MAX_FILE_BYTES, &root));
     struct reader r = {.path = path, .prefix = "", .object = root};
 
     const struct family *family = read_family(&r);
     strcpy(c->architecture, family->architecture);
-    refuse_what_is_not_built(&r);
+    check_unsupported_keys(&r);
 
     c->n_layers = read_size(&r, "num_hidden_layers", MAX_LAYERS);
     c->hidden = read_size(&r, "hidden_size", MAX_HIDDEN);
@@ -390,20 +411,10 @@ static enum status read_config(const char *path, struct model_config *c)
     c->qkv_bias = family->qkv_bias || c->o_bias;
     c->qk_norm = family->qk_norm;
 
-    if (r.status == STATUS_OK && c->n_heads % c->n_kv_heads != 0)
-        fail(&r, STATUS_DATA, "num_key_value_heads", "is %d: must divide num_attention_heads, which is %d",
-             c->n_kv_heads, c->n_heads);
-    if (r.status == STATUS_OK && !get(&r, "head_dim") && !family->default_head_size && c->hidden % c->n_heads != 0)
-        fail(&r, STATUS_DATA, "hidden_size",
-             "is %d: must be a multiple of num_attention_heads, which is %d, "
-             "where there is no head_dim",
-             c->hidden, c->n_heads);
-    int head_size = family->default_head_size ? family->default_head_size : c->hidden / c->n_heads;
-    c->head_size = read_int(&r, "head_dim", 1, MAX_HEAD_SIZE, head_size);
-    if (r.status == STATUS_OK && (c->head_size % 2 != 0 || c->head_size > MAX_HEAD_SIZE))
-        fail(&r, STATUS_DATA, "head_dim", "is %d: must be even (its halves rotate together) and at most %d",
-             c->head_size, MAX_HEAD_SIZE);
-
+    if (c->n_heads % c->n_kv_heads != 0)
+        reader_fail(&r, STATUS_DATA, "num_key_value_heads", "is %d: must divide num_attention_heads, which is %d",
+                    c->n_kv_heads, c->n_heads);
+    read_head_size(&r, family, c);
     read_quantisation(&r, c);
     read_rope(&r, c);
     read_window(&r, family, c);
@@ -420,7 +431,7 @@ static enum status read_generation_config(const char *path, struct model_config 
     struct reader r = {.path = path, .prefix = "", .object = root};
     int bos = c->bos_id;
     read_special_ids(&r, bos, -1, c);
-    if (!get(&r, "bos_token_id")) c->bos_id = bos;
+    if (!reader_get(&r, "bos_token_id")) c->bos_id = bos;
     json_decref(root);
     return r.status;
 }
@@ -443,14 +454,14 @@ enum status model_config_read(const char *dir, struct model_config *config)
     return status;
 }
 
-// Llama 3.1's stretched context: wavelengths over the original context are slowed by `factor`, short ones stay, a
-// linear ramp in between (Hugging Face, modeling_rope_utils, "llama3").
+// Llama 3.1's context extension: frequencies with wavelengths over the original context are divided by `factor`, those
+// with short wavelengths stay, with a linear ramp between (Hugging Face, modeling_rope_utils, "llama3").
 void model_config_inv_freq(const struct model_config *c, float *inv_freq)
 {
     for (int i = 0; i < c->head_size / 2; i++) {
         double frequency = pow(c->rope_theta, -2.0 * i / c->head_size);
         if (c->rope_llama3) {
-            double turns = c->rope_original_context * frequency / (2 * M_PI); // within the original context
+            double turns = c->rope_original_context * frequency / (2 * M_PI); // rotations within the original context
             double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
             double keep = fmin(fmax((turns - low) / (high - low), 0), 1);
             frequency *= keep + (1 - keep) / c->rope_factor;

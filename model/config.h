@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json of a Hugging Face checkpoint, checked, in one plain struct.
-// Known: LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM.
+// config.json and generation_config.json of a Hugging Face checkpoint, checked, in one plain struct. Supported:
+// LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM.
 #pragma once
 
 #include <stdbool.h>
@@ -18,30 +18,30 @@ struct model_config {
     int n_heads, n_kv_heads;
     int head_size;
     int vocab_size;
-    int max_context; // tokens: max_position_embeddings, or the sliding window where that is shorter
+    int max_context; // max_position_embeddings, or the sliding window if shorter
     float norm_epsilon;
     bool tied_embeddings;
-    bool qkv_bias; // Qwen2, or attention_bias
-    bool o_bias;   // attention_bias
-    bool qk_norm;  // Qwen3
-    bool fp8;      // quantization_config: matrices are stored in FP8 with scales, but for those that it leaves out:
-    int fp8_kept_attention, fp8_kept_mlp; // of the 4 and of the 3 of all layers
+    bool qkv_bias;                                // Qwen2, or attention_bias is true
+    bool o_bias;                                  // attention_bias is true
+    bool qk_norm;                                 // Qwen3
+    bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales, except
+    int fp8_excluded_attention, fp8_excluded_mlp; // this many of 4 * n_layers and of 3 * n_layers
     double rope_theta;
     bool rope_llama3; // rope_scaling of type llama3
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
     int rope_original_context;
-    int sliding_window;               // 0: none. Prompts beyond it are refused, the window itself is not built
-    int bos_id;                       // -1: none. generation_config.json's, if it has one
-    int eos_id[MODEL_MAX_EOS], n_eos; // those of both files: Hugging Face stops at generation_config.json's alone, but
-                                      // a file that lacks one of config.json's is an oversight more often than a wish
+    int sliding_window;               // 0: none. Attention is never windowed: max_context is limited instead
+    int bos_id;                       // -1: none. generation_config.json overrides config.json
+    int eos_id[MODEL_MAX_EOS], n_eos; // union of both files. Hugging Face uses generation_config.json's only; a file
+                                      // without an id of config.json is more often an oversight than an intention
 };
 
-// Reads and checks both files (the second may be absent); where `dir` is a file, that one as config.json. A key that is
-// absent or null means what it means to Hugging Face. STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED with the
-// file, the key at fault and what is allowed.
+// Reads and checks both files (the second may be absent). If `dir` is a file it is read as config.json. An absent or
+// null key means what it means to Hugging Face. STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED with the file, the
+// key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// RoPE angle per position, [head_size/2], with llama3 scaling applied.
+// RoPE angle per position [head_size/2], with llama3 scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);

@@ -2,16 +2,16 @@
 // See dummy.h.
 #include "model/dummy.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/mem.h"
 #include "kernels/convert.h"
 
 enum {
     DUMMY_STRIDE = 64,     // elements from row to row
-    DUMMY_STARTS = 1 << 20 // a tensor starts at one of so many places
+    DUMMY_STARTS = 1 << 20 // number of places at which a tensor can start
 };
 
 struct dummy {
@@ -33,7 +33,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-// The sum of four uniform numbers is normal enough.
+// The sum of four uniform numbers approximates a normal distribution.
 static float next_value(uint64_t *state)
 {
     uint64_t bits = next_random(state);
@@ -78,6 +78,8 @@ struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t r
         start = (start ^ (unsigned char)*at) * 0x100000001b3u;
     bool norm = !rows && strstr(name, "norm.weight");
     view.data = norm ? d->ones : d->random + (start >> 20) % DUMMY_STARTS;
-    assert(norm ? columns <= d->n_ones : DUMMY_STARTS + (view.rows - 1) * DUMMY_STRIDE + columns <= d->n_random);
+    INVARIANT(norm ? columns <= d->n_ones : DUMMY_STARTS + (view.rows - 1) * DUMMY_STRIDE + columns <= d->n_random,
+              "dummy tensor %s of %lld x %lld exceeds the buffer of %lld", name, (long long)rows, (long long)columns,
+              (long long)(norm ? d->n_ones : d->n_random));
     return view;
 }

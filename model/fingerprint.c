@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The digest by which a router tells whether two nodes serve the same checkpoint: cheap enough for every start, even
-// with hundreds of gigabytes of weights on a network disk. It guards against mix-ups, not against forgery.
+// The fingerprint that tells a router whether two nodes serve the same checkpoint: cheap at every start, even with
+// hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
 
 #define HASH_START UINT64_C(0xcbf29ce484222325)
 
-static uint64_t hash(uint64_t state, const void *bytes, size_t n) // FNV-1a, 64 bits
+static uint64_t fnv1a(uint64_t state, const void *bytes, size_t n) // FNV-1a, 64 bits
 {
     for (size_t i = 0; i < n; i++)
         state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
@@ -29,20 +29,20 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
                    (double)c->norm_epsilon, c->tied_embeddings, c->qkv_bias, c->o_bias, c->qk_norm, c->rope_theta,
                    c->rope_llama3, c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
                    c->rope_original_context, c->bos_id, c->n_eos);
-    state = hash(state, text, strlen(text));
+    state = fnv1a(state, text, strlen(text));
     free(text);
-    return hash(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+    return fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
 }
 
-// Name, type, shape, and a few stretches of data from the first byte to the last.
+// Name, dtype, shape, and samples of the data from the first byte to the last.
 static uint64_t hash_tensor(uint64_t state, const struct safetensors_tensor *t)
 {
-    state = hash(state, t->name, strlen(t->name) + 1);
-    state = hash(state, t->dtype, strlen(t->dtype) + 1);
-    state = hash(state, t->shape, (size_t)t->n_dims * sizeof t->shape[0]);
-    if (t->size_bytes <= SAMPLES * SAMPLE_BYTES) return hash(state, t->data, t->size_bytes);
+    state = fnv1a(state, t->name, strlen(t->name) + 1);
+    state = fnv1a(state, t->dtype, strlen(t->dtype) + 1);
+    state = fnv1a(state, t->shape, (size_t)t->n_dims * sizeof t->shape[0]);
+    if (t->size_bytes <= SAMPLES * SAMPLE_BYTES) return fnv1a(state, t->data, t->size_bytes);
     for (uint64_t i = 0; i < SAMPLES; i++)
-        state = hash(state, (const char *)t->data + (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i, SAMPLE_BYTES);
+        state = fnv1a(state, (const char *)t->data + (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i, SAMPLE_BYTES);
     return state;
 }
 
@@ -50,7 +50,7 @@ enum status model_dummy_fingerprint(const char *path, uint64_t *fingerprint_p)
 {
     struct model_config config;
     enum status status = model_config_read(path, &config);
-    if (status == STATUS_OK) *fingerprint_p = hash(hash_config(HASH_START, &config), "dummy", 5);
+    if (status == STATUS_OK) *fingerprint_p = fnv1a(hash_config(HASH_START, &config), "dummy", 5);
     return status;
 }
 
@@ -58,9 +58,8 @@ enum status model_fingerprint(const char *dir, uint64_t *fingerprint_p)
 {
     struct model_config config;
     struct safetensors *st;
-    enum status status = model_config_read(dir, &config);
-    if (status == STATUS_OK) status = safetensors_open(dir, &st);
-    if (status != STATUS_OK) return status;
+    TRY(model_config_read(dir, &config));
+    TRY(safetensors_open(dir, &st));
     uint64_t state = hash_config(HASH_START, &config);
     for (int i = 0; i < safetensors_count(st); i++)
         state = hash_tensor(state, safetensors_at(st, i));

@@ -2,48 +2,80 @@
 #include "model/generation.h"
 
 #include <math.h>
+#include <string.h>
+
+enum { RANGE_FROM, RANGE_OVER };
+#define FIELD_ROW(object, type, member, default_value, end, min, max)                                                  \
+    {#member, GENERATION_FIELD_##type,  offsetof(struct object, member), default_value, min,                           \
+     max,     RANGE_##end == RANGE_OVER},
+#define SAMPLING_ROW(type, member, flag, default_value, end, min, max, unit, help)                                     \
+    FIELD_ROW(sampling, type, member, default_value, end, min, max)
+#define PREFILL_ROW(type, member, flag, default_value, end, min, max, unit, help)                                      \
+    FIELD_ROW(prefill, type, member, default_value, end, min, max)
+
+const struct generation_field sampling_fields[] = {SAMPLING_FIELDS(SAMPLING_ROW){0}};
+const struct generation_field prefill_fields[] = {PREFILL_FIELDS(PREFILL_ROW){0}};
 
 void sampling_defaults(struct sampling *s)
 {
-    *s = (struct sampling){.top_p = 1, .repetition_penalty = 1, .logprobs = -1};
+#define SAMPLING_DEFAULT(type, member, flag, default_value, ...) .member = default_value,
+    *s = (struct sampling){SAMPLING_FIELDS(SAMPLING_DEFAULT).n_stop_ids = 0};
 }
 
 void prefill_defaults(struct prefill *p)
 {
-    *p = (struct prefill){
-        .mode = PREFILL_AUTO, .keep_rate = 0.3, .look_ahead = 8, .chunk_tokens = 32, .pool_window = 13};
+#define PREFILL_DEFAULT(type, member, flag, default_value, ...) .member = default_value,
+    *p = (struct prefill){PREFILL_FIELDS(PREFILL_DEFAULT).mode = PREFILL_AUTO};
 }
 
-// Written so that NaN fails every test.
-enum status sampling_check(const struct sampling *s, int vocab_size)
+// --- checks
+
+static double field_number(const struct generation_field *field, const void *object)
 {
-    if (s->max_tokens < 0) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", s->max_tokens);
-    if (s->min_tokens < 0 || (s->max_tokens && s->min_tokens > s->max_tokens)) {
-        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens,
-                           s->max_tokens);
+    const void *at = (const char *)object + field->offset;
+    switch (field->type) {
+    case GENERATION_FIELD_REAL: return *(const double *)at;
+    case GENERATION_FIELD_UINT64: return (double)*(const uint64_t *)at;
+    case GENERATION_FIELD_BOOL: return *(const bool *)at;
+    default: return *(const int *)at;
     }
-    if (!(s->temperature >= 0 && s->temperature <= 100)) {
-        return status_fail(STATUS_INVALID, "temperature %g: must be from 0 (greedy) to 100", s->temperature);
+}
+
+// The comparisons are false for NaN.
+enum status generation_field_check(const struct generation_field *field, double value)
+{
+    if (field->type == GENERATION_FIELD_UINT64) return STATUS_OK;
+    bool above_min = field->over_min ? value > field->min : value >= field->min;
+    if (above_min && value <= field->max) return STATUS_OK;
+    if (field->over_min) {
+        return status_fail(STATUS_INVALID, "%s %.10g: must be over %.10g and at most %.10g", field->name, value,
+                           field->min, field->max);
     }
-    if (s->top_k < 0) return status_fail(STATUS_INVALID, "top_k %d: must be 0 (off) or more", s->top_k);
-    if (!(s->top_p > 0 && s->top_p <= 1)) {
-        return status_fail(STATUS_INVALID, "top_p %g: must be over 0 and at most 1", s->top_p);
+    if (value < field->min && field->max == INT_MAX)
+        return status_fail(STATUS_INVALID, "%s %.10g: must be %.10g or more", field->name, value, field->min);
+    return status_fail(STATUS_INVALID, "%s %.10g: must be from %.10g to %.10g", field->name, value, field->min,
+                       field->max);
+}
+
+static enum status fields_check(const struct generation_field *fields, const void *object)
+{
+    for (const struct generation_field *f = fields; f->name; f++) {
+        double value = field_number(f, object);
+        bool absent = f->type == GENERATION_FIELD_OPTIONAL && value == f->default_value;
+        enum status status = absent ? STATUS_OK : generation_field_check(f, value);
+        if (status != STATUS_OK) return status;
     }
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-        return status_fail(STATUS_INVALID, "min_p %g: must be from 0 to 1", s->min_p);
-    if (!(s->repetition_penalty > 0 && s->repetition_penalty <= 100)) {
-        return status_fail(STATUS_INVALID, "repetition_penalty %g: must be over 0 and at most 100",
-                           s->repetition_penalty);
-    }
-    if (!(fabs(s->presence_penalty) <= 2)) {
-        return status_fail(STATUS_INVALID, "presence_penalty %g: must be from -2 to 2", s->presence_penalty);
-    }
-    if (!(fabs(s->frequency_penalty) <= 2)) {
-        return status_fail(STATUS_INVALID, "frequency_penalty %g: must be from -2 to 2", s->frequency_penalty);
-    }
-    if (s->logprobs < -1 || s->logprobs > LOGPROBS_MAX) {
-        return status_fail(STATUS_INVALID, "logprobs %d: must be from 0 to %d", s->logprobs, LOGPROBS_MAX);
-    }
+    return STATUS_OK;
+}
+
+static enum status min_tokens_check(const struct sampling *s)
+{
+    if (!s->max_tokens || s->min_tokens <= s->max_tokens) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "min_tokens %d: must be at most max_tokens (%d)", s->min_tokens, s->max_tokens);
+}
+
+static enum status stop_ids_check(const struct sampling *s, int vocab_size)
+{
     if (s->n_stop_ids < 0 || s->n_stop_ids > STOP_IDS_MAX) {
         return status_fail(STATUS_INVALID, "stop_token_ids: %d given, at most %d are allowed", s->n_stop_ids,
                            STOP_IDS_MAX);
@@ -57,21 +89,18 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
     return STATUS_OK;
 }
 
+enum status sampling_check(const struct sampling *s, int vocab_size)
+{
+    enum status status = fields_check(sampling_fields, s);
+    if (status == STATUS_OK) status = min_tokens_check(s);
+    return status == STATUS_OK ? stop_ids_check(s, vocab_size) : status;
+}
+
 enum status prefill_check(const struct prefill *p)
 {
-    if (!(p->keep_rate > 0 && p->keep_rate <= 1)) {
-        return status_fail(STATUS_INVALID, "keep_rate %g: must be over 0 and at most 1", p->keep_rate);
-    }
-    if (p->look_ahead < 1 || p->look_ahead > LOOK_AHEAD_MAX) {
-        return status_fail(STATUS_INVALID, "look_ahead %d: must be from 1 to %d", p->look_ahead, LOOK_AHEAD_MAX);
-    }
-    if (p->chunk_tokens < 0 || p->chunk_tokens > 4096) {
-        return status_fail(STATUS_INVALID, "chunk_tokens %d: must be from 0 (single tokens) to 4096", p->chunk_tokens);
-    }
-    if (p->pool_window < 1 || p->pool_window > 1023 || p->pool_window % 2 == 0) {
-        return status_fail(STATUS_INVALID, "pool_window %d: must be odd, from 1 (none) to 1023", p->pool_window);
-    }
-    return STATUS_OK;
+    enum status status = fields_check(prefill_fields, p);
+    if (status != STATUS_OK || p->pool_window % 2) return status;
+    return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens)
@@ -90,15 +119,37 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
             prompt_tokens, s->max_tokens, context_tokens, room);
     }
     if (!s->max_tokens) s->max_tokens = room < 256 ? room : 256;
-    if (s->min_tokens > s->max_tokens) {
-        return status_fail(STATUS_INVALID, "min_tokens %d: must be from 0 to max_tokens (%d)", s->min_tokens,
-                           s->max_tokens);
-    }
-    return STATUS_OK;
+    return min_tokens_check(s);
 }
+
+// --- prefill modes
+
+static const char *const mode_names[] = {"auto", "on", "off"};
 
 const char *prefill_mode_name(enum prefill_mode mode)
 {
-    static const char *const names[] = {"auto", "on", "off"};
-    return names[mode];
+    return mode_names[mode];
+}
+
+bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
+{
+    for (int i = PREFILL_AUTO; i <= PREFILL_OFF; i++) {
+        if (strcmp(name, mode_names[i]) != 0) continue;
+        *mode_p = i;
+        return true;
+    }
+    return false;
+}
+
+int prefill_keep_budget(int n_chunks, double keep_rate)
+{
+    // A product like 0.07 * 100 is an ulp above the whole number that is meant.
+    double chunks = ceil(n_chunks * keep_rate - 1e-9);
+    if (chunks < 1) return 1;
+    return chunks > n_chunks ? n_chunks : (int)chunks;
+}
+
+int prefill_tail_tokens(int tail_tokens, int prompt_tokens)
+{
+    return tail_tokens < prompt_tokens / 4 ? tail_tokens : prompt_tokens / 4;
 }

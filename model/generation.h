@@ -1,57 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request may ask for: sampling and speculative-prefill parameters, their defaults and their limits, in one
-// place for the command line, the router and the worker. No tensors here.
+// The sampling and speculative-prefill parameters of a request, their defaults and their limits, in one place for the
+// command line, the router, the speculator and the worker. Plain data; any thread.
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
+#include "model/generation_fields.h"
 
-// A run of prompt tokens by index, both ends included.
+// A range of prompt tokens by index, both ends included.
 struct token_range {
     int32_t first, last;
 };
 
 enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, STOP_IDS_MAX = 64, LOOK_AHEAD_MAX = 64 };
 
+#define GENERATION_INT                       int
+#define GENERATION_OPTIONAL                  int
+#define GENERATION_UINT64                    uint64_t
+#define GENERATION_REAL                      double
+#define GENERATION_BOOL                      bool
+#define GENERATION_MEMBER(type, member, ...) GENERATION_##type member;
+
+// Members are those of generation_fields.h, then the rest.
 struct sampling {
-    int max_tokens;     // at least 1; 0 means "the default", resolved by sampling_resolve()
-    int min_tokens;     // neither EOS nor a stop token or string ends the text before
-    double temperature; // 0 is greedy
-    int top_k;          // 0 is off
-    double top_p;       // (0, 1]
-    double min_p;       // [0, 1]
-    uint64_t seed;
-    double repetition_penalty; // over 0, 1 is off; counts prompt and output (arXiv 1909.05858)
-    double presence_penalty;   // -2..2, output only
-    double frequency_penalty;  // -2..2, output only
+    SAMPLING_FIELDS(GENERATION_MEMBER)
     int32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
-    bool ignore_eos;
-    int logprobs; // -1 is none; 0..LOGPROBS_MAX likeliest alternatives beside the token's own
 };
 
 enum prefill_mode { PREFILL_AUTO, PREFILL_ON, PREFILL_OFF };
 
 struct prefill {
     enum prefill_mode mode;
-    double keep_rate; // (0, 1]
-    int look_ahead;   // 1..LOOK_AHEAD_MAX
-    int chunk_tokens; // 0: single tokens
-    int pool_window;  // odd, at least 1
-    bool paper_exact; // nothing forced, pinned or added to the paper's selection
+    PREFILL_FIELDS(GENERATION_MEMBER)
 };
 
-void sampling_defaults(struct sampling *s);
-void prefill_defaults(struct prefill *p); // keep 0.3, look-ahead 8, chunk 32, window 13
+// A line of generation_fields.h as data.
+struct generation_field {
+    const char *name; // as in JSON and in the protocols
+    enum {
+        GENERATION_FIELD_INT,
+        GENERATION_FIELD_OPTIONAL,
+        GENERATION_FIELD_UINT64,
+        GENERATION_FIELD_REAL,
+        GENERATION_FIELD_BOOL
+    } type;
+    size_t offset; // in struct sampling or struct prefill
+    double default_value, min, max;
+    bool over_min; // the range does not include min
+};
+extern const struct generation_field sampling_fields[], prefill_fields[]; // a row with name NULL ends each
 
-// STATUS_INVALID with a sentence naming the field and what is allowed.
+// Checks a value that was given explicitly, so also one of an OPTIONAL field: STATUS_INVALID with the name and the
+// range.
+enum status generation_field_check(const struct generation_field *field, double value);
+
+void sampling_defaults(struct sampling *s);
+void prefill_defaults(struct prefill *p);
+
+// STATUS_INVALID with a sentence naming the field and its range.
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
-// Settles max_tokens for a prompt of `prompt_tokens`: the default is 256 or the rest of the context, whichever is
-// less. STATUS_OUT_OF_RANGE when the prompt leaves no room for one token, or less room than max_tokens asks for.
+// Settles max_tokens for a prompt of `prompt_tokens`: if not given, 256 or the rest of the context, whichever is less.
+// STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for max_tokens.
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens);
 
-const char *prefill_mode_name(enum prefill_mode mode); // "auto", "on", "off"
+#define PREFILL_MODES "auto|on|off"                                   // choices of a command line
+const char *prefill_mode_name(enum prefill_mode mode);                // "auto", "on", "off"
+bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
+
+// The keep budget: chunks to keep of a prompt's n_chunks, at least one.
+int prefill_keep_budget(int n_chunks, double keep_rate);
+
+// The tail window of a prompt: its last tokens that are kept beyond the budget, at most a quarter of it.
+int prefill_tail_tokens(int tail_tokens, int prompt_tokens);

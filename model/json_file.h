@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one JSON file of a checkpoint whole: bounded in size, without duplicate keys, an object at the top.
+// Reads one JSON file of a checkpoint: bounded in size, no duplicate keys, an object at the top.
 #pragma once
 
 #include <jansson.h>
@@ -7,12 +7,12 @@
 
 #include "base/status.h"
 
-// STATUS_NOT_FOUND when there is no such file, STATUS_DATA when it is not such JSON; the sentence starts with `path`.
-// The caller owns the object (json_decref).
+// STATUS_NOT_FOUND without the file, STATUS_DATA for invalid content; the sentence starts with `path`. The caller owns
+// the object (json_decref).
 enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p);
 
-// The same for text in memory, `path` being the file it came from.
+// The same for text in memory. `path` is the file it came from.
 enum status json_text_read(const char *path, const char *text, size_t text_bytes, json_t **object_p);
 
-// "an object", "an array", "a string", "an integer", "a number", "true or false", "null", for messages.
+// For messages: "an object", "an array", "a string", "an integer", "a number", "true or false", "null".
 const char *json_type_name(const json_t *value);

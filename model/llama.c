@@ -426,14 +426,14 @@ static enum status open_backend(const struct model_options *options, struct mode
 static enum status open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
-    if (!wanted || !st || !m->backend->ops->saved_open) return STATUS_OK;
+    if (!wanted || !st || !m->backend->ops->packed_cache_open) return STATUS_OK;
     uint64_t fingerprint;
     TRY(model_fingerprint(o->dir, &fingerprint));
     const char *folder = strcmp(o->packed_cache, "auto") == 0 ? o->dir : o->packed_cache;
     char *path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)fingerprint,
                             dtype_name(m->dtype), m->comm->rank, m->comm->size);
     uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
-    m->saved = m->backend->ops->saved_open(m->backend, path, safetensors_stamp(st, fingerprint ^ part));
+    m->saved = m->backend->ops->packed_cache_open(m->backend, path, safetensors_stamp(st, fingerprint ^ part));
     m->saves = true;
     free(path);
     return STATUS_OK;
@@ -457,7 +457,7 @@ static enum status open_with(const struct model_options *options, const struct s
     TRY(open_saved(options, st, m));
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
-    if (m->saves) m->backend->ops->saved_finish(m->backend);
+    if (m->saves) m->backend->ops->packed_cache_finish(m->backend);
     return make_buffers(m);
 }
 

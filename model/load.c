@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors a checkpoint must have, in which shapes, and which part of each is this rank's (arXiv 1909.08053):
-// q, k, v, gate, up, embedding and head are cut by rows (outputs), o and down by columns (inputs), norms are whole.
+// Loads the tensors of a checkpoint: which ones it must have, their shapes, and this rank's slice of each (arXiv
+// 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and down by columns (inputs);
+// norms are whole.
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +17,17 @@
 
 struct loader {
     struct model *m;
-    const struct safetensors *st; // the checkpoint, or
-    const struct dummy *dummy;    // values without one
-    bool *used;                   // [tensors] those that config.json explains
+    const struct safetensors *st; // the checkpoint, NULL with dummy
+    const struct dummy *dummy;    // made-up weights, NULL with a checkpoint
+    bool *used;                   // [tensors], those that the config needs
     void *zeros;                  // one row of zeros
-    int64_t told_us;              // when the log last said how far it is
+    int64_t progress_us;          // when progress was last logged
     char prefix[64];              // "model.layers.3."
 };
 
 // ---- views ----
 
-// A matrix may be in FP8, too.
+// Dtype of a tensor. Only matrices may be FP8.
 static enum status dtype_parse(const struct safetensors_tensor *t, bool matrix, enum dtype *dtype_p)
 {
     static const struct {
@@ -42,12 +43,12 @@ static enum status dtype_parse(const struct safetensors_tensor *t, bool matrix, 
                        matrix ? ", BF16 or F8_E4M3" : " or BF16");
 }
 
-static void use(struct loader *in, const struct safetensors_tensor *t)
+static void mark_used(struct loader *in, const struct safetensors_tensor *t)
 {
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// The scales of an FP8 matrix lie beside it: one for all of it, [] or [1], or one for each output, [rows] or [rows, 1].
+// Finds the scales of an FP8 matrix: one for the matrix, [] or [1], or one for each output, [rows] or [rows, 1].
 static enum status find_scales(struct loader *in, const struct safetensors_tensor *t, struct matrix_view *view)
 {
     char name[136], shape[SAFETENSORS_SHAPE_TEXT];
@@ -67,19 +68,20 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
                            scale->file, name, safetensors_shape_text(scale, shape), (long long)view->rows);
     view->scale = scale->data;
     view->scale_stride = n > 1;
-    safetensors_fetch(scale->data, 1, scale->size_bytes, 0);
+    safetensors_prefetch(scale->data, 1, scale->size_bytes, 0);
     for (int64_t i = 0; i < n; i++) {
         float value = matrix_view_scale(view, i);
         if (!(value > 0 && value <= FLT_MAX))
             return status_fail(STATUS_DATA, "%s: tensor %s: scale %lld is %g: must be a positive number", scale->file,
                                name, (long long)i, (double)value);
     }
-    use(in, scale);
+    mark_used(in, scale);
     return STATUS_OK;
 }
 
-// The whole tensor `prefix + name`, whose shape must be [rows, columns], or [columns] where rows is 0.
-static enum status whole(struct loader *in, const char *name, int64_t rows, int64_t columns, struct matrix_view *view)
+// The whole tensor `prefix + name` of shape [rows, columns], or [columns] if rows is 0.
+static enum status find_tensor(struct loader *in, const char *name, int64_t rows, int64_t columns,
+                               struct matrix_view *view)
 {
     char full[128], actual[SAFETENSORS_SHAPE_TEXT], expected[SAFETENSORS_SHAPE_TEXT];
     snprintf(full, sizeof full, "%s%s", in->prefix, name);
@@ -88,14 +90,14 @@ static enum status whole(struct loader *in, const char *name, int64_t rows, int6
         return STATUS_OK;
     }
     const struct safetensors_tensor *t = safetensors_find(in->st, full);
-    if (!t) return status_fail(STATUS_DATA, "no tensor %s, which config.json calls for", full);
+    if (!t) return status_fail(STATUS_DATA, "tensor %s is missing: config.json calls for it", full);
     struct safetensors_tensor wanted = {.n_dims = rows ? 2 : 1, .shape = {rows ? rows : columns, columns}};
     if (t->n_dims != wanted.n_dims || t->shape[0] != wanted.shape[0] || (rows && t->shape[1] != columns))
         return status_fail(STATUS_DATA, "%s: tensor %s has shape %s, but config.json calls for %s", t->file, full,
                            safetensors_shape_text(t, actual), safetensors_shape_text(&wanted, expected));
     enum dtype dtype = DTYPE_F32;
     TRY(dtype_parse(t, rows > 0, &dtype));
-    use(in, t);
+    mark_used(in, t);
     *view = (struct matrix_view){.data = t->data,
                                  .dtype = dtype,
                                  .rows = rows ? rows : 1,
@@ -104,43 +106,42 @@ static enum status whole(struct loader *in, const char *name, int64_t rows, int6
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-// What every view of this rank's passes on its way to the backend: it is counted, and the kernel reads ahead its bytes,
-// no others. Without that, a page not in memory would be read with its neighbours, which of columns are other ranks'.
-static void take(struct loader *in, const struct matrix_view *view)
+// Counts a view's bytes and prefetches them, and only them: without advice the kernel would read the neighbouring pages
+// of a slice of columns, which belong to other ranks.
+static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
     in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
-    if (in->st && !in->m->saved) safetensors_fetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
+    if (in->st && !in->m->saved) safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Rows [first, first + n) of [rows, columns].
-static enum status rows_of(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first, int64_t n,
-                           struct matrix_view *view)
+static enum status slice_rows(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
+                              int64_t n, struct matrix_view *view)
 {
-    TRY(whole(in, name, rows, columns, view));
+    TRY(find_tensor(in, name, rows, columns, view));
     view->data = (const char *)view->data + first * view->row_stride_bytes;
     if (view->scale_stride)
         view->scale = (const char *)view->scale + first * (int64_t)dtype_size_bytes(view->scale_dtype);
     view->rows = n;
-    take(in, view);
+    count_and_prefetch(in, view);
     return STATUS_OK;
 }
 
 // Columns [first, first + n) of [rows, columns], or of a vector where rows is 0.
-static enum status columns_of(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
-                              int64_t n, struct matrix_view *view)
+static enum status slice_columns(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
+                                 int64_t n, struct matrix_view *view)
 {
-    TRY(whole(in, name, rows, columns, view));
+    TRY(find_tensor(in, name, rows, columns, view));
     view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
     view->columns = n;
-    take(in, view);
+    count_and_prefetch(in, view);
     return STATUS_OK;
 }
 
-// Once the backend has copied views, no page of the file stays resident beside the copy: neither of their rows nor of
-// what is between them.
-static void release(const struct loader *in, const struct matrix_view *views, int n)
+// After the backend has copied views, drops the pages of their rows, and those between, from resident memory.
+static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
     for (int i = 0; i < n && in->st; i++) {
         const struct matrix_view *v = &views[i];
@@ -152,14 +153,14 @@ static void release(const struct loader *in, const struct matrix_view *views, in
 static enum status load_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
 {
     enum status status = in->m->backend->ops->weight_create(in->m->backend, parts, n, weight_p);
-    release(in, parts, n);
+    release_views(in, parts, n);
     return status;
 }
 
 static enum status load_vector(struct loader *in, const char *name, int columns, struct weight **weight_p)
 {
     struct matrix_view view;
-    TRY(columns_of(in, name, 0, columns, 0, columns, &view));
+    TRY(slice_columns(in, name, 0, columns, 0, columns, &view));
     return in->m->backend->ops->weight_vector(in->m->backend, &view, 1, weight_p);
 }
 
@@ -175,22 +176,22 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     int64_t first_kv = m->first_kv_head * d;
 
     struct matrix_view qkv[3], o;
-    TRY(rows_of(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
-    TRY(rows_of(in, "self_attn.k_proj.weight", kv_all, hidden, first_kv, kv, &qkv[1]));
-    TRY(rows_of(in, "self_attn.v_proj.weight", kv_all, hidden, first_kv, kv, &qkv[2]));
+    TRY(slice_rows(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
+    TRY(slice_rows(in, "self_attn.k_proj.weight", kv_all, hidden, first_kv, kv, &qkv[1]));
+    TRY(slice_rows(in, "self_attn.v_proj.weight", kv_all, hidden, first_kv, kv, &qkv[2]));
     TRY(load_matrix(in, qkv, 3, &layer->qkv));
-    TRY(columns_of(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
+    TRY(slice_columns(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
     TRY(load_matrix(in, &o, 1, &layer->o));
     if (c->qkv_bias) {
-        TRY(columns_of(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
-        TRY(columns_of(in, "self_attn.k_proj.bias", 0, kv_all, first_kv, kv, &qkv[1]));
-        TRY(columns_of(in, "self_attn.v_proj.bias", 0, kv_all, first_kv, kv, &qkv[2]));
+        TRY(slice_columns(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
+        TRY(slice_columns(in, "self_attn.k_proj.bias", 0, kv_all, first_kv, kv, &qkv[1]));
+        TRY(slice_columns(in, "self_attn.v_proj.bias", 0, kv_all, first_kv, kv, &qkv[2]));
         TRY(ops->weight_vector(m->backend, qkv, 3, &layer->qkv_bias));
     }
     if (c->o_bias) {
         struct weight *bias;
         TRY(load_vector(in, "self_attn.o_proj.bias", c->hidden, &bias));
-        layer->o_bias = rank == 0 ? bias : NULL; // the ranks' outputs are summed: one of them adds it
+        layer->o_bias = rank == 0 ? bias : NULL; // the outputs of all ranks are summed, so only one adds the bias
     }
     if (c->qk_norm) {
         TRY(load_vector(in, "self_attn.q_norm.weight", c->head_size, &layer->q_norm));
@@ -204,15 +205,15 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
     struct model *m = in->m;
     int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n, hidden = m->config.hidden;
     struct matrix_view gate_up[2], down;
-    TRY(rows_of(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate_up[0]));
-    TRY(rows_of(in, "mlp.up_proj.weight", all, hidden, first, n, &gate_up[1]));
+    TRY(slice_rows(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate_up[0]));
+    TRY(slice_rows(in, "mlp.up_proj.weight", all, hidden, first, n, &gate_up[1]));
     TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
-    release(in, gate_up, 2);
-    TRY(columns_of(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
+    release_views(in, gate_up, 2);
+    TRY(slice_columns(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
     return load_matrix(in, &down, 1, &layer->down);
 }
 
-// Where one table serves as both, either name may hold it.
+// A tied table may have either name.
 static const char *embedding_name(const struct model_config *c, const struct safetensors *st)
 {
     bool only_head = st && c->tied_embeddings && !safetensors_find(st, "model.embed_tokens.weight");
@@ -226,10 +227,10 @@ static enum status load_vocabulary(struct loader *in)
     const struct backend_ops *ops = m->backend->ops;
     struct matrix_view table, head[2];
     const char *name = embedding_name(c, in->st);
-    TRY(rows_of(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
+    TRY(slice_rows(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
     head[0] = table;
     if (!c->tied_embeddings)
-        TRY(rows_of(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
+        TRY(slice_rows(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
     head[1] = (struct matrix_view){.data = in->zeros,
                                    .dtype = head[0].dtype,
                                    .rows = m->vocab_share - m->n_ids,
@@ -238,12 +239,12 @@ static enum status load_vocabulary(struct loader *in)
     TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
     TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));
-    release(in, head, 1);
-    release(in, &table, 1);
+    release_views(in, head, 1);
+    release_views(in, &table, 1);
     return STATUS_OK;
 }
 
-// Scales of activations, K and V from calibration. None is needed: see model/config.c and rope_append.
+// Calibrated scales of activations, K and V, which are not needed: see read_quantisation in config.c, and rope_append.
 static bool is_calibration(const struct model_config *c, const char *name)
 {
     static const char *const endings[] = {".input_scale", ".output_scale", ".q_scale",
@@ -254,13 +255,13 @@ static bool is_calibration(const struct model_config *c, const char *name)
     return false;
 }
 
-// A tensor that config.json does not explain would be left out of the computation: a bias, a norm, a layer.
+// Refuses tensors that the config does not account for (a bias, a norm, a layer): the computation would leave them out.
 static enum status check_all_used(const struct loader *in)
 {
     const struct model_config *c = &in->m->config;
     for (int i = 0; i < safetensors_count(in->st); i++) {
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
-        const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq"); // old files store what rope_theta implies
+        const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq"); // older files store it; rope_theta implies it
         if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // its scale, too
         return status_fail(STATUS_DATA,
@@ -271,22 +272,22 @@ static enum status check_all_used(const struct loader *in)
 }
 
 // Large checkpoints take minutes.
-static void tell_progress(struct loader *in, int layers)
+static void log_progress(struct loader *in, int layers)
 {
-    enum { EVERY_US = 5000000 };
+    enum { INTERVAL_US = 5000000 };
     const struct model *m = in->m;
     int64_t now_us = clock_now_us();
-    if (now_us - in->told_us < EVERY_US) return;
-    in->told_us = now_us;
-    log_info("model_load rank=%d/%d layers=%d/%d bytes=%zu", m->comm->rank, m->comm->size, layers, m->config.n_layers,
-             m->weight_bytes);
+    if (now_us - in->progress_us < INTERVAL_US) return;
+    in->progress_us = now_us;
+    log_event(LOG_INFO, "model_loading", LOG_FIELD("rank", m->comm->rank), LOG_FIELD("ranks", m->comm->size),
+              LOG_FIELD("layers_loaded", layers), LOG_FIELD("layers", m->config.n_layers),
+              LOG_FIELD("bytes", m->weight_bytes));
 }
 
-static enum status load_all(struct loader *in)
+static enum status load_model(struct loader *in)
 {
     struct model *m = in->m;
-    // The largest tensors while nothing else is in memory: beside the packed weights so far lies one tensor of the
-    // file.
+    // The largest tensors first: the peak is the weights packed so far and one tensor of the file.
     TRY(load_vocabulary(in));
     TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
     for (int l = 0; l < m->config.n_layers; l++) {
@@ -296,7 +297,7 @@ static enum status load_all(struct loader *in)
         TRY(load_attention(in, layer));
         TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
         TRY(load_mlp(in, layer));
-        tell_progress(in, l + 1);
+        log_progress(in, l + 1);
     }
     return in->st ? check_all_used(in) : STATUS_OK;
 }
@@ -311,18 +312,18 @@ enum status model_stored_dtype(const struct model_config *config, const struct s
     }
     const char *name = embedding_name(config, st);
     const struct safetensors_tensor *t = safetensors_find(st, name);
-    if (!t) return status_fail(STATUS_DATA, "no tensor %s", name);
+    if (!t) return status_fail(STATUS_DATA, "tensor %s is missing", name);
     return dtype_parse(t, true, dtype_p);
 }
 
 enum status model_load_weights(struct model *m, const struct safetensors *st)
 {
     struct dummy *dummy = st ? NULL : dummy_create(&m->config);
-    struct loader in = {.m = m, .st = st, .dummy = dummy, .told_us = clock_now_us()};
+    struct loader in = {.m = m, .st = st, .dummy = dummy, .progress_us = clock_now_us()};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
     in.zeros = mem_alloc_array((size_t)m->config.hidden, sizeof(float));
     m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);
-    enum status status = load_all(&in);
+    enum status status = load_model(&in);
     free(in.used);
     free(in.zeros);
     dummy_free(dummy);

@@ -30,8 +30,8 @@ static size_t count_weights(const struct model *m)
     const enum dtype rounded = dtype_of_activations(m->dtype);
     // An FP8 checkpoint stores some attention and MLP matrices, and the head, in 16 bits.
     const bool mixed = m->dtype == DTYPE_FP8 && m->shape.fp8_as_stored;
-    const double kept_attention = mixed ? fmin(c->fp8_kept_attention / 4.0, c->n_layers) : 0;
-    const double kept_mlp = mixed ? fmin(c->fp8_kept_mlp / 3.0, c->n_layers) : 0;
+    const double kept_attention = mixed ? fmin(c->fp8_excluded_attention / 4.0, c->n_layers) : 0;
+    const double kept_mlp = mixed ? fmin(c->fp8_excluded_mlp / 3.0, c->n_layers) : 0;
     const enum dtype head_dtype = mixed ? rounded : m->dtype;
 
     double attention[2], mlp[2]; // bytes of a layer: [0] in the model's dtype, [1] in 16 bits

@@ -12,13 +12,9 @@
 #include "kernels/backend.h"
 #include "kernels/comm.h"
 #include "model/config.h"
+#include "model/limits.h"
 
 struct model;
-
-// Values of the options backend, dtype and kv_dtype, as choices of the command line.
-#define MODEL_BACKENDS  "auto|cpu|cuda|reference"
-#define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128|fp8"
-#define MODEL_KV_DTYPES "auto|bf16|int8|fp8"
 
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
@@ -44,13 +40,7 @@ struct model_options {
                                    // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
     int host_rank, host_ranks;     // see struct backend_shape; filled in by engine_open
 };
-#define MODEL_GPU_MEMORY_UTILIZATION 0.9
-#define MODEL_OVERLAP_ROWS           1024 // a gemm of fewer rows leaves much of a GPU idle
-enum {
-    MODEL_ROWS_MAX = 1000000,
-    MODEL_SEQS_MAX = 10000,
-    MODEL_KV_BLOCKS_MAX = 100000000
-}; // upper bounds of node options
+#define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 
 // Opens one rank's model, without communication. On failure status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);

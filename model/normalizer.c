@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NFC is cut into chunks, each one ASCII character and the non-ASCII ones behind it: ASCII never composes with what
-// precedes it, so chunks are independent; most are copied, and byte origins stay exact at chunk borders.
+// NFC works on parts of one ASCII character and the non-ASCII characters after it. ASCII never composes with a
+// preceding character, so parts are independent; most are copied, and byte origins are exact where a part starts.
 #include "model/normalizer.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ void normalizer_fini(struct normalizer *normalizer)
 
 // ---- NFC (Unicode Standard Annex 15).
 
-// Blocks whose characters are starters that NFC leaves alone and that never compose with what precedes them.
+// Blocks of starters that NFC does not change and that never compose with a preceding character.
 static bool is_inert(int32_t c)
 {
     return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x2010 && c <= 0x2027) || (c >= 0x3041 && c <= 0x3096) ||
@@ -41,8 +41,8 @@ static int combining_class(int32_t c)
     return utf8proc_get_property(c)->combining_class;
 }
 
-// Canonical ordering: stable sort by combining class within each run of marks. Counting, since a hostile text may be
-// nothing but marks.
+// Canonical ordering: a stable sort by combining class in each run of marks. A counting sort, because a hostile text
+// may consist of marks only.
 static void order_marks(int32_t *c, size_t n)
 {
     int32_t *sorted = NULL;
@@ -69,12 +69,12 @@ static void order_marks(int32_t *c, size_t n)
 struct composer {
     int32_t *characters; // owned
     size_t capacity;
-    struct bytes out; // the chunk composed
+    struct bytes out; // the composed part
 };
 
 static void compose_chunk(struct composer *composer, const char *text, size_t n)
 {
-    size_t count = 0, room = 4 * n + 4; // a character decomposes into at most four per byte it has
+    size_t count = 0, room = 4 * n + 4; // a character decomposes to at most four code points for each byte
     if (composer->capacity < room) {
         composer->capacity = 2 * room;
         composer->characters = mem_resize(composer->characters, composer->capacity, sizeof(int32_t));
@@ -96,7 +96,7 @@ static void compose_chunk(struct composer *composer, const char *text, size_t n)
     }
 }
 
-static void run_nfc(const struct span *span, struct span_buffer *out)
+static void run_nfc(const struct text_span *span, struct text_buffer *out)
 {
     struct composer composer = {0};
     const struct bytes *composed = &composer.out;
@@ -108,14 +108,14 @@ static void run_nfc(const struct span *span, struct span_buffer *out)
         composer.out.n = 0;
         if (n > 1 && !chunk_is_inert(text, n)) compose_chunk(&composer, text, n);
         if (composed->n == 0 || (composed->n == n && !memcmp(composed->data, text, n))) {
-            span_buffer_copy(out, span, start, end);
+            text_buffer_copy(out, span, start, end);
             continue;
         }
-        // The first character keeps its place; what is behind it counts as beginning where that ends.
+        // The first character keeps its origin. The others get the origin of the second character.
         size_t head = utf8_length(composed->data[0]), second = start + utf8_length(text[0]);
-        span_buffer_add(out, composed->data, head, span_origin(span, start));
-        span_buffer_add(out, composed->data + head, composed->n - head,
-                        span_origin(span, second < end ? second : start));
+        text_buffer_add(out, composed->data, head, text_span_origin(span, start));
+        text_buffer_add(out, composed->data + head, composed->n - head,
+                        text_span_origin(span, second < end ? second : start));
     }
     free(composer.characters);
     bytes_free(&composer.out);
@@ -128,46 +128,45 @@ static bool is_ascii(const char *text, size_t n)
     return true;
 }
 
-// ---- The other steps.
+// ---- Prepend and Replace.
 
 static enum status run_replace(const struct normalizer_step *step, struct pattern_scratch *scratch,
-                               const struct span *span, struct span_buffer *out)
+                               const struct text_span *span, struct text_buffer *out)
 {
     struct pattern_walk walk = pattern_walk_start(step->pattern, scratch, span->text, span->n);
     size_t from = 0, start, end;
     bool found;
     for (;;) {
-        enum status status = pattern_walk_next(&walk, &start, &end, &found);
-        if (status) return status;
+        TRY(pattern_walk_next(&walk, &start, &end, &found));
         if (!found) break;
-        span_buffer_copy(out, span, from, start);
-        span_buffer_add(out, step->text, step->n, span_origin(span, start < span->n ? start : span->n - 1));
+        text_buffer_copy(out, span, from, start);
+        text_buffer_add(out, step->text, step->n, text_span_origin(span, start < span->n ? start : span->n - 1));
         from = end;
     }
-    span_buffer_copy(out, span, from, span->n);
+    text_buffer_copy(out, span, from, span->n);
     return STATUS_OK;
 }
 
-enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, struct span span,
-                           struct span_buffer buffers[2], struct span *out_p)
+enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, struct text_span span,
+                           struct text_buffer buffers[2], struct text_span *out_p)
 {
     int written = 0;
     for (int i = 0; i < normalizer->n_steps && span.n; i++) {
         const struct normalizer_step *step = &normalizer->steps[i];
         enum status status = STATUS_OK;
         if (step->kind == NORMALIZER_NFC && is_ascii(span.text, span.n)) continue;
-        struct span_buffer *out = &buffers[written++ & 1];
+        struct text_buffer *out = &buffers[written++ & 1];
         out->n = 0;
         switch (step->kind) {
         case NORMALIZER_NFC: run_nfc(&span, out); break;
         case NORMALIZER_PREPEND:
-            span_buffer_add(out, step->text, step->n, span_origin(&span, 0));
-            span_buffer_copy(out, &span, 0, span.n);
+            text_buffer_add(out, step->text, step->n, text_span_origin(&span, 0));
+            text_buffer_copy(out, &span, 0, span.n);
             break;
         case NORMALIZER_REPLACE: status = run_replace(step, scratch, &span, out); break;
         }
         if (status) return status;
-        span = span_buffer_view(out, &span);
+        span = text_buffer_view(out, &span);
     }
     *out_p = span;
     return STATUS_OK;

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "model/pattern.h"
-#include "model/span.h"
+#include "model/text_span.h"
 
 enum normalizer_kind { NORMALIZER_NFC, NORMALIZER_PREPEND, NORMALIZER_REPLACE };
 
 struct normalizer_step {
     enum normalizer_kind kind;
     struct pattern *pattern; // REPLACE: owned
-    char *text;              // PREPEND, REPLACE: what comes in, owned
+    char *text;              // PREPEND: the prefix; REPLACE: the replacement; owned
     size_t n;
 };
 
@@ -23,7 +23,7 @@ struct normalizer {
 
 void normalizer_fini(struct normalizer *normalizer);
 
-// Rewrites `span`, not empty. `*out_p` points into `buffers` [2] (the caller's, reused and freed by it), or is `span`
-// itself when there was nothing to do.
-enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, struct span span,
-                           struct span_buffer buffers[2], struct span *out_p);
+// Normalizes `span`, which is not empty. `*out_p` points into `buffers` [2] (owned and freed by the caller, reused), or
+// is `span` itself if nothing changed.
+enum status normalizer_run(const struct normalizer *normalizer, struct pattern_scratch *scratch, struct text_span span,
+                           struct text_buffer buffers[2], struct text_span *out_p);

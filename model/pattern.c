@@ -34,29 +34,29 @@ struct translation {
     struct bytes out;
 };
 
-static void put(struct translation *t, const char *text)
+static void emit(struct translation *t, const char *text)
 {
     bytes_add(&t->out, text, strlen(text));
 }
 
-static void put_source(struct translation *t, size_t n)
+static void emit_source(struct translation *t, size_t n)
 {
     bytes_add(&t->out, t->source + t->at, n);
     t->at += n;
 }
 
-static bool sees(const struct translation *t, const char *text)
+static bool source_at(const struct translation *t, const char *text)
 {
     size_t n = strlen(text);
     return t->n - t->at >= n && !memcmp(t->source + t->at, text, n);
 }
 
-static enum status refuse(const char *what)
+static enum status unsupported(const char *what)
 {
     return status_fail(STATUS_UNSUPPORTED, "regular expression: %s is not supported", what);
 }
 
-// Oniguruma's \p{Han} is the script property, PCRE2's takes the script extensions in as well.
+// Oniguruma's \p{Han} is the script property; PCRE2's includes the script extensions.
 static bool is_script(const char *name, size_t n)
 {
     char source[80];
@@ -74,42 +74,42 @@ static enum status translate_property(struct translation *t)
     const char *open = t->source + t->at + 2;
     size_t left = t->n - t->at;
     const char *close = left > 3 && *open == '{' ? memchr(open, '}', left - 2) : NULL;
-    if (!close) return refuse("\\p without {name}");
+    if (!close) return unsupported("\\p without {name}");
     const char *name = open + 1;
     bool negated = *name == '^';
     name += negated;
     size_t n = (size_t)(close - name);
     for (size_t i = 0; i < n; i++)
-        if (!isalnum((unsigned char)name[i]) && !strchr("_& -", name[i])) return refuse("this \\p{name}");
-    put(t, t->source[t->at + 1] == 'P' ? "\\P{" : "\\p{");
-    if (negated) put(t, "^");
-    if (is_script(name, n)) put(t, "sc:");
+        if (!isalnum((unsigned char)name[i]) && !strchr("_& -", name[i])) return unsupported("this \\p{name}");
+    emit(t, t->source[t->at + 1] == 'P' ? "\\P{" : "\\p{");
+    if (negated) emit(t, "^");
+    if (is_script(name, n)) emit(t, "sc:");
     bytes_add(&t->out, name, n);
-    put(t, "}");
+    emit(t, "}");
     t->at = (size_t)(close + 1 - t->source);
     return STATUS_OK;
 }
 
 static enum status translate_hexadecimal(struct translation *t)
 {
-    // \uHHHH, \x{H...} and \xHH; the last means a byte there, which is a character only below 80.
+    // \uHHHH, \x{H...} and \xHH. In Oniguruma \xHH is a byte, which is a character only below 80.
     const char *digits = t->source + t->at + 2;
     size_t left = t->n - t->at - 2, n = 0;
-    if (sees(t, "\\x{")) {
+    if (source_at(t, "\\x{")) {
         digits++, left--;
         while (n < left && isxdigit((unsigned char)digits[n]))
             n++;
-        if (n == 0 || n > 6 || n == left || digits[n] != '}') return refuse("this \\x{...}");
+        if (n == 0 || n > 6 || n == left || digits[n] != '}') return unsupported("this \\x{...}");
     } else {
         size_t want = t->source[t->at + 1] == 'u' ? 4 : 2;
         while (n < want && n < left && isxdigit((unsigned char)digits[n]))
             n++;
-        if (n < want || (want == 2 && *digits > '7')) return refuse("this \\x or \\u");
+        if (n < want || (want == 2 && *digits > '7')) return unsupported("this \\x or \\u");
     }
-    put(t, "\\x{");
+    emit(t, "\\x{");
     bytes_add(&t->out, digits, n);
-    put(t, "}");
-    t->at = (size_t)(digits + n - t->source) + (sees(t, "\\x{") ? 1 : 0);
+    emit(t, "}");
+    t->at = (size_t)(digits + n - t->source) + (source_at(t, "\\x{") ? 1 : 0);
     return STATUS_OK;
 }
 
@@ -118,31 +118,31 @@ static enum status translate_escape(struct translation *t)
     static const char word[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
     char what[] = {'\\', t->n - t->at > 1 ? t->source[t->at + 1] : 0, 0};
     switch (what[1]) {
-    case 0: return refuse("a final backslash");
-    case 's': put(t, "\\p{White_Space}"); break;
-    case 'S': put(t, "\\P{White_Space}"); break;
-    case 'd': put(t, "\\p{Nd}"); break;
-    case 'D': put(t, "\\P{Nd}"); break;
+    case 0: return unsupported("a final backslash");
+    case 's': emit(t, "\\p{White_Space}"); break;
+    case 'S': emit(t, "\\P{White_Space}"); break;
+    case 'd': emit(t, "\\p{Nd}"); break;
+    case 'D': emit(t, "\\P{Nd}"); break;
     case 'w':
     case 'W':
-        if (t->in_class && what[1] == 'W') return refuse("\\W inside [...]");
-        if (!t->in_class) put(t, what[1] == 'W' ? "[^" : "[");
-        put(t, word);
-        if (!t->in_class) put(t, "]");
+        if (t->in_class && what[1] == 'W') return unsupported("\\W inside [...]");
+        if (!t->in_class) emit(t, what[1] == 'W' ? "[^" : "[");
+        emit(t, word);
+        if (!t->in_class) emit(t, "]");
         break;
-    case 'v': put(t, "\\x{0B}"); break;
+    case 'v': emit(t, "\\x{0B}"); break;
     case 'n':
     case 'r':
     case 't':
-    case 'f': put(t, what); break;
+    case 'f': emit(t, what); break;
     case 'p':
     case 'P': return translate_property(t);
     case 'x':
     case 'u': return translate_hexadecimal(t);
     default:
-        if (isalnum((unsigned char)what[1])) return refuse(what);
-        if (!ispunct((unsigned char)what[1]) && what[1] != ' ') return refuse("this escape");
-        put(t, what);
+        if (isalnum((unsigned char)what[1])) return unsupported(what);
+        if (!ispunct((unsigned char)what[1]) && what[1] != ' ') return unsupported("this escape");
+        emit(t, what);
     }
     t->at += 2;
     return STATUS_OK;
@@ -152,12 +152,12 @@ static enum status translate_group(struct translation *t)
 {
     static const char *const known[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:", "(?i)"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (sees(t, known[i])) {
-            put_source(t, strlen(known[i]));
+        if (source_at(t, known[i])) {
+            emit_source(t, strlen(known[i]));
             return STATUS_OK;
         }
-    if (sees(t, "(?") || sees(t, "(*")) return refuse("this kind of (?...) group");
-    put_source(t, 1);
+    if (source_at(t, "(?") || source_at(t, "(*")) return unsupported("this kind of (?...) group");
+    emit_source(t, 1);
     return STATUS_OK;
 }
 
@@ -165,15 +165,15 @@ static enum status translate_class(struct translation *t)
 {
     char c = t->source[t->at];
     if (c == '\\') return translate_escape(t);
-    if (sees(t, "&&")) return refuse("&& inside [...]");
+    if (source_at(t, "&&")) return unsupported("&& inside [...]");
     if (c == '[') {
-        const char *end = sees(t, "[:") ? memmem(t->source + t->at, t->n - t->at, ":]", 2) : NULL;
-        if (!end) return refuse("[ inside [...]");
-        put_source(t, (size_t)(end + 2 - (t->source + t->at)));
+        const char *end = source_at(t, "[:") ? memmem(t->source + t->at, t->n - t->at, ":]", 2) : NULL;
+        if (!end) return unsupported("[ inside [...]");
+        emit_source(t, (size_t)(end + 2 - (t->source + t->at)));
         return STATUS_OK;
     }
     if (c == ']') t->in_class = false;
-    put_source(t, 1);
+    emit_source(t, 1);
     return STATUS_OK;
 }
 
@@ -190,20 +190,20 @@ static enum status translate(struct translation *t)
             status = translate_group(t);
         } else if (c == '[') {
             t->in_class = true;
-            put_source(t, sees(t, "[^") ? 2 : 1);
-            if (t->at < t->n && t->source[t->at] == ']') status = refuse("[] or [^]");
-        } else if (sees(t, "{,") || sees(t, "}+")) {
-            // Oniguruma: from none up, and a repetition of a repetition; PCRE2: a literal, and a possessive one.
-            status = refuse("{,n} or {n,m}+");
+            emit_source(t, source_at(t, "[^") ? 2 : 1);
+            if (t->at < t->n && t->source[t->at] == ']') status = unsupported("[] or [^]");
+        } else if (source_at(t, "{,") || source_at(t, "}+")) {
+            // Oniguruma reads 0 to n, and a repeated repetition; PCRE2 reads a literal, and a possessive repetition.
+            status = unsupported("{,n} or {n,m}+");
         } else {
-            put_source(t, 1);
+            emit_source(t, 1);
         }
         if (status) return status;
     }
     return STATUS_OK;
 }
 
-static enum status compile(const struct bytes *source, pcre2_code **code_p)
+static enum status pattern_compile(const struct bytes *source, pcre2_code **code_p)
 {
     int error;
     PCRE2_SIZE place;
@@ -218,7 +218,7 @@ static enum status compile(const struct bytes *source, pcre2_code **code_p)
         pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
         return status_fail(STATUS_DATA, "regular expression: %s", reason);
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // may be missing on this machine: matching works without
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // may be missing on this machine: matching then works without JIT
     *code_p = code;
     return STATUS_OK;
 }
@@ -233,7 +233,7 @@ enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
     struct translation t = {.source = source, .n = n};
     pcre2_code *code = NULL;
     enum status status = translate(&t);
-    if (status == STATUS_OK) status = compile(&t.out, &code);
+    if (status == STATUS_OK) status = pattern_compile(&t.out, &code);
     bytes_free(&t.out);
     if (status) return status;
     *pattern_p = mem_alloc(sizeof **pattern_p);
@@ -273,8 +273,8 @@ struct pattern_scratch *pattern_scratch_create(void)
     struct pattern_scratch *scratch = mem_alloc(sizeof *scratch);
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
-    if (!scratch->data || !scratch->context) abort(); // out of memory, as in base/mem.h
-    // Limits are for untrusted patterns; ours come with the model, and no text may fail for being long.
+    if (!scratch->data || !scratch->context) abort(); // out of memory: abort as base/mem.h does
+    // No limits: patterns come with the model, and no text may fail because of its length.
     pcre2_set_match_limit(scratch->context, UINT32_MAX);
     pcre2_set_depth_limit(scratch->context, UINT32_MAX);
     pcre2_set_heap_limit(scratch->context, UINT32_MAX);
@@ -295,8 +295,8 @@ struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pat
     return (struct pattern_walk){.pattern = pattern, .scratch = scratch, .text = text, .n = n};
 }
 
-// First match at or after `from`.
-static enum status find(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
+// The first match at or after walk->from.
+static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
 {
     const struct pattern *pattern = walk->pattern;
     *found_p = false;
@@ -308,7 +308,7 @@ static enum status find(struct pattern_walk *walk, size_t *start_p, size_t *end_
         *found_p = true;
         return STATUS_OK;
     }
-    // The text was checked once when it came in; checking it again at every match would be quadratic.
+    // The text was validated once; validating it at every match would take quadratic time.
     uint32_t options = PCRE2_NO_UTF_CHECK;
     int rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options, walk->scratch->data,
                          walk->scratch->context);
@@ -334,9 +334,9 @@ enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t
     while (walk->from <= walk->n) {
         size_t start, end;
         bool found;
-        enum status status = find(walk, &start, &end, &found);
+        enum status status = walk_match(walk, &start, &end, &found);
         if (status || !found) return status;
-        // An empty match right behind the last one does not count: without this rule the walk would stand still.
+        // An empty match directly after the last match does not count: the walk would not advance.
         if (start == end && walk->matched && walk->last_end == end) {
             walk->from += walk->from < walk->n ? utf8_length(walk->text[walk->from]) : 1;
             continue;

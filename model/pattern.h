@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search patterns of tokenizer.json: a literal, or a regular expression with Oniguruma's meaning, run by PCRE2.
+// The patterns of tokenizer.json: a literal, or a regular expression with Oniguruma's meaning, run by PCRE2.
 //
-// tokenizer.json is written for Oniguruma (Ruby syntax). Where PCRE2 would read the same source differently, the source
-// is translated (\s is Unicode White_Space there, PCRE2's also takes U+180E; ^ and $ are line anchors; \p{Han} is the
-// script, not its extensions); what has no translation is STATUS_UNSUPPORTED, never a silent difference.
+// tokenizer.json is written for Oniguruma (Ruby syntax). Where PCRE2 would read the source differently, the source is
+// translated: \s is Unicode White_Space (PCRE2 adds U+180E), ^ and $ are line anchors, \p{Han} is the script without
+// its extensions. A source without a translation is STATUS_UNSUPPORTED, never a silent difference.
 // A pattern is immutable and shared by threads; a scratch belongs to one thread.
 #pragma once
 
@@ -20,12 +20,12 @@ enum status pattern_open_literal(const char *literal, struct pattern **pattern_p
 void pattern_free(struct pattern *pattern);
 
 const char *pattern_source(const struct pattern *pattern);    // as written in the file
-size_t pattern_literal_length(const struct pattern *pattern); // bytes of a literal; 0: a regular expression
+size_t pattern_literal_length(const struct pattern *pattern); // bytes of a literal; 0 for a regular expression
 
 struct pattern_scratch *pattern_scratch_create(void);
 void pattern_scratch_free(struct pattern_scratch *scratch);
 
-// Walks the matches of a pattern through well-formed text, from left to right.
+// Iterates over the matches of a pattern in well-formed text, from left to right.
 struct pattern_walk {
     const struct pattern *pattern;
     struct pattern_scratch *scratch;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors format: 8 bytes of header length (little-endian), a JSON header that gives every tensor's dtype,
-// shape and span in the data that follows it.
+// The safetensors format: 8 bytes of header length (little-endian), a JSON header with the dtype, shape and byte range
+// of every tensor, then the data.
 #include "model/safetensors.h"
 
 #include <errno.h>
@@ -19,11 +19,11 @@ enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, MAX_INDEX_BYTES = 100 * 1000 * 1000
 
 struct file {
     char *path;
-    char *name; // as the index spells it
+    char *name; // as in the index
     void *map;
     size_t map_bytes;
     struct timespec changed;
-    json_t *header;                     // owns the tensors' names and dtypes
+    json_t *header;                     // owns names and dtypes of the tensors
     struct safetensors_tensor *tensors; // sorted by name
     int n_tensors;
 };
@@ -38,7 +38,7 @@ struct safetensors {
 
 // ---- one tensor's entry ----
 
-// Bits per element, 0 for types unknown here: what they span cannot be checked, so they are refused when asked for.
+// Bits of one element, 0 for unknown types: their sizes cannot be checked, so the loader refuses them.
 static int dtype_bits(const char *dtype)
 {
     static const struct {
@@ -108,8 +108,7 @@ static enum status parse_tensor(const json_t *entry, const char *data, uint64_t 
                            t->file, t->name, json_type_name(entry));
     t->dtype = json_string_value(json_object_get(entry, "dtype"));
     if (!t->dtype) return status_fail(STATUS_DATA, "%s: tensor %s: dtype must be a string", t->file, t->name);
-    enum status status = parse_shape(json_object_get(entry, "shape"), t);
-    if (status != STATUS_OK) return status;
+    TRY(parse_shape(json_object_get(entry, "shape"), t));
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
@@ -136,52 +135,53 @@ static uintptr_t page_bytes(void)
     return (uintptr_t)sysconf(_SC_PAGESIZE);
 }
 
-static void advise(uintptr_t first, uintptr_t end, int advice)
+static void pages_advise(uintptr_t first, uintptr_t end, int advice)
 {
-    if (first < end) madvise((void *)first, end - first, advice); // nothing is lost if it fails
+    if (first < end) madvise((void *)first, end - first, advice); // only advice: failure is harmless
 }
 
-// A stretch of pages at once: those of a row, and of the next ones that begin on its last page or the one after it.
-void safetensors_fetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
+// Joins rows into ranges of pages: a row that starts on the last page of the range or on the next page extends it.
+void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
     uintptr_t first = at / page * page, end = first;
     for (int64_t r = 0; r < rows; r++) {
         uintptr_t row = at + (uintptr_t)(r * stride_bytes), row_first = row / page * page;
         if (row_first > end) {
-            advise(first, end, MADV_WILLNEED);
+            pages_advise(first, end, MADV_WILLNEED);
             first = row_first;
         }
         end = (row + row_bytes + page - 1) / page * page;
     }
-    advise(first, end, MADV_WILLNEED);
+    pages_advise(first, end, MADV_WILLNEED);
 }
 
 void safetensors_release(const void *data, uint64_t size_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
-    advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED); // not what others share
+    // Whole pages only: other tensors share the first and the last page.
+    pages_advise((at + page - 1) / page * page, (at + size_bytes) / page * page, MADV_DONTNEED);
 }
 
 // ---- one file ----
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
 }
 
-static int by_place(const void *a, const void *b)
+static int compare_addresses(const void *a, const void *b)
 {
     const struct safetensors_tensor *x = a, *y = b;
     if (x->data != y->data) return x->data < y->data ? -1 : 1;
-    return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes; // empty ones first
+    return x->size_bytes < y->size_bytes ? -1 : x->size_bytes > y->size_bytes; // empty tensors first
 }
 
 // Every byte of the data belongs to exactly one tensor.
 static enum status check_cover(struct file *file, const char *data, uint64_t data_bytes)
 {
     uint64_t covered = 0;
-    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_place);
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, compare_addresses);
     for (int i = 0; i < file->n_tensors; i++) {
         const struct safetensors_tensor *t = &file->tensors[i];
         uint64_t begin = (uint64_t)((const char *)t->data - data);
@@ -203,7 +203,7 @@ static enum status parse_header(struct file *file)
 {
     const char *bytes = file->map;
     uint64_t header_bytes = 0;
-    safetensors_fetch(bytes, 1, 8, 0); // or the kernel reads megabytes around it
+    safetensors_prefetch(bytes, 1, 8, 0); // without advice the kernel reads megabytes around it
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
@@ -212,9 +212,8 @@ static enum status parse_header(struct file *file)
     if (header_bytes > file->map_bytes - 8)
         return status_fail(STATUS_DATA, "%s: header of %llu bytes, but the file has only %zu: it is truncated",
                            file->path, (unsigned long long)header_bytes, file->map_bytes);
-    safetensors_fetch(bytes + 8, 1, header_bytes, 0);
-    enum status status = json_text_read(file->path, bytes + 8, header_bytes, &file->header);
-    if (status != STATUS_OK) return status;
+    safetensors_prefetch(bytes + 8, 1, header_bytes, 0);
+    TRY(json_text_read(file->path, bytes + 8, header_bytes, &file->header));
 
     const char *data = bytes + 8 + header_bytes, *name;
     uint64_t data_bytes = file->map_bytes - 8 - header_bytes;
@@ -226,10 +225,10 @@ static enum status parse_header(struct file *file)
         struct safetensors_tensor *t = &file->tensors[file->n_tensors++];
         t->name = name;
         t->file = file->path;
-        if ((status = parse_tensor(entry, data, data_bytes, t)) != STATUS_OK) return status;
+        TRY(parse_tensor(entry, data, data_bytes, t));
     }
-    if ((status = check_cover(file, data, data_bytes)) != STATUS_OK) return status;
-    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_name);
+    TRY(check_cover(file, data, data_bytes));
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, compare_names);
     return STATUS_OK;
 }
 
@@ -266,15 +265,15 @@ static enum status open_file(const char *dir, const char *name, struct file *fil
     return status == STATUS_OK ? parse_header(file) : status;
 }
 
-static const struct safetensors_tensor *search(const struct safetensors_tensor *tensors, int n, const char *name)
+static const struct safetensors_tensor *tensor_search(const struct safetensors_tensor *tensors, int n, const char *name)
 {
     struct safetensors_tensor key = {.name = name};
-    return n ? bsearch(&key, tensors, (size_t)n, sizeof *tensors, by_name) : NULL;
+    return n ? bsearch(&key, tensors, (size_t)n, sizeof *tensors, compare_names) : NULL;
 }
 
 // ---- shards ----
 
-// The index may only name files of its own folder.
+// Accepts only plain file names, so that an index cannot name files outside its folder.
 static enum status check_shard_name(const char *index_path, const char *tensor, const json_t *value)
 {
     const char *name = json_string_value(value);
@@ -283,7 +282,7 @@ static enum status check_shard_name(const char *index_path, const char *tensor, 
                            json_type_name(value));
     if (!*name || strlen(name) > 255 || *name == '.' || strchr(name, '/'))
         return status_fail(STATUS_DATA,
-                           "%s: weight_map: %s lies in \"%.80s\": must be the plain name of a file beside the index",
+                           "%s: weight_map: %s is in \"%.80s\": must be the plain name of a file next to the index",
                            index_path, tensor, name);
     return STATUS_OK;
 }
@@ -306,8 +305,7 @@ static enum status shard_of(struct safetensors *st, const char *dir, const char 
 
 static enum status open_shards(struct safetensors *st, const char *dir, const char *index_path)
 {
-    enum status status = json_file_read(index_path, MAX_INDEX_BYTES, &st->index);
-    if (status != STATUS_OK) return status;
+    TRY(json_file_read(index_path, MAX_INDEX_BYTES, &st->index));
     json_t *map = json_object_get(st->index, "weight_map"), *value;
     const char *name;
     int capacity = 0;
@@ -317,17 +315,16 @@ static enum status open_shards(struct safetensors *st, const char *dir, const ch
     json_object_foreach(map, name, value)
     {
         int shard = 0;
-        if ((status = check_shard_name(index_path, name, value)) != STATUS_OK) return status;
-        if ((status = shard_of(st, dir, json_string_value(value), &capacity, &shard)) != STATUS_OK)
+        TRY(check_shard_name(index_path, name, value));
+        enum status status = shard_of(st, dir, json_string_value(value), &capacity, &shard);
+        if (status != STATUS_OK)
             return status == STATUS_NOT_FOUND ? status_context(status, "%s names a missing shard", index_path) : status;
         const struct file *file = &st->files[shard];
-        const struct safetensors_tensor *t = search(file->tensors, file->n_tensors, name);
-        if (!t)
-            return status_fail(STATUS_DATA, "%s: weight_map: tensor %s is said to lie in %s, but does not", index_path,
-                               name, file->name);
+        const struct safetensors_tensor *t = tensor_search(file->tensors, file->n_tensors, name);
+        if (!t) return status_fail(STATUS_DATA, "%s: weight_map: tensor %s is not in %s", index_path, name, file->name);
         st->tensors[st->n_tensors++] = *t;
     }
-    qsort(st->tensors, (size_t)st->n_tensors, sizeof *st->tensors, by_name);
+    qsort(st->tensors, (size_t)st->n_tensors, sizeof *st->tensors, compare_names);
     return STATUS_OK;
 }
 
@@ -335,8 +332,7 @@ static enum status open_single(struct safetensors *st, const char *dir)
 {
     st->files = mem_alloc(sizeof *st->files);
     st->n_files = 1;
-    enum status status = open_file(dir, "model.safetensors", &st->files[0]);
-    if (status != STATUS_OK) return status;
+    TRY(open_file(dir, "model.safetensors", &st->files[0]));
     st->n_tensors = st->files[0].n_tensors;
     st->tensors = mem_copy(st->files[0].tensors, ((size_t)st->n_tensors + 1) * sizeof *st->tensors);
     return STATUS_OK;
@@ -385,7 +381,7 @@ void safetensors_close(struct safetensors *st)
 
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name)
 {
-    return search(st->tensors, st->n_tensors, name);
+    return tensor_search(st->tensors, st->n_tensors, name);
 }
 
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)

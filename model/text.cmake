@@ -1,8 +1,8 @@
-# forepack_text: tokenizer, streaming text and chat templates. No tensors: the router links this half alone.
+# forepack_text: tokenizer, streaming text and chat templates, without tensors. The router links only this library.
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
 forepack_library(forepack_text
-  unicode.c span.c json_members.c pattern.c normalizer.c added_tokens.c bpe.c
+  unicode.c text_span.c json_members.c pattern.c normalizer.c added_tokens.c bpe.c
   tokenizer_open.c tokenizer_kinds.c tokenizer_model.c tokenizer_derived.c tokenizer_encode.c tokenizer_decode.c
   text_stream.c chat.c chat_template.c
   LINK forepack_config forepack_base PkgConfig::PCRE2 PkgConfig::JANSSON PkgConfig::UTF8PROC)
@@ -12,7 +12,7 @@ forepack_test(check_tokenizer_files SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.
 forepack_test(check_text_stream DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 forepack_test(check_chat DATA SOURCES ${CMAKE_SOURCE_DIR}/tests/text_data.c LIBS forepack_text)
 if(FOREPACK_TESTS)
-  # Whole stacks for every allocation matter for MPI's plugins only; here they would make minutes of seconds.
+  # Only MPI's plugins need the slow unwinder; here it would turn seconds into minutes.
   set_tests_properties(check_tokenizer check_tokenizer_data check_tokenizer_files check_text_stream check_text_stream_data
                        check_chat check_chat_data PROPERTIES
                        ENVIRONMENT_MODIFICATION "ASAN_OPTIONS=set:detect_leaks=1")

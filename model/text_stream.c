@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each stop string is followed by its Knuth-Morris-Pratt automaton, one byte at a time: its state is how much of the
-// stop string the text could be ending in, and the largest state is what must be held back.
+// Each stop string has a Knuth-Morris-Pratt automaton that reads the text byte by byte. Its state is the length of the
+// longest prefix of the stop string that ends the text; the largest state is the number of bytes to hold back.
 #include "model/text_stream.h"
 
 #include <stdlib.h>
@@ -21,10 +21,10 @@ struct text_stream {
     const struct tokenizer *tokenizer; // borrowed
     struct stop *stops;                // owned
     int n_stops;
-    struct bytes unfinished; // bytes of a character that is not whole yet
-    struct bytes text;       // whole characters: what the last call gave, then what is held back
-    size_t given;            // bytes of `text` the last call gave
-    int stopped;             // the stop string that ended the text, -1: none yet
+    struct bytes unfinished; // bytes of an incomplete character
+    struct bytes text;       // whole characters: the text of the last call, then the text held back
+    size_t given;            // bytes of `text` returned by the last call
+    int stopped;             // index of the stop string that ended the text, -1: none
 };
 
 static enum status stop_init(struct stop *stop, const char *text, int index)
@@ -87,8 +87,8 @@ static bool stop_step(struct stop *stop, char byte)
     return stop->state == stop->n;
 }
 
-// Feeds one byte to all; the length of the longest stop string it completes, 0: none.
-static int step_all(struct text_stream *stream, char byte)
+// Feeds one byte to all stop strings. Returns the length of the longest one it completes, 0: none.
+static int stops_step(struct text_stream *stream, char byte)
 {
     int longest = 0;
     for (int i = 0; i < stream->n_stops; i++)
@@ -99,8 +99,8 @@ static int step_all(struct text_stream *stream, char byte)
     return longest;
 }
 
-// Bytes at the end of the text in which a stop string may have begun. A completed one that did not count is text; what
-// it ends in may begin another.
+// Bytes at the end of the text in which a stop string may have started. A completed stop string that did not count
+// (may_stop false) is text, but its end may start another one.
 static size_t held_bytes(const struct text_stream *stream)
 {
     int most = 0;
@@ -112,60 +112,60 @@ static size_t held_bytes(const struct text_stream *stream)
     return (size_t)most;
 }
 
-// Drops what the last call gave, so that `text` begins with what was held back.
-static void begin(struct text_stream *stream)
+// Removes the text of the last call, so that `text` starts with the text held back.
+static void drop_given(struct text_stream *stream)
 {
     if (stream->given) memmove(stream->text.data, stream->text.data + stream->given, stream->text.n - stream->given);
     stream->text.n -= stream->given;
     stream->given = 0;
 }
 
-static void give(struct text_stream *stream, size_t size_bytes, struct text_piece *piece_p)
+static void set_piece(struct text_stream *stream, size_t size_bytes, struct text_piece *piece_p)
 {
     stream->given = size_bytes;
     *piece_p = (struct text_piece){
         .text = stream->text.data ? stream->text.data : "", .size_bytes = size_bytes, .stop = stream->stopped};
 }
 
-static void take(struct text_stream *stream, bool may_stop, bool final, struct text_piece *piece_p)
+static void stream_advance(struct text_stream *stream, bool may_stop, bool final, struct text_piece *piece_p)
 {
     size_t from = stream->text.n;
     size_t used = utf8_repair(&stream->text, stream->unfinished.data, stream->unfinished.n, final);
     memmove(stream->unfinished.data, stream->unfinished.data + used, stream->unfinished.n - used);
     stream->unfinished.n -= used;
     for (size_t i = from; i < stream->text.n; i++) {
-        int length = step_all(stream, stream->text.data[i]);
+        int length = stops_step(stream, stream->text.data[i]);
         if (!length) continue;
         if (may_stop) {
             stream->text.n = i + 1 - (size_t)length;
             stream->unfinished.n = 0;
-            give(stream, stream->text.n, piece_p);
+            set_piece(stream, stream->text.n, piece_p);
             return;
         }
         stream->stopped = -1;
     }
-    give(stream, stream->text.n - (final ? 0 : held_bytes(stream)), piece_p);
+    set_piece(stream, stream->text.n - (final ? 0 : held_bytes(stream)), piece_p);
 }
 
 void text_stream_push(struct text_stream *stream, int32_t id, bool may_stop, struct text_piece *piece_p)
 {
     const char *bytes;
     size_t size;
-    begin(stream);
+    drop_given(stream);
     tokenizer_piece(stream->tokenizer, id, &bytes, &size);
     if (stream->stopped >= 0 || size == 0 || tokenizer_is_special(stream->tokenizer, id)) {
-        give(stream, 0, piece_p);
+        set_piece(stream, 0, piece_p);
         return;
     }
     bytes_add(&stream->unfinished, bytes, size);
-    take(stream, may_stop, false, piece_p);
+    stream_advance(stream, may_stop, false, piece_p);
 }
 
 void text_stream_finish(struct text_stream *stream, struct text_piece *piece_p)
 {
-    begin(stream);
+    drop_given(stream);
     if (stream->stopped >= 0 || !stream->unfinished.n)
-        give(stream, stream->text.n, piece_p);
+        set_piece(stream, stream->text.n, piece_p);
     else
-        take(stream, false, true, piece_p);
+        stream_advance(stream, false, true, piece_p);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ids to text. What each token decodes to is worked out once, at load; a text is these pieces joined, less what the
-// decoder strips at the start, with ill-formed UTF-8 repaired.
+// Ids to text. Each token is decoded once, at load; a text is these pieces joined, without what the decoder strips from
+// the start, and with ill-formed UTF-8 repaired.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "model/tokenizer_parts.h"
 
-// GPT-2 spells printable bytes of Latin-1 as themselves and the other 68 as U+0100 and up.
+// GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the other 68 are U+0100 and up.
 static int32_t byte_level_character(int byte)
 {
     static const int gap[][2] = {{0, 0x20}, {0x7F, 0xA0}, {0xAD, 0xAD}};
@@ -27,7 +27,7 @@ bool byte_level_decode(const char *text, size_t n, struct bytes *out)
     for (size_t at = 0, length; at < n; at += length) {
         int32_t c = utf8_decode(text + at, &length);
         int byte = c < 0x100 ? c : -1;
-        if (c >= 0x100 && c < 0x144) // only the unprintable ones are up there
+        if (c >= 0x100 && c < 0x144) // the 68 bytes that are not printable
             for (byte = 0; byte_level_character(byte) != c;)
                 byte++;
         if (byte < 0 || byte_level_character(byte) != c) {
@@ -47,9 +47,9 @@ int byte_fallback_value(const char *token)
     return (int)strtol(token + 3, NULL, 16);
 }
 
-// `piece` with all matches of the pattern replaced.
-static enum status replace(const struct pattern *pattern, const char *by, size_t n_by, struct pattern_scratch *scratch,
-                           struct bytes *piece)
+// Replaces all matches of the pattern in `piece`.
+static enum status replace_matches(const struct pattern *pattern, const char *by, size_t n_by,
+                                   struct pattern_scratch *scratch, struct bytes *piece)
 {
     struct bytes out = {0};
     struct pattern_walk walk = pattern_walk_start(pattern, scratch, piece->data ? piece->data : "", piece->n);
@@ -90,7 +90,7 @@ static enum status decode_token(const struct tokenizer *t, const char *token, st
     }
     bytes_add(&piece, token, strlen(token));
     for (int i = 0; i < d->n_replace && status == STATUS_OK; i++)
-        status = replace(d->replace[i].pattern, d->replace[i].text, d->replace[i].n, scratch, &piece);
+        status = replace_matches(d->replace[i].pattern, d->replace[i].text, d->replace[i].n, scratch, &piece);
     if (status == STATUS_OK) bytes_add(out, piece.data, piece.n);
     bytes_free(&piece);
     return status;
@@ -118,7 +118,7 @@ void tokenizer_piece(const struct tokenizer *t, int32_t id, const char **bytes_p
     *size_bytes_p = known ? t->piece_start[id + 1] - t->piece_start[id] : 0;
 }
 
-// Metaspace gives the first token of a text without any of its replacement characters.
+// The Metaspace decoder removes its replacement characters from the first token of a text.
 static void add_first_piece(const struct tokenizer *t, int32_t id, struct bytes *out)
 {
     const char *token = t->spelling[id], *mark = t->decoder.metaspace, *at;
@@ -149,7 +149,7 @@ enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int 
         first = false;
     }
     size_t start = 0, strip = d->strip ? strlen(d->strip) : 0;
-    for (int left = d->strip_most; strip && left && !(flags & TOKENIZER_CONTINUATION); left--) {
+    for (int left = d->strip_max; strip && left && !(flags & TOKENIZER_CONTINUATION); left--) {
         if (joined.n - start < strip || memcmp(joined.data + start, d->strip, strip) != 0) break;
         start += strip;
     }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from a tokenizer's parts: the bound on the bytes of a token, and the fingerprint.
+// Values derived from a tokenizer's parts: the bound on the bytes of a token, and the fingerprint.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "model/tokenizer_parts.h"
 
-size_t tokenizer_find_longest_piece(const struct tokenizer *t)
+size_t tokenizer_compute_longest_piece(const struct tokenizer *t)
 {
     size_t longest = 1, factor = 1;
     bool bytes = true;
     for (int i = 0; i < 256; i++)
         bytes = bytes && t->bpe.byte_id[i] >= 0;
     bool covered = bytes && (t->bpe.byte_level || t->bpe.byte_fallback);
-    if (!covered && (t->bpe.unknown < 0 || t->bpe.fuse_unknown)) return SIZE_MAX; // dropped or swallowed without end
+    if (!covered && (t->bpe.unknown < 0 || t->bpe.fuse_unknown))
+        return SIZE_MAX; // one token may stand for any number of dropped or fused characters
     for (int i = 0; i < t->n_pretoken; i++)
         if (t->pretoken[i].kind == PRETOKEN_SPLIT && t->pretoken[i].behavior == SPLIT_REMOVED) return SIZE_MAX;
     for (int i = 0; i < t->normalizer.n_steps; i++) {
         const struct normalizer_step *step = &t->normalizer.steps[i];
         if (step->kind == NORMALIZER_NFC)
-            factor *= 3; // at worst: three jamo of three bytes become one syllable of three
+            factor *= 3; // worst case: three jamo of three bytes compose to one syllable of three bytes
         if (step->kind != NORMALIZER_REPLACE) continue;
         size_t length = pattern_literal_length(step->pattern);
         if (!length || !step->n) return SIZE_MAX;
@@ -57,14 +58,14 @@ static void hash_text(uint64_t *hash, const char *text)
 
 static void hash_pattern(uint64_t *hash, const struct pattern *pattern)
 {
-    hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0: a regular expression
+    hash_int(hash, pattern ? (int64_t)pattern_literal_length(pattern) : -1); // 0 is a regular expression
     hash_text(hash, pattern ? pattern_source(pattern) : NULL);
 }
 
-// In the order of the file, without those that were left out.
+// In the order of the file, without merges that were left out.
 static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
-    size_t n = 0, end = 0; // ranks are below `end`
+    size_t n = 0, end = 0; // end: largest rank + 1
     for (size_t i = 0; i <= bpe->merge_mask; i++) {
         const struct merge *merge = &bpe->merges[i];
         if (merge->left < 0) continue;
@@ -94,7 +95,7 @@ static void hash_added(uint64_t *hash, const struct added_set *set)
     }
 }
 
-uint64_t tokenizer_find_fingerprint(const struct tokenizer *t, bool ignore_merges)
+uint64_t tokenizer_compute_fingerprint(const struct tokenizer *t, bool ignore_merges)
 {
     uint64_t hash = 0xCBF29CE484222325u;
     hash_int(&hash, t->n_ids);

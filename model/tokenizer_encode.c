@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to ids. Added tokens are cut out first; what lies between is normalized; added tokens that are looked for in
-// normalized text are cut out; the rest goes through the pre-tokenizer's steps, each handing its pieces to the next,
-// and every piece that comes out is merged by BPE on its own.
+// Text to ids, in this order: split at added tokens, normalize the text between them, split at the added tokens of
+// normalized text, run the pre-tokenizer steps (each passes its pieces to the next), encode each piece with BPE.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +10,12 @@
 
 struct encoder {
     const struct tokenizer *tokenizer;
-    struct added_guard guard;
-    bool tracked; // byte origins are wanted
+    struct special_policy policy;
+    bool tracked; // track byte origins
     struct pattern_scratch *patterns;
     struct bpe_scratch bpe;
-    struct span_buffer normalized[2];
-    const struct span *word; // being merged
+    struct text_buffer normalized[2];
+    const struct text_span *word; // the word being encoded
     int32_t *ids;
     size_t *starts; // NULL unless tracked
     int n, capacity;
@@ -33,18 +32,18 @@ static void add_id(struct encoder *e, int32_t id, size_t start)
     e->ids[e->n++] = id;
 }
 
-static void add_merged(void *user, int32_t id, size_t start)
+static void add_bpe_id(void *user, int32_t id, size_t start)
 {
     struct encoder *e = user;
-    add_id(e, id, e->tracked ? span_origin(e->word, start) : 0);
+    add_id(e, id, e->tracked ? text_span_origin(e->word, start) : 0);
 }
 
 // ---- Pre-tokenizer.
 
-static enum status pretokenize(struct encoder *e, int step, const struct span *span);
+static enum status pretokenize(struct encoder *e, int step, const struct text_span *span);
 
-// Whether the next piece belongs to the one before it.
-static bool joins(enum split_behavior behavior, bool before_matched, bool matched)
+// True if the next piece belongs to the previous one.
+static bool piece_joins(enum split_behavior behavior, bool before_matched, bool matched)
 {
     switch (behavior) {
     case SPLIT_CONTIGUOUS: return before_matched == matched;
@@ -59,26 +58,27 @@ struct piece {
     bool matched;
 };
 
-static enum status hand_on(struct encoder *e, int step, const struct span *span, struct piece piece)
+static enum status pass_to_next_step(struct encoder *e, int step, const struct text_span *span, struct piece piece)
 {
     bool removed = piece.matched && e->tokenizer->pretoken[step].behavior == SPLIT_REMOVED;
     if (piece.start == piece.end || removed) return STATUS_OK;
-    struct span part = span_part(span, piece.start, piece.end);
+    struct text_span part = text_span_slice(span, piece.start, piece.end);
     return pretokenize(e, step + 1, &part);
 }
 
-// Takes the next piece of text: extends the pending one, or hands that on and becomes pending itself.
-static enum status split_piece(struct encoder *e, int step, const struct span *span, struct piece *pending,
+// Receives the next piece: extends the pending piece, or passes that to the next step and becomes the pending one.
+static enum status split_piece(struct encoder *e, int step, const struct text_span *span, struct piece *pending,
                                struct piece next)
 {
     struct piece done = *pending;
-    bool joined = done.end > done.start && joins(e->tokenizer->pretoken[step].behavior, done.matched, next.matched);
+    bool joined =
+        done.end > done.start && piece_joins(e->tokenizer->pretoken[step].behavior, done.matched, next.matched);
     *pending = next;
     if (joined) pending->start = done.start;
-    return joined ? STATUS_OK : hand_on(e, step, span, done);
+    return joined ? STATUS_OK : pass_to_next_step(e, step, span, done);
 }
 
-static enum status split(struct encoder *e, int step, const struct span *span)
+static enum status split_at_matches(struct encoder *e, int step, const struct text_span *span)
 {
     const struct pretoken_step *rule = &e->tokenizer->pretoken[step];
     struct pattern_walk walk = pattern_walk_start(rule->pattern, e->patterns, span->text, span->n);
@@ -86,92 +86,91 @@ static enum status split(struct encoder *e, int step, const struct span *span)
     size_t from = 0, start, end;
     bool found = true;
     while (found) {
-        enum status status = pattern_walk_next(&walk, &start, &end, &found);
-        if (status) return status;
+        TRY(pattern_walk_next(&walk, &start, &end, &found));
         if (!found) start = end = span->n;
-        if (start > from) status = split_piece(e, step, span, &pending, (struct piece){from, start, rule->invert});
-        if (end > start && status == STATUS_OK)
-            status = split_piece(e, step, span, &pending, (struct piece){start, end, !rule->invert});
-        if (status) return status;
+        if (start > from) TRY(split_piece(e, step, span, &pending, (struct piece){from, start, rule->invert}));
+        if (end > start) TRY(split_piece(e, step, span, &pending, (struct piece){start, end, !rule->invert}));
         from = end;
     }
-    return hand_on(e, step, span, pending);
+    return pass_to_next_step(e, step, span, pending);
 }
 
-static enum status rewrite(struct encoder *e, int step, const struct span *span)
+static enum status rewrite_blanks(struct encoder *e, int step, const struct text_span *span)
 {
     const struct pretoken_step *rule = &e->tokenizer->pretoken[step];
-    struct span_buffer buffer = {.tracked = e->tracked};
+    struct text_buffer buffer = {.tracked = e->tracked};
     if (rule->kind == PRETOKEN_BLANK) {
         if (span->text[0] == ' ') return pretokenize(e, step + 1, span);
-        span_buffer_add(&buffer, " ", 1, span_origin(span, 0));
-        span_buffer_copy(&buffer, span, 0, span->n);
+        text_buffer_add(&buffer, " ", 1, text_span_origin(span, 0));
+        text_buffer_copy(&buffer, span, 0, span->n);
     } else {
         bool starts = span->text[0] == ' ' || (span->n >= rule->n && !memcmp(span->text, rule->text, rule->n));
         bool wanted = rule->scheme == PREPEND_ALWAYS || (rule->scheme == PREPEND_FIRST && span->at_start);
-        if (wanted && !starts) span_buffer_add(&buffer, rule->text, rule->n, span_origin(span, 0));
+        if (wanted && !starts) text_buffer_add(&buffer, rule->text, rule->n, text_span_origin(span, 0));
         for (size_t from = 0, at; from < span->n; from = at + 1) {
             const char *blank = memchr(span->text + from, ' ', span->n - from);
             at = blank ? (size_t)(blank - span->text) : span->n;
-            span_buffer_copy(&buffer, span, from, at);
-            if (blank) span_buffer_add(&buffer, rule->text, rule->n, span_origin(span, at));
+            text_buffer_copy(&buffer, span, from, at);
+            if (blank) text_buffer_add(&buffer, rule->text, rule->n, text_span_origin(span, at));
         }
     }
-    struct span view = span_buffer_view(&buffer, span);
+    struct text_span view = text_buffer_view(&buffer, span);
     enum status status = pretokenize(e, step + 1, &view);
-    span_buffer_free(&buffer);
+    text_buffer_free(&buffer);
     return status;
 }
 
 // Runs the steps from `step` on over a piece that is not empty.
-static enum status pretokenize(struct encoder *e, int step, const struct span *span)
+static enum status pretokenize(struct encoder *e, int step, const struct text_span *span)
 {
     const struct tokenizer *t = e->tokenizer;
     if (step < t->n_pretoken)
-        return t->pretoken[step].kind == PRETOKEN_SPLIT ? split(e, step, span) : rewrite(e, step, span);
+        return t->pretoken[step].kind == PRETOKEN_SPLIT ? split_at_matches(e, step, span)
+                                                        : rewrite_blanks(e, step, span);
     e->word = span;
-    bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_merged, e);
+    bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e);
     return STATUS_OK;
 }
 
-// ---- Added tokens and what lies between them.
+// ---- Added tokens and the text between them.
 
-typedef enum status text_fn(struct encoder *e, const struct span *span);
+typedef enum status text_fn(struct encoder *e, const struct text_span *span);
 
-static enum status cut_added(struct encoder *e, const struct added_set *set, const struct span *span, text_fn *text)
+static enum status encode_around_added(struct encoder *e, const struct added_set *set, const struct text_span *span,
+                                       text_fn *text)
 {
     struct added_match match;
     enum status status = STATUS_OK;
     size_t from = 0;
-    while (status == STATUS_OK && added_set_find(set, span, from, &e->guard, &match)) {
-        struct span before = span_part(span, from, match.start);
+    while (status == STATUS_OK && added_set_search(set, span, from, &e->policy, &match)) {
+        struct text_span before = text_span_slice(span, from, match.start);
         if (before.n) status = text(e, &before);
-        add_id(e, match.token->id, span_origin(span, match.start));
+        add_id(e, match.token->id, text_span_origin(span, match.start));
         from = match.end;
     }
-    struct span rest = span_part(span, from, span->n);
+    struct text_span rest = text_span_slice(span, from, span->n);
     return rest.n && status == STATUS_OK ? text(e, &rest) : status;
 }
 
-static enum status encode_normalized(struct encoder *e, const struct span *span)
+static enum status encode_normalized(struct encoder *e, const struct text_span *span)
 {
     return pretokenize(e, 0, span);
 }
 
-static enum status encode_raw(struct encoder *e, const struct span *span)
+static enum status encode_raw(struct encoder *e, const struct text_span *span)
 {
     const struct tokenizer *t = e->tokenizer;
-    struct span normalized;
+    struct text_span normalized;
     enum status status = normalizer_run(&t->normalizer, e->patterns, *span, e->normalized, &normalized);
     if (status || !normalized.n) return status;
-    return cut_added(e, &t->added_normalized, &normalized, encode_normalized);
+    return encode_around_added(e, &t->added_normalized, &normalized, encode_normalized);
 }
 
 // ---- Public.
 
-enum status tokenizer_encode_guarded(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
-                                     unsigned flags, const struct text_range *guarded, int n_guarded, int32_t **ids_p,
-                                     size_t **starts_p, int *n_p)
+enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
+                                       unsigned flags, const struct text_range *untrusted, int n_untrusted,
+                                       int32_t **ids_p, size_t **starts_p, int *n_p)
 {
     size_t bad;
     if (size_bytes > TOKENIZER_TEXT_LIMIT_BYTES)
@@ -180,22 +179,22 @@ enum status tokenizer_encode_guarded(const struct tokenizer *tokenizer, const ch
         return status_fail(STATUS_INVALID, "text is not UTF-8: byte %zu is wrong", bad);
 
     struct encoder e = {.tokenizer = tokenizer,
-                        .guard = {flags & TOKENIZER_PARSE_SPECIAL, guarded, n_guarded},
-                        .tracked = starts_p || n_guarded,
+                        .policy = {flags & TOKENIZER_PARSE_SPECIAL, untrusted, n_untrusted},
+                        .tracked = starts_p || n_untrusted,
                         .patterns = pattern_scratch_create()};
     e.normalized[0].tracked = e.normalized[1].tracked = e.tracked;
-    struct span span = {.text = text, .n = size_bytes, .at_start = true};
+    struct text_span span = {.text = text, .n = size_bytes, .at_start = true};
 
     for (int i = 0; flags & TOKENIZER_ADD_SPECIAL && i < tokenizer->n_before; i++)
         add_id(&e, tokenizer->before[i], 0);
-    enum status status = cut_added(&e, &tokenizer->added, &span, encode_raw);
+    enum status status = encode_around_added(&e, &tokenizer->added, &span, encode_raw);
     for (int i = 0; flags & TOKENIZER_ADD_SPECIAL && i < tokenizer->n_after; i++)
         add_id(&e, tokenizer->after[i], size_bytes);
 
     pattern_scratch_free(e.patterns);
     bpe_scratch_free(&e.bpe);
-    span_buffer_free(&e.normalized[0]);
-    span_buffer_free(&e.normalized[1]);
+    text_buffer_free(&e.normalized[0]);
+    text_buffer_free(&e.normalized[1]);
     if (status) {
         free(e.ids);
         free(e.starts);
@@ -213,5 +212,5 @@ enum status tokenizer_encode_guarded(const struct tokenizer *tokenizer, const ch
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size_bytes, unsigned flags,
                              int32_t **ids_p, int *n_p)
 {
-    return tokenizer_encode_guarded(tokenizer, text, size_bytes, flags, NULL, 0, ids_p, NULL, n_p);
+    return tokenizer_encode_untrusted(tokenizer, text, size_bytes, flags, NULL, 0, ids_p, NULL, n_p);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of tokenizer.json that come in kinds: normalizer, pre-tokenizer, decoder, post-processor. Each is a "type"
-// with its own members, or a Sequence of such; we flatten them into the step lists of tokenizer_parts.h.
+// The typed parts of tokenizer.json: normalizer, pre-tokenizer, decoder, post-processor. Each is an object with a
+// "type" and its own members, or a Sequence of such objects, flattened here into the step lists of tokenizer_parts.h.
 #include <stdio.h>
 #include <string.h>
 
@@ -8,25 +8,25 @@
 #include "model/json_file.h"
 #include "model/tokenizer_parts.h"
 
-// GPT-2's word pattern, which ByteLevel with use_regex implies.
+// GPT-2's word pattern, which ByteLevel implies with use_regex.
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define METASPACE    "\xE2\x96\x81" // U+2581
 
 typedef enum status read_fn(struct tokenizer *t, const json_t *value, const char *where, const char *type);
 
-static enum status not_built(const char *where, const char *what, const char *known)
+static enum status unsupported(const char *where, const char *what, const char *known)
 {
     return status_fail(STATUS_UNSUPPORTED, "%s %s is not supported: known are %s", where, what, known);
 }
 
-static enum status not_known(const char *where, const char *type, const char *known)
+static enum status unknown_type(const char *where, const char *type, const char *known)
 {
     char what[96];
     snprintf(what, sizeof what, "type \"%.64s\"", type);
-    return not_built(where, what, known);
+    return unsupported(where, what, known);
 }
 
-// Calls `read` for the value, or in order for every leaf of a Sequence, whose list is called `list`.
+// Calls `read` for the value, or in order for every leaf of a Sequence. `list` is the Sequence's member.
 static enum status read_each(struct tokenizer *t, const json_t *value, const char *where, const char *list,
                              read_fn *read)
 {
@@ -34,17 +34,15 @@ static enum status read_each(struct tokenizer *t, const json_t *value, const cha
     const json_t *items;
     if (!json_is_object(value))
         return status_fail(STATUS_DATA, "%s is %s: must be an object", where, json_type_name(value));
-    enum status status = member_string(value, where, "type", "", &type);
-    if (status) return status;
+    TRY(member_string(value, where, "type", "", &type));
     if (strcmp(type, "Sequence") != 0) return read(t, value, where, type);
-    status = member_array(value, where, list, &items);
-    if (status) return status;
-    for (size_t i = 0; i < json_array_size(items) && status == STATUS_OK; i++) {
+    TRY(member_array(value, where, list, &items));
+    for (size_t i = 0; i < json_array_size(items); i++) {
         char place[128];
         snprintf(place, sizeof place, "%.80s.%s[%zu]", where, list, i);
-        status = read_each(t, json_array_get(items, i), place, list, read);
+        TRY(read_each(t, json_array_get(items, i), place, list, read));
     }
-    return status;
+    return STATUS_OK;
 }
 
 // {"String": "..."} or {"Regex": "..."}
@@ -52,11 +50,10 @@ static enum status read_pattern(const json_t *object, const char *where, struct 
 {
     const json_t *value = NULL;
     const char *text;
-    enum status status = member_object(object, where, "pattern", &value);
-    if (status) return status;
+    TRY(member_object(object, where, "pattern", &value));
     bool literal = json_object_get(value, "String") != NULL;
-    status = member_string(value, where, literal ? "String" : "Regex", NULL, &text);
-    if (status) return status;
+    TRY(member_string(value, where, literal ? "String" : "Regex", NULL, &text));
+    enum status status;
     if (!text)
         status = status_fail(STATUS_DATA, "%s.pattern: must be {\"String\": ...} or {\"Regex\": ...}", where);
     else if (literal)
@@ -72,20 +69,18 @@ static enum status read_normalizer(struct tokenizer *t, const json_t *value, con
 {
     struct normalizer_step step = {.kind = NORMALIZER_NFC};
     const char *text = "";
-    enum status status = STATUS_OK;
     if (t->normalizer.n_steps == NORMALIZER_STEPS_LIMIT)
         return status_fail(STATUS_UNSUPPORTED, "normalizer: more than %d steps", NORMALIZER_STEPS_LIMIT);
     if (!strcmp(type, "Prepend")) {
         step.kind = NORMALIZER_PREPEND;
-        status = member_string(value, where, "prepend", "", &text);
+        TRY(member_string(value, where, "prepend", "", &text));
     } else if (!strcmp(type, "Replace")) {
         step.kind = NORMALIZER_REPLACE;
-        status = member_string(value, where, "content", "", &text);
-        if (status == STATUS_OK) status = read_pattern(value, where, &step.pattern);
+        TRY(member_string(value, where, "content", "", &text));
+        TRY(read_pattern(value, where, &step.pattern));
     } else if (strcmp(type, "NFC") != 0) {
-        return not_known(where, type, "NFC, Prepend, Replace and Sequence");
+        return unknown_type(where, type, "NFC, Prepend, Replace and Sequence");
     }
-    if (status) return status;
     step.text = mem_string(text);
     step.n = strlen(text);
     t->normalizer.steps[t->normalizer.n_steps++] = step;
@@ -114,20 +109,18 @@ static enum status add_pretoken(struct tokenizer *t, struct pretoken_step step)
 static enum status add_split(struct tokenizer *t, const char *regex, enum split_behavior behavior)
 {
     struct pretoken_step step = {.kind = PRETOKEN_SPLIT, .behavior = behavior};
-    enum status status = pattern_open_regex(regex, &step.pattern);
-    return status ? status : add_pretoken(t, step);
+    TRY(pattern_open_regex(regex, &step.pattern));
+    return add_pretoken(t, step);
 }
 
 static enum status read_byte_level(struct tokenizer *t, const json_t *value, const char *where)
 {
     bool blank, regex;
-    enum status status = member_bool(value, where, "add_prefix_space", true, &blank);
-    if (status == STATUS_OK) status = member_bool(value, where, "use_regex", true, &regex);
-    if (status) return status;
+    TRY(member_bool(value, where, "add_prefix_space", true, &blank));
+    TRY(member_bool(value, where, "use_regex", true, &regex));
     t->bpe.byte_level = true;
-    if (blank) status = add_pretoken(t, (struct pretoken_step){.kind = PRETOKEN_BLANK});
-    if (regex && status == STATUS_OK) status = add_split(t, GPT2_PATTERN, SPLIT_ISOLATED);
-    return status;
+    if (blank) TRY(add_pretoken(t, (struct pretoken_step){.kind = PRETOKEN_BLANK}));
+    return regex ? add_split(t, GPT2_PATTERN, SPLIT_ISOLATED) : STATUS_OK;
 }
 
 static enum status read_split(struct tokenizer *t, const json_t *value, const char *where)
@@ -137,9 +130,8 @@ static enum status read_split(struct tokenizer *t, const json_t *value, const ch
     struct pretoken_step step = {.kind = PRETOKEN_SPLIT};
     const char *behavior;
     int i = 0;
-    enum status status = member_string(value, where, "behavior", "", &behavior);
-    if (status == STATUS_OK) status = member_bool(value, where, "invert", false, &step.invert);
-    if (status) return status;
+    TRY(member_string(value, where, "behavior", "", &behavior));
+    TRY(member_bool(value, where, "invert", false, &step.invert));
     while (i < 5 && strcmp(behavior, behaviors[i]) != 0)
         i++;
     if (i == 5)
@@ -148,18 +140,17 @@ static enum status read_split(struct tokenizer *t, const json_t *value, const ch
                            "or MergedWithNext",
                            where, behavior);
     step.behavior = (enum split_behavior)i;
-    status = read_pattern(value, where, &step.pattern);
-    return status ? status : add_pretoken(t, step);
+    TRY(read_pattern(value, where, &step.pattern));
+    return add_pretoken(t, step);
 }
 
-// `prepend_scheme`, or the older `add_prefix_space`, of Metaspace as pre-tokenizer and as decoder.
+// `prepend_scheme`, or the older `add_prefix_space`, of a Metaspace pre-tokenizer or decoder.
 static enum status read_scheme(const json_t *value, const char *where, enum prepend_scheme *scheme_p)
 {
     bool prefix;
     const char *name;
-    enum status status = member_bool(value, where, "add_prefix_space", true, &prefix);
-    if (status == STATUS_OK) status = member_string(value, where, "prepend_scheme", "always", &name);
-    if (status) return status;
+    TRY(member_bool(value, where, "add_prefix_space", true, &prefix));
+    TRY(member_string(value, where, "prepend_scheme", "always", &name));
     if (!prefix || !strcmp(name, "never"))
         *scheme_p = PREPEND_NEVER;
     else if (!strcmp(name, "first"))
@@ -173,8 +164,7 @@ static enum status read_scheme(const json_t *value, const char *where, enum prep
 
 static enum status read_replacement(const json_t *value, const char *where, const char **replacement_p)
 {
-    enum status status = member_string(value, where, "replacement", METASPACE, replacement_p);
-    if (status) return status;
+    TRY(member_string(value, where, "replacement", METASPACE, replacement_p));
     const char *text = *replacement_p;
     if (!*text || utf8_length(*text) != strlen(text))
         return status_fail(STATUS_DATA, "%s.replacement: must be one character", where);
@@ -186,17 +176,16 @@ static enum status read_metaspace(struct tokenizer *t, const json_t *value, cons
     struct pretoken_step step = {.kind = PRETOKEN_METASPACE};
     const char *text;
     bool split;
-    enum status status = read_replacement(value, where, &text);
-    if (status == STATUS_OK) status = read_scheme(value, where, &step.scheme);
-    if (status == STATUS_OK) status = member_bool(value, where, "split", true, &split);
-    if (status) return status;
-    step.text = (char *)text; // copied
+    TRY(read_replacement(value, where, &text));
+    TRY(read_scheme(value, where, &step.scheme));
+    TRY(member_bool(value, where, "split", true, &split));
+    step.text = (char *)text; // add_pretoken copies it
     step.n = strlen(text);
-    status = add_pretoken(t, step);
-    if (status || !split) return status;
+    TRY(add_pretoken(t, step));
+    if (!split) return STATUS_OK;
     struct pretoken_step cut = {.kind = PRETOKEN_SPLIT, .behavior = SPLIT_WITH_NEXT};
-    status = pattern_open_literal(text, &cut.pattern);
-    return status ? status : add_pretoken(t, cut);
+    TRY(pattern_open_literal(text, &cut.pattern));
+    return add_pretoken(t, cut);
 }
 
 static enum status read_pretokenizer(struct tokenizer *t, const json_t *value, const char *where, const char *type)
@@ -207,9 +196,10 @@ static enum status read_pretokenizer(struct tokenizer *t, const json_t *value, c
     if (!strcmp(type, "ByteLevel")) return read_byte_level(t, value, where);
     if (!strcmp(type, "Split")) return read_split(t, value, where);
     if (!strcmp(type, "Metaspace")) return read_metaspace(t, value, where);
-    if (strcmp(type, "Digits") != 0) return not_known(where, type, "ByteLevel, Split, Digits, Metaspace and Sequence");
-    enum status status = member_bool(value, where, "individual_digits", false, &individual);
-    return status ? status : add_split(t, "\\p{N}", individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
+    if (strcmp(type, "Digits") != 0)
+        return unknown_type(where, type, "ByteLevel, Split, Digits, Metaspace and Sequence");
+    TRY(member_bool(value, where, "individual_digits", false, &individual));
+    return add_split(t, "\\p{N}", individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
 }
 
 enum status tokenizer_read_pretokenizer(struct tokenizer *t, const json_t *value)
@@ -218,7 +208,7 @@ enum status tokenizer_read_pretokenizer(struct tokenizer *t, const json_t *value
     return read_each(t, value, "pre_tokenizer", "pretokenizers", read_pretokenizer);
 }
 
-// ---- Decoder. Streamed text cannot be taken back, so only what works token by token is built, and Strip at the start.
+// ---- Decoder. Streamed text cannot be changed later: only decoders that work token by token, and Strip at the start.
 
 #define DECODERS "ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip at the start and Sequence"
 
@@ -239,16 +229,15 @@ static enum status read_strip(struct tokenizer *t, const json_t *value, const ch
 {
     const char *content;
     int start, stop;
-    enum status status = member_string(value, where, "content", " ", &content);
-    if (status == STATUS_OK) status = member_int(value, where, "start", 0, 0, 1 << 20, &start);
-    if (status == STATUS_OK) status = member_int(value, where, "stop", 0, 0, 1 << 20, &stop);
-    if (status) return status;
+    TRY(member_string(value, where, "content", " ", &content));
+    TRY(member_int(value, where, "start", 0, 0, 1 << 20, &start));
+    TRY(member_int(value, where, "stop", 0, 0, 1 << 20, &stop));
     if (!*content || utf8_length(*content) != strlen(content))
         return status_fail(STATUS_DATA, "%s.content: must be one character", where);
     if (stop || !t->decoder.fused || t->decoder.strip)
-        return not_built(where, "Strip at the end, without Fuse before it, or twice", DECODERS);
+        return unsupported(where, "Strip at the end, without Fuse before it, or twice", DECODERS);
     t->decoder.strip = mem_string(content);
-    t->decoder.strip_most = start;
+    t->decoder.strip_max = start;
     return STATUS_OK;
 }
 
@@ -258,7 +247,6 @@ static enum status read_decoder(struct tokenizer *t, const json_t *value, const 
     struct pattern *pattern;
     const char *text;
     enum prepend_scheme scheme;
-    enum status status;
     bool rewrites = !strcmp(type, "Replace") || !strcmp(type, "Metaspace");
     if (d->fused && (rewrites || !strcmp(type, "ByteFallback") || !strcmp(type, "ByteLevel")))
         return status_fail(STATUS_UNSUPPORTED, "%s: %s after Fuse is not supported", where, type);
@@ -272,18 +260,17 @@ static enum status read_decoder(struct tokenizer *t, const json_t *value, const 
     } else if (!strcmp(type, "Strip")) {
         return read_strip(t, value, where);
     } else if (!strcmp(type, "Replace")) {
-        status = member_string(value, where, "content", "", &text);
-        if (status == STATUS_OK) status = read_pattern(value, where, &pattern);
-        return status ? status : add_replace(t, where, pattern, text);
+        TRY(member_string(value, where, "content", "", &text));
+        TRY(read_pattern(value, where, &pattern));
+        return add_replace(t, where, pattern, text);
     } else if (!strcmp(type, "Metaspace")) {
-        status = read_replacement(value, where, &text);
-        if (status == STATUS_OK) status = read_scheme(value, where, &scheme);
-        if (status == STATUS_OK) status = pattern_open_literal(text, &pattern);
-        if (status == STATUS_OK) status = add_replace(t, where, pattern, " ");
-        if (status == STATUS_OK && scheme != PREPEND_NEVER && !d->metaspace) d->metaspace = mem_string(text);
-        return status;
+        TRY(read_replacement(value, where, &text));
+        TRY(read_scheme(value, where, &scheme));
+        TRY(pattern_open_literal(text, &pattern));
+        TRY(add_replace(t, where, pattern, " "));
+        if (scheme != PREPEND_NEVER && !d->metaspace) d->metaspace = mem_string(text);
     } else {
-        return not_known(where, type, DECODERS);
+        return unknown_type(where, type, DECODERS);
     }
     return STATUS_OK;
 }
@@ -291,24 +278,21 @@ static enum status read_decoder(struct tokenizer *t, const json_t *value, const 
 enum status tokenizer_read_decoder(struct tokenizer *t, const json_t *value)
 {
     struct decoder *d = &t->decoder;
-    enum status status = STATUS_OK;
-    if (value && !json_is_null(value)) status = read_each(t, value, "decoder", "decoders", read_decoder);
-    if (status) return status;
-    if (!d->known) return not_built("decoder", "null", DECODERS);
+    if (value && !json_is_null(value)) TRY(read_each(t, value, "decoder", "decoders", read_decoder));
+    if (!d->known) return unsupported("decoder", "null", DECODERS);
     if (d->byte_level && (d->byte_fallback || d->n_replace || d->strip))
-        return not_built("decoder", "ByteLevel beside others", DECODERS);
+        return unsupported("decoder", "ByteLevel beside others", DECODERS);
     return STATUS_OK;
 }
 
-// ---- Post-processor: what stands before and after a text.
+// ---- Post-processor: tokens added before and after a text.
 
-static enum status add_around(struct tokenizer *t, const json_t *specials, const char *where, const char *name,
-                              bool after)
+static enum status add_frame_tokens(struct tokenizer *t, const json_t *specials, const char *where, const char *name,
+                                    bool after)
 {
     const json_t *special, *ids;
-    enum status status = member_object(specials, where, name, &special);
-    if (status == STATUS_OK) status = member_array(special, where, "ids", &ids);
-    if (status) return status;
+    TRY(member_object(specials, where, name, &special));
+    TRY(member_array(special, where, "ids", &ids));
     if (!ids) return status_fail(STATUS_DATA, "%s.special_tokens: \"%.64s\" is missing or has no ids", where, name);
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const json_t *item = json_array_get(ids, i);
@@ -316,8 +300,8 @@ static enum status add_around(struct tokenizer *t, const json_t *specials, const
         if (!json_is_integer(item) || id < 0 || id >= t->n_ids || !t->spelling[id])
             return status_fail(STATUS_DATA, "%s.special_tokens: \"%.64s\" names an id that no token has", where, name);
         int *n = after ? &t->n_after : &t->n_before;
-        if (*n == AROUND_LIMIT)
-            return status_fail(STATUS_UNSUPPORTED, "%s: more than %d tokens around a text", where, AROUND_LIMIT);
+        if (*n == FRAME_LIMIT)
+            return status_fail(STATUS_UNSUPPORTED, "%s: more than %d tokens around a text", where, FRAME_LIMIT);
         (after ? t->after : t->before)[(*n)++] = (int32_t)id;
     }
     return STATUS_OK;
@@ -327,29 +311,28 @@ static enum status read_template(struct tokenizer *t, const json_t *value, const
 {
     const json_t *single, *specials, *piece;
     bool after = false;
-    enum status status = member_array(value, where, "single", &single);
-    if (status == STATUS_OK) status = member_object(value, where, "special_tokens", &specials);
-    for (size_t i = 0; status == STATUS_OK && i < json_array_size(single); i++) {
+    TRY(member_array(value, where, "single", &single));
+    TRY(member_object(value, where, "special_tokens", &specials));
+    for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
         const char *name = NULL;
         if ((piece = json_object_get(item, "SpecialToken"))) {
-            status = member_string(piece, where, "id", "", &name);
-            if (status == STATUS_OK) status = add_around(t, specials, where, name, after);
+            TRY(member_string(piece, where, "id", "", &name));
+            TRY(add_frame_tokens(t, specials, where, name, after));
         } else if (json_object_get(item, "Sequence") && !after) {
             after = true;
         } else {
             return status_fail(STATUS_DATA, "%s.single: must be special tokens around one Sequence", where);
         }
     }
-    if (status == STATUS_OK && !after) status = status_fail(STATUS_DATA, "%s.single: has no Sequence", where);
-    return status;
+    return after ? STATUS_OK : status_fail(STATUS_DATA, "%s.single: has no Sequence", where);
 }
 
 static enum status read_postprocessor(struct tokenizer *t, const json_t *value, const char *where, const char *type)
 {
-    if (!strcmp(type, "ByteLevel")) return STATUS_OK; // it moves offsets, no ids
+    if (!strcmp(type, "ByteLevel")) return STATUS_OK; // it changes offsets, not ids
     if (!strcmp(type, "TemplateProcessing")) return read_template(t, value, where);
-    return not_known(where, type, "TemplateProcessing, ByteLevel and Sequence");
+    return unknown_type(where, type, "TemplateProcessing, ByteLevel and Sequence");
 }
 
 enum status tokenizer_read_postprocessor(struct tokenizer *t, const json_t *value)

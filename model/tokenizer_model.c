@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of tokenizer.json: ids, added tokens, vocabulary and merges. Everything is checked here, once, so that
-// encoding and decoding cannot meet an id or a length that does not exist.
+// The model of tokenizer.json: ids, added tokens, vocabulary and merges. All ids and lengths are checked here, once, so
+// that encoding and decoding need not check them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 // ---- Ids: the model's vocabulary and the added tokens.
 
-static enum status check_id(const json_t *value, const char *what, const char *token, int32_t *id_p)
+static enum status id_check(const json_t *value, const char *what, const char *token, int32_t *id_p)
 {
     json_int_t id = json_integer_value(value);
     if (!json_is_integer(value) || id < 0 || id >= TOKEN_IDS_LIMIT)
@@ -20,26 +20,24 @@ static enum status check_id(const json_t *value, const char *what, const char *t
     return STATUS_OK;
 }
 
-static enum status count_ids(struct tokenizer *t, const json_t *added)
+static enum status ids_count(struct tokenizer *t, const json_t *added)
 {
     const char *token;
     json_t *value;
-    enum status status = STATUS_OK;
     int32_t id = 0, largest = -1;
     size_t room = 1;
     json_object_foreach(t->vocab, token, value)
     {
-        if ((status = check_id(value, "model.vocab", token, &id))) return status;
+        TRY(id_check(value, "model.vocab", token, &id));
         if (id > largest) largest = id;
         room += strlen(token) + 1;
     }
     for (size_t i = 0; i < json_array_size(added); i++) {
         const char *content;
         const json_t *item = json_array_get(added, i);
-        status = member_string(item, "added_tokens", "content", "", &content);
-        if (status == STATUS_OK && !*content) status = status_fail(STATUS_DATA, "added_tokens[%zu]: has no content", i);
-        if (status == STATUS_OK) status = check_id(json_object_get(item, "id"), "added_tokens", content, &id);
-        if (status) return status;
+        TRY(member_string(item, "added_tokens", "content", "", &content));
+        if (!*content) return status_fail(STATUS_DATA, "added_tokens[%zu]: has no content", i);
+        TRY(id_check(json_object_get(item, "id"), "added_tokens", content, &id));
         if (id > largest) largest = id;
         room += strlen(content) + 1;
     }
@@ -47,11 +45,11 @@ static enum status count_ids(struct tokenizer *t, const json_t *added)
     t->n_ids = largest + 1;
     t->spelling = mem_alloc_array((size_t)t->n_ids, sizeof *t->spelling);
     t->special = mem_alloc_array((size_t)t->n_ids, sizeof *t->special);
-    bytes_reserve(&t->spellings, room); // all there will be, so that it never moves
+    bytes_reserve(&t->spellings, room); // the final size, so that pointers into it stay valid
     return STATUS_OK;
 }
 
-static void spell(struct tokenizer *t, int32_t id, const char *token)
+static void spelling_set(struct tokenizer *t, int32_t id, const char *token)
 {
     t->spelling[id] = t->spellings.data + t->spellings.n;
     bytes_add(&t->spellings, token, strlen(token) + 1);
@@ -67,20 +65,25 @@ static enum status read_vocabulary(struct tokenizer *t)
         if (t->spelling[id])
             return status_fail(STATUS_DATA, "model.vocab: \"%.64s\" and \"%.64s\" have the same id %d", t->spelling[id],
                                token, id);
-        spell(t, id, token);
+        spelling_set(t, id, token);
     }
     return STATUS_OK;
+}
+
+static enum status read_added_members(const json_t *item, const char **content_p, struct added_token *token)
+{
+    TRY(member_string(item, "added_tokens", "content", "", content_p));
+    TRY(member_bool(item, *content_p, "special", false, &token->special));
+    TRY(member_bool(item, *content_p, "single_word", false, &token->single_word));
+    TRY(member_bool(item, *content_p, "lstrip", false, &token->lstrip));
+    TRY(member_bool(item, *content_p, "rstrip", false, &token->rstrip));
+    return member_bool(item, *content_p, "normalized", !token->special, &token->normalized);
 }
 
 static enum status read_added_token(struct tokenizer *t, const json_t *item, struct added_token *token)
 {
     const char *content;
-    enum status status = member_string(item, "added_tokens", "content", "", &content);
-    if (status == STATUS_OK) status = member_bool(item, content, "special", false, &token->special);
-    if (status == STATUS_OK) status = member_bool(item, content, "single_word", false, &token->single_word);
-    if (status == STATUS_OK) status = member_bool(item, content, "lstrip", false, &token->lstrip);
-    if (status == STATUS_OK) status = member_bool(item, content, "rstrip", false, &token->rstrip);
-    if (status == STATUS_OK) status = member_bool(item, content, "normalized", !token->special, &token->normalized);
+    enum status status = read_added_members(item, &content, token);
     if (status) return status_context(status, "added_tokens");
     token->id = (int32_t)json_integer_value(json_object_get(item, "id"));
     const json_t *in_vocab = json_object_get(t->vocab, content);
@@ -90,19 +93,19 @@ static enum status read_added_token(struct tokenizer *t, const json_t *item, str
     if (t->spelling[token->id] && strcmp(t->spelling[token->id], content) != 0)
         return status_fail(STATUS_DATA, "added_tokens: \"%.64s\" has the id %d of \"%.64s\"", content, token->id,
                            t->spelling[token->id]);
-    if (!t->spelling[token->id]) spell(t, token->id, content);
+    if (!t->spelling[token->id]) spelling_set(t, token->id, content);
     t->special[token->id] = token->special;
     token->content = mem_string(content);
     token->n = strlen(content);
     return STATUS_OK;
 }
 
-// A token that is looked for in normalized text is itself normalized first.
+// A token that is matched in normalized text is normalized itself.
 static enum status normalize_token(const struct tokenizer *t, struct added_token *token)
 {
-    struct span_buffer buffers[2] = {0};
+    struct text_buffer buffers[2] = {0};
     struct pattern_scratch *scratch = pattern_scratch_create();
-    struct span span = {.text = token->content, .n = token->n, .at_start = true};
+    struct text_span span = {.text = token->content, .n = token->n, .at_start = true};
     enum status status = normalizer_run(&t->normalizer, scratch, span, buffers, &span);
     if (status == STATUS_OK && span.n == 0)
         status = status_fail(STATUS_DATA, "added_tokens: nothing of id %d is left when normalized", token->id);
@@ -113,8 +116,8 @@ static enum status normalize_token(const struct tokenizer *t, struct added_token
         token->content = content;
         token->n = span.n;
     }
-    span_buffer_free(&buffers[0]);
-    span_buffer_free(&buffers[1]);
+    text_buffer_free(&buffers[0]);
+    text_buffer_free(&buffers[1]);
     pattern_scratch_free(scratch);
     return status;
 }
@@ -129,13 +132,13 @@ static enum status read_added(struct tokenizer *t, const json_t *added)
         struct added_token token = {0};
         status = read_added_token(t, json_array_get(added, i), &token);
         if (status == STATUS_OK && token.normalized) status = normalize_token(t, &token);
-        if (!token.content) break; // it failed
+        if (!token.content) break; // reading it failed
         if (token.normalized)
             normalized[n_normalized++] = token;
         else
             plain[n_plain++] = token;
     }
-    // Both sets own their tokens from here on, whatever happens.
+    // From here on the sets own their tokens, even on failure.
     enum status plain_status = added_set_init(&t->added, plain, n_plain);
     enum status normalized_status = added_set_init(&t->added_normalized, normalized, n_normalized);
     return status ? status : plain_status ? plain_status : normalized_status;
@@ -148,22 +151,20 @@ static enum status check_model(const json_t *model)
     static const char *const absent[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *text;
     const json_t *dropout = json_object_get(model, "dropout");
-    enum status status = member_string(model, "model", "type", "BPE", &text);
-    if (status) return status;
+    TRY(member_string(model, "model", "type", "BPE", &text));
     if (strcmp(text, "BPE") != 0)
         return status_fail(STATUS_UNSUPPORTED, "model type \"%.64s\" is not supported: known is BPE", text);
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
         return status_fail(STATUS_UNSUPPORTED, "model.dropout is not supported: must be null");
     for (int i = 0; i < 2; i++) {
-        status = member_string(model, "model", absent[i], "", &text);
-        if (status) return status;
+        TRY(member_string(model, "model", absent[i], "", &text));
         if (*text) return status_fail(STATUS_UNSUPPORTED, "model.%s is not supported: must be null", absent[i]);
     }
     return STATUS_OK;
 }
 
-// Fills the vocabulary in which text is looked up: the tokens as spelled, or for byte-level models their bytes.
-static void make_vocabulary(struct tokenizer *t)
+// Fills the vocabulary used by BPE: the tokens as spelled or, in byte-level models, their bytes.
+static void make_lookup_vocabulary(struct tokenizer *t)
 {
     const char *token;
     json_t *value;
@@ -177,7 +178,7 @@ static void make_vocabulary(struct tokenizer *t)
         if (bpe->byte_level && !byte_level_decode(token, strlen(token), &t->raw)) start[id] = 0;
         if (bpe->byte_level && start[id]) bpe->vocabulary.length[id] = (uint32_t)(t->raw.n + 1 - start[id]);
     }
-    bytes_add(&t->raw, "", 1); // so that there is memory to point to
+    bytes_add(&t->raw, "", 1); // never NULL, so that pointers into it are valid
     for (int32_t id = 0; id < t->n_ids; id++) {
         if (!start[id]) continue;
         if (bpe->byte_level)
@@ -194,8 +195,8 @@ static void make_vocabulary(struct tokenizer *t)
     }
 }
 
-// The model's vocabulary as spelled, for the merges, of which every one looks up three tokens.
-static struct vocabulary index_spellings(const struct tokenizer *t)
+// The model's vocabulary as spelled. Every merge looks up three tokens in it.
+static struct vocabulary spelled_vocabulary_create(const struct tokenizer *t)
 {
     const char *token;
     json_t *value;
@@ -237,7 +238,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
     enum status status = STATUS_OK;
     size_t n = json_array_size(merges);
     if (n >= UINT32_MAX / 4) return status_fail(STATUS_DATA, "model.merges: too many");
-    struct vocabulary spelled = index_spellings(t);
+    struct vocabulary spelled = spelled_vocabulary_create(t);
     bpe_merges_init(&t->bpe, n);
     for (size_t i = 0; i < n && status == STATUS_OK; i++) {
         const char *part[2];
@@ -264,8 +265,8 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
                                                    : joined.data);
             break;
         }
-        // No text may become a special token by merging, and in a byte-level model a token that is not spelled in
-        // bytes comes from no text at all.
+        // Text must never become a special token by merging. In a byte-level model, text never yields a token that is
+        // not spelled in bytes.
         const char *const *token = (const char *const *)t->bpe.vocabulary.token;
         if (t->special[merge.result] || !token[merge.left] || !token[merge.right] || !token[merge.result]) continue;
         status = bpe_merge_add(&t->bpe, merge);
@@ -280,47 +281,44 @@ static enum status read_model(struct tokenizer *t, const json_t *model)
     bool ignore_merges;
     const char *unknown;
     const json_t *merges;
-    enum status status = member_bool(model, "model", "byte_fallback", false, &t->bpe.byte_fallback);
-    if (status == STATUS_OK) status = member_bool(model, "model", "fuse_unk", false, &t->bpe.fuse_unknown);
-    if (status == STATUS_OK) status = member_bool(model, "model", "ignore_merges", false, &ignore_merges);
-    if (status == STATUS_OK) status = member_string(model, "model", "unk_token", NULL, &unknown);
-    if (status == STATUS_OK) status = member_array(model, "model", "merges", &merges);
-    if (status) return status;
-    make_vocabulary(t);
+    TRY(member_bool(model, "model", "byte_fallback", false, &t->bpe.byte_fallback));
+    TRY(member_bool(model, "model", "fuse_unk", false, &t->bpe.fuse_unknown));
+    TRY(member_bool(model, "model", "ignore_merges", false, &ignore_merges));
+    TRY(member_string(model, "model", "unk_token", NULL, &unknown));
+    TRY(member_array(model, "model", "merges", &merges));
+    make_lookup_vocabulary(t);
     const json_t *unknown_id = unknown ? json_object_get(t->vocab, unknown) : NULL;
     t->bpe.unknown = unknown_id ? (int32_t)json_integer_value(unknown_id) : -1;
     if (unknown && t->bpe.unknown < 0)
         return status_fail(STATUS_DATA, "model.unk_token \"%.64s\" is not in model.vocab", unknown);
-    status = read_merges(t, merges);
-    if (status) return status;
-    bpe_whole_init(&t->bpe, ignore_merges, t->special);
+    TRY(read_merges(t, merges));
+    bpe_find_self_encoded(&t->bpe, ignore_merges, t->special);
     return STATUS_OK;
 }
 
-// ---- All of it, in the order in which the parts depend on one another.
+// ---- All parts, in the order in which they depend on one another.
 
 enum status tokenizer_read(struct tokenizer *t, const json_t *root)
 {
     const json_t *model, *vocab, *added;
-    enum status status = member_object(root, "tokenizer", "model", &model);
-    if (status == STATUS_OK && !model) status = status_fail(STATUS_DATA, "model is missing");
-    if (status == STATUS_OK) status = check_model(model);
-    if (status == STATUS_OK) status = member_object(model, "model", "vocab", &vocab);
-    if (status == STATUS_OK && !vocab) status = status_fail(STATUS_DATA, "model.vocab is missing");
-    if (status == STATUS_OK) status = member_array(root, "tokenizer", "added_tokens", &added);
-    if (status) return status;
+    TRY(member_object(root, "tokenizer", "model", &model));
+    if (!model) return status_fail(STATUS_DATA, "model is missing");
+    TRY(check_model(model));
+    TRY(member_object(model, "model", "vocab", &vocab));
+    if (!vocab) return status_fail(STATUS_DATA, "model.vocab is missing");
+    TRY(member_array(root, "tokenizer", "added_tokens", &added));
     t->vocab = (json_t *)vocab; // borrowed while loading
-    if ((status = count_ids(t, added))) return status;
-    if ((status = read_vocabulary(t))) return status;
-    if ((status = tokenizer_read_normalizer(t, json_object_get(root, "normalizer")))) return status;
-    if ((status = read_added(t, added))) return status;
-    if ((status = tokenizer_read_pretokenizer(t, json_object_get(root, "pre_tokenizer")))) return status;
-    if ((status = read_model(t, model))) return status;
-    if ((status = tokenizer_read_decoder(t, json_object_get(root, "decoder")))) return status;
-    if ((status = tokenizer_make_pieces(t))) return status;
-    if ((status = tokenizer_read_postprocessor(t, json_object_get(root, "post_processor")))) return status;
-    t->longest_piece_bytes = tokenizer_find_longest_piece(t);
-    t->fingerprint = tokenizer_find_fingerprint(t, json_is_true(json_object_get(model, "ignore_merges")));
+    TRY(ids_count(t, added));
+    TRY(read_vocabulary(t));
+    TRY(tokenizer_read_normalizer(t, json_object_get(root, "normalizer")));
+    TRY(read_added(t, added));
+    TRY(tokenizer_read_pretokenizer(t, json_object_get(root, "pre_tokenizer")));
+    TRY(read_model(t, model));
+    TRY(tokenizer_read_decoder(t, json_object_get(root, "decoder")));
+    TRY(tokenizer_make_pieces(t));
+    TRY(tokenizer_read_postprocessor(t, json_object_get(root, "post_processor")));
+    t->longest_piece_bytes = tokenizer_compute_longest_piece(t);
+    t->fingerprint = tokenizer_compute_fingerprint(t, json_is_true(json_object_get(model, "ignore_merges")));
     t->vocab = NULL;
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a tokenizer: tokenizer.json, then what tokenizer_config.json adds to it.
+// Opens a tokenizer: tokenizer.json, then tokenizer_config.json and chat_template.jinja.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +11,14 @@
 
 #define FILE_LIMIT_BYTES ((size_t)256 << 20)
 
-// bos_token and eos_token are a string, or an added token with its content.
+// bos_token and eos_token are a string, or an added token object with its content.
 static enum status read_named_token(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id_p)
 {
     const json_t *value = json_object_get(config, key);
     const char *content = NULL;
     *id_p = -1;
     if (json_is_object(value)) {
-        enum status status = member_string(value, key, "content", NULL, &content);
-        if (status) return status;
+        TRY(member_string(value, key, "content", NULL, &content));
     } else if (json_is_string(value)) {
         content = json_string_value(value);
     } else if (value && !json_is_null(value)) {
@@ -34,37 +33,36 @@ static enum status read_named_token(const struct tokenizer *t, const json_t *con
     return status_fail(STATUS_DATA, "%s \"%.64s\" is not a token of tokenizer.json", key, content);
 }
 
-// Puts `id` at the outer end of what stands around a text, or takes it away there.
-static void set_around(int32_t *around, int *n, int at, int32_t id, bool wanted)
+// Adds `id` at the outer end of the tokens before or after a text, or removes it there.
+static void set_frame_token(int32_t *around, int *n, int at, int32_t id, bool wanted)
 {
     bool there = *n && around[at < 0 ? *n - 1 : at] == id;
-    if (there == wanted || id < 0 || (wanted && *n == AROUND_LIMIT)) return;
-    if (at < 0) at = wanted ? *n : *n - 1; // the end
+    if (there == wanted || id < 0 || (wanted && *n == FRAME_LIMIT)) return;
+    if (at < 0) at = wanted ? *n : *n - 1; // -1: the last one
     int move = *n - at - (wanted ? 0 : 1);
     memmove(around + at + (wanted ? 1 : 0), around + at + (wanted ? 0 : 1), (size_t)move * sizeof *around);
     if (wanted) around[at] = id;
     *n += wanted ? 1 : -1;
 }
 
-// Hugging Face rebuilds the template of Llama tokenizers from add_bos_token and add_eos_token; elsewhere true adds
-// and false leaves the template alone.
+// For Llama tokenizers Hugging Face rebuilds the post-processor from add_bos_token and add_eos_token. For others true
+// adds the token and false changes nothing.
 static enum status read_add_tokens(struct tokenizer *t, const json_t *config)
 {
     const char *class;
     bool bos = false, eos = false;
-    enum status status = member_string(config, "tokenizer_config", "tokenizer_class", "", &class);
-    if (status == STATUS_OK) status = member_bool(config, "tokenizer_config", "add_bos_token", false, &bos);
-    if (status == STATUS_OK) status = member_bool(config, "tokenizer_config", "add_eos_token", false, &eos);
-    if (status) return status;
+    TRY(member_string(config, "tokenizer_config", "tokenizer_class", "", &class));
+    TRY(member_bool(config, "tokenizer_config", "add_bos_token", false, &bos));
+    TRY(member_bool(config, "tokenizer_config", "add_eos_token", false, &eos));
     bool rebuilt = !strncmp(class, "Llama", 5) || !strncmp(class, "CodeLlama", 9);
     if (bos || (rebuilt && json_is_false(json_object_get(config, "add_bos_token"))))
-        set_around(t->before, &t->n_before, 0, t->bos, bos);
+        set_frame_token(t->before, &t->n_before, 0, t->bos, bos);
     if (eos || (rebuilt && json_is_false(json_object_get(config, "add_eos_token"))))
-        set_around(t->after, &t->n_after, -1, t->eos, eos);
+        set_frame_token(t->after, &t->n_after, -1, t->eos, eos);
     return STATUS_OK;
 }
 
-// chat_template is a string, or a list of named ones, of which "default" counts.
+// chat_template is a string, or a list of named templates, of which "default" is used.
 static enum status read_chat_template(struct tokenizer *t, const json_t *config)
 {
     const json_t *value = json_object_get(config, "chat_template");
@@ -73,7 +71,7 @@ static enum status read_chat_template(struct tokenizer *t, const json_t *config)
         const char *name = json_string_value(json_object_get(item, "name"));
         if (name && !strcmp(name, "default")) value = json_object_get(item, "template");
     }
-    if (json_is_array(value)) return STATUS_OK; // no default
+    if (json_is_array(value)) return STATUS_OK; // no template is named "default"
     if (value && !json_is_null(value) && !json_is_string(value))
         return status_fail(STATUS_DATA, "chat_template is %s: must be a string", json_type_name(value));
     t->chat_template = mem_string(json_string_value(value));
@@ -82,14 +80,13 @@ static enum status read_chat_template(struct tokenizer *t, const json_t *config)
 
 static enum status read_config(struct tokenizer *t, const json_t *config)
 {
-    enum status status = read_named_token(t, config, "bos_token", &t->bos);
-    if (status == STATUS_OK) status = read_named_token(t, config, "eos_token", &t->eos);
-    if (status == STATUS_OK) status = read_add_tokens(t, config);
-    if (status == STATUS_OK) status = read_chat_template(t, config);
-    return status;
+    TRY(read_named_token(t, config, "bos_token", &t->bos));
+    TRY(read_named_token(t, config, "eos_token", &t->eos));
+    TRY(read_add_tokens(t, config));
+    return read_chat_template(t, config);
 }
 
-// Newer checkpoints keep the template in a file of its own.
+// Newer checkpoints store the template in chat_template.jinja.
 static void read_template_file(struct tokenizer *t, const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -102,8 +99,8 @@ static void read_template_file(struct tokenizer *t, const char *path)
     t->chat_template = text.data;
 }
 
-// Not json_file_read(): model_max_length is often 1000000000000000019884624838656, no integer to jansson unless all
-// integers may become reals. We read none of them.
+// Not json_file_read(): model_max_length is often 1000000000000000019884624838656, which jansson accepts only if all
+// integers are read as reals. No integer of this file is used.
 static enum status read_config_file(const char *path, json_t **object_p)
 {
     json_error_t error;

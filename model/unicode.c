@@ -66,7 +66,7 @@ bool unicode_is_space(int32_t c)
 
 bool unicode_is_word(int32_t c)
 {
-    if (c == 0x200C || c == 0x200D) return true; // the joiners
+    if (c == 0x200C || c == 0x200D) return true; // zero-width joiners
     switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -83,7 +83,7 @@ bool unicode_is_word(int32_t c)
     }
 }
 
-// Length of the ill-formed part at `data`: the longest beginning of a character, at least one byte.
+// Length of the ill-formed part at `data`: the longest prefix of a character, at least one byte.
 static size_t ill_formed_length(const char *data, size_t n)
 {
     size_t most = n < 3 ? n : 3;

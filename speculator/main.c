@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-speculator: one member of the speculator pool, alone or as the ranks of one mpirun.
+// forepack-speculator: one rank of a speculator. Options, start and end are node_main(), shared with the worker.
 #include "speculator/serve.h"
 
 static struct node_options common;
@@ -12,10 +12,10 @@ static const struct option options[] = {
 static const struct node_program program = {
     .name = "speculator",
     .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR,
-    .usage = "usage: forepack-speculator --model DIR --router HOST:PORT [options]\n"
-             "       mpirun -n RANKS forepack-speculator ...\n\n"
-             "Scores prompts with a small model, so that the workers prefill only the tokens that matter.\n"
-             "SIGTERM, SIGINT or SIGUSR1 drains it; a second one ends it at once.",
+    .usage = "usage: forepack-speculator --model DIR --router HOST:PORT [options]\n" GROUP_USAGE(
+        "forepack-speculator") "\nA speculator of a Forepack cluster: scores prompts with a small model and selects "
+                               "the tokens to prefill.\n"
+                               "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
     .options = options,
     .common = &common,
     .serve = speculator_serve,

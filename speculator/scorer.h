@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores prompts with a small model: how much each prompt token matters to the last prompt token and to the next few
-// that the model itself would write (SpecPrefill, arXiv 2502.02789), and which tokens to keep for that.
+// Scores prompts with a small model: how important each prompt token is to the last prompt token and to the next few
+// tokens that the model generates (SpecPrefill, arXiv 2502.02789), and which tokens to keep.
 //
-// What it may do: say which prompt tokens the main model need not read. What it must not: depend on company. The kept
-// set of a prompt is a property of (prompt, model, policy); which prompts share its passes, how it is cut into chunks
-// and how large a pass is change no bit of it (as far as the backend promises: kernels/backend.h).
+// It may decide which prompt tokens the main model does not prefill. The kept set must not depend on other prompts: it
+// is a property of (prompt, model, policy). Other prompts in its passes, chunks and the token budget change no bit of
+// it, as far as the backend promises (kernels/backend.h).
 //
-// Passes are made by iteration, as in continuous batching: each takes the next look-ahead row of every prompt that has
-// been read, and fills up with rows of prompts that have not; a new prompt joins at the next pass. Look-ahead is
-// greedy. What earlier prompts left in the prefix cache is not read again: the importance needs the prompt's keys and
-// the rows that look back at them, never the prompt's own rows but the last. A sampled EOS ends it: the step that
-// produced it counts, the token itself is never fed, nor is the last one sampled. A prompt takes the KV blocks for all
-// its entries before its first row and gives them back with its result, so nobody ever waits half-way for another's
-// blocks.
+// Passes are composed by iteration, as in continuous batching: each contains the next look-ahead row of every prompt
+// whose own rows are computed, and fills up with rows of other prompts; a new prompt joins at the next pass. Look-ahead
+// is greedy. Rows found in the prefix cache are not computed again: importance needs the prompt's keys and the rows
+// that attend to them, which are the last prompt row and the look-ahead rows. An EOS ends the look-ahead: the step that
+// sampled it counts, and the token itself is never computed, like the last sampled token. A prompt allocates the KV
+// blocks of all its entries before its first row and releases them with its result, so a prompt that has begun never
+// waits for blocks.
 //
-// One thread owns a scorer. Results come through a callback within scorer_add and scorer_step; what they point to is
-// good for the call. The callback must not call the scorer.
+// One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step() and are valid
+// during the callback, which must not call the scorer.
 #pragma once
 
 #include <stdbool.h>
@@ -26,20 +26,20 @@
 #include "model/model.h"
 #include "speculator/select.h"
 
-// The model as it was opened, and how to run it: model_forward alone, engine_forward in a group of ranks.
+// The model and the function that runs it: model_forward() for one rank, engine_forward() for a group.
 struct scorer_model {
-    const struct model_config *config; // borrowed while the scorer lives
-    int token_budget;                  // rows of one pass at most
-    int max_seqs;                      // prompts in one pass at most
-    int context_tokens;                // KV entries of one sequence at most
+    const struct model_config *config; // borrowed until scorer_free()
+    int token_budget;                  // largest number of rows of one pass
+    int max_seqs;                      // largest number of prompts in one pass
+    int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    bool samples;      // it draws tokens itself, see model_samples()
-    bool prefix_cache; // full blocks of prompts serve those that begin alike; changes no score
+    bool samples;      // the backend samples tokens, see model_samples()
+    bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; changes no score
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
     void *context;
 };
 
-// One prompt to be scored. Everything is copied.
+// One prompt to score. Copied.
 struct score_item {
     uint64_t request;
     const int32_t *tokens; // [n]
@@ -53,13 +53,13 @@ struct score_item {
 
 struct score_result {
     uint64_t request;
-    const char *error; // NULL, or why this prompt was not scored: keep everything. Nothing below is set then
-    const struct token_range *kept; // [n_kept] ascending, not touching
+    const char *error; // NULL, or why the prompt was not scored: keep all its tokens. Nothing below is set then
+    const struct token_range *kept; // [n_kept] ascending, with gaps between them
     int n_kept;
-    const float *importance; // [n], NULL when not wanted
+    const float *importance; // [n]; NULL unless wanted
     int n;
-    int steps;         // look-ahead steps that counted
-    int cached_tokens; // of n, taken from the prefix cache
+    int steps;         // look-ahead steps that were computed
+    int cached_tokens; // prompt tokens found in the prefix cache
     int64_t score_us;  // since scorer_add
 };
 
@@ -68,29 +68,29 @@ typedef void (*scorer_result_fn)(void *context, const struct score_result *resul
 struct scorer;
 
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context);
-void scorer_free(struct scorer *s); // NULL is fine; drops what is unfinished
+void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 
-// Checks the item and takes it, or answers with an error at once. The look-ahead is cut to what the context holds:
-// a prompt of the full context is scored by its last token alone.
+// Checks and queues the item, or reports its error at once. The look-ahead is shortened to the room left in the
+// context: a prompt that fills the context is scored by its last token alone.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
-// Forgets the request, without a result; its KV blocks are free on return. Unknown ones are ignored.
+// Drops the request without a result and releases its KV blocks. Unknown requests are ignored.
 void scorer_cancel(struct scorer *s, uint64_t request);
-void scorer_clear(struct scorer *s); // forgets all
+void scorer_clear(struct scorer *s); // drops all requests
 
-// One pass. On failure the model is unusable, and so is the scorer. Without work it does nothing.
+// One pass; nothing without work. After a failure the model and the scorer are unusable.
 enum status scorer_step(struct scorer *s);
 
-// What the last pass had in it, and how long it took; all zero when the last step had no work.
+// Size and time of the last pass; zeros when the last step had no work.
 struct scorer_pass {
     int rows;
-    int64_t pairs; // of a row and an entry it attends to
+    int64_t pairs; // attention pairs
     int64_t us;
 };
 struct scorer_pass scorer_last_pass(const struct scorer *s);
 
 struct scorer_load {
-    int running, waiting; // prompts that hold KV blocks, and that do not yet
+    int running, waiting; // prompts with KV blocks, and without
     int kv_blocks_free;
 };
 struct scorer_load scorer_get_load(const struct scorer *s);

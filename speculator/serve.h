@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leader of a speculator: takes bins from the router's link, keeps the scorer at work, sends results.
+// The serving loop of a speculator's leader: hands the router's bins to the scorer, runs its passes, sends results.
 #pragma once
 
 #include "engine/node_main.h"

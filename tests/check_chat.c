@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/: chat templates. What each family renders is written out by hand; the ids must be those of the rendered text,
-// messages must not be able to forge a turn, and the pinned tokens must be the frame.
+// Chat templates. The expected text of each family is written by hand; ids must be those of the rendered text, messages
+// must not be able to forge a turn, and the pinned tokens must be the frame.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
     "{\"added_tokens\": [" SPECIAL(500, "<|begin_of_text|>") ", " SPECIAL(501, "<|start_header_id|>") ", " SPECIAL(    \
         502, "<|end_header_id|>") ", " SPECIAL(503, "<|eot_id|>") "]}"
 
-// The templates, as published, less their tool calls.
+// The templates as published, without tool calls.
 static const char llama3[] =
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
     "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
@@ -195,7 +195,7 @@ START_TEST(renders_what_the_template_says)
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(prompt.text, renderings[_i].text);
     ck_assert_uint_eq(prompt.text_bytes, strlen(prompt.text));
-    // No message holds a special token, so the ids are those of the whole text.
+    // No message contains a special token, so the ids are those of the whole text.
     ck_assert_int_eq(tokenizer_encode(m.tokenizer, prompt.text, prompt.text_bytes, TOKENIZER_PARSE_SPECIAL, &ids, &n),
                      STATUS_OK);
     ck_assert_int_eq(n, prompt.n_ids);
@@ -244,7 +244,7 @@ START_TEST(pins_the_frame_and_the_system_prompt)
          "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
          "<|im_start|>user\n|<|im_end|>\n<|im_start|>assistant\n"},
         {llama2, (const char *const[]){"system\tS", "user\tA", "assistant\tB", "user\tC d e", NULL},
-         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n|<s> [INST] C| [/INST]"}, // " C" is one token, half of it frame
+         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n|<s> [INST] C| [/INST]"}, // " C" is one token, half of it is frame
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model m = open_model(cases[i].source);
@@ -334,7 +334,7 @@ START_TEST(unknown_templates_are_refused)
         struct tokenizer *t = open_tokenizer(sources[i]);
         struct chat_template *chat = NULL;
         ck_assert_int_eq(chat_template_detect(t, &chat), STATUS_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(status_message(), sources[i] ? "Llama 3, Llama 2, ChatML" : "no chat_template"));
+        ck_assert_ptr_nonnull(strstr(status_message(), sources[i] ? "Llama 3, Llama 2, ChatML" : "no chat template"));
         ck_assert_ptr_null(chat);
         tokenizer_free(t);
     }
@@ -400,7 +400,7 @@ START_TEST(any_source_with_markers_is_safe)
 }
 END_TEST
 
-// Qwen's own file, as it ships.
+// Qwen's own file, as published.
 START_TEST(a_published_template_is_known)
 {
     char *dir = external_data("tokenizers/qwen2.5");

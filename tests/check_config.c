@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/config: config.json of every family, what absent keys mean, and what is refused with which sentence.
+// model/config.h: config.json of every family, the meaning of absent keys, and the sentence of every refusal.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 static char dir[] = "/tmp/forepack-config-XXXXXX";
 
-static void put(const char *name, const char *text)
+static void config_file_write(const char *name, const char *text)
 {
     char *path = mem_format("%s/%s", dir, name);
     if (text) {
@@ -34,27 +34,27 @@ static void setup(void)
 
 static void teardown(void)
 {
-    put("config.json", NULL);
-    put("generation_config.json", NULL);
+    config_file_write("config.json", NULL);
+    config_file_write("generation_config.json", NULL);
     rmdir(dir);
 }
 
 static struct model_config read_both(const char *config, const char *generation)
 {
     struct model_config c;
-    put("config.json", config);
-    put("generation_config.json", generation);
+    config_file_write("config.json", config);
+    config_file_write("generation_config.json", generation);
     enum status status = model_config_read(dir, &c);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     return c;
 }
 
-// config.json must fail with `status` and a sentence that names the file and contains `text`.
+// Expects that config.json fails with `status` and a sentence with the file and `text`.
 static void refuse(const char *config, enum status status, const char *text)
 {
     struct model_config c;
-    put("config.json", config);
-    put("generation_config.json", NULL);
+    config_file_write("config.json", config);
+    config_file_write("generation_config.json", NULL);
     enum status got = model_config_read(dir, &c);
     ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
     ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
@@ -86,7 +86,7 @@ START_TEST(llama2_with_absent_keys_means_what_hugging_face_means)
     ck_assert_int_eq(c.n_eos, 1);
     ck_assert(model_config_is_eos(&c, 2) && !model_config_is_eos(&c, 1));
 
-    // null is absent, but a null end token is none
+    // null means absent, except for an end token, where it means none
     c = read_both(LLAMA ",\"head_dim\":null,\"rope_scaling\":null,\"num_key_value_heads\":null,\"eos_token_id\":null,"
                         "\"bos_token_id\":null,\"pretraining_tp\":1,\"tie_word_embeddings\":true}",
                   NULL);
@@ -116,8 +116,8 @@ static void check_llama32(const struct model_config *c)
     ck_assert_int_eq(c->n_eos, 3);
     ck_assert_int_eq(c->n_kv_heads, 8);
 
-    // Reference values: transformers' _compute_llama3_parameters, whose three branches are dims 0-13, 14-17 and the
-    // rest.
+    // Reference values: transformers' _compute_llama3_parameters; its three branches are dims 0-13, 14-17 and the
+    // others.
     float inv_freq[32];
     model_config_inv_freq(c, inv_freq);
     for (int i = 0; i < 32; i++) {
@@ -196,7 +196,7 @@ START_TEST(qwen2_has_qkv_bias_and_a_window_only_on_request)
     ck_assert_int_eq(c.max_context, 32768);
     ck_assert_int_eq(c.sliding_window, 0);
     ck_assert_int_eq(c.n_eos, 2);
-    c = read_both(QWEN2 "\"attention_bias\":false}", NULL); // the key says nothing to Qwen2
+    c = read_both(QWEN2 "\"attention_bias\":false}", NULL); // Qwen2 ignores this key
     ck_assert(c.qkv_bias);
     c = read_both(QWEN2 "\"use_sliding_window\":true}", NULL);
     ck_assert_int_eq(c.max_context, 4096);
@@ -213,7 +213,7 @@ START_TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size)
 {
     struct model_config c = read_both(QWEN3 ",\"head_dim\":128}", NULL);
     ck_assert(c.qk_norm && !c.qkv_bias);
-    ck_assert_int_eq(c.head_size, 128); // 16 * 128 is twice 1024
+    ck_assert_int_eq(c.head_size, 128); // 16 * 128 is twice the hidden size of 1024
     ck_assert_int_eq(c.n_eos, 0);
     ck_assert_int_eq(c.bos_id, -1);
     c = read_both(QWEN3 "}", NULL);
@@ -221,7 +221,7 @@ START_TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size)
 }
 END_TEST
 
-START_TEST(end_tokens_are_those_of_both_files)
+START_TEST(end_tokens_are_the_union_of_both_files)
 {
     struct model_config c =
         read_both(LLAMA ",\"bos_token_id\":1,\"eos_token_id\":2}", "{\"bos_token_id\":5,\"eos_token_id\":[7,2]}");
@@ -248,7 +248,7 @@ END_TEST
 #define CHANNEL    "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
 #define COMPRESSED ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\","
 
-START_TEST(fp8_checkpoints_say_so_in_three_ways)
+START_TEST(fp8_is_recognised_in_three_formats)
 {
     const char *const texts[] = {
         COMPRESSED "\"ignore\":[\"lm_head\"],\"kv_cache_scheme\":null," WEIGHTS(CHANNEL) "}",
@@ -268,14 +268,14 @@ START_TEST(fp8_checkpoints_say_so_in_three_ways)
         read_both(LLAMA COMPRESSED
                   "\"ignore\":[\"lm_head\",\"re:.*self_attn.*\",\"model.layers.3.mlp.up_proj\"]," WEIGHTS(CHANNEL) "}}",
                   NULL);
-    ck_assert_int_eq(kept.fp8_kept_attention, 4 * 32);
-    ck_assert_int_eq(kept.fp8_kept_mlp, 1);
+    ck_assert_int_eq(kept.fp8_excluded_attention, 4 * 32);
+    ck_assert_int_eq(kept.fp8_excluded_mlp, 1);
     ck_assert(!read_both(LLAMA "}", NULL).fp8);
     ck_assert(!read_both(LLAMA ",\"quantization_config\":null}", NULL).fp8);
 }
 END_TEST
 
-START_TEST(other_quantisations_are_refused_with_what_can_be_read)
+START_TEST(other_quantisations_are_refused_with_the_supported_ones)
 {
 #define REFUSE(text, sentence) refuse(LLAMA text "}", STATUS_UNSUPPORTED, sentence)
     static const char what[] = "this program reads FP8 weights (e4m3 with one scale for a matrix or for each output)";
@@ -371,8 +371,8 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(MISTRAL ",\"sliding_window\":0}", STATUS_DATA, "sliding_window is 0");
 
     struct model_config c;
-    put("config.json", LLAMA "}");
-    put("generation_config.json", "{\"eos_token_id\":");
+    config_file_write("config.json", LLAMA "}");
+    config_file_write("generation_config.json", "{\"eos_token_id\":");
     ck_assert_int_eq(model_config_read(dir, &c), STATUS_DATA);
     ck_assert_ptr_nonnull(strstr(status_message(), "generation_config.json: not valid JSON"));
 }
@@ -388,10 +388,10 @@ int main(void)
     tcase_add_test(tests, mistral_window_bounds_the_context);
     tcase_add_test(tests, qwen2_has_qkv_bias_and_a_window_only_on_request);
     tcase_add_test(tests, qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size);
-    tcase_add_test(tests, end_tokens_are_those_of_both_files);
+    tcase_add_test(tests, end_tokens_are_the_union_of_both_files);
     tcase_add_test(tests, architecture_may_be_named_by_model_type_alone);
-    tcase_add_test(tests, fp8_checkpoints_say_so_in_three_ways);
-    tcase_add_test(tests, other_quantisations_are_refused_with_what_can_be_read);
+    tcase_add_test(tests, fp8_is_recognised_in_three_formats);
+    tcase_add_test(tests, other_quantisations_are_refused_with_the_supported_ones);
     tcase_add_test(tests, wrong_files_are_refused_with_the_key_and_what_is_allowed);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -151,9 +151,9 @@ START_TEST(tokens_match_the_sampler)
         random_sampling(&sampling, v);
         struct sampler_context context = {.sampling = &sampling, .output = output, .n_output = below(1000)};
         struct sampled_token token = {.token = -1};
-        ck_assert(sampler_draws(&context));
+        ck_assert(sampler_backend_can_sample(&context));
         params[r] = sampler_row_sampling(&context);
-        sampler_pick(s, logits + (size_t)r * (size_t)v, &context, &token);
+        sampler_sample_token(s, logits + (size_t)r * (size_t)v, &context, &token);
         expected[r] = token.token;
     }
     for (int parts = 1; parts <= 4 && (parts - 1) * ((v + parts - 1) / parts) < v; parts += 3) {

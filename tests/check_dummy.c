@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/dummy.h: a model opens from its config.json alone, its values are the same every time and however they are
-// split over ranks, and they are of the scale that trained weights have.
+// model/dummy.h: a model opens from its config.json alone; its values are the same in every run and for any number of
+// ranks, and of the scale of trained weights.
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static float *logits_of(const char *name, const char *backend, const char *dtype
     return copy;
 }
 
-START_TEST(a_shape_alone_runs_and_always_alike)
+START_TEST(a_shape_runs_with_the_same_values_every_time)
 {
     static const char *const shapes[] = {"tiny.json", "tiny-qwen3.json"}, *const backends[] = {"reference", "cpu"};
     const char *shape = shapes[_i / 2], *backend = backends[_i % 2];
@@ -59,11 +59,11 @@ START_TEST(a_shape_alone_runs_and_always_alike)
     ck_assert_mem_eq(one, again, VOCAB * sizeof *one);
     double squares = 0;
     for (int i = 0; i < VOCAB; i++) {
-        ck_assert_double_eq_tol((double)one[i], (double)split[i], 1e-5); // rows and columns of the same matrices
+        ck_assert_double_eq_tol((double)one[i], (double)split[i], 1e-5); // slices of the same matrices
         ck_assert_double_eq_tol((double)one[i], (double)bf16[i], 0.02);
         squares += (double)one[i] * (double)one[i];
     }
-    // The head sums 64 products of numbers of size 1 and 0.02: 0.16.
+    // The head sums 64 products of values of size 1 and 0.02: 0.16.
     double size = sqrt(squares / VOCAB);
     ck_assert_msg(size > 0.1 && size < 0.25, "logits of size %g", size);
     free(one);
@@ -73,7 +73,7 @@ START_TEST(a_shape_alone_runs_and_always_alike)
 }
 END_TEST
 
-START_TEST(values_are_of_the_scale_of_trained_weights)
+START_TEST(values_have_the_scale_of_trained_weights)
 {
     char *path = shape_path("tiny.json");
     struct model_config config;
@@ -105,7 +105,7 @@ START_TEST(values_are_of_the_scale_of_trained_weights)
 }
 END_TEST
 
-START_TEST(a_real_open_of_a_shape_says_what_is_missing)
+START_TEST(opening_a_shape_as_a_checkpoint_names_the_missing_file)
 {
     char *path = shape_path("tiny.json");
     struct model_options options = options_for(path, "cpu", "auto");
@@ -114,7 +114,7 @@ START_TEST(a_real_open_of_a_shape_says_what_is_missing)
     ck_assert_int_ne(ranks_try_open(&ranks, &options, 1), STATUS_OK);
     ck_assert_msg(strstr(status_message(), "tiny.json") != NULL, "%s", status_message());
     options = options_for(path, "cpu", "auto");
-    ck_assert_int_eq(ranks_try_open(&ranks, &options, 3), STATUS_UNSUPPORTED); // 2 KV heads
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 3), STATUS_UNSUPPORTED); // it has 2 KV heads
     ck_assert_msg(strstr(status_message(), "tiny.json: 2 KV heads") != NULL, "%s", status_message());
     free(path);
 }
@@ -124,9 +124,9 @@ int main(void)
 {
     Suite *suite = suite_create("dummy");
     TCase *tcase = tcase_create("dummy");
-    tcase_add_loop_test(tcase, a_shape_alone_runs_and_always_alike, 0, 4);
-    tcase_add_test(tcase, values_are_of_the_scale_of_trained_weights);
-    tcase_add_test(tcase, a_real_open_of_a_shape_says_what_is_missing);
+    tcase_add_loop_test(tcase, a_shape_runs_with_the_same_values_every_time, 0, 4);
+    tcase_add_test(tcase, values_have_the_scale_of_trained_weights);
+    tcase_add_test(tcase, opening_a_shape_as_a_checkpoint_names_the_missing_file);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step protocol with ranks as threads of one process: agreement on failures, release, death of the leader, roll
-// calls, the watchdog; and the pool of KV blocks. check_engine_mpi does it again between processes.
+// A group with ranks as threads of one process: agreement on failures, release, death of the leader, roll calls, the
+// watchdog; and the block manager. check_engine_mpi repeats the former between processes.
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "engine/doorbell.h"
 #include "engine/engine.h"
-#include "engine/kv_prefix.h"
-#include "engine/roll.h"
+#include "engine/prefix_cache.h"
+#include "engine/roll_call.h"
 #include "engine/watchdog.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
@@ -28,9 +28,9 @@ struct rank {
     struct comm *comm;
     const char *dir;
     struct engine *engine;
-    struct roll *roll;
-    bool mute;             // holds the line and answers no roll call, like a process that is stopped
-    struct doorbell *bell; // its line
+    struct roll_call *roll_call;
+    bool mute;             // keeps its socket open and answers no roll call, like a stopped process
+    struct doorbell *bell; // of a mute rank
     enum status status;
     char message[256];
 };
@@ -96,7 +96,7 @@ static void *follow_rank(void *arg)
 static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
 enum { PROMPT = sizeof prompt / sizeof *prompt };
 
-// Of a backend that draws tokens: tokens beside logits, then the likeliest alone, for which no rank gathers logits.
+// For a backend that samples: tokens and logits, then greedy tokens only, for which no rank gathers logits.
 static void ask_for_tokens(struct ragged_batch *batch, int step)
 {
     static struct row_sampling draws[PROMPT];
@@ -143,9 +143,9 @@ static void *lead_rank(void *arg)
     return NULL;
 }
 
-START_TEST(a_group_steps_like_its_model_and_lets_go)
+START_TEST(a_group_computes_what_its_model_computes)
 {
-    backend = _i ? "reference" : "cpu"; // the former draws tokens
+    backend = _i ? "reference" : "cpu"; // the former samples tokens
     struct tiny_model spec = tiny_model_spec("llama3");
     char *dir = tiny_model_temp(&spec);
     struct rank ranks[RANKS] = {{.dir = dir}, {.dir = dir}};
@@ -169,7 +169,7 @@ START_TEST(one_rank_needs_no_followers)
 }
 END_TEST
 
-START_TEST(one_failing_rank_fails_all_and_alone_says_why)
+START_TEST(one_failing_rank_fails_all_and_reports_alone)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.n_heads = spec.n_kv_heads = 6;
@@ -186,7 +186,7 @@ START_TEST(one_failing_rank_fails_all_and_alone_says_why)
     ck_assert_ptr_nonnull(strstr(ranks[1].message, "/nowhere/model"));
     ck_assert_str_eq(ranks[2].message, "");
 
-    for (int r = 0; r < RANKS; r++) // a mistake they all share is told once
+    for (int r = 0; r < RANKS; r++) // a mistake of all ranks is reported once
         ranks[r].dir = "/nowhere/model";
     start_ranks(ranks, RANKS, open_rank, open_rank);
     join_ranks(ranks, RANKS);
@@ -230,7 +230,7 @@ static void *count_rings(void *arg)
     return NULL;
 }
 
-START_TEST(every_ring_is_heard_and_so_is_the_end)
+START_TEST(every_ring_arrives_and_so_does_the_end)
 {
     struct rank ranks[RANKS] = {0};
     start_ranks(ranks, RANKS, ring_and_die, count_rings);
@@ -247,28 +247,28 @@ END_TEST
 
 enum { PATIENCE_MS = 100, ENOUGH_MS = 300000 };
 
-static void *open_roll(void *arg)
+static void *open_roll_call(void *arg)
 {
     struct rank *r = arg;
-    r->status = r->mute ? doorbell_open(r->comm, &r->bell) : roll_open(r->comm, &r->roll);
+    r->status = r->mute ? doorbell_open(r->comm, &r->bell) : roll_call_open(r->comm, &r->roll_call);
     return NULL;
 }
 
-// From here on the test's own thread speaks for all ranks.
-static void open_rolls(struct rank *ranks, int mute)
+// From here on the test's thread calls the functions of all ranks.
+static void open_roll_calls(struct rank *ranks, int mute)
 {
     if (mute >= 0) ranks[mute].mute = true;
-    start_ranks(ranks, RANKS, open_roll, open_roll);
+    start_ranks(ranks, RANKS, open_roll_call, open_roll_call);
     for (int r = 0; r < RANKS; r++) {
         pthread_join(ranks[r].thread, NULL);
         ck_assert_int_eq(ranks[r].status, STATUS_OK);
     }
 }
 
-static void close_rolls(struct rank *ranks)
+static void close_roll_calls(struct rank *ranks)
 {
     for (int r = 0; r < RANKS; r++) {
-        if (ranks[r].roll) roll_close(ranks[r].roll);
+        if (ranks[r].roll_call) roll_call_close(ranks[r].roll_call);
         if (ranks[r].bell) doorbell_close(ranks[r].bell);
         ranks[r].comm->ops->close(ranks[r].comm);
     }
@@ -283,127 +283,129 @@ static const char *name_of(int rank)
     return name;
 }
 
-static void says(struct roll *roll, int patience_ms, enum roll_result result, const char *format, int rank)
+static void check_answer(struct roll_call *roll_call, int patience_ms, enum roll_call_result result, const char *format,
+                         int rank)
 {
-    char sentence[ROLL_SENTENCE_MAX], expected[ROLL_SENTENCE_MAX];
-    ck_assert_int_eq(roll_call(roll, patience_ms, sentence), result);
+    char sentence[ROLL_CALL_SENTENCE_MAX], expected[ROLL_CALL_SENTENCE_MAX];
+    ck_assert_int_eq(roll_call_ask(roll_call, patience_ms, sentence), result);
     snprintf(expected, sizeof expected, format, name_of(rank));
     ck_assert_str_eq(sentence, expected);
 }
 
-static void all_say(const struct rank *ranks, enum roll_result result, const char *format, int rank)
+static void check_answers(const struct rank *ranks, enum roll_call_result result, const char *format, int rank)
 {
     for (int r = 0; r < RANKS; r++)
-        says(ranks[r].roll, ENOUGH_MS, result, format, rank);
+        check_answer(ranks[r].roll_call, ENOUGH_MS, result, format, rank);
 }
 
-START_TEST(a_roll_call_tells_whom_the_others_wait_for)
+START_TEST(a_roll_call_names_the_rank_that_others_wait_for)
 {
     struct rank ranks[RANKS] = {0};
-    open_rolls(ranks, -1);
+    open_roll_calls(ranks, -1);
     for (int pass = 0; pass < 3; pass++) { // the first is the opening
         for (int r = 0; r < RANKS; r++)
-            roll_enter(ranks[r].roll);
-        all_say(ranks, ROLL_COMPLETE, "all 3 ranks answer and are at work", 0);
+            roll_call_enter(ranks[r].roll_call);
+        check_answers(ranks, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0);
         for (int late = 0; late < RANKS; late++) {
             for (int r = 0; r < RANKS; r++)
                 ranks[r].comm->waits = r != late;
-            all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", late);
+            check_answers(ranks, ROLL_CALL_AWAITED, "all 3 ranks answer, the others wait for %s", late);
         }
         for (int r = 0; r < RANKS; r++)
             ranks[r].comm->waits = true;
-        all_say(ranks, ROLL_COMPLETE, "all 3 ranks answer and wait for each other: a device or a link hangs", 0);
+        check_answers(ranks, ROLL_CALL_COMPLETE, "all 3 ranks answer and wait for each other: a device or a link hangs",
+                      0);
         for (int r = 0; r < RANKS; r++)
             ranks[r].comm->waits = false;
-        roll_leave(ranks[1].roll); // is done with it, or has not begun the next
+        roll_call_leave(ranks[1].roll_call); // has finished this pass, or has not begun the next
         ranks[0].comm->waits = true;
-        all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
-        roll_leave(ranks[0].roll);
-        roll_leave(ranks[2].roll);
-        roll_enter(ranks[0].roll);
-        roll_enter(ranks[1].roll);
+        check_answers(ranks, ROLL_CALL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
+        roll_call_leave(ranks[0].roll_call);
+        roll_call_leave(ranks[2].roll_call);
+        roll_call_enter(ranks[0].roll_call);
+        roll_call_enter(ranks[1].roll_call);
         ranks[1].comm->waits = true;
-        all_say(ranks, ROLL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
-        roll_leave(ranks[0].roll);
-        roll_leave(ranks[1].roll);
-        roll_enter(ranks[2].roll);
-        roll_leave(ranks[2].roll);
+        check_answers(ranks, ROLL_CALL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
+        roll_call_leave(ranks[0].roll_call);
+        roll_call_leave(ranks[1].roll_call);
+        roll_call_enter(ranks[2].roll_call);
+        roll_call_leave(ranks[2].roll_call);
         ranks[0].comm->waits = ranks[1].comm->waits = false;
     }
-    close_rolls(ranks);
+    close_roll_calls(ranks);
 }
 END_TEST
 
-START_TEST(who_does_not_answer_a_roll_call_is_named)
+START_TEST(a_roll_call_names_the_rank_that_does_not_answer)
 {
     struct rank ranks[RANKS] = {0};
-    open_rolls(ranks, _i);
+    open_roll_calls(ranks, _i);
     for (int r = 0; r < RANKS; r++)
-        if (r != _i) says(ranks[r].roll, PATIENCE_MS, ROLL_SILENT, "%s does not answer", _i);
-    close_rolls(ranks);
+        if (r != _i) check_answer(ranks[r].roll_call, PATIENCE_MS, ROLL_CALL_SILENT, "%s does not answer", _i);
+    close_roll_calls(ranks);
 }
 END_TEST
 
-START_TEST(who_is_gone_is_named)
+START_TEST(a_roll_call_names_the_rank_that_is_gone)
 {
     struct rank ranks[RANKS] = {0};
-    open_rolls(ranks, -1);
-    roll_close(ranks[_i].roll);
-    ranks[_i].roll = NULL;
+    open_roll_calls(ranks, -1);
+    roll_call_close(ranks[_i].roll_call);
+    ranks[_i].roll_call = NULL;
     for (int r = 0; r < RANKS; r++)
-        if (r != _i) says(ranks[r].roll, ENOUGH_MS, ROLL_SILENT, "%s is gone", _i);
-    close_rolls(ranks);
+        if (r != _i) check_answer(ranks[r].roll_call, ENOUGH_MS, ROLL_CALL_SILENT, "%s is gone", _i);
+    close_roll_calls(ranks);
 }
 END_TEST
 
 static void *call_often(void *arg)
 {
     struct rank *r = arg;
-    char sentence[ROLL_SENTENCE_MAX];
+    char sentence[ROLL_CALL_SENTENCE_MAX];
     for (int i = 0; i < 300; i++)
-        if (roll_call(r->roll, ENOUGH_MS, sentence) == ROLL_SILENT) r->status = STATUS_UNAVAILABLE;
+        if (roll_call_ask(r->roll_call, ENOUGH_MS, sentence) == ROLL_CALL_SILENT) r->status = STATUS_UNAVAILABLE;
     return NULL;
 }
 
 START_TEST(roll_calls_at_once_are_all_answered)
 {
     struct rank ranks[RANKS] = {0};
-    open_rolls(ranks, -1);
+    open_roll_calls(ranks, -1);
     for (int r = 0; r < RANKS; r++)
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, call_often, &ranks[r]), 0);
     for (int r = 0; r < RANKS; r++) {
         pthread_join(ranks[r].thread, NULL);
         ck_assert_int_eq(ranks[r].status, STATUS_OK);
     }
-    close_rolls(ranks);
+    close_roll_calls(ranks);
 }
 END_TEST
 
 // ---- the watchdog ----
 
-// What a process logs that does `bad` and then ends with 1, as it must.
-static char *last_words(void (*bad)(void))
+// The log of a child process that calls run_child(), which must end with exit code 1.
+static char *last_words(void (*run_child)(void))
 {
-    static char text[4096];
+    static char log_text[4096];
     int fds[2], code;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         dup2(fds[1], STDERR_FILENO);
-        bad();
+        run_child();
         _exit(0);
     }
     close(fds[1]);
     ssize_t n;
     size_t length = 0;
-    while (length < sizeof text - 1 && (n = read(fds[0], text + length, sizeof text - 1 - length)) > 0)
+    while (length < sizeof log_text - 1 && (n = read(fds[0], log_text + length, sizeof log_text - 1 - length)) > 0)
         length += (size_t)n;
-    text[length] = 0;
+    log_text[length] = 0;
     close(fds[0]);
     ck_assert_int_eq(waitpid(child, &code, 0), child);
-    ck_assert_msg(WIFEXITED(code) && WEXITSTATUS(code) == 1, "ended with %d: %s", code, text);
-    return text;
+    ck_assert_msg(WIFEXITED(code) && WEXITSTATUS(code) == 1, "ended with %d: %s", code, log_text);
+    return log_text;
 }
 
 static int stuck_rows;
@@ -411,50 +413,50 @@ static int stuck_rows;
 static void be_stuck(void)
 {
     static struct rank ranks[RANKS];
-    open_rolls(ranks, 2);
-    struct watchdog *dog = watchdog_start(ranks[0].roll, 0);
-    for (int i = 0; i < 3; i++) { // without a limit, and between steps, it keeps still
-        watchdog_enter(dog, 1);
-        watchdog_leave(dog);
+    open_roll_calls(ranks, 2);
+    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, 0);
+    for (int i = 0; i < 3; i++) { // no effect without a timeout, and between passes
+        watchdog_enter(watchdog, 1);
+        watchdog_leave(watchdog);
     }
-    watchdog_set_timeout(dog, 20);
-    watchdog_enter(dog, stuck_rows);
+    watchdog_set_timeout(watchdog, 20);
+    watchdog_enter(watchdog, stuck_rows);
     for (;;)
         pause();
 }
 
-START_TEST(a_stuck_step_ends_the_process_and_names_who_is_missing)
+START_TEST(a_stuck_step_ends_the_process_and_names_the_missing_rank)
 {
     stuck_rows = 7;
     char *words = last_words(be_stuck);
-    ck_assert_msg(strstr(words, "step_stuck rows=7 limit_ms=20: rank 2 (host ") != NULL, "%s", words);
-    ck_assert_msg(strstr(words, ") does not answer; ending the group") != NULL, "%s", words);
+    ck_assert_msg(strstr(words, "step_stuck rows=7 timeout_ms=20 reason=\"rank 2 (host ") != NULL, "%s", words);
+    ck_assert_msg(strstr(words, ") does not answer\"") != NULL, "%s", words);
     stuck_rows = 0;
     words = last_words(be_stuck);
-    ck_assert_msg(strstr(words, "group_stuck: rank 2 (host ") != NULL, "%s", words);
+    ck_assert_msg(strstr(words, "group_stuck reason=\"rank 2 (host ") != NULL, "%s", words);
 }
 END_TEST
 
-START_TEST(a_watchdog_lets_quick_steps_pass_and_waits_while_all_answer)
+START_TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer)
 {
     struct rank ranks[RANKS] = {0};
-    open_rolls(ranks, -1);
-    struct watchdog *dog = watchdog_start(ranks[1].roll, 60000);
+    open_roll_calls(ranks, -1);
+    struct watchdog *watchdog = watchdog_start(ranks[1].roll_call, 60000);
     for (int i = 1; i < 1000; i++) {
-        watchdog_enter(dog, i);
-        watchdog_leave(dog);
+        watchdog_enter(watchdog, i);
+        watchdog_leave(watchdog);
     }
-    watchdog_set_timeout(dog, 1);
-    watchdog_enter(dog, 0);
+    watchdog_set_timeout(watchdog, 1);
+    watchdog_enter(watchdog, 0);
     for (int i = 0; i < 1000; i++)
-        says(ranks[0].roll, ENOUGH_MS, ROLL_COMPLETE, "all 3 ranks answer and are at work", 0);
-    watchdog_leave(dog);
-    watchdog_stop(dog);
-    close_rolls(ranks);
+        check_answer(ranks[0].roll_call, ENOUGH_MS, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0);
+    watchdog_leave(watchdog);
+    watchdog_stop(watchdog);
+    close_roll_calls(ranks);
 }
 END_TEST
 
-// A follower that opened and then does not follow.
+// A follower that opens its model and then runs no pass.
 static void *open_and_hang(void *arg)
 {
     open_rank(arg);
@@ -465,7 +467,7 @@ static void *open_and_hang(void *arg)
 
 static atomic_bool stepping;
 
-static void *lead_in_vain(void *arg)
+static void *lead_without_follower(void *arg)
 {
     struct rank *r = arg;
     open_rank(r);
@@ -483,7 +485,7 @@ static void lose_a_follower(void)
     static struct rank ranks[RANKS];
     for (int r = 0; r < 2; r++)
         ranks[r].dir = stuck_dir;
-    start_ranks(ranks, 2, lead_in_vain, open_and_hang);
+    start_ranks(ranks, 2, lead_without_follower, open_and_hang);
     while (!stepping || !ranks[0].comm->waits)
         usleep(1000);
     engine_set_step_timeout(ranks[0].engine, 20);
@@ -491,23 +493,23 @@ static void lose_a_follower(void)
         pause();
 }
 
-START_TEST(a_follower_that_does_not_come_is_named)
+START_TEST(a_follower_that_runs_no_pass_is_named)
 {
     struct tiny_model spec = tiny_model_spec("llama3");
     stuck_dir = tiny_model_temp(&spec);
     char *words = last_words(lose_a_follower);
-    ck_assert_msg(strstr(words, "limit_ms=20: all 2 ranks answer, the others wait for rank 1 (host ") != NULL, "%s",
-                  words);
+    ck_assert_msg(strstr(words, "timeout_ms=20 reason=\"all 2 ranks answer, the others wait for rank 1 (host ") != NULL,
+                  "%s", words);
     tiny_model_remove(stuck_dir);
 }
 END_TEST
 
-// ---- the pool ----
+// ---- the block manager ----
 
-START_TEST(blocks_are_held_once_and_come_back)
+START_TEST(allocated_blocks_are_distinct_and_return)
 {
     enum { BLOCKS = 50, HOLDERS = 8 };
-    struct block_manager *pool = block_manager_create(BLOCKS);
+    struct block_manager *manager = block_manager_create(BLOCKS);
     int32_t held[HOLDERS][BLOCKS];
     int n[HOLDERS] = {0}, owner[BLOCKS];
     memset(owner, -1, sizeof owner);
@@ -515,35 +517,36 @@ START_TEST(blocks_are_held_once_and_come_back)
     for (int step = 0; step < 20000; step++) {
         random = random * 1664525 + 1013904223;
         int h = (int)(random >> 8) % HOLDERS, count = (int)(random >> 16) % 12;
-        int before = block_manager_n_free(pool);
+        int before = block_manager_n_free(manager);
         if (n[h]) {
             for (int i = 0; i < n[h]; i++)
                 owner[held[h][i]] = -1;
-            block_manager_release(pool, held[h], n[h]);
-            ck_assert_int_eq(block_manager_n_free(pool), before + n[h]);
+            block_manager_release(manager, held[h], n[h]);
+            ck_assert_int_eq(block_manager_n_free(manager), before + n[h]);
             n[h] = 0;
-        } else if (block_manager_allocate(pool, count, held[h])) {
+        } else if (block_manager_allocate(manager, count, held[h])) {
             n[h] = count;
-            ck_assert_int_eq(block_manager_n_free(pool), before - count);
+            ck_assert_int_eq(block_manager_n_free(manager), before - count);
             for (int i = 0; i < count; i++) {
                 ck_assert(held[h][i] >= 0 && held[h][i] < BLOCKS && owner[held[h][i]] < 0);
                 owner[held[h][i]] = h;
             }
         } else {
             ck_assert_int_lt(before, count);
-            ck_assert_int_eq(block_manager_n_free(pool), before);
+            ck_assert_int_eq(block_manager_n_free(manager), before);
         }
     }
     for (int h = 0; h < HOLDERS; h++)
-        block_manager_release(pool, held[h], n[h]);
-    ck_assert_int_eq(block_manager_n_free(pool), block_manager_size(pool));
-    block_manager_free(pool);
+        block_manager_release(manager, held[h], n[h]);
+    ck_assert_int_eq(block_manager_n_free(manager), block_manager_size(manager));
+    block_manager_free(manager);
     ck_assert(kv_blocks_for(0) == 0 && kv_blocks_for(1) == 1 && kv_blocks_for(16) == 1 && kv_blocks_for(17) == 2);
 }
 END_TEST
 
-// Sequences over few tokens, so that many begin alike, some of them with gaps in their positions. What was computed
-// into a block is remembered by the test: a block that is found must hold just that, whatever was forgotten meanwhile.
+// Sequences over few tokens, so that many share prefixes, some with gaps in their positions. The test remembers what
+// was computed into each block: a block that is found must hold exactly that, however many blocks were evicted
+// meanwhile.
 START_TEST(a_found_block_holds_what_was_asked_for)
 {
     enum { BLOCKS = 40, HOLDERS = 6, LONGEST = 8 };
@@ -558,16 +561,16 @@ START_TEST(a_found_block_holds_what_was_asked_for)
     memset(holders, 0, sizeof holders);
     uint64_t memory[BLOCKS] = {0};
     int users[BLOCKS] = {0}, reused = 0, computed = 0, adopted = 0;
-    struct block_manager *pool = block_manager_create(BLOCKS);
+    struct block_manager *manager = block_manager_create(BLOCKS);
     uint32_t random = (uint32_t)_i + 1;
     for (int step = 0; step < 30000; step++) {
         random = random * 1664525 + 1013904223;
         struct holder *h = &holders[(random >> 8) % HOLDERS];
-        if (h->n && random >> 30) { // goes on: publishes its next block
+        if (h->n && random >> 30) { // continues: publishes its next block
             if (h->published == h->n) continue;
             int32_t *block = &h->blocks[h->published], before = *block;
             h->keys[h->published].before = h->chain;
-            *block = block_manager_publish(pool, &h->keys[h->published], before, &h->chain);
+            *block = block_manager_publish(manager, &h->keys[h->published], before, &h->chain);
             ck_assert_uint_eq(memory[*block], h->content[h->published]);
             adopted += *block != before;
             users[before]--;
@@ -576,7 +579,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
         } else if (h->n) { // ends
             for (int i = 0; i < h->n; i++)
                 users[h->blocks[i]]--;
-            block_manager_release(pool, h->blocks, h->n);
+            block_manager_release(manager, h->blocks, h->n);
             h->n = 0;
         } else { // begins
             int n = 1 + (int)(random >> 16) % LONGEST, position = 0;
@@ -596,19 +599,19 @@ START_TEST(a_found_block_holds_what_was_asked_for)
             int found = 0;
             for (; found < n; found++) {
                 h->keys[found].before = chain;
-                int32_t block = block_manager_lookup(pool, &h->keys[found], &chain);
+                int32_t block = block_manager_lookup(manager, &h->keys[found], &chain);
                 if (block < 0) break;
                 ck_assert_uint_eq(memory[block], h->content[found]);
-                block_manager_retain(pool, block);
+                block_manager_retain(manager, block);
                 h->blocks[found] = block;
                 users[block]++;
             }
-            int before = block_manager_n_free(pool);
-            if (!block_manager_allocate(pool, n - found, h->blocks + found)) {
+            int before = block_manager_n_free(manager);
+            if (!block_manager_allocate(manager, n - found, h->blocks + found)) {
                 ck_assert_int_lt(before, n - found);
                 for (int i = 0; i < found; i++)
                     users[h->blocks[i]]--;
-                block_manager_release(pool, h->blocks, found);
+                block_manager_release(manager, h->blocks, found);
                 continue;
             }
             for (int i = found; i < n; i++) {
@@ -624,75 +627,75 @@ START_TEST(a_found_block_holds_what_was_asked_for)
         int held = 0;
         for (int b = 0; b < BLOCKS; b++)
             held += users[b] > 0;
-        ck_assert_int_eq(block_manager_n_free(pool), BLOCKS - held);
+        ck_assert_int_eq(block_manager_n_free(manager), BLOCKS - held);
     }
     for (int i = 0; i < HOLDERS; i++)
-        block_manager_release(pool, holders[i].blocks, holders[i].n);
+        block_manager_release(manager, holders[i].blocks, holders[i].n);
     ck_assert(reused > 1000 && computed > 1000 && adopted > 10);
-    block_manager_free(pool);
+    block_manager_free(manager);
 }
 END_TEST
 
-START_TEST(the_end_of_the_chain_given_back_first_is_forgotten_first)
+START_TEST(the_end_of_the_chain_released_first_is_evicted_first)
 {
-    struct block_manager *pool = block_manager_create(6);
+    struct block_manager *manager = block_manager_create(6);
     int32_t old[3], young[3], more[4];
     struct kv_key keys[6] = {0};
     kv_chain chain = 0;
-    block_manager_allocate(pool, 3, old);
-    block_manager_allocate(pool, 3, young);
+    block_manager_allocate(manager, 3, old);
+    block_manager_allocate(manager, 3, young);
     for (int i = 0; i < 6; i++) {
         if (i == 3) chain = 0;
         keys[i].token[0] = i;
         keys[i].before = chain;
-        block_manager_publish(pool, &keys[i], i < 3 ? old[i] : young[i - 3], &chain);
+        block_manager_publish(manager, &keys[i], i < 3 ? old[i] : young[i - 3], &chain);
     }
-    block_manager_release(pool, old, 3);
-    block_manager_release(pool, young, 3);
-    ck_assert_int_eq(block_manager_n_free(pool), 6);
-    for (int n = 1; n <= 4; n++) { // block by block: the old chain from its end, then the young one
-        ck_assert(block_manager_allocate(pool, 1, more + n - 1));
+    block_manager_release(manager, old, 3);
+    block_manager_release(manager, young, 3);
+    ck_assert_int_eq(block_manager_n_free(manager), 6);
+    for (int n = 1; n <= 4; n++) { // block by block: the older chain from its end, then the younger one
+        ck_assert(block_manager_allocate(manager, 1, more + n - 1));
         static const bool left[][6] = {{1, 1, 0, 1, 1, 1}, {1, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 0, 0, 1, 1, 0}};
         for (int i = 0; i < 6; i++)
-            ck_assert_int_eq(block_manager_lookup(pool, &keys[i], &chain) >= 0, left[n - 1][i]);
+            ck_assert_int_eq(block_manager_lookup(manager, &keys[i], &chain) >= 0, left[n - 1][i]);
     }
-    block_manager_release(pool, more, 4);
-    block_manager_free(pool);
+    block_manager_release(manager, more, 4);
+    block_manager_free(manager);
 }
 END_TEST
 
-START_TEST(what_is_known_is_looked_up_from_where_it_was_left)
+START_TEST(a_lookup_continues_where_the_last_one_ended)
 {
     enum { BLOCKS = 4, ROWS = BLOCKS * KV_BLOCK_TOKENS + 1 };
-    struct block_manager *pool = block_manager_create(BLOCKS);
+    struct block_manager *manager = block_manager_create(BLOCKS);
     static int32_t token[ROWS];
-    struct kv_text text = {.token = token, .n = ROWS};
-    struct kv_known known = {0};
+    struct prefix_rows rows = {.token = token, .n = ROWS};
+    struct prefix_match match = {0};
     int32_t blocks[BLOCKS];
     int published = 0;
     kv_chain chain = 0;
-    ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
-    block_manager_allocate(pool, BLOCKS, blocks);
+    ck_assert_int_eq(prefix_cache_lookup(manager, &rows, &match), 0);
+    block_manager_allocate(manager, BLOCKS, blocks);
     for (int n = 0; n <= BLOCKS; n++) {
-        kv_prefix_publish(pool, &text, n * KV_BLOCK_TOKENS, blocks, &published, &chain);
-        ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
+        prefix_cache_publish(manager, &rows, n * KV_BLOCK_TOKENS, blocks, &published, &chain);
+        ck_assert_int_eq(prefix_cache_lookup(manager, &rows, &match), n);
     }
-    block_manager_release(pool, blocks, BLOCKS);
-    for (int n = BLOCKS - 1; n >= 0; n--) { // forgotten from the end
+    block_manager_release(manager, blocks, BLOCKS);
+    for (int n = BLOCKS - 1; n >= 0; n--) { // evicted from the end
         int32_t other;
-        ck_assert(block_manager_allocate(pool, 1, &other));
-        if (n % 2 == 0) ck_assert_int_eq(kv_prefix_look(pool, &text, &known), n);
+        ck_assert(block_manager_allocate(manager, 1, &other));
+        if (n % 2 == 0) ck_assert_int_eq(prefix_cache_lookup(manager, &rows, &match), n);
         blocks[n] = other;
     }
-    // The same block, of another text: the look is not fooled.
+    // The same blocks published with other tokens are not found.
     static int32_t different[ROWS] = {7};
-    struct kv_text other = {.token = different, .n = ROWS};
+    struct prefix_rows other = {.token = different, .n = ROWS};
     published = 0;
     chain = 0;
-    kv_prefix_publish(pool, &other, ROWS - 1, blocks, &published, &chain);
-    ck_assert_int_eq(kv_prefix_look(pool, &text, &known), 0);
-    block_manager_release(pool, blocks, BLOCKS);
-    block_manager_free(pool);
+    prefix_cache_publish(manager, &other, ROWS - 1, blocks, &published, &chain);
+    ck_assert_int_eq(prefix_cache_lookup(manager, &rows, &match), 0);
+    block_manager_release(manager, blocks, BLOCKS);
+    block_manager_free(manager);
 }
 END_TEST
 
@@ -702,21 +705,21 @@ int main(void)
     Suite *suite = suite_create("engine");
     TCase *tcase = tcase_create("engine");
     tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, a_group_steps_like_its_model_and_lets_go, 0, 2);
+    tcase_add_loop_test(tcase, a_group_computes_what_its_model_computes, 0, 2);
     tcase_add_test(tcase, one_rank_needs_no_followers);
-    tcase_add_test(tcase, one_failing_rank_fails_all_and_alone_says_why);
-    tcase_add_test(tcase, every_ring_is_heard_and_so_is_the_end);
-    tcase_add_test(tcase, a_roll_call_tells_whom_the_others_wait_for);
-    tcase_add_loop_test(tcase, who_does_not_answer_a_roll_call_is_named, 0, RANKS);
-    tcase_add_loop_test(tcase, who_is_gone_is_named, 0, RANKS);
+    tcase_add_test(tcase, one_failing_rank_fails_all_and_reports_alone);
+    tcase_add_test(tcase, every_ring_arrives_and_so_does_the_end);
+    tcase_add_test(tcase, a_roll_call_names_the_rank_that_others_wait_for);
+    tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
+    tcase_add_loop_test(tcase, a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
     tcase_add_test(tcase, roll_calls_at_once_are_all_answered);
-    tcase_add_test(tcase, a_stuck_step_ends_the_process_and_names_who_is_missing);
-    tcase_add_test(tcase, a_watchdog_lets_quick_steps_pass_and_waits_while_all_answer);
-    tcase_add_test(tcase, a_follower_that_does_not_come_is_named);
-    tcase_add_test(tcase, blocks_are_held_once_and_come_back);
+    tcase_add_test(tcase, a_stuck_step_ends_the_process_and_names_the_missing_rank);
+    tcase_add_test(tcase, a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
+    tcase_add_test(tcase, a_follower_that_runs_no_pass_is_named);
+    tcase_add_test(tcase, allocated_blocks_are_distinct_and_return);
     tcase_add_loop_test(tcase, a_found_block_holds_what_was_asked_for, 0, 3);
-    tcase_add_test(tcase, the_end_of_the_chain_given_back_first_is_forgotten_first);
-    tcase_add_test(tcase, what_is_known_is_looked_up_from_where_it_was_left);
+    tcase_add_test(tcase, the_end_of_the_chain_released_first_is_evicted_first);
+    tcase_add_test(tcase, a_lookup_continues_where_the_last_one_ended);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -14,11 +14,12 @@
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
 #include "engine/engine.h"
+#include "engine/group.h"
 #include "kernels/convert.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 
-enum { SHM, MPI, MPI_WIRE_BF16, COMMS };
+enum { SHM, MPI, MPI_BF16, COMMS };
 static struct comm *comms[COMMS]; // the group's own (this is one host), and those that it would use across hosts
 static struct comm *comm;         // the one under test
 
@@ -33,8 +34,8 @@ static struct comm *comm;         // the one under test
 
 // ---- collectives ----
 
-// Values of all bits set and like size: for some of them every order of the ranks gives another float sum.
-static float value(int rank, size_t i)
+// Values of like size with random bits: for some of them, every order of the ranks gives a different sum.
+static float rank_value(int rank, size_t i)
 {
     uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 0x9e3779b9u + 1;
     x = (x ^ (x >> 15)) * 0x85ebca6bu;
@@ -42,11 +43,11 @@ static float value(int rank, size_t i)
     return (float)x * 0x1p-31f - 1;
 }
 
-// What a rank's value counts for in a sum of the comm under test.
-static float addend(int rank, size_t i)
+// The value as the comm under test adds it.
+static float rank_addend(int rank, size_t i)
 {
-    float v = value(rank, i);
-    return comm == comms[MPI_WIRE_BF16] ? bf16_to_f32(bf16_from_f32(v)) : v;
+    float v = rank_value(rank, i);
+    return comm == comms[MPI_BF16] ? bf16_to_f32(bf16_from_f32(v)) : v;
 }
 
 static const size_t counts[] = {
@@ -60,12 +61,12 @@ START_TEST(sums_are_in_rank_order_whatever_the_count)
     float *data = malloc(COUNT_MAX * sizeof *data);
     for (int c = 0; c < N_COUNTS; c++) {
         for (size_t i = 0; i < counts[c]; i++)
-            data[i] = value(comm->rank, i);
+            data[i] = rank_value(comm->rank, i);
         MUST(comm->ops->all_reduce_sum(comm, data, counts[c]) == STATUS_OK);
         for (size_t i = 0; i < counts[c]; i++) {
-            float sum = addend(0, i);
+            float sum = rank_addend(0, i);
             for (int r = 1; r < comm->size; r++)
-                sum += addend(r, i);
+                sum += rank_addend(r, i);
             MUST(memcmp(&data[i], &sum, sizeof sum) == 0);
         }
     }
@@ -80,26 +81,26 @@ START_TEST(maxima_gather_and_broadcast)
         size_t n = counts[c];
         float *data = malloc((n + 1) * sizeof *data), *all = malloc((n * (size_t)comm->size + 1) * sizeof *all);
         for (size_t i = 0; i < n; i++)
-            data[i] = all[i] = value(comm->rank, i);
+            data[i] = all[i] = rank_value(comm->rank, i);
         MUST(comm->ops->gather(comm, data, n, comm->rank ? NULL : all) == STATUS_OK);
         for (size_t i = 0; comm->rank == 0 && i < n * (size_t)comm->size; i++)
-            MUST(all[i] == value((int)(i / n), i % n));
+            MUST(all[i] == rank_value((int)(i / n), i % n));
         MUST(comm->ops->gather(comm, comm->rank ? data : all, n, comm->rank ? NULL : all) == STATUS_OK); // in place
         for (size_t i = 0; comm->rank == 0 && i < n * (size_t)comm->size; i++)
-            MUST(all[i] == value((int)(i / n), i % n));
+            MUST(all[i] == rank_value((int)(i / n), i % n));
 
         MUST(comm->ops->all_reduce_max(comm, data, n) == STATUS_OK);
         for (size_t i = 0; i < n; i++) {
-            float max = value(0, i);
+            float max = rank_value(0, i);
             for (int r = 1; r < comm->size; r++)
-                max = value(r, i) > max ? value(r, i) : max;
+                max = rank_value(r, i) > max ? rank_value(r, i) : max;
             MUST(data[i] == max);
         }
         for (size_t i = 0; i < n; i++)
-            data[i] = comm->rank ? 0 : value(3, i);
+            data[i] = comm->rank ? 0 : rank_value(3, i);
         MUST(comm->ops->broadcast(comm, data, n * sizeof *data) == STATUS_OK);
         for (size_t i = 0; i < n; i++)
-            MUST(data[i] == value(3, i));
+            MUST(data[i] == rank_value(3, i));
         free(data);
         free(all);
     }
@@ -111,33 +112,33 @@ static void nap(long us)
     nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
-// All ranks draw the same collectives, and each its own delays.
-START_TEST(ranks_that_come_at_any_time_never_mix_steps)
+// All ranks choose the same random collectives, and each its own random delays.
+START_TEST(ranks_with_random_delays_never_mix_steps)
 {
     comm = comms[_i];
-    enum { ROUNDS = 200, MOST = 70000 };
-    float *data = malloc(MOST * sizeof *data), *all = malloc((size_t)comm->size * MOST * sizeof *all);
+    enum { ROUNDS = 200, FLOATS_MAX = 70000 };
+    float *data = malloc(FLOATS_MAX * sizeof *data), *all = malloc((size_t)comm->size * FLOATS_MAX * sizeof *all);
     unsigned shared = 7, own = 100 + (unsigned)comm->rank;
     for (int round = 0; round < ROUNDS; round++) {
         int kind = rand_r(&shared) % 4;
-        size_t n = (size_t)(rand_r(&shared) % (round % 16 ? 300 : MOST)), from = (size_t)round;
+        size_t n = (size_t)(rand_r(&shared) % (round % 16 ? 300 : FLOATS_MAX)), from = (size_t)round;
         for (size_t i = 0; i < n; i++)
-            data[i] = value(kind == 3 && comm->rank ? 9 : comm->rank, from + i);
+            data[i] = rank_value(kind == 3 && comm->rank ? 9 : comm->rank, from + i);
         if (rand_r(&own) % 4 == 0) nap(rand_r(&own) % 200);
         if (kind == 0) MUST(comm->ops->all_reduce_sum(comm, data, n) == STATUS_OK);
         if (kind == 1) MUST(comm->ops->all_reduce_max(comm, data, n) == STATUS_OK);
         if (kind == 2) MUST(comm->ops->gather(comm, data, n, comm->rank ? NULL : all) == STATUS_OK);
         if (kind == 3) MUST(comm->ops->broadcast(comm, data, n * sizeof *data) == STATUS_OK);
         for (size_t i = 0; i < n; i++) {
-            float sum = addend(0, from + i), max = value(0, from + i);
+            float sum = rank_addend(0, from + i), max = rank_value(0, from + i);
             for (int r = 1; r < comm->size; r++) {
-                float v = value(r, from + i);
-                sum += addend(r, from + i);
+                float v = rank_value(r, from + i);
+                sum += rank_addend(r, from + i);
                 max = v > max ? v : max;
             }
-            if (kind < 2 || kind == 3) MUST(data[i] == (kind == 0 ? sum : kind == 1 ? max : value(0, from + i)));
+            if (kind < 2 || kind == 3) MUST(data[i] == (kind == 0 ? sum : kind == 1 ? max : rank_value(0, from + i)));
             for (int r = 0; kind == 2 && comm->rank == 0 && r < comm->size; r++)
-                MUST(all[(size_t)r * n + i] == value(r, from + i));
+                MUST(all[(size_t)r * n + i] == rank_value(r, from + i));
         }
     }
     free(data);
@@ -150,13 +151,13 @@ START_TEST(one_host_shares_memory)
     comm = comms[SHM];
     MUST(comm_mpi_on_one_host(comms[MPI]));
     MUST(comms[SHM]->ops != comms[MPI]->ops);
-    group_set_allreduce_bf16(comm); // leaves them alone, as all sums below show
+    group_set_allreduce_bf16(comm); // has no effect, as all sums below show
 }
 END_TEST
 
 static cpu_set_t cores_at_start; // the same on every rank, as the job is started with --bind-to none
 
-// Every core is one rank's, or every rank's where there are too few for all.
+// Every core belongs to one rank, or to all ranks when there are fewer cores than ranks.
 START_TEST(ranks_of_a_host_divide_its_cores)
 {
     static float used[CPU_SETSIZE];
@@ -173,7 +174,7 @@ START_TEST(ranks_of_a_host_divide_its_cores)
 }
 END_TEST
 
-START_TEST(who_waits_for_a_late_rank_burns_no_core)
+START_TEST(waiting_for_a_late_rank_burns_no_core)
 {
     enum { TIMES = 5, LATE_US = 50000 };
     comm = comms[SHM];
@@ -193,7 +194,7 @@ START_TEST(who_waits_for_a_late_rank_burns_no_core)
 }
 END_TEST
 
-START_TEST(ranks_that_disagree_on_the_size_are_told)
+START_TEST(ranks_that_disagree_on_the_size_get_an_error)
 {
     comm = comms[SHM];
     struct comm *short_lived; // a failed call leaves a comm unusable
@@ -212,12 +213,13 @@ START_TEST(a_rank_without_the_segment_fails_the_opening)
     int bad = _i ? comm->size - 1 : 0;
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
-    if (comm->rank == bad) setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = files.rlim_max}); // no file to be had
+    if (comm->rank == bad)
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_max = files.rlim_max}); // no file can be opened
     enum status status = comm_open_shm(comms[MPI], &other);
     setrlimit(RLIMIT_NOFILE, &files);
     MUST(status == STATUS_UNAVAILABLE && other == NULL);
     MUST((status_message()[0] != 0) == (comm->rank == bad));
-    MUST(comm_open_shm(comms[MPI], &other) == STATUS_OK); // and nobody is a message behind
+    MUST(comm_open_shm(comms[MPI], &other) == STATUS_OK); // no rank is a message behind
     other->ops->close(other);
 }
 END_TEST
@@ -258,7 +260,7 @@ static void remove_model(char *dir)
     }
 }
 
-// Pass `step` of a life of four sequences: packed prompts with gaps in the positions, a chunk, then decodes.
+// Pass `step` of four sequences: packed prompts with gaps in the positions, a chunk, then decodes.
 static void make_batch(struct forward *f, int step)
 {
     static int32_t token[64], position[64];
@@ -296,7 +298,7 @@ static void lead(struct engine *engine, const char *dir)
         MUST(engine_forward(engine, &f->batch, &mine) == STATUS_OK);
         struct forward_result theirs = ranks_forward(&threads, &f->batch);
         MUST(memcmp(mine.logits, theirs.logits, (size_t)f->batch.n_logit_rows * vocab * sizeof(float)) == 0);
-        // Now and then the group idles for longer than a follower looks at its doorbell before it sleeps.
+        // Sometimes the group idles for longer than a follower polls its doorbell before it sleeps.
         if (step % 10 == 9) nap(5000);
     }
     free(f);
@@ -319,7 +321,7 @@ START_TEST(the_group_computes_what_threads_compute)
         MUST(engine_follow(engine) == STATUS_OK);
     }
     engine_close(engine);
-    // The comm outlives the engine, and nobody is a message behind.
+    // The comm outlives the engine, and no rank is a message behind.
     float one = 1;
     MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
     remove_model(dir);
@@ -347,11 +349,11 @@ int main(int argc, char **argv)
     log_setup("test", LOG_ERROR);
     cores_usable(&cores_at_start);
     if (group_open(&argc, &argv, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
-        comm_open_mpi(&comms[MPI_WIRE_BF16]) != STATUS_OK) {
+        comm_open_mpi(&comms[MPI_BF16]) != STATUS_OK) {
         fprintf(stderr, "%s\n", status_message());
         return 1;
     }
-    comm_mpi_set_allreduce_bf16(comms[MPI_WIRE_BF16]);
+    comm_mpi_set_allreduce_bf16(comms[MPI_BF16]);
     comm = comms[SHM];
     Suite *suite = suite_create("engine_mpi");
     TCase *tcase = tcase_create("engine_mpi");
@@ -359,9 +361,9 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, ranks_of_a_host_divide_its_cores);
     tcase_add_loop_test(tcase, sums_are_in_rank_order_whatever_the_count, 0, COMMS);
     tcase_add_loop_test(tcase, maxima_gather_and_broadcast, 0, COMMS);
-    tcase_add_loop_test(tcase, ranks_that_come_at_any_time_never_mix_steps, 0, COMMS);
-    tcase_add_test(tcase, who_waits_for_a_late_rank_burns_no_core);
-    tcase_add_test(tcase, ranks_that_disagree_on_the_size_are_told);
+    tcase_add_loop_test(tcase, ranks_with_random_delays_never_mix_steps, 0, COMMS);
+    tcase_add_test(tcase, waiting_for_a_late_rank_burns_no_core);
+    tcase_add_test(tcase, ranks_that_disagree_on_the_size_get_an_error);
     tcase_add_loop_test(tcase, a_rank_without_the_segment_fails_the_opening, 0, 2);
     tcase_add_loop_test(tcase, the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
     tcase_add_test(tcase, a_rank_that_cannot_open_its_model_fails_the_group);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the CPU backend a row's result never depends on its company: packed, chunked and alone are the same bits.
+// Exactness of the CPU backend: a row has the same bits packed, chunked and alone.
 //
-// A tiny Llama (random weights) is run over a pool of sequences. Each is first run alone on one thread: whole, in one
-// batch. Then thousands of ragged batches mix random chunks of random sequences in random order, decode rows among
-// them, with gaps in the positions and blocks that hold other sequences' old entries, and every logit and every probe
-// must come out the same, on one thread and on two. Once, all blocks are filled with NaN first: what a row must not
-// see cannot reach it.
+// Sequences run through a tiny Llama with random weights, each first alone: whole, in one batch, on one thread. Then
+// thousands of ragged batches mix random chunks of random sequences, decode rows among them, with gaps in the positions
+// and blocks that hold old entries of other sequences. All logits and all importance must have the same bits, on one
+// thread and on two. Before that all blocks are filled with NaN, so that reading an entry that a row must not see
+// shows.
 #include <math.h>
 #include <stdio.h>
 
@@ -20,10 +20,10 @@ enum {
     HIDDEN = 70,
     INNER = 90,
     VOCABULARY = 75,
-    POISON = VOCABULARY - 1, // a token whose embedding is NaN
+    POISON = VOCABULARY - 1, // its embedding is NaN
     QKV = (HEADS + 2 * KV_HEADS) * HEAD_SIZE,
     MAX_LENGTH = 150,
-    POOL = 16,
+    SEQUENCES = 16,
     LIVE = 6,
     MAX_ROWS = 260,
     SEQUENCE_BLOCKS = (MAX_LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
@@ -44,9 +44,9 @@ struct model {
 struct sequence {
     int length;
     int32_t token[MAX_LENGTH], position[MAX_LENGTH];
-    float logits[MAX_LENGTH][VOCABULARY]; // alone
+    float logits[MAX_LENGTH][VOCABULARY]; // of the sequence alone
     int importance_keys;
-    float probe[MAX_LENGTH]; // of the last row, alone
+    float importance[MAX_LENGTH]; // of the last row, of the sequence alone
 };
 
 enum { DTYPES = 4, KINDS = 6 };
@@ -56,7 +56,7 @@ static const struct kind {
     enum dtype kv_dtype;
 } kinds[KINDS] = {{DTYPE_F32, DTYPE_F32},        {DTYPE_BF16, DTYPE_BF16}, {DTYPE_INT8, DTYPE_BF16},
                   {DTYPE_INT8_G128, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}, {DTYPE_INT8, DTYPE_INT8}};
-static struct sequence pool[POOL];
+static struct sequence sequences[SEQUENCES];
 
 static struct weight *random_weight(struct backend *b, int rows, int columns, float scale)
 {
@@ -91,7 +91,7 @@ static void model_open(struct model *m, struct kind kind, int threads)
                                   .kv_dtype = kind.kv_dtype};
     OK(backend_open_cpu(&shape, kind.dtype, threads, &m->b));
     struct backend *b = m->b;
-    random_state = 0x853c49e6748fea9bu; // the same weights every time
+    random_state = 0x853c49e6748fea9bu; // the same weights for every model
     for (int l = 0; l < LAYERS; l++) {
         float *gate = random_floats(INNER * HIDDEN, 0.4f), *up = random_floats(INNER * HIDDEN, 0.4f);
         struct matrix_view gate_view = float_view(gate, INNER, HIDDEN), up_view = float_view(up, INNER, HIDDEN);
@@ -126,7 +126,7 @@ static void model_open(struct model *m, struct kind kind, int threads)
     m->logits = make_tensor(b, TENSOR_F32, MAX_ROWS, VOCABULARY);
 }
 
-static void model_forward(struct model *m, const struct ragged_batch *batch, float *logits, float *probes)
+static void model_forward(struct model *m, const struct ragged_batch *batch, float *logits, float *importance)
 {
     struct backend *b = m->b;
     int rows = batch->n_rows;
@@ -146,7 +146,7 @@ static void model_forward(struct model *m, const struct ragged_batch *batch, flo
     OK(b->ops->rmsnorm(b, m->normed, m->x, m->norm, 1e-5f, NULL, rows));
     OK(b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, rows));
     OK(b->ops->read(b, m->logits, rows, logits));
-    if (batch->n_importance_rows) OK(b->ops->importance_read(b, probes));
+    if (batch->n_importance_rows) OK(b->ops->importance_read(b, importance));
 }
 
 static void run_alone(struct model *m, struct sequence *q)
@@ -167,21 +167,21 @@ static void run_alone(struct model *m, struct sequence *q)
                                  .importance_row = last,
                                  .importance_keys = keys,
                                  .smoothing_window = 13};
-    model_forward(m, &batch, &q->logits[0][0], q->probe);
+    model_forward(m, &batch, &q->logits[0][0], q->importance);
     for (int i = 0; i < q->length * VOCABULARY; i++)
         ck_assert(isfinite((&q->logits[0][0])[i]));
 }
 
-static void make_pool(struct model *alone)
+static void make_sequences(struct model *alone)
 {
     random_state = 0xda3e39cb94b95bdbu;
-    for (int i = 0; i < POOL; i++) {
-        struct sequence *q = &pool[i];
-        q->length = i < POOL / 2 ? 1 + random_below(40) : MAX_LENGTH - random_below(90);
+    for (int i = 0; i < SEQUENCES; i++) {
+        struct sequence *q = &sequences[i];
+        q->length = i < SEQUENCES / 2 ? 1 + random_below(40) : MAX_LENGTH - random_below(90);
         for (int t = 0, position = random_below(50); t < q->length; t++) {
             q->token[t] = random_below(POISON);
             q->position[t] = position;
-            position += random_below(4) ? 1 : 1 + random_below(40); // restored positions have gaps
+            position += random_below(4) ? 1 : 1 + random_below(40); // pruning leaves gaps
         }
         q->importance_keys = 1 + random_below(q->length);
         run_alone(alone, q);
@@ -228,7 +228,7 @@ struct mixer {
 
 static void live_start(struct mixer *mixer, struct live *live)
 {
-    live->sequence = &pool[random_below(POOL)];
+    live->sequence = &sequences[random_below(SEQUENCES)];
     live->done = 0;
     for (int i = 0; i < SEQUENCE_BLOCKS; i++) {
         int pick = random_below(mixer->n_free);
@@ -250,12 +250,12 @@ static int random_chunk(int left)
     return rows < left ? rows : left;
 }
 
-// One batch of random chunks of some of the live sequences, in random order, compared with the runs alone.
+// One batch of random chunks of some of the running sequences, in random order, compared with the sequences alone.
 static void mix_batch(struct mixer *mixer, struct model *m)
 {
     int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], importance_row[LIVE], keys[LIVE];
     int32_t table[LIVE][SEQUENCE_BLOCKS];
-    static float logits[MAX_ROWS * VOCABULARY], probes[LIVE * MAX_LENGTH];
+    static float logits[MAX_ROWS * VOCABULARY], importance[LIVE * MAX_LENGTH];
     struct live *chosen[LIVE];
     int rows = 0, n = 0, n_importance_rows = 0, first = random_below(LIVE);
     for (int i = 0; i < LIVE; i++) {
@@ -286,8 +286,8 @@ static void mix_batch(struct mixer *mixer, struct model *m)
                                  .importance_row = importance_row,
                                  .importance_keys = keys,
                                  .smoothing_window = 13};
-    model_forward(m, &batch, logits, probes);
-    const float *probe = probes;
+    model_forward(m, &batch, logits, importance);
+    const float *found = importance;
     for (int s = 0; s < n; s++) {
         const struct sequence *q = chosen[s]->sequence;
         int chunk = start[s + 1] - start[s];
@@ -298,13 +298,13 @@ static void mix_batch(struct mixer *mixer, struct model *m)
                 q->length, rows, n);
         chosen[s]->done += chunk;
         if (chosen[s]->done < q->length) continue;
-        ck_assert_msg(!memcmp(probe, q->probe, (size_t)q->importance_keys * sizeof *probe), "other probes");
-        probe += q->importance_keys;
+        ck_assert_msg(!memcmp(found, q->importance, (size_t)q->importance_keys * sizeof *found), "other importance");
+        found += q->importance_keys;
         live_end(mixer, chosen[s]);
     }
 }
 
-// Variant: instruction set, kind, threads - 1.
+// Variant: level, kind, threads - 1.
 START_TEST(packed_chunked_and_alone_are_the_same_bits)
 {
     const struct cpu_isa *isa = isas[_i / 2 / KINDS], *best = cpu_isa_best();
@@ -314,7 +314,7 @@ START_TEST(packed_chunked_and_alone_are_the_same_bits)
     struct model alone, mixed;
     model_open(&alone, kind, 1);
     model_open(&mixed, kind, 1 + _i % 2);
-    make_pool(&alone);
+    make_sequences(&alone);
     alone.b->ops->close(alone.b);
     poison_cache(&mixed);
 
@@ -330,8 +330,8 @@ START_TEST(packed_chunked_and_alone_are_the_same_bits)
 }
 END_TEST
 
-// Products alone, over two blocks of rows and several of K.
-START_TEST(products_are_the_same_bits_for_any_number_of_rows)
+// Gemms alone, over two row blocks and several blocks of K.
+START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
 {
     enum { ROWS = 200, K = 1100, N = 70 };
     cpu_isa_prefer(isas[_i / DTYPES]);
@@ -371,8 +371,8 @@ START_TEST(products_are_the_same_bits_for_any_number_of_rows)
 }
 END_TEST
 
-// Attention alone, over contexts of several segments: prefilled at once, and in chunks among which are single rows
-// (these are spread over threads by segments) at and around every boundary.
+// Attention alone, over contexts of several segments: prefilled whole, then in chunks, with single rows (their segments
+// are separate items) at and around every segment boundary.
 START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
@@ -448,7 +448,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("exactness");
     TCase *tcase = tcase_create("exactness");
     tcase_add_loop_test(tcase, packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
-    tcase_add_loop_test(tcase, products_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    tcase_add_loop_test(tcase, gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
     tcase_add_loop_test(tcase, long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

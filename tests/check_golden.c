@@ -21,24 +21,24 @@
 #include "tests/forward.h"
 #include "tests/test_data.h"
 
-// In a bf16 model weights, activations, K and V carry 8 bits of mantissa: each rounding is off by up to 2^-9 = 0.2 %.
-// Such errors are independent, so a logit, which is a sum over them scaled by its size (up to 18.5 here), is off by
-// some 0.2 % * 18.5 * sqrt(roundings on the way, about 10 for two layers) = 0.12 as one standard deviation at the
-// largest logits. The worst of 700,000 logits measured is off by 0.154; the bound leaves a third more.
-#define BF16_BOUND       0.2
-#define BF16_PROBE_BOUND 0.03 // a weight is e^score: 2^-9 of a score of 8 moves it by 1.6 % of itself; measured 0.008
+// bf16 rounds weights, activations, K and V to 8 bits of mantissa, each by up to 2^-9 = 0.2 %. The errors are
+// independent, and a logit is a sum over them scaled by its size (up to 18.5 here): one standard deviation is about
+// 0.2 % * 18.5 * sqrt(10 roundings in two layers) = 0.12 at the largest logits. The worst of 700,000 measured logits is
+// off by 0.154; the bound allows a third more.
+#define BF16_BOUND            0.2
+#define BF16_IMPORTANCE_BOUND 0.03 // a weight is e^score: 2^-9 of a score of 8 changes it by 1.6 %; measured 0.008
 
-// In int8 a weight is off by up to half a step of its row's largest / 127, an activation likewise: some 1 % of a
-// typical value, several times bf16's, and how much that matters depends on the model: the attention scores of
-// stories280K are in the hundreds and more, where 1 % decides which key a softmax chooses (docs/operating.md). With K
-// and V in int8 an entry's dims, the small ones too, are off by up to half a step of their largest / 127, which decides
-// there in the same way. So each case has its bounds, a third above what is measured (the line that it prints).
+// int8 rounds a weight or an activation by up to half a step of (row maximum) / 127: about 1 % of a typical value,
+// several times the error of bf16. Its effect depends on the model: attention scores of stories280K are in the hundreds
+// and more, where 1 % decides which key a softmax chooses (docs/operating.md). An int8 KV cache rounds all dims of an
+// entry by up to half a step of their maximum / 127, with the same effect. So each case has its own bounds, a third
+// above the measured values (in the line that it prints).
 struct golden_case {
     const char *model, *golden;
     const char *dtype, *kv_dtype;
-    int size;                        // ranks
-    bool oracle;                     // on the reference backend, too, even where that is slow (see `thorough`)
-    double logit_bound, probe_bound; // int8
+    int size;                             // ranks
+    bool oracle;                          // runs on the reference backend even where that is slow (see `thorough`)
+    double logit_bound, importance_bound; // int8
 };
 
 static const struct golden_case cases[] = {
@@ -84,7 +84,7 @@ static bool is_external(const char *model)
     return strcmp(model, "stories260K") != 0 && strcmp(model, "stories280K") != 0;
 }
 
-// The reference is slow under sanitizers, so it runs a part of the cases there and all of them in optimised builds.
+// Builds with sanitizers run part of the cases on the slow reference backend; optimised builds run all.
 #ifdef NDEBUG
 static const bool thorough = true;
 #else
@@ -161,8 +161,8 @@ struct run {
     json_t *json;
     int vocab;
     bool rounded; // bf16 or int8
-    double bound, probe_bound, worst, worst_probe;
-    size_t n_importance_rows; // compared from both sides
+    double bound, importance_bound, worst, worst_probe;
+    size_t n_importance_rows; // of both sides
 };
 
 static void compare(struct run *run, const float *actual, const float *expected, size_t n, const char *what)
@@ -175,8 +175,8 @@ static void compare(struct run *run, const float *actual, const float *expected,
     }
 }
 
-// The golden token is the best one. In bf16, where both it and the best may be off by the bound, it is at least no
-// further behind; the text then goes on with the golden token.
+// The golden token is the best one. In bf16, where both may be off by the bound, it is at most twice the bound behind
+// the best; the text continues with the golden token.
 static void check_choice(struct run *run, const float *logits, int32_t golden, const char *what, int step)
 {
     int32_t best = forward_argmax(logits, run->vocab);
@@ -187,7 +187,7 @@ static void check_choice(struct run *run, const float *logits, int32_t golden, c
                       backend_name, run->c->size, what, step, best, golden);
 }
 
-// Decodes the golden tokens one by one after `kept` cached entries, the first at position `position`.
+// Decodes the golden tokens one by one after `kept` cached entries. The first has position `position`.
 static void check_decode(struct run *run, const float *logits, int kept, int position, const struct ids *golden,
                          const char *what)
 {
@@ -201,7 +201,7 @@ static void check_decode(struct run *run, const float *logits, int kept, int pos
     }
 }
 
-// ---- what is checked ----
+// ---- checks ----
 
 static void check_prefill(struct run *run)
 {
@@ -225,7 +225,7 @@ static void check_greedy(struct run *run)
         struct ids prompt = read_ids(json_array_get(list, i), "prompt_ids");
         struct ids generated = read_ids(json_array_get(list, i), "generated_ids");
         if (!thorough && prompt.n > 100 && run->c->size > 1 && strcmp(backend_name, "reference") == 0)
-            continue; // its long prompts are run on one rank
+            continue; // its long prompts run on one rank only
         forward_start(&f, 8);
         forward_add(&f, 0, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
         const float *logits = ranks_forward(&run->ranks, &f.batch).logits;
@@ -271,10 +271,10 @@ static void check_sparse(struct run *run)
     free(golden.data);
 }
 
-// The maximum over layers and heads of the attention over the prompt, rows renormalised over it: the golden rows of
-// look-ahead tokens also spent weight on the tokens after the prompt. Returns whether that is all of it: rows that
-// spent next to nothing on the prompt have underflowed, and stories260K-grown has more heads than its vectors.
-static bool golden_probe(const struct run *run, const struct array *golden, size_t step, float *maximum)
+// Importance from the golden attention: maximum over layers and heads, rows renormalised over the prompt, because the
+// golden rows of look-ahead tokens also attend to the tokens after the prompt. False if that is incomplete: rows with
+// almost no attention to the prompt have underflowed, and stories260K-grown has more heads than its vectors.
+static bool golden_importance(const struct run *run, const struct array *golden, size_t step, float *maximum)
 {
     size_t heads = golden->shape[1] * golden->shape[2], n = golden->shape[3];
     const struct model_config *config = model_get_config(run->ranks.model[0]);
@@ -295,12 +295,12 @@ static bool golden_probe(const struct run *run, const struct array *golden, size
     return complete;
 }
 
-static void compare_probe(struct run *run, const struct array *golden, size_t step, const float *actual)
+static void compare_importance(struct run *run, const struct array *golden, size_t step, const float *actual)
 {
     float expected[1024];
-    bool complete = golden_probe(run, golden, step, expected);
+    bool complete = golden_importance(run, golden, step, expected);
     for (size_t j = 0; j < golden->shape[3]; j++) {
-        double over = (double)actual[j] - (double)expected[j], bound = run->probe_bound;
+        double over = (double)actual[j] - (double)expected[j], bound = run->importance_bound;
         ck_assert_msg(over >= -bound && (!complete || over <= bound), "%s: step %zu key %zu: %g, expected %g",
                       run->c->model, step, j, (double)actual[j], (double)expected[j]);
         run->n_importance_rows += complete;
@@ -317,12 +317,12 @@ static void check_attention(struct run *run)
     ck_assert_uint_eq(steps, 1 + (size_t)ahead.n);
     ck_assert_uint_eq(n, (size_t)prompt.n);
 
-    forward_start(&f, 8); // as a speculator does: prefill, then token by token
+    forward_start(&f, 8); // like a speculator: prefill, then token by token
     forward_add(&f, 1, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
     for (size_t step = 0; step < steps; step++) {
         forward_add_importance(&f, prompt.n, 1);
         struct forward_result result = ranks_forward(&run->ranks, &f.batch);
-        compare_probe(run, &golden, step, result.importance);
+        compare_importance(run, &golden, step, result.importance);
         if (step + 1 == steps) break;
         check_choice(run, result.logits, ahead.id[step], "look-ahead", (int)step);
         forward_start(&f, 8);
@@ -339,7 +339,7 @@ static void check_attention(struct run *run)
     struct forward_result result = ranks_forward(&run->ranks, &f.batch);
     ck_assert_ptr_null(result.logits);
     for (size_t step = 0; step < steps; step++)
-        compare_probe(run, &golden, step, result.importance + step * n);
+        compare_importance(run, &golden, step, result.importance + step * n);
     free(golden.data);
 }
 
@@ -350,9 +350,9 @@ START_TEST(model_computes_the_golden_vectors)
     if (!thorough && !c->oracle && strcmp(backend_name, "reference") == 0) return;
     if (strcmp(backend_name, "cuda") == 0) {
 #ifndef FOREPACK_CUDA_EMULATED
-        if (c->size > 1) return; // NCCL takes no two ranks of one GPU
+        if (c->size > 1) return; // NCCL rejects two ranks on one GPU
 #endif
-        // The emulated one does, and is slow under sanitizers.
+        // The emulated NCCL accepts them, and is slow under sanitizers.
         if (!thorough && c->size > 1) return;
     }
     bool fp8 = strcmp(c->dtype, "fp8") == 0 || strcmp(c->kv_dtype, "fp8") == 0;
@@ -370,7 +370,7 @@ START_TEST(model_computes_the_golden_vectors)
                                     .max_logit_rows = 160,
                                     .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS,
                                     .overlap_rows = 16};
-    // A GPU computes in bf16 and fp8, and knows no int8: such cases are not for it.
+    // The CUDA backend computes in bf16 and fp8, not in int8: it skips the int8 cases.
     enum status opened = ranks_try_open(&run.ranks, &options, c->size);
     if (opened == STATUS_UNSUPPORTED && strcmp(backend_name, "cuda") == 0) {
         json_decref(run.json);
@@ -383,7 +383,9 @@ START_TEST(model_computes_the_golden_vectors)
     enum dtype dtype = model_dtype(run.ranks.model[0]);
     run.rounded = dtype != DTYPE_F32;
     run.bound = c->logit_bound ? c->logit_bound : dtype == DTYPE_F32 ? 1e-3 : BF16_BOUND;
-    run.probe_bound = c->probe_bound ? c->probe_bound : dtype == DTYPE_F32 ? 1e-4 : BF16_PROBE_BOUND;
+    run.importance_bound = c->importance_bound  ? c->importance_bound
+                           : dtype == DTYPE_F32 ? 1e-4
+                                                : BF16_IMPORTANCE_BOUND;
 
     check_prefill(&run);
     check_packed(&run);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of the CPU backend, and of the CUDA backend, against the reference, on odd shapes, for each
-// instruction set the machine has and every dtype. Bounds: sums over K of values below 1 may differ by K roundings of
-// f32; where a result is stored as bf16 the two may also round to different neighbours (2^-7 of the value). The int8
-// types differ in how they multiply; there both sides quantise the same numbers to the same bytes, so products are as
-// close as in f32.
+// Every operation of the CPU backend, and of the CUDA backend, against the reference backend: odd shapes, each level of
+// the machine, every dtype. Bounds: sums over K of values below 1 may differ by K roundings of f32; a result stored as
+// bf16 may round to the neighbouring value (2^-7 of it). With int8 both sides quantise the same numbers to the same
+// bytes, so gemms are as close as in f32.
 #include <math.h>
 #include <stdio.h>
 
@@ -16,15 +15,15 @@ enum { DTYPES = 5 };
 static enum dtype dtype;
 static enum dtype kv_dtype;
 static const char *backend_name;
-static struct backend *both[2]; // reference, the one tested
+static struct backend *both[2]; // reference, tested backend
 
-// Every test runs for each (instruction set, dtype); false when that is left out.
-static bool setup(int variant)
+// Every test runs for each (level, dtype). False: this combination is left out.
+static bool variant_setup(int variant)
 {
     static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8};
     const struct cpu_isa *isa = isas[variant / DTYPES];
     dtype = dtypes[variant % DTYPES];
-    kv_dtype = DTYPE_F32; // as activations
+    kv_dtype = DTYPE_F32; // the dtype of activations
     random_state = 0x9e3779b97f4a7c15u + (uint64_t)variant;
     if (QUICK && isa != cpu_isa_best()) return false;
     backend_name = isa == &cuda_level ? "cuda" : "cpu";
@@ -55,7 +54,7 @@ static const struct backend_shape small = {.n_layers = 1,
                                            .max_context = 8,
                                            .n_kv_blocks = 1};
 
-// |got - want| <= absolute + relative * |want|; NaN only where NaN is wanted.
+// |got - want| <= absolute + relative * |want|. NaN is accepted only where the reference has NaN.
 static void compare(const float *got, const float *want, int rows, int columns, float absolute, float relative)
 {
     for (int i = 0; i < rows * columns; i++) {
@@ -76,18 +75,19 @@ static void compare_activation(struct tensor *const x[2], int rows, int columns,
     int n;
     float *want = read_activation(both[0], x[0], rows, columns, &n);
     float *got = read_activation(both[1], x[1], rows, columns, &n);
-    // Reading is a product: in int8 its bytes, in steps of the row's largest / 127, may be neighbours as well.
+    // Reading an activation is a gemm: with int8 its bytes may also round to neighbours, in steps of (row maximum) /
+    // 127.
     float largest = 0;
     for (int i = 0; is_int8() && i < rows * n; i++)
         largest = fmaxf(largest, fabsf(want[i]));
     absolute += largest / 100;
-    if (dtype == DTYPE_FP8) relative += 0x1p-3f; // or neighbours among e4m3
+    if (dtype == DTYPE_FP8) relative += 0x1p-3f; // e4m3 may also round to the neighbour
     compare(got, want, rows, n, absolute, relative + (dtype == DTYPE_F32 ? 0 : BF16_STEP));
     free(want);
     free(got);
 }
 
-// Row r, column c = +-gain[c], the same exact values in both backends: the rms of a row of +-1 is 1.
+// Row r, column c = +-gain[c], exactly the same values in both backends: the rms of a row of +-1 is 1.
 static void random_activation(struct tensor *x[2], int rows, int columns)
 {
     float *signs = random_floats((size_t)rows * (size_t)columns, 1), *gain = random_floats((size_t)columns, 1);
@@ -104,7 +104,7 @@ static void random_activation(struct tensor *x[2], int rows, int columns)
     free(gain);
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- gemms ----------------------------------------------------------------------------------------------------------
 
 static void check_linear(int rows, int n, int k, bool with_bias)
 {
@@ -142,7 +142,7 @@ static void check_linear(int rows, int n, int k, bool with_bias)
 
 START_TEST(linear_matches_reference)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     static const int rows[] = {1, 2, 3, 5, 6, 7, 13, 31}, ns[] = {1, 15, 63, 64, 65, 130},
                      ks[] = {1, 2, 3, 6, 17, 62, 66, 130};
     for (int i = 0; i < 40; i++)
@@ -151,17 +151,17 @@ START_TEST(linear_matches_reference)
     check_linear(7, 64, 4 * 512 + 10, false); // three blocks of K in bf16
     check_linear(193, 65, 30, true);          // two blocks of rows
     check_linear(200, 8, 34, false);
-    check_linear(32, 64, 96, false); // whole tiles, the last one of 1, of 15 and of 16 rows
+    check_linear(32, 64, 96, false); // whole AMX tiles; then last tiles of 1, 15 and 16 rows
     check_linear(33, 80, 70, true);
     check_linear(63, 72, 40, false);
     check_linear(48, 64, 66, true);
-    check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group a short one
+    check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group is short
 }
 END_TEST
 
 START_TEST(swiglu_matches_reference)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     static const int halves[] = {1, 15, 16, 31, 32, 33, 50, 97};
     for (int i = 0; i < 16; i++) {
         int n = halves[i % 8], k = 2 + random_below(70), rows = 1 + random_below(14);
@@ -176,7 +176,7 @@ START_TEST(swiglu_matches_reference)
             out[j] = make_tensor(both[j], TENSOR_ACTIVATION, rows, n);
             OK(both[j]->ops->linear(both[j], out[j], x[j], w, NULL, LINEAR_SWIGLU, rows));
         }
-        // silu(g) * u: the errors of both products, each times the other factor (below 2 sqrt(k) here)
+        // silu(g) * u: the error of each gemm times the other factor (below 2 sqrt(k) here)
         compare_activation(out, rows, n, ROUNDING * (float)(k + 16) * 4 * sqrtf((float)k), 0);
         free(gate);
         free(up);
@@ -185,7 +185,7 @@ START_TEST(swiglu_matches_reference)
 }
 END_TEST
 
-// Random bytes of a number of this dtype, below 1 (FP8: below 448) and none of them NaN.
+// Random bytes of a number of this dtype: below 1 (FP8: below 448), never NaN.
 static void random_element(enum dtype type, unsigned char *to)
 {
     float value = random_float(1);
@@ -197,10 +197,10 @@ static void random_element(enum dtype type, unsigned char *to)
     memcpy(to, type == DTYPE_F32 ? (void *)&bits : type == DTYPE_FP8 ? (void *)&byte : &half, dtype_size_bytes(type));
 }
 
-// Parts of different dtypes at odd addresses, with gaps between rows, give the same weight as one plain matrix would.
+// Parts of different dtypes at odd addresses, with gaps between rows, give the same weight as one plain matrix.
 START_TEST(weights_pack_from_unaligned_views)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     open_both(&small);
     enum { K = 35, ROWS = 40, PARTS = 5 };
     static const enum dtype types[PARTS] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8, DTYPE_FP8};
@@ -248,7 +248,7 @@ END_TEST
 
 START_TEST(rmsnorm_matches_reference)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     static const int sizes[] = {1, 3, 16, 65, 257};
     for (int i = 0; i < 5; i++) {
         int n = sizes[i];
@@ -273,7 +273,7 @@ END_TEST
 
 START_TEST(embeddings_are_exact_tied_or_not)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     enum { ROWS = 70, K = 37 };
     open_both(&small);
     float *table = random_floats(ROWS * K, 1), y[4][8 * K];
@@ -303,10 +303,10 @@ START_TEST(embeddings_are_exact_tied_or_not)
 }
 END_TEST
 
-// A NaN or infinity in one row shows in that row and nowhere else.
+// A NaN or infinity in one row changes that row only.
 START_TEST(nan_stays_in_its_row)
 {
-    if (!setup(_i)) return;
+    if (!variant_setup(_i)) return;
     open_both(&small);
     enum { ROWS = 9, K = 40, N = 70 };
     float *values = random_floats(ROWS * K, 1), *w = random_floats(N * K, 1), ones[K], y[2][ROWS * N];
@@ -337,11 +337,11 @@ END_TEST
 
 enum { SEQUENCES = 3, CONTEXT = 150 };
 
-// Three sequences grow in random steps over shuffled blocks; qkv is random, so RoPE, the cache, attention and probes
-// are compared after every step. `window` 1 is no smoothing.
+// Three sequences grow in random steps over shuffled blocks with random qkv; RoPE, the KV cache, attention and
+// importance are compared after every step. `window` 1 is no smoothing.
 static void check_attention(int d, int group, int n_kv_heads, int window, bool with_gains)
 {
-    if (!strcmp(backend_name, "cuda") && d % 8) return; // refused: what it copies at a time is 16 bytes
+    if (!strcmp(backend_name, "cuda") && d % 8) return; // refused: its copies are 16 bytes wide
     int n_heads = group * n_kv_heads, columns = (n_heads + 2 * n_kv_heads) * d, max_blocks = 10;
     const bool bytes = kv_dtype == DTYPE_INT8 || kv_dtype == DTYPE_FP8;
     float inv_freq[72];
@@ -387,7 +387,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
         }
         row_start[SEQUENCES] = rows;
         struct ragged_batch batch = {.n_rows = rows,
-                                     .token = position, // none is looked up
+                                     .token = position, // no token is looked up
                                      .position = position,
                                      .n_seqs = SEQUENCES,
                                      .row_start = row_start,
@@ -398,8 +398,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
                                      .importance_row = importance_row,
                                      .importance_keys = importance_keys,
                                      .smoothing_window = window};
-        float *values = random_floats((size_t)(rows * columns), 2), *rotated[2], *probes[2];
-        int64_t probe_size = ragged_importance_size(&batch);
+        float *values = random_floats((size_t)(rows * columns), 2), *rotated[2], *importance[2];
+        int64_t importance_size = ragged_importance_size(&batch);
         for (int i = 0; i < 2; i++) {
             struct backend *b = both[i];
             OK(b->ops->begin(b, &batch));
@@ -410,19 +410,19 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
             }
             rotated[i] = mem_alloc_array((size_t)(rows * columns), sizeof(float));
             OK(b->ops->read(b, qkv[i], rows, rotated[i]));
-            probes[i] = mem_alloc_array((size_t)probe_size, sizeof(float));
-            ck_assert((b->ops->importance_data(b) != NULL) == (probe_size > 0));
-            if (probe_size) OK(b->ops->importance_read(b, probes[i]));
+            importance[i] = mem_alloc_array((size_t)importance_size, sizeof(float));
+            ck_assert((b->ops->importance_data(b) != NULL) == (importance_size > 0));
+            if (importance_size) OK(b->ops->importance_read(b, importance[i]));
         }
-        for (int r = 0; r < rows; r++) // q only: what k and v columns hold afterwards is each backend's own affair
+        for (int r = 0; r < rows; r++) // q only: backends may leave anything in the k and v columns
             compare(rotated[1] + r * columns, rotated[0] + r * columns, 1, n_heads * d, 1e-5f, 1e-6f);
-        // In bf16 a key or value may round to the other neighbour in one of the two. Bytes do not: nothing is rotated
-        // or normalised there, so both make them of the same numbers.
+        // In bf16 a key or value may round to its neighbour in one backend. With an 8-bit cache nothing is rotated or
+        // normalised here, so both backends quantise the same numbers.
         compare_activation(out, rows, n_heads * d, dtype == DTYPE_BF16 ? 4e-3f : 1e-5f, 0);
-        compare(probes[1], probes[0], 1, (int)probe_size, 1e-6f, dtype == DTYPE_BF16 ? 2e-2f : 1e-4f);
+        compare(importance[1], importance[0], 1, (int)importance_size, 1e-6f, dtype == DTYPE_BF16 ? 2e-2f : 1e-4f);
         for (int i = 0; i < 2; i++) {
             free(rotated[i]);
-            free(probes[i]);
+            free(importance[i]);
         }
         free(values);
         for (int s = 0; s < SEQUENCES; s++)
@@ -445,38 +445,38 @@ static void check_attention_shapes(void)
     check_attention(40, 5, 1, 13, true);
     check_attention(80, 7, 1, 13, false);
     check_attention(112, 6, 1, 3, false);
-    check_attention(6, 36, 1, 13, false); // more heads in a group than a tile holds
+    check_attention(6, 36, 1, 13, false); // more heads in a group than a query tile holds
 }
 
 START_TEST(attention_matches_reference)
 {
-    if (!setup(_i)) return;
-    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16) return; // nothing of it is in 8 bits
+    if (!variant_setup(_i)) return;
+    if (dtype != DTYPE_F32 && dtype != DTYPE_BF16) return; // attention itself has no 8-bit dtype
     check_attention_shapes();
 }
 END_TEST
 
 START_TEST(attention_over_int8_kv_matches_reference)
 {
-    if (!setup(_i) || dtype != DTYPE_BF16 || !strcmp(backend_name, "cuda")) return;
+    if (!variant_setup(_i) || dtype != DTYPE_BF16 || !strcmp(backend_name, "cuda")) return;
     kv_dtype = DTYPE_INT8;
     check_attention_shapes();
-    check_attention(144, 2, 1, 13, false); // more than is quantised at a time
+    check_attention(144, 2, 1, 13, false); // more dims than are quantised at a time
 }
 END_TEST
 
 START_TEST(attention_over_fp8_kv_matches_reference)
 {
-    if (!setup(_i) || dtype != DTYPE_BF16 || strcmp(backend_name, "cuda") != 0) return;
+    if (!variant_setup(_i) || dtype != DTYPE_BF16 || strcmp(backend_name, "cuda") != 0) return;
     kv_dtype = DTYPE_FP8;
     check_attention_shapes();
 }
 END_TEST
 
-// An entry that is not finite shows in the rows that see it, and no longer once its place is another's.
-START_TEST(entries_that_are_not_finite_show)
+// An entry that is not finite reaches the rows that see it, and no row after it was overwritten.
+START_TEST(non_finite_entries_reach_only_the_rows_that_see_them)
 {
-    if (!setup(_i) || dtype == DTYPE_F32) return;
+    if (!variant_setup(_i) || dtype == DTYPE_F32) return;
     enum { D = 8, ROWS = 20 };
     struct backend_shape shape = small;
     float inv_freq[D / 2] = {0};
@@ -488,7 +488,7 @@ START_TEST(entries_that_are_not_finite_show)
     for (int i = 0; i < ROWS; i++)
         position[i] = i;
     struct ragged_batch batch = {.n_rows = ROWS,
-                                 .token = position, // none is looked up
+                                 .token = position, // no token is looked up
                                  .position = position,
                                  .n_seqs = 1,
                                  .row_start = start,
@@ -496,7 +496,7 @@ START_TEST(entries_that_are_not_finite_show)
                                  .block_table = blocks,
                                  .max_blocks = 2};
     float *values = random_floats(ROWS * 3 * D, 1);
-    for (int bad = 0; bad < 4; bad++) { // a key, a value, a key of zeros, all well
+    for (int bad = 0; bad < 4; bad++) { // a bad key, a bad value, a key of zeros, none
         for (int i = 0; i < D; i++)
             values[9 * 3 * D + D + i] = bad == 2 ? 0 : 0.5f;
         values[9 * 3 * D + D + 1] = bad == 0 ? INFINITY : bad == 2 ? 0 : 0.25f;
@@ -536,7 +536,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tcase, attention_matches_reference, 0, variants);
     tcase_add_loop_test(tcase, attention_over_int8_kv_matches_reference, 0, variants);
     tcase_add_loop_test(tcase, attention_over_fp8_kv_matches_reference, 0, variants);
-    tcase_add_loop_test(tcase, entries_that_are_not_finite_show, 0, variants);
+    tcase_add_loop_test(tcase, non_finite_entries_reach_only_the_rows_that_see_them, 0, variants);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

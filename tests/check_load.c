@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a checkpoint that is not in memory, one rank of several reads the pages that hold its slices and the header, and
-// no others: the kernel does not read ahead what is other ranks'. Asked of the kernel (mincore), after the file's pages
-// were dropped.
+// One rank of several reads only the header and the pages of its slices of a checkpoint that is not in memory: the
+// kernel does not read ahead into the slices of other ranks. Verified with mincore() after dropping the file's pages.
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@ enum { RANKS = 4, RANK = 1 };
 static struct view {
     int fd;
     size_t bytes, pages, page;
-    char *map; // for mincore alone
+    char *map; // for mincore only
     unsigned char *resident;
 } file;
 
@@ -30,7 +29,7 @@ static void look(void)
     ck_assert_int_eq(mincore(file.map, file.bytes, file.resident), 0);
 }
 
-static size_t count(const unsigned char *flags)
+static size_t count_set(const unsigned char *flags)
 {
     size_t n = 0;
     for (size_t p = 0; p < file.pages; p++)
@@ -61,14 +60,14 @@ static void file_close(void)
     free(file.resident);
 }
 
-// Whether no page of the file is in memory now; a file system in memory cannot drop them.
+// True if no page of the file is in memory. File systems in memory cannot drop pages.
 static bool drop(void)
 {
     ck_assert_int_eq(fsync(file.fd), 0);
     madvise(file.map, file.bytes, MADV_DONTNEED);
     posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
     look();
-    return count(file.resident) == 0;
+    return count_set(file.resident) == 0;
 }
 
 static void mark(unsigned char *pages, size_t from, size_t bytes)
@@ -83,7 +82,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-// The pages that the header and RANK's slices lie on.
+// The pages of the header and of RANK's slices.
 static unsigned char *slices(const char *dir)
 {
     unsigned char *pages = mem_alloc(file.pages);
@@ -92,7 +91,7 @@ static unsigned char *slices(const char *dir)
     ck_assert_int_eq(pread(file.fd, &header, sizeof header, 0), sizeof header);
     mark(pages, 0, 8 + header);
     ck_assert_int_eq(safetensors_open(dir, &st), STATUS_OK);
-    const char *data = safetensors_at(st, 0)->data; // the first in the file
+    const char *data = safetensors_at(st, 0)->data; // the first tensor of the file
     for (int i = 1; i < safetensors_count(st); i++)
         if ((const char *)safetensors_at(st, i)->data < data) data = safetensors_at(st, i)->data;
     for (int i = 0; i < safetensors_count(st); i++) {
@@ -124,16 +123,16 @@ static void load_one_rank(const char *dir)
         comms[r]->ops->close(comms[r]);
 }
 
-START_TEST(a_rank_reads_its_slices_alone)
+START_TEST(a_rank_reads_only_its_slices)
 {
-    struct tiny_model spec = tiny_model_spec("qwen2"); // biases, too
+    struct tiny_model spec = tiny_model_spec("qwen2"); // with biases
     spec.n_layers = 1;
     spec.head_size = 512;     // o_proj: rows of 16 KiB
     spec.intermediate = 8192; // down_proj: rows of 32 KiB
     char *dir = tiny_model_temp(&spec);
     file_open(dir);
     unsigned char *mine = slices(dir);
-    size_t own = count(mine);
+    size_t own = count_set(mine);
     ck_assert_uint_lt(own, file.pages / 2);
     if (drop()) {
         load_one_rank(dir);
@@ -142,8 +141,8 @@ START_TEST(a_rank_reads_its_slices_alone)
         for (size_t p = 0; p < file.pages; p++)
             foreign += (file.resident[p] & 1) > mine[p];
         printf("%zu pages, %zu hold the rank's slices; %zu were read, %zu of them for nothing\n", file.pages, own,
-               count(file.resident), foreign);
-        ck_assert_uint_gt(count(file.resident), own / 2);
+               count_set(file.resident), foreign);
+        ck_assert_uint_gt(count_set(file.resident), own / 2);
         ck_assert_uint_eq(foreign, 0);
     } else {
         printf("skipped: pages of files in %s cannot be dropped\n", dir);
@@ -158,7 +157,7 @@ int main(void)
 {
     Suite *suite = suite_create("load");
     TCase *tests = tcase_create("load");
-    tcase_add_test(tests, a_rank_reads_its_slices_alone);
+    tcase_add_test(tests, a_rank_reads_only_its_slices);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

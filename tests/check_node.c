@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/node: a node's link against a router made of net/rpc.h alone: hello, work and results, a router that comes
-// back, one that refuses, talks nonsense or goes while work runs, drain by signal, a node that dies.
+// engine/node: a node's link to a router made of net/rpc.h alone: Hello, work and results, a router that restarts,
+// refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ static struct node *open_node(int port, const char *id)
 }
 
 // The next event, which must be of this kind.
-static struct node_event expect(struct node *node, enum node_event_kind kind)
+static struct node_event expect_event(struct node *node, enum node_event_kind kind)
 {
     struct node_event event;
     node_next(node, BOUND_MS, &event);
@@ -47,7 +47,7 @@ static struct node_event expect(struct node *node, enum node_event_kind kind)
 
 static void expect_work(struct node *node, uint64_t bin_id)
 {
-    struct node_event event = expect(node, NODE_MESSAGE);
+    struct node_event event = expect_event(node, NODE_MESSAGE);
     ck_assert_int_eq(event.message->kind_case, FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN);
     ck_assert_uint_eq(event.message->score_bin->bin_id, bin_id);
     node_event_free(&event);
@@ -83,9 +83,9 @@ START_TEST(hello_work_results_and_heartbeats)
     test_router_open(&router, 0);
     struct node *node = open_node(router.port, "");
     struct node_event event;
-    node_next(node, 0, &event); // looks only
+    node_next(node, 0, &event); // does not wait
     ck_assert(event.kind == NODE_NOTHING || event.kind == NODE_ATTACHED);
-    if (event.kind == NODE_NOTHING) expect(node, NODE_ATTACHED);
+    if (event.kind == NODE_NOTHING) expect_event(node, NODE_ATTACHED);
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 1);
     const Forepack__Cluster__V1__Hello *hello = router.hello->hello;
     ck_assert_uint_eq(hello->vocab_size, 512);
@@ -103,8 +103,8 @@ START_TEST(hello_work_results_and_heartbeats)
         ck_assert_ptr_nonnull(test_router_result(&router, 1000 + i));
     node_set_load(node, 7, 3, 1);
     test_router_await_more(&router, &router.heartbeats, 3);
-    test_router_await(&router, &router.load_running, 3); // those of before may still be on their way
-    send_result(node, 5);                                // what is queued arrives before the node leaves
+    test_router_await(&router, &router.load_running, 3); // earlier heartbeats may still be on their way
+    send_result(node, 5);                                // queued messages arrive before the node leaves
     node_stop(node);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 101);
@@ -112,24 +112,25 @@ START_TEST(hello_work_results_and_heartbeats)
 }
 END_TEST
 
-START_TEST(a_restarted_router_finds_its_node_back)
+START_TEST(a_node_attaches_to_a_restarted_router)
 {
     struct test_router router, again;
     test_router_open(&router, 0);
     struct node *node = open_node(router.port, "a");
-    expect(node, NODE_ATTACHED);
+    expect_event(node, NODE_ATTACHED);
     test_router_send_bin(&router, 1, NULL, 0);
     expect_work(node, 1);
-    test_router_send_bin(&router, 2, NULL, 0); // not taken yet when the router goes: never seen by the working thread
+    test_router_send_bin(&router, 2, NULL,
+                         0); // still in the mailbox when the router stops: the working thread never gets it
     test_router_await_more(&router, &router.heartbeats, 2);
     test_router_close(&router);
     test_router_open(&again, router.port);
     test_router_await(&again, &again.heartbeats,
-                      2); // so the node is attached, but its working thread does not know yet
-    send_result(node, 1); // of the old stream: must not reach the new router
-    expect(node, NODE_DETACHED);
-    send_result(node, 1); // nor may this
-    expect(node, NODE_ATTACHED);
+                      2); // so the node is attached, but its working thread has not received NODE_ATTACHED
+    send_result(node, 1); // belongs to the old stream: must not reach the new router
+    expect_event(node, NODE_DETACHED);
+    send_result(node, 1); // belongs to the old stream, too
+    expect_event(node, NODE_ATTACHED);
     send_result(node, 2);
     test_router_await(&again, &again.results, 1);
     ck_assert_ptr_nonnull(test_router_result(&again, 2));
@@ -145,28 +146,28 @@ END_TEST
 START_TEST(a_node_may_start_before_its_router)
 {
     struct test_router router;
-    test_router_open(&router, 0); // for a free port
+    test_router_open(&router, 0); // to get a free port
     test_router_close(&router);
     struct node *node = open_node(router.port, "early");
     struct node_event event;
     node_next(node, 300, &event);
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     test_router_open(&router, router.port);
-    expect(node, NODE_ATTACHED);
+    expect_event(node, NODE_ATTACHED);
     node_stop(node);
     test_router_close(&router);
-    node = open_node(router.port, "late"); // none there: stopping does not hang
+    node = open_node(router.port, "late"); // no router: stopping does not hang
     node_stop(node);
 }
 END_TEST
 
-START_TEST(a_refusal_ends_the_dialling)
+START_TEST(a_refused_node_does_not_attach_again)
 {
     struct test_router router;
     test_router_open(&router, 0);
     router.refuse = "tokenizer differs";
     struct node *node = open_node(router.port, "b");
-    struct node_event event = expect(node, NODE_REFUSED);
+    struct node_event event = expect_event(node, NODE_REFUSED);
     ck_assert_str_eq(event.reason, "tokenizer differs");
     node_event_free(&event);
     node_next(node, 700, &event); // more than the first backoff
@@ -177,24 +178,24 @@ START_TEST(a_refusal_ends_the_dialling)
 }
 END_TEST
 
-START_TEST(nonsense_ends_the_stream_and_the_node_dials_again)
+START_TEST(a_malformed_message_ends_the_stream_and_the_node_attaches_again)
 {
     struct test_router router;
     test_router_open(&router, 0);
     router.nonsense = true;
     struct node *node = open_node(router.port, "c");
-    expect(node, NODE_ATTACHED); // the second time
+    expect_event(node, NODE_ATTACHED); // the second time
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 2);
     test_router_send_bytes(&router, "\xff", 1);
-    expect(node, NODE_DETACHED);
-    expect(node, NODE_ATTACHED);
+    expect_event(node, NODE_DETACHED);
+    expect_event(node, NODE_ATTACHED);
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 3);
     node_stop(node);
     test_router_close(&router);
 }
 END_TEST
 
-// --- signals, in a process of their own: reports to the test by its exit code
+// --- signals: the node runs in a child process, which reports by its exit code
 
 static void wait_child(pid_t child, int expected_code)
 {
@@ -204,15 +205,15 @@ static void wait_child(pid_t child, int expected_code)
     ck_assert_int_eq(WEXITSTATUS(status), expected_code);
 }
 
-// A node that works on one bin until it may finish, as a program would. gRPC starts here, after the fork.
+// A node that works on one bin until the test lets it finish. gRPC starts here, after the fork.
 static void node_process(int port, int may_finish)
 {
     node_block_signals();
     struct node *node = open_node(port, "child");
-    expect(node, NODE_ATTACHED);
+    expect_event(node, NODE_ATTACHED);
     expect_work(node, 1);
-    send_result(node, 0); // says that it is at work
-    expect(node, NODE_DRAIN);
+    send_result(node, 0); // tells the test that it is working
+    expect_event(node, NODE_DRAIN);
     char byte;
     if (read(may_finish, &byte, 1) != 1) _exit(3);
     send_result(node, 1);
@@ -220,7 +221,7 @@ static void node_process(int port, int may_finish)
     _exit(0);
 }
 
-// The router runs in the test's process, which must not have started gRPC when it forks: the port comes by a pipe.
+// The router runs in the test's process, which must not have started gRPC when it forks, so the port is sent by a pipe.
 static pid_t fork_node(struct test_router *router, int finish[2])
 {
     int ports[2];
@@ -256,10 +257,10 @@ START_TEST(a_signal_drains)
     kill(child, signals[_i]);
     test_router_await(&router, &router.drainings, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 1);
-    test_router_await_more(&router, &router.heartbeats, 2); // it lives on
+    test_router_await_more(&router, &router.heartbeats, 2); // the node is still alive
     ck_assert_int_eq(write(finish[1], "f", 1), 1);
     wait_child(child, 0);
-    test_router_await(&router, &router.results, 2); // its work came to an end
+    test_router_await(&router, &router.results, 2); // its work is done
     router_leave(&router);
 }
 END_TEST
@@ -306,10 +307,10 @@ int main(void)
     TCase *link = tcase_create("link"), *signals = tcase_create("signals");
     tcase_add_checked_fixture(link, setup, teardown);
     tcase_add_test(link, hello_work_results_and_heartbeats);
-    tcase_add_test(link, a_restarted_router_finds_its_node_back);
+    tcase_add_test(link, a_node_attaches_to_a_restarted_router);
     tcase_add_test(link, a_node_may_start_before_its_router);
-    tcase_add_test(link, a_refusal_ends_the_dialling);
-    tcase_add_test(link, nonsense_ends_the_stream_and_the_node_dials_again);
+    tcase_add_test(link, a_refused_node_does_not_attach_again);
+    tcase_add_test(link, a_malformed_message_ends_the_stream_and_the_node_attaches_again);
     tcase_add_test(link, bad_addresses_are_refused);
     tcase_add_loop_test(signals, a_signal_drains, 0, 3);
     tcase_add_test(signals, a_second_signal_quits);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed weights kept between starts: the second start maps the file and computes the same bits, on one rank and on
-// several, in every type; a file that is damaged, cut short, of other weights or of a changed checkpoint is left alone
-// and replaced; and a folder that cannot be written to is no failure.
+// The packed weight cache: a second start maps the file and computes the same bits, on one rank and several, in every
+// dtype. A damaged or truncated file, or one of other weights or of a changed checkpoint, is ignored and replaced. A
+// folder that cannot be written is no failure.
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@ static struct model_options options_for(const char *dir, const char *dtype, cons
                                   .n_kv_blocks = 2 * FORWARD_MAX_BLOCKS};
 }
 
-// How many files of packed weights this process has mapped.
+// Number of packed weight caches that this process has mapped.
 static int mapped_files(void)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -44,9 +44,9 @@ static int mapped_files(void)
     return n;
 }
 
-// Opens, runs one prompt and closes. Tells whether all ranks used a file; the logits are to be those in `wanted`,
-// which the first call fills (it is NULL then).
-static bool run(const struct model_options *options, int size, float **wanted)
+// Opens a model, runs one prompt and closes it. True if all ranks used a file. The first call stores the logits in
+// `wanted` (NULL before), later calls compare with them.
+static bool open_and_run(const struct model_options *options, int size, float **wanted)
 {
     struct ranks ranks;
     ranks_open(&ranks, options, size);
@@ -66,7 +66,7 @@ static bool run(const struct model_options *options, int size, float **wanted)
     return used == size;
 }
 
-// The one file of weights in the folder; free() it.
+// The path of the one cache file in the folder; free() it.
 static char *find_file(const char *dir)
 {
     DIR *folder = opendir(dir);
@@ -95,11 +95,11 @@ START_TEST(the_second_start_maps_and_computes_the_same)
             char *dir = tiny_model_temp(&spec);
             float *alone = NULL, *wanted = NULL;
             struct model_options off = options_for(dir, dtypes[_i], "off"), on = options_for(dir, dtypes[_i], "auto");
-            ck_assert(!run(&off, size, &alone));
+            ck_assert(!open_and_run(&off, size, &alone));
             wanted = alone;
-            ck_assert(!run(&on, size, &wanted));
-            ck_assert(run(&on, size, &wanted));
-            ck_assert(!run(&off, size, &wanted));
+            ck_assert(!open_and_run(&on, size, &wanted));
+            ck_assert(open_and_run(&on, size, &wanted));
+            ck_assert(!open_and_run(&off, size, &wanted));
             free(alone);
             tiny_model_remove(dir);
         }
@@ -118,7 +118,7 @@ static struct fixture saved_fixture(const char *dtype)
     struct tiny_model spec = tiny_model_spec("llama");
     struct fixture x = {.dir = tiny_model_temp(&spec)};
     x.options = options_for(x.dir, dtype, "auto");
-    ck_assert(!run(&x.options, 1, &x.wanted));
+    ck_assert(!open_and_run(&x.options, 1, &x.wanted));
     x.file = find_file(x.dir);
     struct stat info;
     ck_assert_int_eq(stat(x.file, &info), 0);
@@ -133,11 +133,11 @@ static void fixture_free(struct fixture *x)
     free(x->wanted);
 }
 
-// The file is not used, and a good one stands in its place afterwards.
+// Expects that the file is not used and that a valid one replaces it.
 static void expect_replaced(struct fixture *x)
 {
-    ck_assert(!run(&x->options, 1, &x->wanted));
-    ck_assert(run(&x->options, 1, &x->wanted));
+    ck_assert(!open_and_run(&x->options, 1, &x->wanted));
+    ck_assert(open_and_run(&x->options, 1, &x->wanted));
     char *file = find_file(x->dir);
     ck_assert_str_eq(file, x->file);
     free(file);
@@ -153,10 +153,10 @@ static void flip(const char *path, size_t at)
     close(fd);
 }
 
-START_TEST(a_damaged_head_or_table_is_noticed)
+START_TEST(a_damaged_header_or_table_is_detected)
 {
     struct fixture x = saved_fixture("int8");
-    // The head is 8 + 2 * 4 + 48 + 4 * 8 bytes, an entry of the table 2 * 8 + 2 * 4 + 2 * 8.
+    // The header is 8 + 2 * 4 + 48 + 4 * 8 bytes, a table entry 2 * 8 + 2 * 4 + 2 * 8.
     for (size_t at = 0; at < 96 + 3 * 40; at += at < 96 ? 1 : 7) {
         flip(x.file, at);
         expect_replaced(&x);
@@ -165,7 +165,7 @@ START_TEST(a_damaged_head_or_table_is_noticed)
 }
 END_TEST
 
-START_TEST(a_file_cut_short_or_too_long_is_noticed)
+START_TEST(a_truncated_or_overlong_file_is_detected)
 {
     struct fixture x = saved_fixture("bf16");
     const size_t lengths[] = {0, 1, 8, 95, 96, 200, 4096, x.bytes / 2, x.bytes - 1, x.bytes + 1, x.bytes + 4096};
@@ -177,10 +177,10 @@ START_TEST(a_file_cut_short_or_too_long_is_noticed)
 }
 END_TEST
 
-START_TEST(files_of_other_weights_are_noticed)
+START_TEST(files_of_other_weights_are_detected)
 {
     struct fixture x = saved_fixture("bf16"), f32 = saved_fixture("f32");
-    // Of another type, and of the same checkpoint written anew: same name, same fingerprint, another file.
+    // Another dtype; and the same checkpoint written again: same name, same fingerprint, another modification time.
     ck_assert_int_eq(rename(f32.file, x.file), 0);
     expect_replaced(&x);
     char *weights = mem_format("%s/model.safetensors", x.dir);
@@ -193,15 +193,15 @@ START_TEST(files_of_other_weights_are_noticed)
 }
 END_TEST
 
-// Both ranks of two have matrices of the same shapes.
-START_TEST(ranks_do_not_take_each_others)
+// With two ranks, both have matrices of the same shapes.
+START_TEST(a_rank_never_maps_the_file_of_another_rank)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec), *own = NULL;
     struct model_options options = options_for(dir, "bf16", "auto");
     float *wanted = NULL;
-    ck_assert(!run(&options, 2, &wanted));
-    ck_assert(run(&options, 2, &wanted));
+    ck_assert(!open_and_run(&options, 2, &wanted));
+    ck_assert(open_and_run(&options, 2, &wanted));
     DIR *folder = opendir(dir);
     for (struct dirent *entry; (entry = readdir(folder));) {
         if (strstr(entry->d_name, "rank0of2")) own = mem_format("%s/%s", dir, entry->d_name);
@@ -211,8 +211,8 @@ START_TEST(ranks_do_not_take_each_others)
     char *other = mem_string(own);
     *(strstr(other, "rank0of2") + 4) = '1';
     ck_assert_int_eq(rename(other, own), 0);
-    ck_assert(!run(&options, 2, &wanted));
-    ck_assert(run(&options, 2, &wanted));
+    ck_assert(!open_and_run(&options, 2, &wanted));
+    ck_assert(open_and_run(&options, 2, &wanted));
     free(own);
     free(other);
     free(wanted);
@@ -231,7 +231,7 @@ START_TEST(several_models_and_types_share_a_folder)
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 4; i++) {
             struct model_options options = options_for(dirs[i / 2], i % 2 ? "int8" : "bf16", folder);
-            ck_assert(run(&options, 1, &wanted[i]) == (round > 0));
+            ck_assert(open_and_run(&options, 1, &wanted[i]) == (round > 0));
         }
     for (int i = 0; i < 4; i++)
         free(wanted[i]);
@@ -245,14 +245,14 @@ START_TEST(several_models_and_types_share_a_folder)
 }
 END_TEST
 
-START_TEST(a_folder_that_is_not_there_is_no_failure)
+START_TEST(a_missing_folder_is_no_failure)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec), *nowhere = mem_format("%s/nowhere", dir);
     struct model_options options = options_for(dir, "bf16", nowhere);
     float *wanted = NULL;
     for (int i = 0; i < 2; i++)
-        ck_assert(!run(&options, 1, &wanted));
+        ck_assert(!open_and_run(&options, 1, &wanted));
     free(wanted);
     free(nowhere);
     tiny_model_remove(dir);
@@ -265,12 +265,12 @@ int main(void)
     TCase *tests = tcase_create("packed_cache");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, the_second_start_maps_and_computes_the_same, 0, 4);
-    tcase_add_test(tests, a_damaged_head_or_table_is_noticed);
-    tcase_add_test(tests, a_file_cut_short_or_too_long_is_noticed);
-    tcase_add_test(tests, files_of_other_weights_are_noticed);
-    tcase_add_test(tests, ranks_do_not_take_each_others);
+    tcase_add_test(tests, a_damaged_header_or_table_is_detected);
+    tcase_add_test(tests, a_truncated_or_overlong_file_is_detected);
+    tcase_add_test(tests, files_of_other_weights_are_detected);
+    tcase_add_test(tests, a_rank_never_maps_the_file_of_another_rank);
     tcase_add_test(tests, several_models_and_types_share_a_folder);
-    tcase_add_test(tests, a_folder_that_is_not_there_is_no_failure);
+    tcase_add_test(tests, a_missing_folder_is_no_failure);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -484,8 +484,8 @@ START_TEST(bad_shapes_and_batches_are_named)
     bad = shape, bad.kv_dtype = DTYPE_FP8;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_UNSUPPORTED);
     ck_assert_int_eq(backend_open("cpu", &bad, DTYPE_BF16, 1, &b), STATUS_UNSUPPORTED);
-    ck_assert_str_eq(status_message(), "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 or int8 "
-                                       "and kv-cache-dtype bf16 or int8 on the cpu backend");
+    ck_assert_str_eq(status_message(), "fp8 weights and an fp8 KV cache need the CUDA backend: use dtype bf16 or int8 "
+                                       "and kv-cache-dtype bf16 or int8 on the CPU backend");
     ck_assert_int_eq(backend_open("cpu", &shape, DTYPE_FP8, 1, &b), STATUS_UNSUPPORTED);
     bad = shape, bad.n_kv_blocks = 0;
     ck_assert_int_eq(backend_open("reference", &bad, DTYPE_F32, 0, &b), STATUS_INVALID);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens sampled by the backend, on one rank and with the vocabulary divided over several, against the CPU sampler on
+// Tokens sampled by the backend, on one rank and with the vocabulary split over several ranks, against the sampler on
 // the logits of the same pass. The argument names a backend that samples.
 #include <check.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static double real(uint32_t *state, double from, double to)
     return from + (to - from) * (*state >> 8) * 0x1p-24;
 }
 
-// One row in three greedy, the others with various parameters.
+// Every third row is greedy; the others have random parameters.
 static struct sampling random_sampling(int row, uint32_t *state)
 {
     struct sampling p;
@@ -37,32 +37,33 @@ static struct sampling random_sampling(int row, uint32_t *state)
 
 static const int sizes[] = {1, 2, 4};
 
-// Compares a pass of tokens and logits with the sampler, then with a pass of tokens only.
+// Compares a pass that returns tokens and logits, then a pass that returns tokens only.
 static void compare(struct ranks *ranks, struct forward *f, const struct sampling *how, int vocab)
 {
     static const int32_t output[ROWS];
-    struct row_sampling params[ROWS];
-    int32_t tokens[ROWS];
+    struct row_sampling sampling[ROWS];
+    int32_t beside[ROWS];
     struct sampler *s = sampler_create(vocab);
     for (int r = 0; r < ROWS; r++)
-        params[r] =
+        sampling[r] =
             sampler_row_sampling(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
-    f->batch.sampling = params;
+    f->batch.sampling = sampling;
     struct forward_result result = ranks_forward(ranks, &f->batch);
     ck_assert(result.tokens && result.logits);
-    memcpy(tokens, result.tokens, sizeof tokens);
+    memcpy(beside, result.tokens, sizeof beside);
     for (int r = 0; r < ROWS; r++) {
         struct sampler_context context = {.sampling = &how[r], .output = output, .n_output = r};
         struct sampled_token token;
-        ck_assert(sampler_draws(&context));
-        ck_assert_int_eq(sampler_pick(s, result.logits + (size_t)r * (size_t)vocab, &context, &token), STATUS_OK);
-        ck_assert_msg(token.token == tokens[r], "row %d of %d ranks: %d sampled, %d by the sampler", r, ranks->size,
-                      tokens[r], token.token);
+        ck_assert(sampler_backend_can_sample(&context));
+        ck_assert_int_eq(sampler_sample_token(s, result.logits + (size_t)r * (size_t)vocab, &context, &token),
+                         STATUS_OK);
+        ck_assert_msg(token.token == beside[r], "row %d of %d ranks: the backend sampled %d, the sampler %d", r,
+                      ranks->size, beside[r], token.token);
     }
     f->batch.tokens_only = true;
     result = ranks_forward(ranks, &f->batch);
     ck_assert_ptr_null(result.logits);
-    ck_assert_mem_eq(result.tokens, tokens, sizeof tokens);
+    ck_assert_mem_eq(result.tokens, beside, sizeof beside);
     f->batch.tokens_only = false;
     f->batch.sampling = NULL;
     sampler_free(s);
@@ -80,10 +81,10 @@ static struct model_options options_for(const char *dir)
                                   .n_kv_blocks = 4 * FORWARD_MAX_BLOCKS};
 }
 
-START_TEST(tokens_match_the_sampler)
+START_TEST(tokens_are_those_of_the_sampler)
 {
     struct tiny_model spec = tiny_model_spec("llama");
-    spec.vocab_size = 275; // no number of ranks divides it: the last share is shorter
+    spec.vocab_size = 275; // no number of ranks divides it: the last slice is shorter
     char *dir = tiny_model_temp(&spec);
     const struct model_options options = options_for(dir);
     struct ranks ranks;
@@ -109,9 +110,9 @@ START_TEST(tokens_match_the_sampler)
 }
 END_TEST
 
-// Counts the floats per logit row. Rank 0: its logits and sampled id; with several ranks also the gathered ones of all
-// ranks and the row on the host; on a device with its own memory also copies of what the host reads.
-START_TEST(logit_bytes_match_a_count_by_hand)
+// Memory per logit row. On rank 0: its slice of the logits, with several ranks the slices of all, and the sampled id of
+// each; on the host, with several ranks, the joined row; on a device with its own memory, copies of what is read.
+START_TEST(the_memory_of_a_logit_row_is_counted_as_by_hand)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     spec.vocab_size = 275;
@@ -119,10 +120,10 @@ START_TEST(logit_bytes_match_a_count_by_hand)
     const size_t shares[] = {275, 138, 69}, size = (size_t)sizes[_i], gathered = size * shares[_i];
     size_t floats = shares[_i] + 2, copied = 275 + 2;
     if (size > 1) floats += gathered + 2 * size + 275, copied = gathered + 2 * size;
+    if (strcmp(backend, "cuda") == 0) floats += copied;
     const struct model_options options = options_for(dir);
     struct ranks ranks;
     ranks_open(&ranks, &options, sizes[_i]);
-    if (!model_capabilities(ranks.model[0])->host_memory) floats += copied;
     ck_assert_uint_eq(model_logit_bytes(ranks.model[0]), floats * sizeof(float));
     if (size > 1) ck_assert_uint_eq(model_logit_bytes(ranks.model[1]), (shares[_i] + 2) * sizeof(float));
     ranks_close(&ranks);
@@ -130,7 +131,7 @@ START_TEST(logit_bytes_match_a_count_by_hand)
 }
 END_TEST
 
-START_TEST(a_backend_that_does_not_sample_refuses)
+START_TEST(a_backend_that_cannot_sample_says_so)
 {
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
@@ -158,9 +159,9 @@ int main(int argc, char **argv)
     if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("row_sampling");
     TCase *tc = tcase_create("row_sampling");
-    tcase_add_loop_test(tc, tokens_match_the_sampler, 0, 3);
-    tcase_add_loop_test(tc, logit_bytes_match_a_count_by_hand, 0, 3);
-    tcase_add_test(tc, a_backend_that_does_not_sample_refuses);
+    tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);
+    tcase_add_loop_test(tc, the_memory_of_a_logit_row_is_counted_as_by_hand, 0, 3);
+    tcase_add_test(tc, a_backend_that_cannot_sample_says_so);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/safetensors: whole and sharded files are read as written; every kind of broken file is refused with its own
+// model/safetensors.h: single and sharded files are read as written; every kind of broken file is refused with its own
 // sentence; thousands of damaged headers end in a status, never in a read outside the file.
 #include <check.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void teardown(void)
     tiny_model_remove(mem_string(dir));
 }
 
-static void put(const char *name, const void *bytes, size_t n)
+static void scratch_file_write(const char *name, const void *bytes, size_t n)
 {
     char *path = mem_format("%s/%s", dir, name);
     FILE *file = fopen(path, "wb");
@@ -36,10 +36,10 @@ static void put(const char *name, const void *bytes, size_t n)
 
 static void put_text(const char *name, const char *text)
 {
-    put(name, text, strlen(text));
+    scratch_file_write(name, text, strlen(text));
 }
 
-// A file of this header and `data_bytes` bytes of data 0, 1, 2, ...; its length field says `claimed`.
+// Writes a file with this header, length field `claimed`, and `data_bytes` bytes of data 0, 1, 2, ...
 static void put_claiming(const char *name, const char *header, size_t data_bytes, uint64_t claimed)
 {
     size_t header_bytes = strlen(header), n = 8 + header_bytes + data_bytes;
@@ -48,7 +48,7 @@ static void put_claiming(const char *name, const char *header, size_t data_bytes
     memcpy(bytes + 8, header, header_bytes);
     for (size_t i = 0; i < data_bytes; i++)
         bytes[8 + header_bytes + i] = (unsigned char)i;
-    put(name, bytes, n);
+    scratch_file_write(name, bytes, n);
     free(bytes);
 }
 
@@ -73,7 +73,7 @@ static void refuse(const char *header, size_t data_bytes, const char *text)
     refused(STATUS_DATA, text);
 }
 
-// Every tensor of the checkpoint `spec` in `from` holds what was written.
+// Every tensor of the checkpoint `spec` in `from` has the values that were written.
 static void check_values(const struct tiny_model *spec, const char *from)
 {
     struct safetensors *st;
@@ -114,7 +114,7 @@ END_TEST
 
 START_TEST(odd_but_valid_files_are_read)
 {
-    // Out of order in the header, empty tensors, scalars, unknown types, trailing blanks, metadata.
+    // Tensors out of order, empty tensors, scalars, unknown types, trailing blanks, metadata.
     put_tensors("model.safetensors",
                 "{\"b\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[4,16]},"
                 "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
@@ -145,12 +145,12 @@ END_TEST
 
 #define A(offsets) "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":" offsets "}}"
 
-START_TEST(broken_files_are_refused_each_with_its_sentence)
+START_TEST(broken_files_are_refused_with_their_sentence)
 {
     refused(STATUS_NOT_FOUND, "neither model.safetensors nor model.safetensors.index.json");
-    put("model.safetensors", "", 0);
+    scratch_file_write("model.safetensors", "", 0);
     refused(STATUS_DATA, "0 bytes: a safetensors file begins with 8 bytes");
-    put("model.safetensors", "\1\0\0\0\0\0\0", 7);
+    scratch_file_write("model.safetensors", "\1\0\0\0\0\0\0", 7);
     refused(STATUS_DATA, "7 bytes: a safetensors file begins with 8 bytes");
     put_claiming("model.safetensors", "{}", 0, 3);
     refused(STATUS_DATA, "header of 3 bytes, but the file has only 10: it is truncated");
@@ -195,7 +195,7 @@ END_TEST
 
 #define SHARD "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}"
 
-START_TEST(broken_indexes_are_refused_each_with_its_sentence)
+START_TEST(broken_indexes_are_refused_with_their_sentence)
 {
     put_tensors("one.safetensors", SHARD, 16);
     put_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":\"one.safetensors\"}}");
@@ -209,12 +209,12 @@ START_TEST(broken_indexes_are_refused_each_with_its_sentence)
         {"{\"weight_map\":[]}", "weight_map must be an object"},
         {"{\"weight_map\":{}}", "weight_map must be an object"},
         {"{\"weight_map\":{\"a\":1}}", "a is an integer: must be the name of a file"},
-        {"{\"weight_map\":{\"a\":\"../one.safetensors\"}}", "must be the plain name of a file beside the index"},
-        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "must be the plain name of a file beside the index"},
-        {"{\"weight_map\":{\"a\":\"..\"}}", "must be the plain name of a file beside the index"},
-        {"{\"weight_map\":{\"a\":\"\"}}", "must be the plain name of a file beside the index"},
+        {"{\"weight_map\":{\"a\":\"../one.safetensors\"}}", "must be the plain name of a file next to the index"},
+        {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "must be the plain name of a file next to the index"},
+        {"{\"weight_map\":{\"a\":\"..\"}}", "must be the plain name of a file next to the index"},
+        {"{\"weight_map\":{\"a\":\"\"}}", "must be the plain name of a file next to the index"},
         {"{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"one.safetensors\"}}",
-         "tensor b is said to lie in one.safetensors, but does not"},
+         "tensor b is not in one.safetensors"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         put_text("model.safetensors.index.json", cases[i][0]);
@@ -228,7 +228,7 @@ START_TEST(broken_indexes_are_refused_each_with_its_sentence)
 }
 END_TEST
 
-// Reads every byte that the handle offers.
+// Reads every byte that the handle exposes.
 static unsigned touch_all(const struct safetensors *st)
 {
     unsigned sum = 0;
@@ -262,17 +262,17 @@ START_TEST(damaged_headers_never_lead_outside_the_file)
             random = random * 6364136223846793005u + 1442695040888963407u;
             unsigned place = (unsigned)(random >> 33) % N, what = (unsigned)(random >> 20) & 0xfff;
             switch (what % 8) {
-            case 0: bytes[place % 8] ^= (unsigned char)(1u << what / 8 % 8); break; // the length
+            case 0: bytes[place % 8] ^= (unsigned char)(1u << what / 8 % 8); break; // the length field
             case 1: size = place * 24 % sizeof bytes; break;                        // truncated
             case 2: memmove(bytes + 8 + place, bytes + 9 + place, N - 1 - place); break;
             default: bytes[8 + place] = (unsigned char)alphabet[what / 8 % (sizeof alphabet - 1)];
             }
         }
-        put("model.safetensors", bytes, size);
+        scratch_file_write("model.safetensors", bytes, size);
         struct safetensors *st;
         if (safetensors_open(dir, &st) == STATUS_OK) {
             opened++;
-            uint64_t spanned = 0; // all the data and no more: what touch_all() read was the file's
+            uint64_t spanned = 0; // touch_all() read exactly the file's data
             for (int i = 0; i < safetensors_count(st); i++)
                 spanned += safetensors_at(st, i)->size_bytes;
             memcpy(&length, bytes, 8);
@@ -297,8 +297,8 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, files_and_shards_hold_what_was_written);
     tcase_add_test(tests, odd_but_valid_files_are_read);
-    tcase_add_test(tests, broken_files_are_refused_each_with_its_sentence);
-    tcase_add_test(tests, broken_indexes_are_refused_each_with_its_sentence);
+    tcase_add_test(tests, broken_files_are_refused_with_their_sentence);
+    tcase_add_test(tests, broken_indexes_are_refused_with_their_sentence);
     tcase_add_test(tests, damaged_headers_never_lead_outside_the_file);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

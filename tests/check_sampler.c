@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sampler against a slow implementation that sorts everything in double precision, against the distribution it
-// claims, and against logits that are no numbers.
+// The sampler against a slow implementation that sorts all tokens in double precision, against the expected
+// distribution, and with NaN and infinite logits.
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static double real(double from, double to)
     return from + (to - from) * (double)(random_bits() >> 11) * 0x1p-53;
 }
 
-// ---- the slow one ----
+// ---- the slow implementation ----
 
 static const double *sort_key;
 
@@ -47,8 +47,8 @@ static int occurrences(const int32_t *ids, int n, int id)
     return count;
 }
 
-// The token, or -1 when the outcome hangs on a rounding error.
-static int slow_pick(int v, const float *logits, const struct sampler_context *c)
+// The token, or -1 when it depends on a rounding error.
+static int slow_sample(int v, const float *logits, const struct sampler_context *c)
 {
     static double x[V_MAX], w[V_MAX];
     static int order[V_MAX];
@@ -104,7 +104,7 @@ static int slow_pick(int v, const float *logits, const struct sampler_context *c
     return -1;
 }
 
-// ---- against the slow one ----
+// ---- against the slow implementation ----
 
 static void random_ids(int32_t *ids, int n, int v)
 {
@@ -130,7 +130,7 @@ static void random_sampling(struct sampling *p, int v)
     p->ignore_eos = below(4) == 0;
 }
 
-START_TEST(picks_what_a_full_sort_picks)
+START_TEST(samples_the_token_that_a_full_sort_samples)
 {
     source.state = 7;
     int undecided = 0, rounds = 6000;
@@ -156,9 +156,9 @@ START_TEST(picks_what_a_full_sort_picks)
         random_sampling(&sampling, v);
         struct sampler_context context = {&sampling,          eos,    below(4),          prompt,
                                           below(HISTORY_MAX), output, below(HISTORY_MAX)};
-        int expected = slow_pick(v, logits, &context);
+        int expected = slow_sample(v, logits, &context);
         struct sampled_token token;
-        ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_OK);
+        ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_OK);
         if (expected < 0) {
             undecided++;
         } else {
@@ -172,7 +172,7 @@ END_TEST
 
 // ---- distribution ----
 
-static void draw_many(const float *logits, int v, struct sampling *p, int n, int *counts)
+static void sample_many(const float *logits, int v, struct sampling *p, int n, int *counts)
 {
     struct sampler *s = sampler_create(v);
     int32_t *zeros = calloc((size_t)n, sizeof *zeros);
@@ -180,14 +180,14 @@ static void draw_many(const float *logits, int v, struct sampling *p, int n, int
     for (int i = 0; i < n; i++) {
         struct sampler_context context = {.sampling = p, .output = zeros, .n_output = i};
         struct sampled_token token;
-        ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_OK);
+        ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_OK);
         counts[token.token]++;
     }
     free(zeros);
     sampler_free(s);
 }
 
-START_TEST(draws_follow_the_softmax)
+START_TEST(sampled_tokens_follow_the_softmax)
 {
     enum { N = 100000, V = 8 };
     const float logits[V] = {0, 1, 2, 0.5f, -1, 1.5f, -3, 2.5f};
@@ -196,7 +196,7 @@ START_TEST(draws_follow_the_softmax)
     p.temperature = 1.3;
     p.seed = 20240229;
     int counts[V];
-    draw_many(logits, V, &p, N, counts);
+    sample_many(logits, V, &p, N, counts);
     double total = 0, chi2 = 0;
     for (int i = 0; i < V; i++)
         total += exp((double)logits[i] / p.temperature);
@@ -235,7 +235,7 @@ START_TEST(filters_keep_exactly_their_tokens)
         p.min_p = cases[c].min_p;
         p.seed = c;
         int counts[V];
-        draw_many(logits, V, &p, N, counts);
+        sample_many(logits, V, &p, N, counts);
         char kept[V + 1] = "";
         for (int i = 0; i < V; i++)
             kept[i] = counts[i] ? '+' : '-';
@@ -250,11 +250,11 @@ START_TEST(equal_logits_go_to_the_lower_id)
     struct sampling p;
     sampling_defaults(&p);
     int counts[5];
-    draw_many(logits, 5, &p, 1, counts);
+    sample_many(logits, 5, &p, 1, counts);
     ck_assert_int_eq(counts[1], 1);
     p.temperature = 1;
     p.top_k = 2;
-    draw_many(logits, 5, &p, 500, counts);
+    sample_many(logits, 5, &p, 500, counts);
     ck_assert(counts[1] > 0 && counts[2] > 0 && counts[3] == 0);
 }
 END_TEST
@@ -299,7 +299,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     struct sampler_context context = {.sampling = &p, .output = output, .n_output = 9};
     struct sampler *s = sampler_create(V);
     struct sampled_token token;
-    ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_OK);
+    ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_OK);
     double x[V], total = 0;
     int order[V];
     for (int i = 0; i < V; i++) {
@@ -318,7 +318,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     ck_assert_double_eq_tol((double)token.logprob, x[token.token] - log(total), 1e-5);
 
     p.logprobs = 0;
-    ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_OK);
+    ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_OK);
     ck_assert_int_eq(token.n_top, 0);
     ck_assert_double_eq_tol((double)token.logprob, x[token.token] - log(total), 1e-5);
     sampler_free(s);
@@ -327,7 +327,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     p.logprobs = 20;
     const float few[3] = {0, -INFINITY, 0};
     context.n_output = 0;
-    ck_assert_int_eq(sampler_pick(s, few, &context, &token), STATUS_OK);
+    ck_assert_int_eq(sampler_sample_token(s, few, &context, &token), STATUS_OK);
     ck_assert_int_eq(token.n_top, 3);
     ck_assert_int_eq(token.top_id[2], 1);
     ck_assert(token.top_logprob[2] == -9999.0f);
@@ -337,7 +337,7 @@ END_TEST
 
 // ---- broken logits ----
 
-static enum status pick4(float a, float b, float c, float d, double temperature, int32_t *token_p)
+static enum status sample4(float a, float b, float c, float d, double temperature, int32_t *token_p)
 {
     const float logits[4] = {a, b, c, d};
     struct sampling p;
@@ -349,24 +349,24 @@ static enum status pick4(float a, float b, float c, float d, double temperature,
     struct sampler_context context = {.sampling = &p};
     struct sampler *s = sampler_create(4);
     struct sampled_token token = {.token = -1};
-    enum status status = sampler_pick(s, logits, &context, &token);
+    enum status status = sampler_sample_token(s, logits, &context, &token);
     *token_p = token.token;
     sampler_free(s);
     return status;
 }
 
-START_TEST(broken_logits_are_never_chosen)
+START_TEST(nan_and_infinite_logits_are_never_sampled)
 {
     int32_t token;
     for (int i = 0; i < 2; i++) {
         double temperature = i;
-        ck_assert_int_eq(pick4(NAN, 1, NAN, NAN, temperature, &token), STATUS_OK);
+        ck_assert_int_eq(sample4(NAN, 1, NAN, NAN, temperature, &token), STATUS_OK);
         ck_assert_int_eq(token, 1);
-        ck_assert_int_eq(pick4(0, 1, INFINITY, 3e38f, temperature, &token), STATUS_OK);
+        ck_assert_int_eq(sample4(0, 1, INFINITY, 3e38f, temperature, &token), STATUS_OK);
         ck_assert_int_eq(token, 2);
-        ck_assert_int_eq(pick4(-INFINITY, -3e38f, NAN, -INFINITY, temperature, &token), STATUS_OK);
+        ck_assert_int_eq(sample4(-INFINITY, -3e38f, NAN, -INFINITY, temperature, &token), STATUS_OK);
         ck_assert_int_eq(token, 1);
-        ck_assert_int_eq(pick4(NAN, NAN, -INFINITY, NAN, temperature, &token), STATUS_INTERNAL);
+        ck_assert_int_eq(sample4(NAN, NAN, -INFINITY, NAN, temperature, &token), STATUS_INTERNAL);
     }
 }
 END_TEST
@@ -383,23 +383,23 @@ START_TEST(end_tokens_wait_for_min_tokens)
     struct sampler *s = sampler_create(4);
     struct sampled_token token;
     struct sampler_context context = {.sampling = &p, .eos = eos, .n_eos = 1, .output = output, .n_output = 1};
-    sampler_pick(s, logits, &context, &token);
+    sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 2);
     context.n_output = 2;
-    sampler_pick(s, logits, &context, &token);
+    sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 0);
     ck_assert(sampler_stops(&p, eos, 1, 0) && sampler_stops(&p, eos, 1, 1) && !sampler_stops(&p, eos, 1, 2));
-    p.ignore_eos = true; // then it is a token like any other
+    p.ignore_eos = true; // then EOS is an ordinary token
     ck_assert(!sampler_stops(&p, eos, 1, 0) && sampler_stops(&p, eos, 1, 1));
     context.n_output = 0;
-    sampler_pick(s, logits, &context, &token);
+    sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 0);
 
     p.ignore_eos = false; // nothing left
     p.n_stop_ids = 3;
     p.stop_ids[1] = 2;
     p.stop_ids[2] = 3;
-    ck_assert_int_eq(sampler_pick(s, logits, &context, &token), STATUS_INTERNAL);
+    ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_INTERNAL);
     sampler_free(s);
 }
 END_TEST
@@ -409,13 +409,13 @@ int main(void)
     Suite *suite = suite_create("sampler");
     TCase *tcase = tcase_create("sampler");
     tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, picks_what_a_full_sort_picks);
-    tcase_add_test(tcase, draws_follow_the_softmax);
+    tcase_add_test(tcase, samples_the_token_that_a_full_sort_samples);
+    tcase_add_test(tcase, sampled_tokens_follow_the_softmax);
     tcase_add_test(tcase, filters_keep_exactly_their_tokens);
     tcase_add_test(tcase, equal_logits_go_to_the_lower_id);
     tcase_add_test(tcase, philox_matches_the_published_vectors);
     tcase_add_test(tcase, log_probabilities_are_of_the_raw_logits);
-    tcase_add_test(tcase, broken_logits_are_never_chosen);
+    tcase_add_test(tcase, nan_and_infinite_logits_are_never_sampled);
     tcase_add_test(tcase, end_tokens_wait_for_min_tokens);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler's promise: a request's tokens are its own. Every request is run alone first; then all of them packed,
-// in chunks, with a KV cache too small for them, replayed from any prefix, between cancelled neighbours and behind
-// prefixes that others computed must give the same tokens, ends and log-probabilities, bit for bit, and every block
-// must come back.
+// A request's tokens do not depend on other requests. Every request is run alone first. Then all requests run together:
+// packed, in chunks, with a KV cache too small for all, replayed from any prefix, beside cancelled requests and behind
+// cached prefixes. Tokens, finish reasons and log-probabilities must be the same bits, and every block must be
+// released.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static int below(int n)
     return (int)(random_bits() % (uint64_t)n);
 }
 
-// ---- requests and what came of them ----
+// ---- requests and outcomes ----
 
 struct request {
     struct sequence_request ask; // its arrays are the ones below
@@ -85,7 +85,7 @@ static void take_report(void *arg, const struct step_report *report)
     }
 }
 
-// Kept ranges with gaps (or everything, in one of the two spellings), tokens at random.
+// Random tokens in kept ranges with gaps, or a whole prompt, in one of its two representations.
 static void random_request(struct request *r, int index, int vocab)
 {
     struct sequence_request *a = &r->ask;
@@ -120,7 +120,7 @@ static void random_request(struct request *r, int index, int vocab)
     if (below(3) == 0) p->repetition_penalty = 1.3;
     if (below(3) == 0) p->frequency_penalty = 0.7;
     if (below(3) == 0) p->presence_penalty = -0.4;
-    p->n_stop_ids = below(12); // some texts end early
+    p->n_stop_ids = below(12); // some outputs end early
     for (int i = 0; i < p->n_stop_ids; i++)
         p->stop_ids[i] = below(vocab);
     if (below(2)) {
@@ -192,7 +192,7 @@ static struct world *open_world_of(const struct kind *kind)
 {
     log_setup("test", LOG_ERROR);
     struct world *w = calloc(1, sizeof *w);
-    w->pace_us = PACE_FREELY;
+    w->pace_us = PACE_UNLIMITED;
     struct tiny_model spec = tiny_model_spec(kind->family);
     spec.hidden = 32;
     spec.intermediate = 48;
@@ -222,7 +222,7 @@ static struct world *open_world(const char *family, uint64_t seed)
     return open_world_of(&(struct kind){family, seed, "f32", "auto", 1});
 }
 
-// Everyone by himself, in an empty scheduler, the whole prompt in one pass.
+// Every request alone, in an empty scheduler, its whole prompt in one pass.
 static void run_alone(struct world *w)
 {
     open_scheduler(w, BUDGET_MAX, 1, POOL);
@@ -281,7 +281,7 @@ START_TEST(alone_is_what_a_plain_loop_gives)
                 position[n++] = at;
         }
         memcpy(token, a->tokens, (size_t)n * sizeof *token);
-        for (int t = 0; t < w->alone[i].n; t++) { // the whole text anew for every token
+        for (int t = 0; t < w->alone[i].n; t++) { // computes all rows again for every token
             forward_start(f, 1);
             forward_add(f, 0, 0, token, position, n, LOGITS_LAST);
             int32_t best = forward_argmax(ranks_forward(&ranks, &f->batch).logits, vocab);
@@ -299,7 +299,7 @@ START_TEST(alone_is_what_a_plain_loop_gives)
 }
 END_TEST
 
-START_TEST(company_and_chunks_change_nothing)
+START_TEST(neighbours_and_chunks_change_nothing)
 {
     static const struct {
         int budget, max_seqs;
@@ -353,7 +353,7 @@ END_TEST
 START_TEST(the_victim_loses_fewest_tokens_of_its_own)
 {
     static const struct {
-        int lengths[3], shared, pool, victim; // tokens that 1 has in common with 0
+        int lengths[3], shared, pool, victim; // shared: tokens that request 1 has in common with request 0
     } cases[] = {
         {{60, 45, 30}, 0, 12, 2}, {{60, 30, 45}, 0, 12, 1}, {{30, 45, 60}, 0, 12, 0}, {{96, 90, 40}, 80, 15, 1}};
     static int32_t tokens[3][96];
@@ -388,7 +388,7 @@ START_TEST(the_victim_loses_fewest_tokens_of_its_own)
 }
 END_TEST
 
-START_TEST(replay_from_any_prefix_goes_on_alike)
+START_TEST(a_replay_continues_with_the_same_tokens)
 {
     struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
@@ -398,7 +398,8 @@ START_TEST(replay_from_any_prefix_goes_on_alike)
         for (int i = 0; i < REQUESTS; i++) {
             struct request *r = &w->requests[i];
             struct sequence_request again = r->ask;
-            // Whoever ended after exactly `from` tokens by length has nothing left; by a stop token he has yet to stop.
+            // A request that ended by length after `from` tokens has nothing left to generate; one that ended by a stop
+            // token has still to sample that token.
             in[i] = from < again.sampling.max_tokens && from <= w->alone[i].n;
             if (!in[i]) continue;
             memcpy(r->tokens + again.n_tokens, w->alone[i].tokens, (size_t)from * sizeof *r->tokens);
@@ -415,7 +416,7 @@ START_TEST(replay_from_any_prefix_goes_on_alike)
 }
 END_TEST
 
-START_TEST(cancel_in_every_state_harms_nobody)
+START_TEST(cancel_in_every_state_affects_no_other_request)
 {
     struct world *w = open_world_of(&worlds[_i]);
     run_alone(w);
@@ -451,7 +452,7 @@ START_TEST(cancel_in_every_state_harms_nobody)
     }
     ck_assert(waiting > 0 && prefilling > 0 && decoding > 0);
 
-    open_scheduler(w, 24, 8, 60); // clear, and destroy with work left
+    open_scheduler(w, 24, 8, 60); // clear, then free with work left
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < REQUESTS; i++)
             add(w, &w->requests[i].ask);
@@ -468,8 +469,8 @@ END_TEST
 
 // ---- the prefix cache ----
 
-// Many requests begin with the same tokens: some at the same positions, some with the same gaps, some with others.
-static void share_heads(struct world *w)
+// Gives many requests common prefixes: some at the same positions, some with the same gaps, some with different gaps.
+static void share_prefixes(struct world *w)
 {
     static int32_t heads[2][PROMPT_MAX];
     for (int h = 0; h < 2; h++)
@@ -477,7 +478,7 @@ static void share_heads(struct world *w)
             heads[h][i] = below(200);
     for (int i = 0; i < REQUESTS; i++) {
         struct request *r = &w->requests[i];
-        if (i % 3 == 1) { // the prompt of the one before, kept alike
+        if (i % 3 == 1) { // the prompt and kept ranges of the previous request
             struct sequence_request own = r->ask;
             const struct request *before = r - 1;
             memcpy(r->tokens, before->tokens, sizeof r->tokens);
@@ -499,18 +500,18 @@ static void share_heads(struct world *w)
 START_TEST(reused_prefixes_change_nothing)
 {
     struct world *w = open_world_of(&worlds[_i]);
-    share_heads(w);
+    share_prefixes(w);
     run_alone(w);
     w->prefix_cache = true;
     static const int pools[] = {POOL, 24, 13};
     uint64_t reused = 0, preemptions = 0;
     for (int round = 0; round < 12; round++) {
-        w->pace_us = round % 2 ? PACE_TWICE : PACE_FREELY;
+        w->pace_us = round % 2 ? PACE_TWICE : PACE_UNLIMITED;
         open_scheduler(w, round % 4 < 2 ? 24 : 100, 12, pools[round % 3]);
-        for (int again = 0; again < 3; again++) { // later ones find what earlier ones left
+        for (int again = 0; again < 3; again++) { // later rounds reuse blocks of earlier ones
             memset(w->now, 0, sizeof w->now);
             memset(w->cancelled, 0, sizeof w->cancelled);
-            int next = 0, told[REQUESTS] = {0};
+            int next = 0, reported[REQUESTS] = {0};
             while (next < REQUESTS || scheduler_busy(w->scheduler)) {
                 while (next < REQUESTS && below(2)) {
                     struct request *r = &w->requests[next];
@@ -519,7 +520,7 @@ START_TEST(reused_prefixes_change_nothing)
                         memcpy(r->tokens + ask.n_tokens, w->alone[next].tokens, 3 * sizeof *r->tokens);
                         ask.n_tokens += 3;
                         ask.n_generated = 3;
-                        told[next] = 3;
+                        reported[next] = 3;
                     }
                     add(w, &ask);
                     next++;
@@ -532,8 +533,8 @@ START_TEST(reused_prefixes_change_nothing)
             }
             run_dry(w);
             for (int i = 0; i < REQUESTS; i++)
-                if (!w->cancelled[i]) check_same(w, i, told[i], "reused prefixes");
-            if (below(2)) scheduler_clear(w->scheduler); // forgets nothing that is computed
+                if (!w->cancelled[i]) check_same(w, i, reported[i], "reused prefixes");
+            if (below(2)) scheduler_clear(w->scheduler); // keeps cached blocks
         }
         reused += scheduler_get_load(w->scheduler).reused_rows;
         preemptions += scheduler_get_load(w->scheduler).preemptions;
@@ -554,7 +555,7 @@ static struct sequence_request plain_request(uint64_t id, const int32_t *tokens,
     return ask;
 }
 
-START_TEST(a_shared_head_is_computed_once)
+START_TEST(a_shared_prefix_is_computed_once)
 {
     enum { HEAD = 64, N = 12 };
     static int32_t tokens[N + 1][80];
@@ -564,7 +565,7 @@ START_TEST(a_shared_head_is_computed_once)
         w->prefix_cache = on;
         open_scheduler(w, BUDGET_MAX, 20, POOL);
         tails = 0;
-        for (int i = 0; i < N; i++) { // all at once: the first computes the head, the others wait for it
+        for (int i = 0; i < N; i++) { // together: the first computes the prefix, the others wait for it
             for (int t = 0; t < 80; t++)
                 tokens[i][t] = t < HEAD ? t : 100 + i;
             struct sequence_request ask = plain_request((uint64_t)i, tokens[i], HEAD + 1 + i);
@@ -574,7 +575,7 @@ START_TEST(a_shared_head_is_computed_once)
         struct sequence_request other = plain_request(N, tokens[N], 80);
         add(w, &other);
         step(w);
-        // Who shares nothing need not wait behind those who do.
+        // A request with another prefix does not wait behind them.
         ck_assert(w->now[0].n == 1 && w->now[1].n == !on && w->now[N].n == on);
         run_dry(w);
         struct scheduler_load load = scheduler_get_load(w->scheduler);
@@ -583,12 +584,12 @@ START_TEST(a_shared_head_is_computed_once)
         for (int i = 0; i < N; i++)
             ck_assert_int_eq(w->cached[i], on && i ? HEAD : 0);
         ck_assert_int_eq(w->cached[N], 0);
-        // The same prompt again: all but the block of its last token.
+        // The same prompt again: all blocks are cached but that of its last token.
         add(w, &other);
         memset(w->now, 0, sizeof w->now);
         run_dry(w);
         ck_assert_int_eq(w->cached[N], on ? 64 : 0);
-        // The same tokens at other positions are another text.
+        // The same tokens at other positions share nothing.
         struct sequence_request moved = other;
         struct token_range kept[2] = {{0, 0}, {2, 80}};
         moved.kept = kept;
@@ -617,7 +618,7 @@ START_TEST(an_answer_is_a_prefix_of_the_next_turn)
     ask.sampling.max_tokens = 40;
     add(w, &ask);
     run_dry(w);
-    memcpy(turn + 30, w->now[0].tokens, 40 * sizeof *turn); // 69 of these 70 were fed: four full blocks
+    memcpy(turn + 30, w->now[0].tokens, 40 * sizeof *turn); // 69 of these 70 were computed: four full blocks
     ask = plain_request(1, turn, 75);
     add(w, &ask);
     run_dry(w);
@@ -627,15 +628,15 @@ START_TEST(an_answer_is_a_prefix_of_the_next_turn)
 }
 END_TEST
 
-// A group that has room for the prompt begins it only when a quarter of the output fits beside what it has promised.
-START_TEST(a_share_of_the_output_is_counted_on)
+// A prompt that fits is started only when a quarter of its output fits too, beside the blocks reserved for others.
+START_TEST(a_quarter_of_the_output_is_reserved)
 {
     static int32_t tokens[2][64];
     struct world *w = open_world("llama", 5);
     open_scheduler(w, BUDGET_MAX, 4, 10);
     for (int i = 0; i < 2; i++) {
         struct sequence_request ask = plain_request((uint64_t)i, tokens[i], 48);
-        ask.sampling.max_tokens = 64; // 3 blocks now, 4 more at most, 1 of them counted on
+        ask.sampling.max_tokens = 64; // 3 blocks now, 4 more at most, 1 of them reserved
         add(w, &ask);
     }
     step(w);
@@ -675,7 +676,7 @@ START_TEST(decodes_go_first_and_prompts_in_order)
     step(w); // 1 + 19
     step(w); // 1 + 19
     ck_assert(w->rows == 60 && w->now[0].n == 3 && w->now[1].n == 0);
-    ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1); // nothing is begun that has no room
+    ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1); // no prompt is started without room
     step(w);                                                       // 1 + the last 12 of 1 + 7 of 2
     ck_assert(w->rows == 80 && w->now[0].n == 4 && w->now[1].n == 1 && w->now[2].n == 0);
     run_dry(w);
@@ -698,7 +699,7 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
     step(w);
     add(w, &ask[1]);
     add(w, &ask[2]);
-    step(w); // 8 of the short one and 12 of the first; the second long one waits its turn
+    step(w); // 8 rows of the short prompt, 12 of the first; the second long prompt waits
     ck_assert(w->rows == 40 && w->now[2].n == 1 && w->now[1].n == 0);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).waiting, 1);
     step(w);
@@ -711,7 +712,7 @@ START_TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one)
 }
 END_TEST
 
-START_TEST(half_of_a_pass_goes_to_the_shortest)
+START_TEST(half_of_a_pass_goes_to_the_shortest_prompt)
 {
     static int32_t tokens[3][160];
     struct world *w = open_world("llama", 5);
@@ -738,8 +739,8 @@ START_TEST(half_of_a_pass_goes_to_the_shortest)
 }
 END_TEST
 
-// However long passes take here: first the decodes are measured, then the prompt gets a few rows to begin with.
-START_TEST(beside_decodes_prompts_keep_the_pace)
+// Whatever passes take on this machine: first the decodes are measured, then the prompt gets a few rows.
+START_TEST(prompts_beside_decodes_are_paced)
 {
     static int32_t tokens[2][150];
     struct world *w = open_world("llama", 5);
@@ -764,8 +765,8 @@ START_TEST(beside_decodes_prompts_keep_the_pace)
 }
 END_TEST
 
-// A prompt's last row may be all that a pass is left with of it.
-START_TEST(prompt_rows_are_counted_however_they_are_cut)
+// The last chunk of a prompt may be a single row.
+START_TEST(prompt_rows_are_counted_in_all_chunks)
 {
     static int32_t tokens[61];
     struct world *w = open_world("llama", 5);
@@ -779,7 +780,7 @@ START_TEST(prompt_rows_are_counted_however_they_are_cut)
 }
 END_TEST
 
-// ---- what is refused ----
+// ---- refused requests ----
 
 static void refuse(struct world *w, const struct sequence_request *ask, enum status expected, const char *sentence)
 {
@@ -816,7 +817,7 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     refuse(w, &bad, STATUS_INVALID, "at least one prompt token");
     bad = good;
     bad.n_tokens = 5;
-    refuse(w, &bad, STATUS_INVALID, "5 prompt tokens came for 4 kept ones");
+    refuse(w, &bad, STATUS_INVALID, "5 prompt tokens were sent for 4 kept tokens");
     bad = good;
     bad.prompt_tokens = 3;
     refuse(w, &bad, STATUS_INVALID, "4 prompt tokens kept out of 3");
@@ -848,10 +849,10 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     bad = good;
     bad.n_kept_ranges = 0;
     bad.n_tokens = bad.prompt_tokens = 94;
-    refuse(w, &bad, STATUS_OUT_OF_RANGE, "97 tokens to hold, the whole KV cache has room for 96");
+    refuse(w, &bad, STATUS_OUT_OF_RANGE, "the sequence needs 97 KV entries, the whole KV cache has 96");
     bad.n_tokens = bad.prompt_tokens = 93;
     add(w, &bad); // just fits
-    refuse(w, &bad, STATUS_INVALID, "sequence 1 is here already");
+    refuse(w, &bad, STATUS_INVALID, "request 0000000000000001 is already at this group");
     good.id = 2;
     add(w, &good);
     run_dry(w);
@@ -860,7 +861,7 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
 
     struct scheduler_limits limits = {.token_budget = 8, .max_seqs = 9, .context_tokens = CONTEXT, .kv_blocks = 6};
     ck_assert_int_eq(scheduler_create(w->engine, &limits, take_report, w, &w->scheduler), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(status_message(), "max-num-seqs 9: must be from 1 to max-num-batched-tokens (8)"));
+    ck_assert_ptr_nonnull(strstr(status_message(), "max-num-seqs 9: must be 1 to max-num-batched-tokens (8)"));
     close_world(w);
 }
 END_TEST
@@ -872,20 +873,20 @@ int main(void)
     TCase *tcase = tcase_create("scheduler");
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, alone_is_what_a_plain_loop_gives, 0, WORLDS);
-    tcase_add_loop_test(tcase, company_and_chunks_change_nothing, 0, WORLDS);
+    tcase_add_loop_test(tcase, neighbours_and_chunks_change_nothing, 0, WORLDS);
     tcase_add_loop_test(tcase, preemption_changes_nothing, 0, WORLDS);
     tcase_add_loop_test(tcase, the_victim_loses_fewest_tokens_of_its_own, 0, 4);
-    tcase_add_loop_test(tcase, replay_from_any_prefix_goes_on_alike, 0, WORLDS);
-    tcase_add_loop_test(tcase, cancel_in_every_state_harms_nobody, 0, WORLDS);
+    tcase_add_loop_test(tcase, a_replay_continues_with_the_same_tokens, 0, WORLDS);
+    tcase_add_loop_test(tcase, cancel_in_every_state_affects_no_other_request, 0, WORLDS);
     tcase_add_loop_test(tcase, reused_prefixes_change_nothing, 0, WORLDS);
-    tcase_add_test(tcase, a_shared_head_is_computed_once);
+    tcase_add_test(tcase, a_shared_prefix_is_computed_once);
     tcase_add_test(tcase, an_answer_is_a_prefix_of_the_next_turn);
-    tcase_add_test(tcase, a_share_of_the_output_is_counted_on);
+    tcase_add_test(tcase, a_quarter_of_the_output_is_reserved);
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
     tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
-    tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest);
-    tcase_add_test(tcase, beside_decodes_prompts_keep_the_pace);
-    tcase_add_test(tcase, prompt_rows_are_counted_however_they_are_cut);
+    tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest_prompt);
+    tcase_add_test(tcase, prompts_beside_decodes_are_paced);
+    tcase_add_test(tcase, prompt_rows_are_counted_in_all_chunks);
     tcase_add_test(tcase, bad_sequences_are_refused_with_a_sentence);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

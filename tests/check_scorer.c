@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/scorer with models: importance and kept tokens against the slow double-precision implementation
-// (slow_importance.h, slow_select.h), bits that do not depend on company, and a real model's golden attention.
+// (slow_importance.h, slow_select.h), scores that do not depend on other prompts, and the golden attention of a trained
+// model.
 #include <check.h>
 #include <jansson.h>
 #include <math.h>
@@ -37,7 +38,7 @@ struct group {
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
     const struct ragged_batch *batch;
-    int step, running; // followers still in the step: they read the leader's batch
+    int step, running; // running: followers still in the pass, which read the leader's batch
     bool stop;
 };
 
@@ -171,7 +172,7 @@ static void take_result(void *context, const struct score_result *result)
     s->reused += result->cached_tokens;
 }
 
-// `budget`, `seqs` and `blocks` 0: what the model was opened with. With a prefix cache every prompt comes twice.
+// `budget`, `seqs` and `blocks` 0: those of the model. With a prefix cache every prompt is scored twice.
 static void score_cached(struct group *g, const struct model_config *config, const struct prompt_case *cases,
                          int n_cases, int budget, int seqs, int blocks, bool prefix_cache, struct scores *scores)
 {
@@ -235,8 +236,8 @@ static void make_cases(struct prompt_case *cases, int n_cases, int longest, cons
     }
 }
 
-// Against the slow ones. Returns whether the kept set could be compared: not when two chunks score so nearly alike
-// that f32 may rank them otherwise. `near` bounds the error of one importance.
+// Compares with the slow implementation. False when the kept set cannot be compared, because two chunks score so nearly
+// the same that f32 may rank them the other way. `near` bounds the error of one importance.
 static bool compare(const struct slow_llama *slow, const struct tiny_model *spec, const struct model_config *config,
                     const struct prompt_case *c, const struct scores *got, double near)
 {
@@ -244,7 +245,7 @@ static bool compare(const struct slow_llama *slow, const struct tiny_model *spec
     int32_t sampled[LOOK_AHEAD_MAX];
     int steps = slow_importance(slow, spec, c->tokens, c->n, c->prefill.look_ahead, c->prefill.pool_window,
                                 config->eos_id, config->n_eos, importance, sampled, &gap);
-    if (gap < 1e-4) return false; // the two best logits are a coin toss in f32
+    if (gap < 1e-4) return false; // f32 may rank the two best logits the other way
     ck_assert_int_eq(got->steps, steps);
     for (int j = 0; j < c->n; j++)
         ck_assert_double_eq_tol(got->importance[j], importance[j], near);
@@ -276,7 +277,7 @@ static struct tiny_model tiny_spec(const char *family)
     return spec;
 }
 
-START_TEST(importance_and_kept_tokens_equal_the_slow_ones)
+START_TEST(importance_and_kept_tokens_equal_the_slow_implementation)
 {
     random_state = (uint64_t)_i + 40;
     struct tiny_model spec = tiny_spec(settings[_i].family);
@@ -314,7 +315,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
     int seen[9] = {0};
     for (int i = 0; i < 9; i++) {
         cases[i].prefill.look_ahead = 8;
-        // What this model writes after this prompt with nothing ending it; then the token of one step becomes an EOS.
+        // The tokens that this model generates after this prompt without an EOS; then one of them becomes the EOS.
         int32_t sampled[8];
         double importance[MAX_TOKENS], gap;
         config.n_eos = 0;
@@ -328,7 +329,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
         if (compare(slow, &spec, &config, &cases[i], &scores[i], 2e-5)) seen[scores[i].steps]++;
         ck_assert_int_le(scores[i].steps, i % 8 + 1);
     }
-    ck_assert_int_ge(seen[1], 1); // at the first step, which the prompt's last token makes
+    ck_assert_int_ge(seen[1], 1); // at the first step, that of the prompt's last token
     int between = 0;
     for (int steps = 2; steps < 8; steps++)
         between += seen[steps];
@@ -339,8 +340,8 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
 }
 END_TEST
 
-// Packed, chunked, in parts, together with other windows, behind heads that others read, and alone: the same bits.
-START_TEST(company_chunks_and_budget_change_no_bit)
+// Packed, chunked, beside other smoothing windows, behind cached prefixes, and alone: the same bits.
+START_TEST(neighbours_chunks_and_budget_change_no_bit)
 {
     random_state = (uint64_t)_i + 90;
     struct tiny_model spec = tiny_spec(_i % 2 ? "qwen3" : "llama");
@@ -351,7 +352,7 @@ START_TEST(company_chunks_and_budget_change_no_bit)
     static struct prompt_case cases[18];
     static struct scores alone[18], packed[18];
     make_cases(cases, 18, 150, &config);
-    for (int i = 1; i < 18; i += 2) // as the one before for the most part
+    for (int i = 1; i < 18; i += 2) // mostly the same tokens as the prompt before
         memcpy(cases[i].tokens, cases[i - 1].tokens, (size_t)(cases[i].n * 3 / 4) * sizeof *cases[i].tokens);
     for (int i = 0; i < 18; i++)
         score(g, &config, &cases[i], 1, 0, 0, 0, &alone[i]);
@@ -377,9 +378,9 @@ START_TEST(company_chunks_and_budget_change_no_bit)
 }
 END_TEST
 
-// --- a trained model's attention, computed elsewhere in float64
+// --- a trained model's attention, computed by another implementation in float64
 
-// The vectors were computed in float64; these models' attention is so peaked that f32 differs by this much.
+// The vectors were computed in float64; the attention of these models is so peaked that f32 differs by this much.
 #define GOLDEN_NEAR 1e-4
 
 static float *read_npy(const char *path, size_t *count_p)
@@ -400,9 +401,9 @@ static float *read_npy(const char *path, size_t *count_p)
     return values;
 }
 
-// Per head and token, attention rows of the last prompt token and of seven look-ahead tokens; the latter spread over
-// the decoded tokens as well, so each row is made a distribution over the prompt. Where a head all but ignores the
-// prompt, the file's f32 has lost its row (`*exact_p` false): then the result is a lower bound.
+// The file has attention rows of the last prompt token and of seven look-ahead tokens, per head. The latter attend to
+// generated tokens too, so each row is normalised over the prompt. When a head hardly attends to the prompt, its row is
+// lost in the file's f32 (`*exact_p` false), and the result is a lower bound.
 static void golden_importance(const float *attention, int heads, int n, int look_ahead, int window, double *importance,
                               bool *exact_p)
 {
@@ -510,10 +511,10 @@ int main(int argc, char **argv)
     if (external) {
         tcase_add_loop_test(all, golden_attention_gives_the_same_importance, GOLDENS_IN_REPOSITORY, GOLDENS);
     } else {
-        tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_ones, 0,
+        tcase_add_loop_test(all, importance_and_kept_tokens_equal_the_slow_implementation, 0,
                             sizeof settings / sizeof settings[0]);
         tcase_add_loop_test(all, eos_ends_the_look_ahead_after_the_step_that_sampled_it, 0, 2);
-        tcase_add_loop_test(all, company_chunks_and_budget_change_no_bit, 0, 6);
+        tcase_add_loop_test(all, neighbours_chunks_and_budget_change_no_bit, 0, 6);
         tcase_add_loop_test(all, golden_attention_gives_the_same_importance, 0, GOLDENS_IN_REPOSITORY);
     }
     tcase_set_timeout(all, 60);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// speculator/scorer without a model: thousands of random prompts, arrivals, cancellations, budgets and KV pools over a
-// stand-in whose every number depends on the whole content of its KV cache, so that a row, block or step out of place
-// changes the result. (check_scorer.c does the same sums with models.)
+// speculator/scorer with a fake model: thousands of random prompts, arrivals, cancellations, budgets and sizes of the
+// KV cache. Every number of the fake model depends on the whole content of its KV cache, so that a wrong row, block or
+// step changes the result. check_scorer.c uses real models.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-// What the stand-in computes from the tokens of a sequence up to and with a row, `hash`.
+// Numbers of the fake model from `hash`, which covers the tokens of a sequence up to and including a row.
 static float probe_of(uint64_t hash, int window, int j)
 {
     return (float)(mix(hash + (uint64_t)window * 1000 + (uint64_t)j) >> 40) / (1 << 24);
@@ -103,7 +103,7 @@ struct expected {
     const char *error; // what the error must contain
 };
 
-// The definition again, one prompt at a time.
+// The expected scores by definition, one prompt at a time.
 static void expect_scores(struct expected *e, int longest)
 {
     uint64_t hash = 0;
@@ -122,7 +122,7 @@ static void expect_scores(struct expected *e, int longest)
         e->importance[j] /= (float)e->steps;
 }
 
-static long reused; // prompt tokens that were taken from the prefix cache
+static long reused; // prompt tokens found in the prefix cache
 
 static void take_result(void *context, const struct score_result *result)
 {
@@ -214,7 +214,7 @@ START_TEST(random_loads_score_as_if_alone)
                 if (random_below(20) == 0) e->n = longest;
                 for (int j = 0; j < e->n; j++)
                     e->tokens[j] = (int32_t)random_below(VOCAB);
-                if (added && random_below(2)) { // begins like an earlier one
+                if (added && random_below(2)) { // shares a prefix with an earlier prompt
                     const struct expected *earlier = &items[random_below((uint32_t)added)];
                     int head = (int)random_below((uint32_t)smaller(earlier->n, e->n) + 1);
                     memcpy(e->tokens, earlier->tokens, (size_t)head * sizeof *e->tokens);
@@ -243,7 +243,7 @@ START_TEST(random_loads_score_as_if_alone)
 }
 END_TEST
 
-START_TEST(a_shared_head_is_read_once)
+START_TEST(a_shared_prefix_is_computed_once)
 {
     enum { HEAD = 96, N = 8 };
     static struct expected items[N];
@@ -266,7 +266,8 @@ START_TEST(a_shared_head_is_read_once)
         for (int i = 0; i < N; i++)
             ck_assert_int_eq(items[i].answers, 1);
         ck_assert_int_eq(reused, on ? (N - 1) * HEAD : 0);
-        ck_assert_int_eq(f->passes, on ? 2 : 5); // the head with its first prompt, then the others; 804 rows in 200s
+        ck_assert_int_eq(f->passes,
+                         on ? 2 : 5); // the prefix with the first prompt, then the others; 804 rows in passes of 200
         ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, MAX_BLOCKS);
         scorer_free(s);
         free(f);
@@ -295,7 +296,7 @@ START_TEST(passes_fill_up_across_prompts)
         ck_assert_int_eq(items[i].answers, 1);
     ck_assert_int_eq(f->max_rows_seen, 100);
     ck_assert_int_ge(f->max_seqs_seen, 4);
-    ck_assert_int_le(f->passes, 6 + 8); // not 5 passes of two prompts with 8 steps each
+    ck_assert_int_le(f->passes, 6 + 8); // instead of 8 passes for every two prompts
     int idle = f->passes;
     ck_assert_int_eq(scorer_step(s), STATUS_OK); // nothing to do, no pass
     ck_assert_int_eq(f->passes, idle);
@@ -306,7 +307,7 @@ END_TEST
 
 START_TEST(bad_items_answer_with_a_sentence)
 {
-    struct fake *f = fake_open(64, 4, 8); // the pool holds 128 tokens
+    struct fake *f = fake_open(64, 4, 8); // 128 KV entries
     struct scorer_model model = fake_model(f);
     static struct expected items[12];
     struct scorer *s = scorer_create(&model, take_result, items);
@@ -330,7 +331,7 @@ START_TEST(bad_items_answer_with_a_sentence)
     items[8].error = "pinned range 4-3";
     items[9].error = "tail_tokens 11";
     items[10].error = "chunk_tokens -1";
-    expect_scores(&items[11], CONTEXT); // the others are unharmed
+    expect_scores(&items[11], CONTEXT); // a valid item
     for (int i = 11; i >= 0; i--) {
         struct score_item item = make_item(&items[i], (uint64_t)i);
         if (i == 4) item.prefill.keep_rate = 1.5;
@@ -405,7 +406,7 @@ int main(void)
     Suite *suite = suite_create("scorer_schedule");
     TCase *all = tcase_create("all");
     tcase_add_loop_test(all, random_loads_score_as_if_alone, 0, 6);
-    tcase_add_test(all, a_shared_head_is_read_once);
+    tcase_add_test(all, a_shared_prefix_is_computed_once);
     tcase_add_test(all, passes_fill_up_across_prompts);
     tcase_add_test(all, bad_items_answer_with_a_sentence);
     tcase_add_test(all, cancel_and_clear_free_blocks_at_once);

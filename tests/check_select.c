@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// speculator/select: kept ranges against the slow implementation of slow_select.h, and cases worked by hand.
+// speculator/select: kept ranges against the slow implementation in slow_select.h, and hand-worked cases.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,19 +40,19 @@ static void check_against_slow(const double *exact, const float *importance, int
     free(expected);
 }
 
-START_TEST(selection_equals_the_slow_one)
+START_TEST(selection_equals_the_slow_implementation)
 {
     random_state = 17;
     static float importance[400];
     static double exact[400];
     for (int round = 0; round < 6000; round++) {
         int n = 1 + (int)random_below(round % 10 ? 120 : 400);
-        int levels = random_below(2) ? 4 : 1 << 20; // few levels: many ties
+        int levels = random_below(2) ? 4 : 1 << 20; // few levels give many ties
         for (int j = 0; j < n; j++)
             exact[j] = importance[j] = (float)random_below((uint32_t)levels) / 4096;
         int rate = 1 + (int)random_below(1000);
         if (random_below(8) == 0) rate = 1000;
-        if (random_below(3) == 0) rate = 100 * (1 + (int)random_below(10)); // round rates: whole products
+        if (random_below(3) == 0) rate = 100 * (1 + (int)random_below(10)); // round rates give whole numbers of chunks
         static const int sizes[] = {0, 1, 2, 7, 32, 1000};
         struct token_range pinned[3];
         struct select_policy policy = {.keep_rate = rate / 1000.0,
@@ -75,12 +75,12 @@ START_TEST(budget_rounds_up_but_not_for_a_rounding_error)
 {
     for (int n = 1; n <= 3000; n++) {
         for (int rate = 10; rate <= 1000; rate += 10)
-            ck_assert_int_eq(select_budget(n, rate / 1000.0), slow_budget(n, rate));
+            ck_assert_int_eq(prefill_keep_budget(n, rate / 1000.0), slow_budget(n, rate));
     }
-    ck_assert_int_eq(select_budget(100, 0.07), 7); // 7.000000000000001 in doubles
-    ck_assert_int_eq(select_budget(3, 0.1), 1);
-    ck_assert_int_eq(select_budget(5, 1e-12), 1);
-    ck_assert_int_eq(select_budget(1 << 20, 1), 1 << 20);
+    ck_assert_int_eq(prefill_keep_budget(100, 0.07), 7); // 7.000000000000001 in doubles
+    ck_assert_int_eq(prefill_keep_budget(3, 0.1), 1);
+    ck_assert_int_eq(prefill_keep_budget(5, 1e-12), 1);
+    ck_assert_int_eq(prefill_keep_budget(1 << 20, 1), 1 << 20);
 }
 END_TEST
 
@@ -106,15 +106,15 @@ START_TEST(hand_worked_cases)
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-8");
     policy.keep_first = true; // and BOS the other
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
-    policy.keep_rate = 0.2; // forced ones are kept even when the budget is one
+    policy.keep_rate = 0.2; // forced chunks are kept even beyond the budget
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
     policy.tail_tokens = 4; // beyond the budget
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 5-8");
-    struct token_range pinned[] = {{4, 4}, {2, 2}}; // pins touch other ranges and are joined to them
+    struct token_range pinned[] = {{4, 4}, {2, 2}}; // pinned ranges are joined to adjacent ranges
     policy.pinned = pinned;
     policy.n_pinned = 2;
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-2 4-8");
-    policy.paper_exact = true; // counts for everything above
+    policy.paper_exact = true; // switches all of this off
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-7");
     policy.keep_rate = 1;
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-8");
@@ -130,7 +130,7 @@ int main(void)
 {
     Suite *suite = suite_create("select");
     TCase *all = tcase_create("all");
-    tcase_add_test(all, selection_equals_the_slow_one);
+    tcase_add_test(all, selection_equals_the_slow_implementation);
     tcase_add_test(all, budget_rounds_up_but_not_for_a_rounding_error);
     tcase_add_test(all, hand_worked_cases);
     tcase_set_timeout(all, 60);

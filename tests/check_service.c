@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker group as the router sees it: what comes back for good and for broken sequences, through the wire format.
+// A worker group as the router sees it: the answers to valid and invalid sequences, through packed messages.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void take_result(struct world *w, const result_message *r)
     strncpy(s->error, r->error, sizeof s->error - 1);
 }
 
-// As the router would read it: packed and unpacked.
+// Packs and unpacks the message, as on its way to the router.
 static void receive(void *arg, const node_message *message)
 {
     struct world *w = arg;
@@ -100,7 +100,7 @@ static void close_world(struct world *w)
     free(w);
 }
 
-// ---- messages, on the heap as protobuf-c has them ----
+// ---- messages, allocated as protobuf-c does ----
 
 static sequence_message *make_sequence(uint64_t id, int n_tokens, int max_tokens)
 {
@@ -127,7 +127,7 @@ static sequence_message *make_sequence(uint64_t id, int n_tokens, int max_tokens
     return m;
 }
 
-static void hand_over(struct world *w, sequence_message **sequences, size_t n)
+static void send_bin(struct world *w, sequence_message **sequences, size_t n)
 {
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     Forepack__Cluster__V1__PrefillBin bin = FOREPACK__CLUSTER__V1__PREFILL_BIN__INIT;
@@ -135,9 +135,10 @@ static void hand_over(struct world *w, sequence_message **sequences, size_t n)
     message.prefill_bin = &bin;
     bin.n_sequences = n;
     bin.sequences = sequences;
-    service_take(w->service, &message);
+    service_handle(w->service, &message);
     for (size_t i = 0; i < n; i++)
-        forepack__cluster__v1__sequence__free_unpacked(sequences[i], NULL); // nothing may be borrowed after the call
+        forepack__cluster__v1__sequence__free_unpacked(sequences[i],
+                                                       NULL); // the service must not use them after the call
 }
 
 static void cancel(struct world *w, uint64_t id)
@@ -148,7 +149,7 @@ static void cancel(struct world *w, uint64_t id)
     message.cancel = &body;
     body.n_requests = 1;
     body.requests = &id;
-    service_take(w->service, &message);
+    service_handle(w->service, &message);
 }
 
 static void run_dry(struct world *w)
@@ -167,7 +168,7 @@ START_TEST(one_message_a_step_carries_all_tokens)
     sequence_message *bin[3] = {make_sequence(1, 20, 5), make_sequence(2, 7, 5), make_sequence(3, 30, 5)};
     bin[1]->sampling->logprobs = 3;
     bin[2]->sampling->logprobs = 0;
-    hand_over(w, bin, 3);
+    send_bin(w, bin, 3);
     ck_assert_int_eq(w->messages, 0);
     run_dry(w);
     ck_assert_int_eq(w->messages, 5);
@@ -183,13 +184,13 @@ START_TEST(one_message_a_step_carries_all_tokens)
 }
 END_TEST
 
-START_TEST(a_replay_goes_on_where_it_was)
+START_TEST(a_replay_continues_where_it_stopped)
 {
     struct world *w = open_world();
     sequence_message *first = make_sequence(1, 20, 8);
     first->sampling->temperature = 1;
     first->sampling->seed = 11;
-    hand_over(w, &first, 1);
+    send_bin(w, &first, 1);
     run_dry(w);
     ck_assert_int_eq(w->seen[1].n, 8);
     sequence_message *again = make_sequence(1, 20, 8);
@@ -200,7 +201,7 @@ START_TEST(a_replay_goes_on_where_it_was)
     memcpy(again->token_ids + 20, w->seen[1].tokens, 3 * sizeof *again->token_ids);
     again->n_token_ids = 23;
     again->generated = 3;
-    hand_over(w, &again, 1);
+    send_bin(w, &again, 1);
     run_dry(w);
     ck_assert_int_eq(w->seen[2].n, 5);
     ck_assert_mem_eq(w->seen[2].tokens, w->seen[1].tokens + 3, 5 * sizeof(uint32_t));
@@ -208,25 +209,25 @@ START_TEST(a_replay_goes_on_where_it_was)
 }
 END_TEST
 
-// One broken sequence of each kind; `sentence` must be in its error.
+// One invalid sequence of each kind; its error must contain `sentence`.
 static const struct {
     const char *sentence;
-} broken[] = {
+} invalid[] = {
     {"outside the vocabulary"},
     {"outside the vocabulary"},
     {"at least one prompt token"},
     {"kept range"},
     {"kept range"},
-    {"kept ones"},
+    {"kept tokens"},
     {"sampling parameters are missing"},
     {"top_p"},
     {"stop_token_ids: 65 given"},
     {"exceed the context"},
     {"exceed the context"},
     {"nothing is left"},
-    {"here already"},
+    {"already at this group"},
 };
-enum { BROKEN = sizeof broken / sizeof *broken };
+enum { INVALID = sizeof invalid / sizeof *invalid };
 
 static void damage(sequence_message *m, int kind)
 {
@@ -249,55 +250,56 @@ static void damage(sequence_message *m, int kind)
     case 9: m->sampling->max_tokens = UINT32_MAX; break;
     case 10: m->prompt_tokens = UINT32_MAX; break;
     case 11: m->sampling->max_tokens = 0; break;
-    default: m->request = 0; break; // the id of another
+    default: m->request = 0; break; // the id of another request
     }
 }
 
-START_TEST(broken_sequences_are_answered_and_harm_nobody)
+START_TEST(invalid_sequences_are_answered_and_affect_no_other)
 {
     struct world *w = open_world();
     sequence_message *alone = make_sequence(0, 12, 4);
-    hand_over(w, &alone, 1);
+    send_bin(w, &alone, 1);
     run_dry(w);
     struct seen expected = w->seen[0];
     memset(w->seen, 0, sizeof w->seen);
 
-    sequence_message *bin[BROKEN + 2];
+    sequence_message *bin[INVALID + 2];
     bin[0] = make_sequence(0, 12, 4);
-    for (int i = 0; i < BROKEN; i++) {
+    for (int i = 0; i < INVALID; i++) {
         bin[i + 1] = make_sequence((uint64_t)i + 1, 10, 4);
-        if (i == BROKEN - 1) continue; // a second 0 is handed over apart: its error would end the first one's record
+        if (i == INVALID - 1)
+            continue; // a second request 0 is sent later: its error would mix with the results of the first
         damage(bin[i + 1], i);
     }
-    bin[BROKEN + 1] = make_sequence(30, 12, 4);
-    hand_over(w, bin, BROKEN + 2);
-    for (int i = 0; i < BROKEN - 1; i++) {
+    bin[INVALID + 1] = make_sequence(30, 12, 4);
+    send_bin(w, bin, INVALID + 2);
+    for (int i = 0; i < INVALID - 1; i++) {
         ck_assert_int_eq(w->seen[i + 1].finish, FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR);
-        ck_assert_msg(strstr(w->seen[i + 1].error, broken[i].sentence) != NULL, "%d: '%s' should say '%s'", i,
-                      w->seen[i + 1].error, broken[i].sentence);
+        ck_assert_msg(strstr(w->seen[i + 1].error, invalid[i].sentence) != NULL, "%d: '%s' should say '%s'", i,
+                      w->seen[i + 1].error, invalid[i].sentence);
     }
     run_dry(w);
-    ck_assert(w->seen[0].n == 4 && w->seen[30].n == 4 && w->seen[BROKEN].n == 4);
+    ck_assert(w->seen[0].n == 4 && w->seen[30].n == 4 && w->seen[INVALID].n == 4);
     ck_assert_mem_eq(w->seen[0].tokens, expected.tokens, sizeof expected.tokens);
 
     memset(w->seen, 0, sizeof w->seen);
     sequence_message *twice[2] = {make_sequence(0, 12, 4), make_sequence(1, 12, 4)};
-    damage(twice[1], BROKEN - 1);
-    hand_over(w, twice, 2);
-    ck_assert_ptr_nonnull(strstr(w->seen[0].error, broken[BROKEN - 1].sentence));
+    damage(twice[1], INVALID - 1);
+    send_bin(w, twice, 2);
+    ck_assert_ptr_nonnull(strstr(w->seen[0].error, invalid[INVALID - 1].sentence));
     service_drop_all(w->service);
     close_world(w);
 }
 END_TEST
 
-START_TEST(cancelled_and_dropped_sequences_fall_silent)
+START_TEST(cancelled_and_dropped_sequences_have_no_more_results)
 {
     struct world *w = open_world();
     sequence_message *bin[3] = {make_sequence(1, 20, 50), make_sequence(2, 20, 50), make_sequence(3, 20, 50)};
-    hand_over(w, bin, 3);
+    send_bin(w, bin, 3);
     ck_assert_int_eq(service_step(w->service), STATUS_OK);
     cancel(w, 2);
-    cancel(w, 9); // never was here
+    cancel(w, 9); // unknown
     int before = w->seen[2].n;
     ck_assert_int_eq(service_step(w->service), STATUS_OK);
     ck_assert(w->seen[2].n == before && w->seen[1].n == before + 1);
@@ -314,9 +316,9 @@ int main(void)
     TCase *tcase = tcase_create("service");
     tcase_set_timeout(tcase, 30);
     tcase_add_test(tcase, one_message_a_step_carries_all_tokens);
-    tcase_add_test(tcase, a_replay_goes_on_where_it_was);
-    tcase_add_test(tcase, broken_sequences_are_answered_and_harm_nobody);
-    tcase_add_test(tcase, cancelled_and_dropped_sequences_fall_silent);
+    tcase_add_test(tcase, a_replay_continues_where_it_stopped);
+    tcase_add_test(tcase, invalid_sequences_are_answered_and_affect_no_other);
+    tcase_add_test(tcase, cancelled_and_dropped_sequences_have_no_more_results);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program forepack-speculator, alone and as two MPI ranks, against a router of tests/test_router.h: what it says of
-// itself, scores equal to the slow ones, bad items, cancellation, drain, a router that restarts or refuses, bad
+// The program forepack-speculator, with one rank and with two, attached to a router of tests/test_router.h: its Hello,
+// scores equal to the slow implementation, invalid items, cancellation, drain, a router that restarts or refuses, wrong
 // options.
 #include <check.h>
 #include <fcntl.h>
@@ -21,9 +21,15 @@
 
 extern char **environ;
 
-typedef Forepack__Cluster__V1__ScoreItem wire_item;
+typedef Forepack__Cluster__V1__ScoreItem item_message;
 
 enum { N_PROMPTS = 10, LONGEST = 90 };
+
+#ifdef FOREPACK_MPI
+enum { GROUP_SIZES = 2 }; // one rank and two
+#else
+enum { GROUP_SIZES = 1 };
+#endif
 
 static struct tiny_model spec;
 static char *model_dir;
@@ -49,7 +55,7 @@ static void teardown(void)
     tiny_model_remove(model_dir);
 }
 
-// Starts the program; its stderr goes to error_file. `extra` are more arguments, by spaces.
+// Starts the program with its stderr in error_file. `extra`: more arguments, separated by spaces.
 static pid_t start(int ranks, int port, const char *extra)
 {
     const char *bin = getenv("FOREPACK_BIN");
@@ -102,11 +108,11 @@ static bool stderr_has(const char *text)
 struct prompt {
     uint32_t tokens[LONGEST];
     Forepack__Cluster__V1__Range pinned, *pinned_list[1];
-    wire_item item;
+    item_message item;
     int rate; // thousandths
 };
 
-static void make_prompts(struct prompt *prompts, wire_item **items)
+static void make_prompts(struct prompt *prompts, item_message **items)
 {
     uint32_t state = 77;
     for (int i = 0; i < N_PROMPTS; i++) {
@@ -190,7 +196,7 @@ static void cancel(uint64_t *requests, size_t n)
     test_router_send(&router, &to);
 }
 
-START_TEST(scores_come_back_and_drain_ends_it)
+START_TEST(prompts_are_scored_and_a_drain_ends_the_process)
 {
     int ranks = _i + 1;
     pid_t child = start(ranks, router.port, "--node-id spec-1 --dtype f32");
@@ -210,13 +216,13 @@ START_TEST(scores_come_back_and_drain_ends_it)
     ck_assert(hello->model_fingerprint && hello->tokenizer_fingerprint);
 
     static struct prompt prompts[N_PROMPTS];
-    wire_item *items[N_PROMPTS];
+    item_message *items[N_PROMPTS];
     make_prompts(prompts, items);
     test_router_send_bin(&router, 1, items, N_PROMPTS);
     test_router_await(&router, &router.results, N_PROMPTS);
     check_prompts(prompts);
 
-    // What is wrong with an item is told for it alone; its neighbours in the bin are scored.
+    // An invalid item gets its own error; the other items of the bin are scored.
     static struct prompt again[N_PROMPTS];
     make_prompts(again, items);
     for (int i = 0; i < N_PROMPTS; i++)
@@ -236,27 +242,27 @@ START_TEST(scores_come_back_and_drain_ends_it)
         ck_assert_uint_eq(result->n_kept > 0, !bad);
     }
 
-    cancel((uint64_t[]){1, 2, 300}, 3); // nobody's
+    cancel((uint64_t[]){1, 2, 300}, 3); // unknown requests
     kill(child, ranks > 1 ? SIGUSR1 : SIGTERM);
     ck_assert_int_eq(wait_exit(child), 0);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(router.drainings, 1);
-    ck_assert(stderr_has("drain signal="));
+    ck_assert(stderr_has("drain_started signal="));
 }
 END_TEST
 
-START_TEST(work_that_runs_ends_before_the_drain)
+START_TEST(a_drain_finishes_running_work)
 {
     enum { COPIES = 20 };
     pid_t child = start(1, router.port, "--max-num-seqs 2");
     test_router_await(&router, &router.heartbeats, 1);
     static struct prompt prompts[N_PROMPTS];
-    wire_item *items[COPIES * N_PROMPTS];
+    item_message *items[COPIES * N_PROMPTS];
     make_prompts(prompts, items);
     for (int i = N_PROMPTS; i < COPIES * N_PROMPTS; i++)
         items[i] = items[i - N_PROMPTS];
-    // One message: a node that has begun with it has all of it. Work that is still on its way when the signal comes
-    // is not this node's any more.
+    // In one message, so that the node has all of it when it begins. Messages that arrive after the signal would not
+    // count.
     test_router_send_bin(&router, 1, items, COPIES * N_PROMPTS);
     test_router_await(&router, &router.results, 1);
     kill(child, SIGTERM);
@@ -271,9 +277,9 @@ START_TEST(a_restarted_router_is_served_again)
     pid_t child = start(1, router.port, "");
     test_router_await(&router, &router.heartbeats, 1);
     static struct prompt prompts[N_PROMPTS];
-    wire_item *items[N_PROMPTS];
+    item_message *items[N_PROMPTS];
     make_prompts(prompts, items);
-    for (uint64_t bin = 0; bin < 50; bin++) // lost with this router
+    for (uint64_t bin = 0; bin < 50; bin++) // voided when this router stops
         test_router_send_bin(&router, bin, items, N_PROMPTS);
     test_router_await(&router, &router.results, 1);
     int port = router.port;
@@ -289,7 +295,7 @@ START_TEST(a_restarted_router_is_served_again)
 }
 END_TEST
 
-START_TEST(a_refusal_is_exit_2_with_the_reason)
+START_TEST(a_refusal_is_exit_code_2_with_the_reason)
 {
     router.refuse = "its tokenizer differs from the main model's";
     pid_t child = start(1, router.port, "");
@@ -311,7 +317,7 @@ static const struct {
     {"--speed 9", "unknown flag --speed"},
 };
 
-START_TEST(wrong_options_are_exit_2_with_a_sentence)
+START_TEST(wrong_options_are_exit_code_2_with_a_sentence)
 {
     pid_t child = start(1, 1, wrong[_i].arguments);
     ck_assert_int_eq(wait_exit(child), 2);
@@ -324,11 +330,11 @@ int main(void)
     Suite *suite = suite_create("speculator");
     TCase *all = tcase_create("all");
     tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_loop_test(all, scores_come_back_and_drain_ends_it, 0, 2);
-    tcase_add_test(all, work_that_runs_ends_before_the_drain);
+    tcase_add_loop_test(all, prompts_are_scored_and_a_drain_ends_the_process, 0, GROUP_SIZES);
+    tcase_add_test(all, a_drain_finishes_running_work);
     tcase_add_test(all, a_restarted_router_is_served_again);
-    tcase_add_test(all, a_refusal_is_exit_2_with_the_reason);
-    tcase_add_loop_test(all, wrong_options_are_exit_2_with_a_sentence, 0, sizeof wrong / sizeof wrong[0]);
+    tcase_add_test(all, a_refusal_is_exit_code_2_with_the_reason);
+    tcase_add_loop_test(all, wrong_options_are_exit_code_2_with_a_sentence, 0, sizeof wrong / sizeof wrong[0]);
     tcase_set_timeout(all, 120);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/: streaming text. Whatever the ids and the stop strings, the pieces joined must be what decoding all at once
-// gives, cut where a slow search finds the first completed stop string.
+// Streaming text: for any ids and stop strings, the pieces joined equal the decoded ids, cut where a slow search finds
+// the first completed stop string.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void join(struct joined *all, struct text_piece piece)
     all->stop = piece.stop;
 }
 
-// Streams `ids`; stop strings count from id `min_tokens` on.
+// Streams `ids`; stop strings count from id number `min_tokens` on.
 static void stream_all(struct tokenizer *t, const int32_t *ids, int n, const char *const *stops, int n_stops,
                        int min_tokens, struct joined *all)
 {
@@ -83,7 +83,7 @@ START_TEST(pieces_joined_equal_decoding)
         int32_t ids[60];
         int n = (int)(random_next(&state) % 60), most = tokenizer_vocab_size(t);
         size_t size;
-        for (int i = 0; i < n; i++) // half of them among the first 300, where single bytes are
+        for (int i = 0; i < n; i++) // half of them below 300, where the single bytes are
             ids[i] = (int32_t)(random_next(&state) % (uint64_t)(random_next(&state) % 2 ? 300 : most));
         char *want = decode(t, ids, n, &size);
         stream_all(t, ids, n, NULL, 0, 0, all);
@@ -96,7 +96,7 @@ START_TEST(pieces_joined_equal_decoding)
 }
 END_TEST
 
-// The slow search: of all places where a stop string ends, the first; there, the longest.
+// The slow search: the first place where a stop string ends; of several there, the longest.
 static size_t find_cut(const char *text, size_t n, const char *const *stops, int n_stops, int *stop_p)
 {
     *stop_p = -1;
@@ -152,7 +152,7 @@ START_TEST(text_is_cut_where_a_slow_search_cuts_it)
 }
 END_TEST
 
-// ---- One case each. In "pieces", the token of byte b is 3 + b.
+// ---- Single cases. In "pieces", the token of byte b is 3 + b.
 
 static struct text_piece push_byte(struct text_stream *stream, int byte, bool may_stop)
 {
@@ -184,7 +184,7 @@ START_TEST(half_a_character_is_held_back)
     check_piece(push_byte(stream, 0x9F, true), "", -1);
     check_piece(push_byte(stream, 0x98, true), "", -1);
     check_piece(push_byte(stream, 0x80, true), "😀", -1);
-    check_piece(push_byte(stream, 0xFF, true), "\uFFFD", -1); // can never become one
+    check_piece(push_byte(stream, 0xFF, true), "\uFFFD", -1); // can never become a character
     check_piece(push_byte(stream, 0xE2, true), "", -1);
     check_piece(push_byte(stream, 'x', true), "\uFFFDx", -1);
     check_piece(push_byte(stream, 0xE2, true), "", -1);
@@ -217,7 +217,7 @@ START_TEST(a_possible_stop_string_is_held_back)
     check_piece(push_byte(stream, 'a', true), "", -1);
     check_piece(push_byte(stream, 'a', true), "a", -1);
     check_piece(push_byte(stream, 'b', true), "", 0);
-    check_piece(push_byte(stream, 'y', true), "", 0); // nothing comes after
+    check_piece(push_byte(stream, 'y', true), "", 0); // nothing follows
     text_stream_finish(stream, &piece);
     check_piece(piece, "", 0);
     text_stream_free(stream);
@@ -225,12 +225,12 @@ START_TEST(a_possible_stop_string_is_held_back)
 }
 END_TEST
 
-START_TEST(a_stop_string_does_not_count_before_it_may)
+START_TEST(a_stop_string_does_not_count_before_min_tokens)
 {
     struct tokenizer *t = open_variant("pieces", NULL, NULL);
     struct text_stream *stream = open_stream(t, "aa");
     check_piece(push_byte(stream, 'a', false), "", -1);
-    check_piece(push_byte(stream, 'a', false), "a", -1); // complete, but text; its end may begin another
+    check_piece(push_byte(stream, 'a', false), "a", -1); // completed, but text; its end may start another one
     check_piece(push_byte(stream, 'a', true), "", 0);
     text_stream_free(stream);
     tokenizer_free(t);
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
         tcase_add_loop_test(any, text_is_cut_where_a_slow_search_cuts_it, 0, 2);
         tcase_add_test(one, half_a_character_is_held_back);
         tcase_add_test(one, a_possible_stop_string_is_held_back);
-        tcase_add_test(one, a_stop_string_does_not_count_before_it_may);
+        tcase_add_test(one, a_stop_string_does_not_count_before_min_tokens);
         tcase_add_test(one, special_and_unknown_ids_give_no_text);
         tcase_add_test(one, the_leading_blank_stays);
         tcase_add_test(one, wrong_stop_strings_are_refused);

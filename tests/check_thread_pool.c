@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread pool: every item exactly once in either order, whatever the number of threads, runs and items; what was
-// written before a run is seen in it and the other way round; threads have their places.
+// The thread pool: every item runs exactly once, for any number of threads, runs and items; memory written before a run
+// is visible in it and the reverse; threads keep their ranges and cores.
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static void count_item(void *arg, int item, int thread)
     c->seen[item] = c->value;
 }
 
-START_TEST(every_item_is_done_once)
+START_TEST(every_item_runs_once)
 {
     static const int sizes[] = {0, 1, 2, 3, 7, 64, MAX_ITEMS};
     struct thread_pool *pool;
@@ -51,34 +51,34 @@ START_TEST(every_item_is_done_once)
 }
 END_TEST
 
-struct held {
+struct delayed {
     _Atomic int done;
     int items;
 };
 
-// The first item does not return before all others have: it is held up, they must not wait for it.
-static void hold_item(void *arg, int item, int thread)
+// The first item waits until all others are done: a delayed thread must not delay the others.
+static void delayed_item(void *arg, int item, int thread)
 {
-    struct held *h = arg;
+    struct delayed *h = arg;
     while (item == 0 && atomic_load(&h->done) < h->items - 1)
         sched_yield();
     atomic_fetch_add(&h->done, 1);
 }
 
-START_TEST(others_do_the_work_of_a_thread_that_is_held_up)
+START_TEST(other_threads_do_the_work_of_a_delayed_thread)
 {
     struct thread_pool *pool;
     ck_assert_int_eq(thread_pool_open(2, &pool), STATUS_OK);
     for (int order = THREAD_POOL_STATIC; order <= THREAD_POOL_DYNAMIC; order++) {
-        struct held h = {.items = 100};
-        thread_pool_run(pool, (enum thread_pool_order)order, hold_item, &h, h.items);
+        struct delayed h = {.items = 100};
+        thread_pool_run(pool, (enum thread_pool_order)order, delayed_item, &h, h.items);
         ck_assert_int_eq(atomic_load(&h.done), h.items);
     }
     thread_pool_close(pool);
 }
 END_TEST
 
-// Workers that sleep use no processor time: the process' clock hardly moves while it waits.
+// CPU time of the process. Sleeping workers use none.
 static double process_seconds(void)
 {
     struct timespec t;
@@ -86,13 +86,13 @@ static double process_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-START_TEST(idle_workers_sleep_and_wake)
+START_TEST(idle_workers_sleep_and_wake_up)
 {
     struct thread_pool *pool;
     ck_assert_int_eq(thread_pool_open(3, &pool), STATUS_OK);
     struct count c = {.threads = 3};
     thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
-    // Each look finds less and less spinning; a pool that never slept would never pass.
+    // Workers spin less and less between tries; a pool that never slept would never pass.
     double used = 1;
     for (int tries = 0; tries < 1000 && used > 1e-3; tries++) {
         double before = process_seconds();
@@ -118,7 +118,7 @@ START_TEST(a_pool_may_close_without_a_run)
 }
 END_TEST
 
-START_TEST(every_item_has_one_share)
+START_TEST(every_item_is_in_one_range)
 {
     for (int threads = 1; threads <= 9; threads++)
         for (int n = 1; n < 60; n++) {
@@ -136,11 +136,11 @@ enum { THREADS = 3, GROUPS = 10, GROUP = 4 };
 
 struct start {
     _Atomic int begun;
-    _Atomic int first[THREADS]; // item that the thread began with
+    _Atomic int first[THREADS]; // first item of the thread
     _Atomic int times[GROUPS * GROUP];
 };
 
-// Nobody goes on, so nobody helps others, before all have begun.
+// Every thread waits for all others at its first item, so none can help another before that.
 static void start_item(void *arg, int item, int thread)
 {
     struct start *s = arg;
@@ -152,7 +152,7 @@ static void start_item(void *arg, int item, int thread)
         sched_yield();
 }
 
-START_TEST(threads_begin_with_their_own_share)
+START_TEST(threads_start_with_their_own_range)
 {
     struct thread_pool *pool;
     ck_assert_int_eq(thread_pool_open(THREADS, &pool), STATUS_OK);
@@ -171,7 +171,7 @@ END_TEST
 struct places {
     _Atomic int begun;
     int threads;
-    cpu_set_t cores[CPU_SETSIZE]; // that each thread may run on
+    cpu_set_t cores[CPU_SETSIZE]; // usable by each thread
 };
 
 static void place_item(void *arg, int item, int thread)
@@ -226,8 +226,8 @@ static void busy_item(void *arg, int item, int thread)
     while ((now.tv_sec - from.tv_sec) * 1000000000 + now.tv_nsec - from.tv_nsec < 100000);
 }
 
-// Another process keeps the core that was left to the caller: in the end a worker is there.
-START_TEST(the_caller_leaves_a_core_that_others_want)
+// Another process occupies the caller's core: after some runs a worker has that core.
+START_TEST(the_caller_leaves_a_core_that_another_process_uses)
 {
     static struct places p;
     cpu_set_t all, first;
@@ -262,16 +262,16 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("pool");
-    TCase *tcase = tcase_create("pool");
+    Suite *suite = suite_create("thread_pool");
+    TCase *tcase = tcase_create("thread_pool");
     tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, every_item_is_done_once, 1, 6);
-    tcase_add_test(tcase, others_do_the_work_of_a_thread_that_is_held_up);
-    tcase_add_test(tcase, every_item_has_one_share);
-    tcase_add_test(tcase, threads_begin_with_their_own_share);
+    tcase_add_loop_test(tcase, every_item_runs_once, 1, 6);
+    tcase_add_test(tcase, other_threads_do_the_work_of_a_delayed_thread);
+    tcase_add_test(tcase, every_item_is_in_one_range);
+    tcase_add_test(tcase, threads_start_with_their_own_range);
     tcase_add_test(tcase, workers_are_pinned_when_they_fill_the_cores);
-    tcase_add_test(tcase, the_caller_leaves_a_core_that_others_want);
-    tcase_add_test(tcase, idle_workers_sleep_and_wake);
+    tcase_add_test(tcase, the_caller_leaves_a_core_that_another_process_uses);
+    tcase_add_test(tcase, idle_workers_sleep_and_wake_up);
     tcase_add_test(tcase, a_pool_may_close_without_a_run);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/: the files of a tokenizer. What tokenizer_config.json says, what follows from the files (bound, fingerprint),
-// and that broken or unknown ones are refused with a reason and none can crash the program.
+// The files of a tokenizer: tokenizer_config.json, derived values (bound, fingerprint), and broken or unsupported
+// files, which are refused with a reason and never crash.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigne
 
 static const char hard_text[] = "  Hello <|im_start|> the License,\n 漢字 e\u0301 12345 <0x0A> 😀";
 
-// ---- tokenizer_config.json and what is told about a tokenizer.
+// ---- tokenizer_config.json and the accessors.
 
 START_TEST(config_names_bos_eos_and_template)
 {
@@ -35,7 +35,7 @@ START_TEST(config_names_bos_eos_and_template)
                      "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": [{\"name\": \"rag\", "
                      "\"template\": \"r\"}, {\"name\": \"default\", \"template\": \"d\"}]}");
     ck_assert_str_eq(tokenizer_chat_template(t), "d");
-    ck_assert_int_eq(tokenizer_bos(t), 1); // what the template puts in front
+    ck_assert_int_eq(tokenizer_bos(t), 1); // the post-processor's first token
     ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
     t = open_variant("bytes", NULL, NULL);
@@ -62,7 +62,7 @@ START_TEST(special_tokens_around_a_text_follow_the_config)
 {
     static const struct {
         const char *base, *config;
-        const char *around; // the ids of "a" with * for the text
+        const char *around; // ids of "a", with * for the text
     } cases[] = {
         {"pieces", NULL, "1 *"},
         {"pieces", "{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":\"<s>\",\"add_bos_token\":true}", "1 *"},
@@ -183,7 +183,7 @@ START_TEST(fingerprint_tells_tokenizers_apart)
 }
 END_TEST
 
-// ---- Broken and unknown files.
+// ---- Broken and unsupported files.
 
 START_TEST(broken_files_are_refused_with_a_reason)
 {
@@ -258,7 +258,7 @@ START_TEST(broken_files_are_refused_with_a_reason)
 }
 END_TEST
 
-START_TEST(broken_json_and_missing_files_are_told)
+START_TEST(broken_json_and_missing_files_are_named)
 {
     static const struct {
         const char *tokenizer, *config;
@@ -289,16 +289,16 @@ START_TEST(broken_json_and_missing_files_are_told)
 }
 END_TEST
 
-// A tokenizer that a mutated file gave must still be sound.
-static void use(struct tokenizer *t)
+// A tokenizer that opened from a mutated file must work.
+static void exercise_tokenizer(struct tokenizer *t)
 {
     unsigned flags = TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL;
-    struct text_range guarded = {3, 20};
+    struct text_range untrusted = {3, 20};
     size_t *starts;
     int32_t *ids;
     int n;
     char *text;
-    if (tokenizer_encode_guarded(t, hard_text, sizeof hard_text - 1, flags, &guarded, 1, &ids, &starts, &n)) return;
+    if (tokenizer_encode_untrusted(t, hard_text, sizeof hard_text - 1, flags, &untrusted, 1, &ids, &starts, &n)) return;
     bool sound = true;
     for (int i = 0; i < n; i++)
         sound = sound && ids[i] >= 0 && ids[i] < tokenizer_vocab_size(t) && starts[i] < sizeof hard_text;
@@ -316,7 +316,7 @@ static int open_mutant(const char *dir, const char *text)
     scratch_write(dir, "tokenizer.json", text);
     enum status status = tokenizer_open(dir, &t);
     ck_assert(status == STATUS_OK || status == STATUS_DATA || status == STATUS_UNSUPPORTED);
-    if (status == STATUS_OK) use(t);
+    if (status == STATUS_OK) exercise_tokenizer(t);
     tokenizer_free(t);
     return status == STATUS_OK;
 }
@@ -336,7 +336,7 @@ START_TEST(mutated_bytes_never_crash)
             switch (random_next(&state) % 4) {
             case 0: text[at] = (char)(1 + random_next(&state) % 255); break;
             case 1: text[at] = "{}[]\",:0-"[random_next(&state) % 9]; break;
-            case 2: memmove(text + at, text + at + 1, n - at); break; // the terminator moves along
+            case 2: memmove(text + at, text + at + 1, n - at); break; // including the terminator
             default: text[at] = (char)('0' + random_next(&state) % 10);
             }
         }
@@ -351,7 +351,7 @@ START_TEST(mutated_bytes_never_crash)
 }
 END_TEST
 
-// Any value of the file, found by walking down from the root at random; its place in parent.
+// Replaces a random value of the file, reached by a random walk from the root.
 static void mutate_value(json_t *root, uint64_t *state)
 {
     static const char *const values[] = {"null",
@@ -439,7 +439,7 @@ int main(void)
     tcase_add_test(files, fingerprint_ignores_layout);
     tcase_add_test(files, fingerprint_tells_tokenizers_apart);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
-    tcase_add_test(files, broken_json_and_missing_files_are_told);
+    tcase_add_test(files, broken_json_and_missing_files_are_named);
     tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);
     tcase_add_loop_test(files, mutated_values_never_crash, 0, 2);
     suite_add_tcase(suite, files);

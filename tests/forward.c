@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads, batches by hand.
+// See forward.h.
 #include "tests/forward.h"
 
 #include <check.h>
@@ -12,11 +12,11 @@ struct job {
     const struct ragged_batch *batch;
     struct forward_result result;
     enum status status;
-    char message[256]; // the sentence is the thread's own
+    char message[256]; // status_message() of that thread
 };
 
-// Without a batch: what all ranks do once their models are open.
-static void *run(void *argument)
+// Without a batch: model_join(), which all ranks call once their models are open.
+static void *rank_run(void *argument)
 {
     struct job *job = argument;
     job->status = job->batch ? model_forward(job->model, job->batch, &job->result) : model_join(job->model);
@@ -67,9 +67,9 @@ enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch,
     for (int rank = r->size - 1; rank >= 0; rank--) {
         job[rank] = (struct job){.model = r->model[rank], .batch = batch};
         if (rank)
-            ck_assert_int_eq(pthread_create(&job[rank].thread, NULL, run, &job[rank]), 0);
+            ck_assert_int_eq(pthread_create(&job[rank].thread, NULL, rank_run, &job[rank]), 0);
         else
-            run(&job[0]);
+            rank_run(&job[0]);
     }
     enum status status = job[0].status;
     for (int rank = 1; rank < r->size; rank++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running a model in tests: all ranks of a tensor-parallel group as threads of this process, and ragged batches put
-// together sequence by sequence. Failures abort the test (Check).
+// Runs models in tests: all ranks of a tensor-parallel group as threads of this process, and ragged batches built
+// sequence by sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
 #pragma once
 
 #include "model/model.h"
@@ -13,20 +13,20 @@ struct ranks {
     struct model *model[FORWARD_MAX_RANKS];
 };
 
-// Opens one model per rank. The status of the first that fails, with nothing left open.
+// Opens one model per rank. On failure nothing stays open; the status is that of the first rank that failed.
 enum status ranks_try_open(struct ranks *r, const struct model_options *options, int size);
 void ranks_open(struct ranks *r, const struct model_options *options, int size);
 void ranks_close(struct ranks *r);
 
-// One pass on every rank; rank 0's result, and the worst status.
+// One pass on every rank: the result of rank 0, and a failed status of any rank.
 enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch, struct forward_result *result);
 struct forward_result ranks_forward(struct ranks *r, const struct ragged_batch *batch);
 
 enum { FORWARD_MAX_ROWS = 1024, FORWARD_MAX_SEQS = 16, FORWARD_MAX_BLOCKS = 64 };
 enum logit_rows { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
 
-// A batch under construction. `slots` sequences can be cached at once; slot s owns blocks s, s + slots, s + 2 slots,
-// ... so that neighbouring blocks belong to different sequences.
+// A batch being built. `slots` sequences can be cached at the same time; slot s has blocks s, s + slots, s + 2 slots,
+// ..., so that neighbouring blocks belong to different sequences.
 struct forward {
     struct ragged_batch batch; // ready to run after every forward_add
     int slots;
@@ -42,7 +42,7 @@ void forward_start(struct forward *f, int slots);
 void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, const int32_t *position, int n,
                  enum logit_rows logits);
 
-// Probes the last row added over the first `keys` entries of its sequence.
+// Makes the last row added an importance row over the first `keys` entries of its sequence.
 void forward_add_importance(struct forward *f, int keys, int window);
 
 int32_t forward_argmax(const float *logits, int n);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that are allocated now. Sanitizers have an allocator of their own.
+// Heap bytes in use. Sanitizers have their own allocator.
 #pragma once
 
 #include <stddef.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-size_t __sanitizer_get_current_allocated_bytes(void); // its header is not packaged with every gcc
+size_t __sanitizer_get_current_allocated_bytes(void); // not every gcc package contains its header
 static inline size_t heap_bytes(void)
 {
     return __sanitizer_get_current_allocated_bytes();

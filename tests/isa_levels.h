@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets a test of kernels runs with; the CUDA backend, on an emulated GPU or on one that is there,
-// counts as one more.
+// The instruction set levels that a kernel test runs with. The CUDA backend, on a GPU or emulated, counts as one more.
 #pragma once
 
 #include <stdio.h>
@@ -9,26 +8,29 @@
 #include "kernels/cpu/isa.h"
 #include "tests/cuda_here.h"
 
-extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests alone
+extern const struct cpu_isa cpu_isa_amx_emulated; // linked into these tests only
 
 static const struct cpu_isa cuda_level = {.name = "cuda"};
 
-enum { MOST_ISAS = CPU_ISA_COUNT + 2 };
-static const struct cpu_isa *isas[MOST_ISAS];
+enum { ISAS_MAX = CPU_ISA_COUNT + 2 };
+static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
 
-// The one named on the command line, or all that this machine has; returns how many.
+// Selects the level named on the command line ("best": the best of this machine) or all levels of this machine; returns
+// their number.
 static inline int choose_isas(int argc, char **argv)
 {
     for (int level = 0; level <= CPU_ISA_COUNT; level++) {
         const struct cpu_isa *isa =
             level < CPU_ISA_COUNT ? cpu_isa_at((enum cpu_isa_level)level) : &cpu_isa_amx_emulated;
-        if (isa && (argc < 2 || !strcmp(isa->name, argv[1]))) isas[n_isas++] = isa;
+        if (!isa) continue;
+        bool best = isa == cpu_isa_best() && argc > 1 && !strcmp("best", argv[1]);
+        if (argc < 2 || !strcmp(isa->name, argv[1]) || best) isas[n_isas++] = isa;
     }
     if ((argc < 2 || !strcmp(cuda_level.name, argv[1])) && cuda_is_here()) isas[n_isas++] = &cuda_level;
     for (int i = 0; i < n_isas; i++)
         printf("testing %s\n", isas[i]->name);
     if (!n_isas) printf("skipped: this machine has no %s\n", argv[1]);
-    fflush(stdout); // tests fork
+    fflush(stdout); // check forks for each test
     return n_isas;
 }

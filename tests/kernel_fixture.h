@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel tests share: random numbers that repeat, weights from arrays, reading activations back.
+// Shared by the kernel tests: repeatable random numbers, weights from arrays, reading activations.
 #pragma once
 
 #include <check.h>
@@ -10,13 +10,13 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 
-#ifdef FOREPACK_TEST_CUDA // the GPU's runtime is linked, or its emulation
+#ifdef FOREPACK_TEST_CUDA // linked with the CUDA runtime or its emulation
 #include <cuda_runtime_api.h>
 #endif
 
 #define OK(call) ck_assert_msg((call) == STATUS_OK, "%s", status_message())
 
-// A build that looks for races runs 20 times slower: there the best instruction set and fewer rounds have to do.
+// ThreadSanitizer makes tests 20 times slower: such builds test the highest level only, with fewer rounds.
 #ifdef __SANITIZE_THREAD__
 enum { QUICK = 1 };
 #else
@@ -59,7 +59,7 @@ static inline struct matrix_view float_view(const float *data, int rows, int col
                                 .row_stride_bytes = columns * (int64_t)sizeof *data};
 }
 
-// Three sequences of a row each, in blocks 0, 1, 2, at position 0; every row's logits are wanted.
+// Three sequences of one row each, in blocks 0, 1, 2, at position 0; logits of every row.
 static inline struct ragged_batch three_single_rows(const int32_t token[3])
 {
     static const int32_t zeros[3] = {0}, numbers[4] = {0, 1, 2, 3};
@@ -99,12 +99,12 @@ static inline struct tensor *make_tensor(struct backend *b, enum tensor_kind kin
     return t;
 }
 
-// Writes values to the beginning of a tensor, in host or device memory.
+// Copies values to the start of a tensor, in host or device memory.
 static inline void tensor_write(struct backend *b, struct tensor *t, const float *values, size_t n)
 {
 #ifdef FOREPACK_TEST_CUDA
     if (!b->ops->capabilities.host_memory) {
-        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // earlier steps in the backend's stream
+        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); // earlier steps run in the backend's stream
         ck_assert_int_eq(cudaMemcpy(b->ops->tensor_data(b, t), values, n * sizeof *values, cudaMemcpyHostToDevice),
                          cudaSuccess);
         return;
@@ -115,19 +115,19 @@ static inline void tensor_write(struct backend *b, struct tensor *t, const float
 
 enum { MAX_READ_COLUMNS = 80 };
 
-// Reads an activation exactly, by a gemm with rows of the identity: all columns, or MAX_READ_COLUMNS of them, evenly
-// spread. Returns [rows][*n_p].
+// Reads an activation exactly, through a gemm with rows of the identity: all columns, or MAX_READ_COLUMNS evenly spread
+// ones. Returns [rows][*n_p].
 static inline float *read_activation(struct backend *b, struct tensor *x, int rows, int columns, int *n_p)
 {
     int n = columns < MAX_READ_COLUMNS ? columns : MAX_READ_COLUMNS;
-    float *identity = mem_alloc_array((size_t)n * (size_t)columns, sizeof *identity);
+    float *pick = mem_alloc_array((size_t)n * (size_t)columns, sizeof *pick);
     for (int i = 0; i < n; i++)
-        identity[i * columns + (int)((int64_t)i * columns / n)] = 1;
+        pick[i * columns + (int)((int64_t)i * columns / n)] = 1;
     struct tensor *out = make_tensor(b, TENSOR_F32, rows, n);
-    OK(b->ops->linear(b, out, x, make_weight(b, identity, n, columns), NULL, LINEAR_STORE, rows));
+    OK(b->ops->linear(b, out, x, make_weight(b, pick, n, columns), NULL, LINEAR_STORE, rows));
     float *host = mem_alloc_array((size_t)rows * (size_t)n, sizeof *host);
     OK(b->ops->read(b, out, rows, host));
-    free(identity);
+    free(pick);
     *n_p = n;
     return host;
 }

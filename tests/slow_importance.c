@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See slow_importance.h. The prompt and all decoded tokens are run again for every step: nothing is cached, nothing can
-// be stale.
+// See slow_importance.h. Every step computes the prompt and all generated tokens again; nothing is cached.
 #include "tests/slow_importance.h"
 
 #include <math.h>
@@ -31,7 +30,7 @@ void slow_raise(const double *probability, int n, int window, double *maximum)
     }
 }
 
-// Distance from the best to the second logit; the best to *token_p.
+// Writes the token with the best logit; returns its distance to the second.
 static double greedy(const double *logits, int vocab, int32_t *token_p)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -75,7 +74,7 @@ int slow_importance(const struct slow_llama *slow, const struct tiny_model *spec
         for (int j = 0; j < n; j++)
             importance[j] += maximum[j];
         double gap = greedy(logits + (size_t)last * (size_t)spec->vocab_size, spec->vocab_size, &sampled[steps]);
-        if (steps + 1 < look_ahead) *gap_p = fmin(*gap_p, gap); // the last one is not looked at
+        if (steps + 1 < look_ahead) *gap_p = fmin(*gap_p, gap); // the last token is not used
         tokens[rows] = sampled[steps];
         for (int i = 0; i < n_eos; i++)
             ended = ended || sampled[steps] == eos[i];

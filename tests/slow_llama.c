@@ -42,7 +42,7 @@ void slow_llama_free(struct slow_llama *slow)
 }
 
 // NULL when the model has no such tensor.
-static const double *get(const struct slow_llama *slow, int layer, const char *name)
+static const double *slow_tensor(const struct slow_llama *slow, int layer, const char *name)
 {
     char full[128];
     if (layer >= 0)
@@ -75,7 +75,7 @@ static void norm(const double *x, const double *gain, int n, double *y)
         y[i] = gain[i] * (x[i] * scale);
 }
 
-// x cos + rotate_half(x) sin, in place. Llama 3.1's frequencies: three ranges by wavelength.
+// x cos + rotate_half(x) sin, in place, with Llama 3.1's frequencies (three ranges of wavelengths).
 static void rope(const struct tiny_model *spec, double *head, int position)
 {
     double theta = strcmp(spec->family, "llama") == 0 ? 10000 : 500000;
@@ -102,14 +102,14 @@ static void project(const struct slow_llama *slow, int layer, const double *norm
 {
     const struct tiny_model *m = &slow->spec;
     int d = m->head_size;
-    multiply(get(slow, layer, "self_attn.q_proj.weight"), get(slow, layer, "self_attn.q_proj.bias"), normed,
-             m->n_heads * d, m->hidden, q);
-    multiply(get(slow, layer, "self_attn.k_proj.weight"), get(slow, layer, "self_attn.k_proj.bias"), normed,
-             m->n_kv_heads * d, m->hidden, k);
-    multiply(get(slow, layer, "self_attn.v_proj.weight"), get(slow, layer, "self_attn.v_proj.bias"), normed,
-             m->n_kv_heads * d, m->hidden, v);
-    const double *q_norm = get(slow, layer, "self_attn.q_norm.weight");
-    const double *k_norm = get(slow, layer, "self_attn.k_norm.weight");
+    multiply(slow_tensor(slow, layer, "self_attn.q_proj.weight"), slow_tensor(slow, layer, "self_attn.q_proj.bias"),
+             normed, m->n_heads * d, m->hidden, q);
+    multiply(slow_tensor(slow, layer, "self_attn.k_proj.weight"), slow_tensor(slow, layer, "self_attn.k_proj.bias"),
+             normed, m->n_kv_heads * d, m->hidden, k);
+    multiply(slow_tensor(slow, layer, "self_attn.v_proj.weight"), slow_tensor(slow, layer, "self_attn.v_proj.bias"),
+             normed, m->n_kv_heads * d, m->hidden, v);
+    const double *q_norm = slow_tensor(slow, layer, "self_attn.q_norm.weight");
+    const double *k_norm = slow_tensor(slow, layer, "self_attn.k_norm.weight");
     for (int h = 0; h < m->n_heads; h++) {
         if (q_norm) norm(q + h * d, q_norm, d, q + h * d);
         rope(m, q + h * d, position);
@@ -148,11 +148,11 @@ static void mlp(const struct slow_llama *slow, int layer, const double *normed, 
 {
     const struct tiny_model *m = &slow->spec;
     double *gate = mem_alloc_array((size_t)m->intermediate * 2, sizeof *gate), *up = gate + m->intermediate;
-    multiply(get(slow, layer, "mlp.gate_proj.weight"), NULL, normed, m->intermediate, m->hidden, gate);
-    multiply(get(slow, layer, "mlp.up_proj.weight"), NULL, normed, m->intermediate, m->hidden, up);
+    multiply(slow_tensor(slow, layer, "mlp.gate_proj.weight"), NULL, normed, m->intermediate, m->hidden, gate);
+    multiply(slow_tensor(slow, layer, "mlp.up_proj.weight"), NULL, normed, m->intermediate, m->hidden, up);
     for (int i = 0; i < m->intermediate; i++)
         gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-    multiply(get(slow, layer, "mlp.down_proj.weight"), NULL, gate, m->hidden, m->intermediate, out);
+    multiply(slow_tensor(slow, layer, "mlp.down_proj.weight"), NULL, gate, m->hidden, m->intermediate, out);
     free(gate);
 }
 
@@ -170,7 +170,8 @@ void slow_llama_run(const struct slow_llama *slow, const int32_t *token, const i
     double *out = mem_alloc_array(rows * (size_t)q_width, sizeof *out);
     double *scratch = mem_alloc_array(square, sizeof *scratch);
 
-    const double *table = get(slow, -1, "model.embed_tokens.weight"), *head = get(slow, -1, "lm_head.weight");
+    const double *table = slow_tensor(slow, -1, "model.embed_tokens.weight"),
+                 *head = slow_tensor(slow, -1, "lm_head.weight");
     table = table ? table : head;
     head = head ? head : table;
     for (int i = 0; i < n; i++)
@@ -178,7 +179,7 @@ void slow_llama_run(const struct slow_llama *slow, const int32_t *token, const i
 
     for (int layer = 0; layer < m->n_layers; layer++) {
         for (int i = 0; i < n; i++) {
-            norm(x + i * hidden, get(slow, layer, "input_layernorm.weight"), hidden, normed);
+            norm(x + i * hidden, slow_tensor(slow, layer, "input_layernorm.weight"), hidden, normed);
             project(slow, layer, normed, position[i], q + i * q_width, k + i * kv_width, v + i * kv_width);
         }
         memset(out, 0, rows * (size_t)q_width * sizeof *out);
@@ -187,18 +188,18 @@ void slow_llama_run(const struct slow_llama *slow, const int32_t *token, const i
             attend(m, h, q, k, v, n, scores ? scores + place : scratch, out);
         }
         for (int i = 0; i < n; i++) {
-            multiply(get(slow, layer, "self_attn.o_proj.weight"), get(slow, layer, "self_attn.o_proj.bias"),
-                     out + i * q_width, hidden, q_width, part);
+            multiply(slow_tensor(slow, layer, "self_attn.o_proj.weight"),
+                     slow_tensor(slow, layer, "self_attn.o_proj.bias"), out + i * q_width, hidden, q_width, part);
             for (int e = 0; e < hidden; e++)
                 x[i * hidden + e] += part[e];
-            norm(x + i * hidden, get(slow, layer, "post_attention_layernorm.weight"), hidden, normed);
+            norm(x + i * hidden, slow_tensor(slow, layer, "post_attention_layernorm.weight"), hidden, normed);
             mlp(slow, layer, normed, part);
             for (int e = 0; e < hidden; e++)
                 x[i * hidden + e] += part[e];
         }
     }
     for (int i = 0; i < n; i++) {
-        norm(x + i * hidden, get(slow, -1, "model.norm.weight"), hidden, normed);
+        norm(x + i * hidden, slow_tensor(slow, -1, "model.norm.weight"), hidden, normed);
         multiply(head, NULL, normed, m->vocab_size, hidden, logits + (size_t)i * (size_t)m->vocab_size);
     }
     free(x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The selection of kept tokens for tests: no sort, no chunk objects; a chunk is kept when fewer than the budget's
-// number of chunks beat it, counted one by one.
+// A slow selection of kept tokens for tests, without sorting: a chunk is kept when the chunks that score better are
+// fewer than the budget, counted one by one.
 #pragma once
 
 #include <math.h>
@@ -27,15 +27,15 @@ static inline double slow_chunk_mean(const double *importance, int n, int chunk,
     return sum / count;
 }
 
-// ceil(n_chunks * rate), where rates are given in thousandths and so can be computed in whole numbers.
+// ceil(n_chunks * rate), in integers, since rates are given in thousandths.
 static inline int slow_budget(int n_chunks, int rate_thousandths)
 {
     int chunks = (n_chunks * rate_thousandths + 999) / 1000;
     return chunks < 1 ? 1 : chunks;
 }
 
-// Writes kept [n]; policy->keep_rate is not looked at. Returns the distance between the worst score that was kept and
-// the best that was not (chunks kept anyway apart): errors of less cannot change the set.
+// Writes kept [n] and ignores policy->keep_rate. Returns the distance between the lowest kept score and the highest
+// pruned score, without forced chunks: smaller errors cannot change the set.
 static inline double slow_select(const double *importance, int n, const struct select_policy *policy,
                                  int rate_thousandths, bool *kept)
 {
@@ -48,7 +48,7 @@ static inline double slow_select(const double *importance, int n, const struct s
     double worst_kept = INFINITY, best_dropped = -INFINITY;
     for (int c = 0; c < n_chunks; c++) {
         bool forced = (last_forced && c == n_chunks - 1) || (first_forced && c == 0);
-        int ahead = last_forced + (first_forced && n_chunks > 1); // places the forced ones take
+        int ahead = last_forced + (first_forced && n_chunks > 1); // forced chunks take these places
         for (int other = 0; other < n_chunks; other++) {
             if ((last_forced && other == n_chunks - 1) || (first_forced && other == 0)) continue;
             ahead += score[other] > score[c] || (score[other] == score[c] && other < c);

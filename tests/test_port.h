@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ports for servers that tests close and open again.
+// Ports for servers that a test closes and opens again.
 #pragma once
 
 #include <stdio.h>
@@ -7,8 +7,8 @@
 
 #include "net/rpc.h"
 
-// One of 127.0.0.1 that is free, and below those that the system hands out to outgoing connections: nobody else comes
-// by it while no server listens there, not even the client that dials it.
+// A free port of 127.0.0.1 below the range for outgoing connections: no other process gets it while no server listens
+// there, not even a client that dials it.
 static inline int test_port(void)
 {
     static unsigned tries;

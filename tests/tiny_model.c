@@ -34,14 +34,14 @@ static void finish(FILE *file)
     }
 }
 
-static bool is(const struct tiny_model *spec, const char *family)
+static bool is_family(const struct tiny_model *spec, const char *family)
 {
     return strcmp(spec->family, family) == 0;
 }
 
 // ---- values ----
 
-static uint64_t mix(uint64_t x) // splitmix64
+static uint64_t splitmix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -49,7 +49,7 @@ static uint64_t mix(uint64_t x) // splitmix64
     return x ^ (x >> 31);
 }
 
-// Nearest value with `bits` bits of mantissa (the leading one among them), no finer than 2^least; ties to even.
+// Nearest value with `bits` bits of mantissa (including the leading one), no finer than 2^least; ties to even.
 static double round_to(double value, int bits, int least)
 {
     int exponent;
@@ -69,8 +69,8 @@ static float round_dtype(double value, enum dtype dtype)
     }
 }
 
-// Scales are chosen so that attention is far from uniform, the layers outweigh the embedding in the residual stream
-// (or else a tied model would only repeat its input), and the best logit stands clear of the second.
+// The scales make attention far from uniform, let the layers outweigh the embedding in the residual stream (otherwise a
+// tied model would only repeat its input), and separate the best logit from the second.
 static double tensor_spread(const char *name, int rows, int columns)
 {
     if (rows == 0) return 0.3;
@@ -82,11 +82,11 @@ static double uniform(const struct tiny_model *spec, const char *name, size_t in
 {
     uint64_t key = spec->seed;
     for (const char *c = name; *c; c++)
-        key = mix(key ^ (uint64_t)(unsigned char)*c);
-    return (double)(mix(key + index) >> 11) * 0x1p-52 - 1;
+        key = splitmix64(key ^ (uint64_t)(unsigned char)*c);
+    return (double)(splitmix64(key + index) >> 11) * 0x1p-52 - 1;
 }
 
-static bool by_output(const struct tiny_model *spec) // a scale for each
+static bool has_scale_per_output(const struct tiny_model *spec) // one scale for each output
 {
     return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_FBGEMM;
 }
@@ -96,7 +96,7 @@ static enum dtype scale_dtype(const struct tiny_model *spec)
     return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_TENSOR ? DTYPE_BF16 : DTYPE_F32;
 }
 
-// Scale number `index` of the FP8 matrix `name`: from what the largest value needs to twice that.
+// Scale number `index` of the FP8 matrix `name`: between the smallest one that fits its largest value and twice that.
 static float scale_value(const struct tiny_model *spec, const char *name, double spread, size_t index)
 {
     char full[128];
@@ -104,10 +104,10 @@ static float scale_value(const struct tiny_model *spec, const char *name, double
     return round_dtype(spread / 448 * (1.5 + 0.5 * uniform(spec, full, index)), scale_dtype(spec));
 }
 
-// The number that a byte of an FP8 matrix is.
+// The value of a byte of an FP8 matrix.
 static float fp8_value(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index, float *scale_p)
 {
-    *scale_p = scale_value(spec, t->name, t->spread, by_output(spec) ? index / (size_t)t->columns : 0);
+    *scale_p = scale_value(spec, t->name, t->spread, has_scale_per_output(spec) ? index / (size_t)t->columns : 0);
     return round_dtype(t->spread * uniform(spec, t->name, index) / (double)*scale_p, DTYPE_FP8);
 }
 
@@ -161,11 +161,11 @@ __attribute__((format(printf, 4, 5))) static void add(struct list *list, int row
     if (!is_fp8(spec, t->name, rows)) return;
     t->dtype = DTYPE_FP8;
     struct tiny_tensor matrix = *t;
-    int n = by_output(spec) ? rows : 0, one = by_output(spec) || spec->fp8 == TINY_FP8_TENSOR;
+    int n = has_scale_per_output(spec) ? rows : 0, one = has_scale_per_output(spec) || spec->fp8 == TINY_FP8_TENSOR;
     struct tiny_tensor *scale = add_tensor(list, n, one, scale_dtype(spec));
     snprintf(scale->name, sizeof scale->name, "%.80s_scale", matrix.name);
     scale->spread = matrix.spread;
-    if (by_output(spec)) return;
+    if (has_scale_per_output(spec)) return;
     struct tiny_tensor *input = add_tensor(list, 0, one, scale_dtype(spec));
     snprintf(input->name, sizeof input->name, "%.*s.input_scale", (int)strlen(matrix.name) - 7, matrix.name);
 }
@@ -181,13 +181,13 @@ struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
         add(&list, kv, hidden, "model.layers.%d.self_attn.k_proj.weight", l);
         add(&list, kv, hidden, "model.layers.%d.self_attn.v_proj.weight", l);
         add(&list, hidden, q, "model.layers.%d.self_attn.o_proj.weight", l);
-        if (is(spec, "qwen2") || spec->attention_bias) {
+        if (is_family(spec, "qwen2") || spec->attention_bias) {
             add(&list, 0, q, "model.layers.%d.self_attn.q_proj.bias", l);
             add(&list, 0, kv, "model.layers.%d.self_attn.k_proj.bias", l);
             add(&list, 0, kv, "model.layers.%d.self_attn.v_proj.bias", l);
         }
         if (spec->attention_bias) add(&list, 0, hidden, "model.layers.%d.self_attn.o_proj.bias", l);
-        if (is(spec, "qwen3")) {
+        if (is_family(spec, "qwen3")) {
             add(&list, 0, spec->head_size, "model.layers.%d.self_attn.q_norm.weight", l);
             add(&list, 0, spec->head_size, "model.layers.%d.self_attn.k_norm.weight", l);
         }
@@ -207,7 +207,7 @@ static size_t element_count(const struct tiny_tensor *t)
     return (size_t)(t->rows ? t->rows : 1) * (size_t)(t->columns ? t->columns : 1);
 }
 
-// Of a number that has one.
+// The e4m3 byte of a value that has one.
 static uint8_t e4m3_code(float value)
 {
     int exponent = 0, sign = value < 0 ? 0x80 : 0;
@@ -316,8 +316,8 @@ static void write_quantisation(FILE *file, const struct tiny_model *spec)
             "      \"input_activations\": {\"num_bits\": 8, \"type\": \"float\", \"symmetric\": true,\n"
             "        \"strategy\": \"%s\", \"dynamic\": %s}}},\n"
             "    \"ignore\": [\"lm_head\"], \"kv_cache_scheme\": null},\n",
-            by_output(spec) ? "channel" : "tensor", by_output(spec) ? "token" : "tensor",
-            by_output(spec) ? "true" : "false");
+            has_scale_per_output(spec) ? "channel" : "tensor", has_scale_per_output(spec) ? "token" : "tensor",
+            has_scale_per_output(spec) ? "true" : "false");
         return;
     case TINY_FP8_STATIC:
         fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fp8\", \"activation_scheme\": \"static\",\n"
@@ -337,16 +337,16 @@ static void write_config(const char *dir, const struct tiny_model *spec)
     static const char *const torch_type[] = {
         [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
     const char *architecture = "LlamaForCausalLM", *type = "llama";
-    if (is(spec, "mistral")) {
+    if (is_family(spec, "mistral")) {
         architecture = "MistralForCausalLM";
         type = "mistral";
-    } else if (is(spec, "qwen2")) {
+    } else if (is_family(spec, "qwen2")) {
         architecture = "Qwen2ForCausalLM";
         type = "qwen2";
-    } else if (is(spec, "qwen3")) {
+    } else if (is_family(spec, "qwen3")) {
         architecture = "Qwen3ForCausalLM";
         type = "qwen3";
-    } else if (!is(spec, "llama") && !is(spec, "llama3")) {
+    } else if (!is_family(spec, "llama") && !is_family(spec, "llama3")) {
         fprintf(stderr, "tiny_model: no family \"%s\"\n", spec->family);
         abort();
     }
@@ -356,13 +356,14 @@ static void write_config(const char *dir, const struct tiny_model *spec)
     fprintf(file, "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n", spec->n_layers, spec->n_heads);
     fprintf(file, "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n", spec->n_kv_heads, spec->head_size);
     fprintf(file, "  \"vocab_size\": %d,\n  \"max_position_embeddings\": %d,\n", spec->vocab_size, spec->max_context);
-    fprintf(file, "  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": %s,\n", is(spec, "llama") ? "10000.0" : "500000.0");
-    if (is(spec, "llama3")) // an original context short enough that all three branches of the scaling occur
+    fprintf(file, "  \"rms_norm_eps\": 1e-05,\n  \"rope_theta\": %s,\n",
+            is_family(spec, "llama") ? "10000.0" : "500000.0");
+    if (is_family(spec, "llama3")) // an original context short enough that all three branches of the scaling occur
         fprintf(file,
                 "  \"rope_scaling\": {\"factor\": 8.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,\n"
                 "    \"original_max_position_embeddings\": %d, \"rope_type\": \"llama3\"},\n",
                 spec->max_context / 4);
-    if (is(spec, "mistral")) fprintf(file, "  \"sliding_window\": null,\n");
+    if (is_family(spec, "mistral")) fprintf(file, "  \"sliding_window\": null,\n");
     if (spec->attention_bias) fprintf(file, "  \"attention_bias\": true,\n");
     write_quantisation(file, spec);
     fprintf(file, "  \"hidden_act\": \"silu\",\n  \"tie_word_embeddings\": %s,\n", spec->tied ? "true" : "false");
@@ -381,7 +382,7 @@ static void write_config(const char *dir, const struct tiny_model *spec)
 
 // ---- tokenizer.json ----
 
-// GPT-2's printable stand-in for a byte: itself where it prints, else the next free character from U+0100 on.
+// GPT-2's printable character for a byte: itself if printable, else the next free character from U+0100 on.
 static unsigned byte_character(unsigned byte)
 {
     unsigned next = 0x100;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small random checkpoints for tests, in Hugging Face layout: config.json, generation_config.json, safetensors (one
-// file or shards) and, where asked, a byte-level tokenizer with ChatML. Everything follows from the seed, element by
-// element, so that a test can compute with the same weights without reading them back through the code it tests.
+// file or shards) and optionally a byte-level tokenizer with ChatML. Every element follows from the seed, so that a
+// test can compute with the same weights without reading them through the code under test.
 //
 //     struct tiny_model spec = tiny_model_spec("qwen2");
 //     spec.tokenizer = true;
@@ -9,7 +9,7 @@
 //     ...
 //     tiny_model_remove(dir);
 //
-// A failing write aborts the test.
+// A failed write aborts the test.
 #pragma once
 
 #include <stdbool.h>
@@ -18,13 +18,13 @@
 
 #include "kernels/backend.h"
 
-// Checkpoints in FP8, as they are published: all matrices but table and head are e4m3 with scales.
+// FP8 checkpoints as published: all matrices except table and head are e4m3 with scales.
 enum tiny_fp8 {
     TINY_FP8_NONE,
     TINY_FP8_CHANNEL, // compressed-tensors: a bf16 scale for each output, [N, 1]
-    TINY_FP8_TENSOR,  // compressed-tensors: one bf16 scale, [1], and one for what is multiplied
-    TINY_FP8_STATIC,  // fp8: one f32 scale, [], and one for what is multiplied
-    TINY_FP8_FBGEMM,  // fbgemm_fp8: a f32 scale for each output, [N, 1]; attention stays in 16 bits
+    TINY_FP8_TENSOR,  // compressed-tensors: one bf16 scale, [1], and one for its input
+    TINY_FP8_STATIC,  // fp8: one f32 scale, [], and one for its input
+    TINY_FP8_FBGEMM,  // fbgemm_fp8: an f32 scale for each output, [N, 1]; attention stays in 16 bits
 };
 
 struct tiny_model {
@@ -33,7 +33,7 @@ struct tiny_model {
     int n_layers, hidden, intermediate;
     int n_heads, n_kv_heads, head_size;
     int vocab_size, max_context;
-    enum dtype dtype; // of the matrices; vectors too
+    enum dtype dtype; // of matrices and vectors
     enum tiny_fp8 fp8;
     bool tied;           // one table for embedding and head ...
     bool tied_as_head;   // ... stored as lm_head.weight, not as model.embed_tokens.weight
@@ -54,21 +54,21 @@ enum {
 // 2 layers, hidden 64, 8 query and 4 KV heads of size 16, intermediate 96, vocabulary 272, context 512, f32, untied.
 struct tiny_model tiny_model_spec(const char *family);
 
-void tiny_model_write(const char *dir, const struct tiny_model *spec); // makes `dir` if it is not there
-char *tiny_model_temp(const struct tiny_model *spec); // writes it to a new folder under $TMPDIR; free with ..._remove
-void tiny_model_remove(char *dir);                    // deletes the folder's files and the folder, frees the name
+void tiny_model_write(const char *dir, const struct tiny_model *spec); // creates `dir` if necessary
+char *tiny_model_temp(const struct tiny_model *spec); // writes to a new folder under $TMPDIR; tiny_model_remove
+void tiny_model_remove(char *dir);                    // deletes the folder and its files, frees the name
 
-// One tensor of the checkpoint. A vector has rows == 0, a scalar columns == 0, too.
+// One tensor of the checkpoint. rows is 0 for a vector; columns is 0 too for a scalar.
 struct tiny_tensor {
     char name[96];
     int rows, columns;
     enum dtype dtype; // as stored
-    double spread;    // of a matrix: its values are at most that large; its scales have the same
+    double spread;    // bound on a matrix's values; its scales have the same
 };
 
 // Lists the tensors as stored; free() the list.
 struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p);
 
-// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly what the file holds, of FP8 what byte
-// and scale stand for.
+// Element `index` (row-major) of a tensor, rounded to the spec's dtype: exactly the value in the file. For FP8, byte
+// times scale.
 float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-worker: one rank of a worker group. Alone it is a group of one; `mpirun -n TP forepack-worker ...` makes one
-// of TP ranks. What it shares with the speculator (options, start, end) is node_main(); this file is the serving loop.
+// forepack-worker: one rank of a worker group. `mpirun -n TP forepack-worker ...` starts a group of TP ranks. Options,
+// start and end are node_main(), shared with the speculator; this file has the worker's own options and its serving
+// loop.
 #include "engine/node_main.h"
 
 #include "base/log.h"
@@ -12,31 +13,33 @@ static int64_t step_timeout_s, itl_target_ms;
 
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "64"),
+    {.name = "-Passes"},
     {.name = "step-timeout-s",
      .type = OPTION_INT,
      .value = &step_timeout_s,
      .default_text = "120",
      .max = 86400,
      .unit = "s",
-     .help = "a pass that takes longer means a lost rank or link: the group ends; 0: no limit"},
+     .help = "longest time of one pass, after which the group ends because a rank or link is lost; 0: no limit"},
     {.name = "itl-target-ms",
      .type = OPTION_INT,
      .value = &itl_target_ms,
      .default_text = "0",
      .max = 3600000,
      .unit = "ms",
-     .help =
-         "a pass with decodes takes in as much of waiting prompts as this allows; 0: twice the time of its decodes"},
+     .help = "target time of passes with decode rows, which limits their prompt rows; 0: twice the time of the decode "
+             "rows alone"},
     {0},
 };
 
 static enum status check_options(void)
 {
     if (common.max_seqs > common.token_budget) {
-        return status_fail(STATUS_INVALID,
-                           "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), every sequence that "
-                           "decodes takes a row of each pass",
-                           (long long)common.max_seqs, (long long)common.token_budget);
+        return status_fail(
+            STATUS_INVALID,
+            "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), each running sequence needs a "
+            "row",
+            (long long)common.max_seqs, (long long)common.token_budget);
     }
     return STATUS_OK;
 }
@@ -46,13 +49,13 @@ static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage 
     node_send(node, message);
 }
 
-static void tell_load(struct node *node, const struct service *service)
+static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
     node_set_load(node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
 }
 
-// One event at a time while there are any, a step whenever there are none, asleep when there is no work either.
+// Handles events one at a time, runs a step when there is no event, and sleeps when there is no work either.
 static enum node_end serve_events(struct service *service, struct node *node)
 {
     bool draining = false;
@@ -62,19 +65,19 @@ static enum node_end serve_events(struct service *service, struct node *node)
         enum node_event_kind kind = event.kind;
         switch (kind) {
         case NODE_NOTHING: break;
-        case NODE_MESSAGE: service_take(service, event.message); break;
-        case NODE_ATTACHED: // fall through: whatever is here belongs to an earlier stream
+        case NODE_MESSAGE: service_handle(service, event.message); break;
+        case NODE_ATTACHED: // fall through: remaining sequences belong to an earlier stream
         case NODE_DETACHED: service_drop_all(service); break;
-        case NODE_REFUSED: break; // the link has logged the reason
+        case NODE_REFUSED: break; // node.c has logged the reason
         case NODE_DRAIN: draining = true; break;
         }
         node_event_free(&event);
         if (kind == NODE_REFUSED) return NODE_END_REFUSED;
         if (kind == NODE_NOTHING && service_step(service) != STATUS_OK) {
-            log_error("step_failed: %s", status_message());
+            log_event(LOG_ERROR, "step_failed", LOG_REASON);
             return NODE_END_BROKEN;
         }
-        tell_load(node, service);
+        report_load(node, service);
     }
     return NODE_END_DRAINED;
 }
@@ -92,14 +95,14 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     };
     struct service *service;
     if (service_create(engine, &mine, send_to_router, node, &service) != STATUS_OK) {
-        log_error("%s", status_message());
+        log_event(LOG_ERROR, "scheduler_failed", LOG_REASON);
         return NODE_END_BROKEN;
     }
-    tell_load(node, service);
+    report_load(node, service);
     enum node_end end = serve_events(service, node);
     struct scheduler_load load = service_get_load(service);
-    log_info("served prompt_rows=%llu reused_rows=%llu preemptions=%llu", (unsigned long long)load.prompt_rows,
-             (unsigned long long)load.reused_rows, (unsigned long long)load.preemptions);
+    log_event(LOG_INFO, "served", LOG_FIELD("prompt_rows", load.prompt_rows),
+              LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("preemptions", load.preemptions));
     service_free(service);
     return end;
 }
@@ -109,9 +112,10 @@ int main(int argc, char **argv)
     static const struct node_program program = {
         .name = "worker",
         .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
-        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n"
-                 "       mpirun -n TP --bind-to none forepack-worker ...   (a group of TP ranks)\n\n"
-                 "Prefills kept prompt tokens and decodes: a tensor-parallel worker group of a Forepack cluster.",
+        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE(
+            "forepack-worker") "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes, with "
+                               "tensor parallelism.\n"
+                               "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
         .options = options,
         .common = &common,
         .check = check_options,

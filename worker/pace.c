@@ -1,187 +1,190 @@
 // SPDX-License-Identifier: Apache-2.0
+// See pace.h.
 #include "worker/pace.h"
 
 #include <math.h>
 
 enum {
-    CHUNK_FIRST = 16,  // rows beside decodes, while it is not known what they cost
-    CHUNK_MIN = 128,   // rows without decodes: fewer would be dearer, each
-    CHUNK_US = 500000, // without decodes
-    MIXED_MAX = 64,    // passes until the decodes are measured alone again
-    BALANCE = 16,      // rows whose work takes as long as to read the weights, while it is not known
+    CHUNK_FIRST = 16,      // rows in the first mixed pass, while their cost is not known
+    CHUNK_MIN = 128,       // rows without decodes: smaller chunks cost more per row
+    CHUNK_US = 500000,     // without decodes
+    MIXED_PASSES_MAX = 64, // until decodes are measured alone again
+    BALANCE_ROWS = 16,     // until it is measured
 };
 
-// Of the time that there is: the rest is for passes that take longer than was expected of them.
+// Fraction of the target that is used; the rest covers passes that take longer than predicted.
 static const double AIM = 0.88;
-// Of the time that decodes alone take: for prompts, where those take all there is.
+// Budget of prompts as a fraction of the decodes' time, when the decodes alone reach the target.
 static const double BUDGET_MIN = 0.05;
-// Of the time for a prompt: reading is worth it for some work.
+// Largest part of the budget that may be spent on reading cached entries.
 static const double READING_MAX = 0.65;
-// Attention runs at about half the rate of the products.
+// Attention runs at about half the rate of gemms.
 static const double PAIR_COST = 2;
-// A pass that took long is believed sooner than one that was quick: it has kept somebody waiting.
-static const double LEARN = 0.2, LEARN_SLOWER = 0.6, GROW = 2;
+// Weight of a new measurement. Slow passes weigh more: requests have waited for them.
+static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
+// Growth of the prompt work in mixed passes, from one pass to the next.
+static const double GROW = 2;
 
 void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
 {
     double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
-    double products = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
-    double weights = c->n_layers * products + (double)c->hidden * c->vocab_size;
+    double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    double weights = c->n_layers * gemms + (double)c->hidden * c->vocab_size;
     *p = (struct pace){.target_us = target_us,
-                       .row_work = 2e-6 * c->n_layers * products, // MFLOP
+                       .row_work = 2e-6 * c->n_layers * gemms,
                        .pair_work = 4e-6 * c->n_layers * heads * PAIR_COST,
                        .entry_share = 2 * c->n_layers * kv_heads / weights,
-                       .balance = BALANCE};
+                       .balance_rows = BALANCE_ROWS};
 }
 
-// The work of rows entries .. entries + n - 1.
-static double work_of(const struct pace *p, double entries, double n)
+// The work of n rows behind `entries` entries.
+static double pace_work(const struct pace *p, double entries, double n)
 {
     return n * p->row_work + n * (entries + n / 2) * p->pair_work;
 }
 
-// The most rows whose work is at most `work`.
-static double rows_for(const struct pace *p, double entries, double work)
+// The largest number of rows whose work is at most `work`.
+static double pace_rows_for(const struct pace *p, double entries, double work)
 {
     double linear = p->row_work + entries * p->pair_work, square = p->pair_work / 2;
     return 2 * work / (linear + sqrt(linear * linear + 4 * square * work));
 }
 
-static bool alone_is_stale(const struct pace *p)
+static bool pace_decode_time_is_stale(const struct pace *p)
 {
-    // A few more or less make no difference.
-    bool other = p->decodes > p->alone_decodes * 5 / 4 + 3 || (p->decodes + 3) * 2 < p->alone_decodes;
-    return p->alone_us == 0 || other || p->mixed >= MIXED_MAX;
+    // A few decodes more or less make no difference.
+    bool other = p->decodes > p->decode_rows * 5 / 4 + 3 || (p->decodes + 3) * 2 < p->decode_rows;
+    return p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
 }
 
-void pace_begin(struct pace *p, int decodes)
+void pace_pass_begin(struct pace *p, int decodes)
 {
     p->decodes = decodes;
     p->work = 0;
-    p->first = true;
-    p->work_left = INFINITY;
-    if (p->target_us == PACE_FREELY) return;
+    p->is_first = true;
+    p->budget = INFINITY;
+    if (p->target_us == PACE_UNLIMITED) return;
     if (decodes == 0) {
-        if (p->us_per_work[0] > 0) p->work_left = CHUNK_US / p->us_per_work[0];
-        p->saved = 0;
+        if (p->us_per_work[0] > 0) p->budget = CHUNK_US / p->us_per_work[0];
+        p->saved_work = 0;
         return;
     }
-    p->work_left = 0;
-    if (alone_is_stale(p)) {
-        p->first = false; // this pass decodes alone
+    p->budget = 0;
+    if (pace_decode_time_is_stale(p)) {
+        p->is_first = false; // this pass decodes alone
         return;
     }
-    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->alone_us : (double)p->target_us);
-    double added_us = fmax(target_us - p->alone_us, BUDGET_MIN * p->alone_us), us_per_work = p->us_per_work[1];
+    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us);
+    double added_us = fmax(target_us - p->decode_us, BUDGET_MIN * p->decode_us), us_per_work = p->us_per_work[1];
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
-    double in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
-    // Few rows come nearly for free where decoding waits for memory: what they cost says little of many.
-    double most = fmax(GROW * p->most_work, CHUNK_FIRST * p->row_work);
-    p->work_left = fmin(in_time, most) + p->saved;
-    p->saved = 0;
+    double work_in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
+    // Where decoding is bound by memory, a few prompt rows cost almost nothing, which says little about many rows.
+    double work_max = fmax(GROW * p->mixed_work_max, CHUNK_FIRST * p->row_work);
+    p->budget = fmin(work_in_time, work_max) + p->saved_work;
+    p->saved_work = 0;
 }
 
-// Nothing bounds the rows but the pass itself.
-static bool is_free(const struct pace *p, bool whole)
+// Only the size of the pass limits the rows.
+static bool pace_is_unlimited(const struct pace *p, bool whole)
 {
-    return p->work_left == INFINITY || (p->decodes == 0 && whole);
+    return p->budget == INFINITY || (p->decodes == 0 && whole);
 }
 
-// Reading so many entries takes as long as this work; beside decodes, where it is not hidden behind the rows'.
-static double reading_of(const struct pace *p, double entries)
+// The work that takes as long as reading `entries` cached entries. 0 without decodes, when it overlaps the rows' work.
+static double pace_reading_work(const struct pace *p, double entries)
 {
-    return p->decodes > 0 ? entries * p->entry_share * p->balance * p->row_work : 0;
+    return p->decodes > 0 ? entries * p->entry_share * p->balance_rows * p->row_work : 0;
 }
 
-// How many rows behind so many entries there is time for.
-static double rows_left(const struct pace *p, double entries)
+// Rows behind `entries` cached entries that fit the budget.
+static double pace_rows_left(const struct pace *p, double entries)
 {
-    double reading = reading_of(p, entries);
-    return reading > READING_MAX * p->work_left ? 0 : floor(rows_for(p, entries, p->work_left - reading));
+    double reading = pace_reading_work(p, entries);
+    return reading > READING_MAX * p->budget ? 0 : floor(pace_rows_for(p, entries, p->budget - reading));
 }
 
-// The rest of the pass is left for one of those to come.
-static void stand_back(struct pace *p)
+// Saves the rest of the budget for a later pass.
+static void pace_save_budget(struct pace *p)
 {
-    p->saved = p->work_left;
-    p->work_left = 0;
-    p->first = false;
+    p->saved_work = p->budget;
+    p->budget = 0;
+    p->is_first = false;
 }
 
-int pace_take(struct pace *p, int entries, int most, bool whole)
+int pace_grant_rows(struct pace *p, int entries, int rows_max, bool whole)
 {
-    double rows = is_free(p, whole) ? most : rows_left(p, entries);
-    if (p->decodes == 0 && p->first && rows < CHUNK_MIN) rows = CHUNK_MIN;
-    if (rows > most) rows = most;
+    double rows = pace_is_unlimited(p, whole) ? rows_max : pace_rows_left(p, entries);
+    if (p->decodes == 0 && p->is_first && rows < CHUNK_MIN) rows = CHUNK_MIN;
+    if (rows > rows_max) rows = rows_max;
     if (rows < 1) {
-        if (p->first) stand_back(p);
+        if (p->is_first) pace_save_budget(p);
         return 0;
     }
-    double work = work_of(p, entries, rows) + reading_of(p, entries);
+    double work = pace_work(p, entries, rows) + pace_reading_work(p, entries);
     p->work += work;
-    p->work_left = p->work_left > work ? p->work_left - work : 0;
-    p->first = false;
+    p->budget = p->budget > work ? p->budget - work : 0;
+    p->is_first = false;
     return (int)rows;
 }
 
-bool pace_allows(const struct pace *p, int entries, int rows, bool whole)
+bool pace_would_grant(const struct pace *p, int entries, int rows, bool whole)
 {
-    return is_free(p, whole) || rows_left(p, entries) >= rows;
+    return pace_is_unlimited(p, whole) || pace_rows_left(p, entries) >= rows;
 }
 
-double pace_withhold_half(struct pace *p)
+double pace_reserve_half(struct pace *p)
 {
-    double withheld = p->work_left == INFINITY ? 0 : p->work_left / 2;
-    p->work_left -= withheld;
-    return withheld;
+    double reserved = p->budget == INFINITY ? 0 : p->budget / 2;
+    p->budget -= reserved;
+    return reserved;
 }
 
-void pace_give_back(struct pace *p, double withheld)
+void pace_release_half(struct pace *p, double reserved)
 {
-    p->work_left += withheld + p->saved; // the latter by somebody who stood back from the other half
-    p->saved = 0;
-    p->first = p->decodes == 0 || p->work_left > 0; // whoever it was withheld for is brought forward, too
+    p->budget += reserved + p->saved_work; // the latter was saved from the other half
+    p->saved_work = 0;
+    p->is_first = p->decodes == 0 || p->budget > 0; // the prompt it was reserved for may begin or save, too
 }
 
-bool pace_open(const struct pace *p, bool whole)
+bool pace_has_budget(const struct pace *p, bool whole)
 {
-    return p->first || pace_allows(p, 0, 1, whole);
+    return p->is_first || pace_would_grant(p, 0, 1, whole);
 }
 
-static double within(double value, double least, double most)
+static double clamp(double value, double min, double max)
 {
-    return value < least ? least : value > most ? most : value;
+    return value < min ? min : value > max ? max : value;
 }
 
-static void learn_alone(struct pace *p, double us)
+static void pace_learn_decodes(struct pace *p, double us)
 {
-    if (++p->alone_run < 2) return;
-    bool fresh = p->alone_us == 0 || p->decodes != p->alone_decodes;
-    double told = fresh ? us : within(us, 0.5 * p->alone_us, 1.5 * p->alone_us);
-    p->alone_us = fresh ? told : p->alone_us + LEARN * (told - p->alone_us);
-    p->alone_decodes = p->decodes;
-    p->mixed = 0;
-    // Few decodes wait for the weights, which are read as fast as entries are; many compute.
+    if (++p->decode_passes < 2) return;
+    bool fresh = p->decode_us == 0 || p->decodes != p->decode_rows;
+    double measured = fresh ? us : clamp(us, 0.5 * p->decode_us, 1.5 * p->decode_us);
+    p->decode_us = fresh ? measured : p->decode_us + LEARN * (measured - p->decode_us);
+    p->decode_rows = p->decodes;
+    p->mixed_passes = 0;
+    // Few decode rows are bound by reading weights, at the speed of reading entries; many are bound by arithmetic.
     if (p->us_per_work[0] == 0) return;
-    double told_balance = p->alone_us / (p->us_per_work[0] * p->row_work);
-    if (p->balance_is_known && told_balance > p->balance) return;
-    p->balance = told_balance;
+    double measured_rows = p->decode_us / (p->us_per_work[0] * p->row_work);
+    if (p->balance_is_known && measured_rows > p->balance_rows) return;
+    p->balance_rows = measured_rows;
     p->balance_is_known = true;
 }
 
-void pace_end(struct pace *p, int64_t us)
+void pace_pass_end(struct pace *p, int64_t us)
 {
     if (p->work == 0) {
-        if (p->decodes > 0) learn_alone(p, (double)us);
+        if (p->decodes > 0) pace_learn_decodes(p, (double)us);
         return;
     }
-    p->alone_run = 0;
-    double added_us = (double)us - (p->decodes ? p->alone_us : 0);
+    p->decode_passes = 0;
+    double added_us = (double)us - (p->decodes ? p->decode_us : 0);
     if (added_us < 0.02 * (double)us) added_us = 0.02 * (double)us;
-    double *us_per_work = &p->us_per_work[p->decodes > 0], told = added_us / p->work, known = *us_per_work;
-    told = known > 0 ? within(told, known / 8, known * 8) : told;
-    *us_per_work = known == 0 ? told : known + (told > known ? LEARN_SLOWER : LEARN) * (told - known);
+    double *us_per_work = &p->us_per_work[p->decodes > 0], measured = added_us / p->work, known = *us_per_work;
+    if (known > 0) measured = clamp(measured, known / 8, known * 8);
+    *us_per_work = known == 0 ? measured : known + (measured > known ? LEARN_SLOWER : LEARN) * (measured - known);
     if (p->decodes == 0) return;
-    p->most_work = fmax(p->most_work, p->work);
-    p->mixed++;
+    p->mixed_work_max = fmax(p->mixed_work_max, p->work);
+    p->mixed_passes++;
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a pass prompts may take. While sequences decode, a long prompt is cut into chunks small enough that
-// nobody waits much longer for his next token than he would without it (stall-free batching, arXiv 2403.02310; there
-// the chunk is a constant, here it follows what passes were measured to take). While none does, a chunk that brings no
-// first token is kept to a fraction of a second: whoever comes meanwhile waits for the end of it.
+// Pacing: how many prompt rows a pass may contain. While sequences decode, a long prompt is cut into chunks small
+// enough that running sequences hardly wait longer for their next token (stall-free batching, arXiv 2403.02310; there
+// the chunk is a constant, here it follows the measured time of passes). While no sequence decodes, a chunk that does
+// not complete its prompt is limited to half a second, because a request that arrives meanwhile waits until the pass
+// ends.
 //
-// Passes of decodes alone give the time to compare with; it is measured anew now and then, by two passes that prompts
-// stand back from: the first finds in the caches what prompts left there, the second counts. What a prompt adds to it
-// is taken to be proportional to its work: rows, attention to all that stands before them and, once however many rows
-// it feeds, the reading of its cached entries, which are read as fast as weights are; the factor is learned from every
-// pass. So chunks get smaller as a prompt gets longer, but not those of a short one beside it. A prompt whose entries
-// take longer to read than a pass may last stands back from passes until what it left of them is enough: few passes are
-// longer then, and on the average none.
+// The reference is the time of a pass with decode rows only. It is measured again from time to time, by two passes
+// without prompt rows: the first one runs with caches that prompts have filled, the second one counts. The time that
+// prompt rows add to a pass is modelled as proportional to their work: the rows, their attention to the entries before
+// them, and, once per prompt and pass, reading its cached entries at the speed at which weights are read. The factor is
+// learned from every pass. So chunks shrink as a prompt grows, while a short prompt beside a long one keeps large
+// chunks. A prompt whose cached entries take longer to read than a pass may last skips passes and saves their budget
+// until it is enough: few passes are long then, and the mean time stays within the target.
 //
-// Decides when something is computed, never what. Plain data, no clock of its own.
+// Pacing decides when rows are computed, never their result. Plain data without a clock; one thread.
 #pragma once
 
 #include <stdbool.h>
@@ -21,45 +22,50 @@
 #include "model/config.h"
 
 enum {
-    PACE_TWICE = 0,   // a pass takes at most twice as long as its decodes alone would
-    PACE_FREELY = -1, // prompts take all they can
+    PACE_TWICE = 0,      // a pass takes at most twice the time of its decode rows alone
+    PACE_UNLIMITED = -1, // prompts fill the pass
 };
 
+// Work is measured in millions of floating-point operations of prompt rows.
 struct pace {
-    int64_t target_us;          // of a pass with decodes, or one of the above
-    double row_work, pair_work; // of a prompt row, and of its attention to one entry
-    double entry_share;         // to read an entry, of the time to read all weights
-    double balance;             // rows whose work takes as long as that
+    int64_t target_us;          // time of a pass with decode rows, or PACE_TWICE, PACE_UNLIMITED
+    double row_work, pair_work; // of one prompt row, and of its attention to one entry
+    double entry_share;         // time to read one entry, as a fraction of the time to read all weights
+    double balance_rows;        // rows that take as long to compute as the weights take to read
     bool balance_is_known;
 
-    double alone_us; // a pass of `alone_decodes` rows and no prompt takes this; 0: not known
-    int alone_decodes;
-    int alone_run;         // such passes, one after the other up to now
-    int mixed;             // passes with both since that was measured
-    double us_per_work[2]; // without and beside decodes, which wait for memory; 0: not known
-    double most_work;      // of prompts in any pass with both
-    double saved;          // work left by a prompt that stood back
+    double decode_us; // time of a pass with decode_rows decode rows and no prompt rows; 0: not known
+    int decode_rows;
+    int decode_passes;     // consecutive passes without prompt rows up to now
+    int mixed_passes;      // mixed passes since decode_us was measured
+    double us_per_work[2]; // without and with decode rows; 0: not known
+    double mixed_work_max; // largest work of prompt rows in a mixed pass so far
+    double saved_work;     // budget saved by a prompt that skipped a pass
 
-    // The pass being made.
+    // The pass being composed.
     int decodes;
-    double work_left, work; // without decodes: left for chunks
-    bool first;             // no prompt has rows in it yet
+    double budget, work; // left for prompt rows; work of the prompt rows in it
+    bool is_first;       // no prompt has rows in it yet
 };
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
 
-// A pass begins in which so many sequences decode. Then, for each prompt, how many of the next rows, at most `most`,
-// it may feed behind `entries` cached ones. `whole`: `most` are all it has, and no part of it was fed before.
-void pace_begin(struct pace *p, int decodes);
-int pace_take(struct pace *p, int entries, int most, bool whole);
+// Begins a pass with `decodes` decode rows.
+void pace_pass_begin(struct pace *p, int decodes);
 
-// Whether so many rows behind `entries` cached ones would be given by pace_take() as they are asked for.
-bool pace_allows(const struct pace *p, int entries, int rows, bool whole);
-// Halves what is left until given back: what goes on between is not to take all.
-double pace_withhold_half(struct pace *p);
-void pace_give_back(struct pace *p, double withheld);
+// How many of a prompt's next rows, at most `rows_max`, the pass gets behind `entries` cached entries. They are
+// deducted from the budget. `whole`: rows_max completes the prompt, and no earlier pass contained a part of it.
+int pace_grant_rows(struct pace *p, int entries, int rows_max, bool whole);
 
-// Whether pace_take() may still give rows, to a prompt without any cached entry.
-bool pace_open(const struct pace *p, bool whole);
+// Whether pace_grant_rows() would grant all `rows`.
+bool pace_would_grant(const struct pace *p, int entries, int rows, bool whole);
 
-void pace_end(struct pace *p, int64_t us); // what the pass took
+// Whether pace_grant_rows() may still grant rows to a prompt without cached entries.
+bool pace_has_budget(const struct pace *p, bool whole);
+
+// Withholds half of the budget from the prompts that ask until pace_release_half(). Returns the amount to release.
+double pace_reserve_half(struct pace *p);
+void pace_release_half(struct pace *p, double reserved);
+
+// Ends the pass, which took `us`.
+void pace_pass_end(struct pace *p, int64_t us);

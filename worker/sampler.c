@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sampler.h. Works on a copy of the logits; every stage that removes tokens sets their weight to zero, and the
-// draw walks the weights in order of id, so that the outcome does not depend on how a stage finds what to remove.
+// See sampler.h. Works on a copy of the logits. A stage that removes tokens sets their weights to zero, and the last
+// stage walks the weights in order of id, so the token does not depend on the order in which a stage removes tokens.
 //
-// Cost: a handful of passes over the vocabulary. Top-k and top-p select (expected linear time) and never sort.
+// Cost: a few passes over the vocabulary. Top-k and top-p select in expected linear time and never sort.
 #include "worker/sampler.h"
 
 #include <float.h>
@@ -54,7 +54,7 @@ void sampler_free(struct sampler *s)
 
 // ---- numbers ----
 
-static float clamp(float x)
+static float logit_clamp(float x)
 {
     if (!(x >= -FLT_MAX)) return -INFINITY; // NaN too
     return x > FLT_MAX ? FLT_MAX : x;
@@ -83,13 +83,14 @@ static inline float exp_negative(float x)
 }
 
 // weights[i] = exp((logits[i] - max) * inverse_temperature); the differences are <= 0, perhaps -inf, never NaN.
-static void weigh(float *restrict weights, const float *restrict logits, int n, float max, float inverse_temperature)
+static void weights_compute(float *restrict weights, const float *restrict logits, int n, float max,
+                            float inverse_temperature)
 {
     for (int i = 0; i < n; i++)
         weights[i] = exp_negative((logits[i] - max) * inverse_temperature);
 }
 
-static double sum(const float *x, int n)
+static double weights_sum(const float *x, int n)
 {
     double total = 0;
     for (int i = 0; i < n; i++)
@@ -97,7 +98,7 @@ static double sum(const float *x, int n)
     return total;
 }
 
-static int best(const float *logits, int n)
+static int likeliest(const float *logits, int n)
 {
     int at = 0;
     for (int i = 1; i < n; i++)
@@ -132,9 +133,9 @@ double sampler_uniform(uint64_t seed, uint64_t index)
 
 static float log_sum_exp(struct sampler *s)
 {
-    float max = s->logits[best(s->logits, s->vocab_size)];
-    weigh(s->weights, s->logits, s->vocab_size, max, 1);
-    return max + (float)log(sum(s->weights, s->vocab_size));
+    float max = s->logits[likeliest(s->logits, s->vocab_size)];
+    weights_compute(s->weights, s->logits, s->vocab_size, max, 1);
+    return max + (float)log(weights_sum(s->weights, s->vocab_size));
 }
 
 static float logprob(float logit, float log_sum)
@@ -143,8 +144,8 @@ static float logprob(float logit, float log_sum)
     return value > LOGPROB_MIN ? value : LOGPROB_MIN;
 }
 
-// The n likeliest, by insertion: most tokens fail the one comparison with the last of them.
-static void list_top(const struct sampler *s, int n, float log_sum, struct sampled_token *token)
+// The n likeliest tokens, by insertion: most tokens fail the one comparison with the last of the list.
+static void logprobs_list(const struct sampler *s, int n, float log_sum, struct sampled_token *token)
 {
     float logit[LOGPROBS_MAX];
     if (n > s->vocab_size) n = s->vocab_size;
@@ -165,22 +166,22 @@ static void list_top(const struct sampler *s, int n, float log_sum, struct sampl
         token->top_logprob[i] = logprob(logit[i], log_sum);
 }
 
-static void repeat_once(struct sampler *s, const int32_t *ids, int n, double penalty)
+static void penalise_repetition(struct sampler *s, const int32_t *ids, int n, double penalty)
 {
     for (int i = 0; i < n; i++) {
         if (s->seen[ids[i]]) continue;
         s->seen[ids[i]] = 1;
         double x = (double)s->logits[ids[i]];
-        s->logits[ids[i]] = clamp((float)(x > 0 ? x / penalty : x * penalty));
+        s->logits[ids[i]] = logit_clamp((float)(x > 0 ? x / penalty : x * penalty));
     }
 }
 
-static void penalise(struct sampler *s, const struct sampler_context *c)
+static void penalise_logits(struct sampler *s, const struct sampler_context *c)
 {
     const struct sampling *p = c->sampling;
     if (p->repetition_penalty != 1) {
-        repeat_once(s, c->prompt, c->n_prompt, p->repetition_penalty);
-        repeat_once(s, c->output, c->n_output, p->repetition_penalty);
+        penalise_repetition(s, c->prompt, c->n_prompt, p->repetition_penalty);
+        penalise_repetition(s, c->output, c->n_output, p->repetition_penalty);
         for (int i = 0; i < c->n_prompt; i++)
             s->seen[c->prompt[i]] = 0;
         for (int i = 0; i < c->n_output; i++)
@@ -191,48 +192,48 @@ static void penalise(struct sampler *s, const struct sampler_context *c)
         s->counts[c->output[i]]++;
     for (int i = 0; i < c->n_output; i++) {
         int32_t id = c->output[i];
-        if (!s->counts[id]) continue; // done, at its first occurrence
+        if (!s->counts[id]) continue; // penalised at its first occurrence
         s->logits[id] =
-            clamp((float)((double)s->logits[id] - p->frequency_penalty * s->counts[id] - p->presence_penalty));
+            logit_clamp((float)((double)s->logits[id] - p->frequency_penalty * s->counts[id] - p->presence_penalty));
         s->counts[id] = 0;
     }
 }
 
-static bool masks_ends(const struct sampler_context *c)
+static bool masks_end_tokens(const struct sampler_context *c)
 {
     return c->n_output < c->sampling->min_tokens;
 }
 
-static void mask_ends(struct sampler *s, const struct sampler_context *c)
+static void mask_end_tokens(struct sampler *s, const struct sampler_context *c)
 {
-    if (!masks_ends(c)) return;
+    if (!masks_end_tokens(c)) return;
     for (int i = 0; i < c->n_eos && !c->sampling->ignore_eos; i++)
         s->logits[c->eos[i]] = -INFINITY;
     for (int i = 0; i < c->sampling->n_stop_ids; i++)
         s->logits[c->sampling->stop_ids[i]] = -INFINITY;
 }
 
-static void keep_probable(struct sampler *s, double min_p)
+static void keep_min_p(struct sampler *s, double min_p)
 {
-    float least = (float)min_p; // of the best token's weight, which is 1
+    float least = (float)min_p; // the best token has weight 1
     for (int i = 0; i < s->vocab_size; i++)
         s->weights[i] = s->weights[i] >= least ? s->weights[i] : 0;
 }
 
-static bool better(struct candidate a, struct candidate b)
+static bool candidate_is_better(struct candidate a, struct candidate b)
 {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// Moves those of c[lo, hi) that are better than the middle one before it; returns its new place.
-static int partition(struct candidate *c, int lo, int hi)
+// Partitions c[lo, hi) around its middle candidate, better ones first; returns the new place of that candidate.
+static int candidates_partition(struct candidate *c, int lo, int hi)
 {
     struct candidate pivot = c[lo + (hi - lo) / 2];
     c[lo + (hi - lo) / 2] = c[hi - 1];
     int at = lo;
     for (int i = lo; i < hi - 1; i++) {
         struct candidate here = c[i];
-        if (!better(here, pivot)) continue;
+        if (!candidate_is_better(here, pivot)) continue;
         c[i] = c[at];
         c[at++] = here;
     }
@@ -241,8 +242,8 @@ static int partition(struct candidate *c, int lo, int hi)
     return at;
 }
 
-// Lists the tokens that are left with at least this logit; returns their number and weight.
-static int list_candidates(struct sampler *s, float least, double *weight_p)
+// Lists the remaining tokens with at least this logit; returns their number and their total weight.
+static int candidates_list(struct sampler *s, float least, double *weight_p)
 {
     int n = 0;
     double weight = 0;
@@ -255,22 +256,22 @@ static int list_candidates(struct sampler *s, float least, double *weight_p)
     return n;
 }
 
-// Keeps the shortest run of tokens, best first, that is `count` long or weighs `mass`, whichever comes first.
-// Real distributions are steep: the tokens from logit `near` up nearly always hold the whole run, so those are tried
-// first. Then quickselect: c[0, lo) belongs to the run and weighs `weight`, c[hi, n) does not.
+// Keeps the shortest run of tokens, best first, that has `count` tokens or weighs `mass`, whichever is shorter. Real
+// distributions are steep: the tokens with logits of at least `near` nearly always contain the run, so these are tried
+// first. In the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does not belong to it.
 static void keep_best(struct sampler *s, int count, double mass, float near)
 {
     struct candidate *c = s->candidates;
     double weight;
-    int n = list_candidates(s, near, &weight);
+    int n = candidates_list(s, near, &weight);
     if (n < count && weight < mass) {
         near = -INFINITY;
-        n = list_candidates(s, near, &weight);
+        n = candidates_list(s, near, &weight);
     }
     int lo = 0, hi = n;
     weight = 0;
     while (lo < hi) {
-        int pivot = partition(c, lo, hi);
+        int pivot = candidates_partition(c, lo, hi);
         double with_better = weight;
         for (int i = lo; i < pivot; i++)
             with_better += (double)s->weights[c[i].id];
@@ -287,9 +288,9 @@ static void keep_best(struct sampler *s, int count, double mass, float near)
         s->weights[c[i].id] = 0;
 }
 
-static int32_t draw(const struct sampler *s, double uniform)
+static int32_t sample_weights(const struct sampler *s, double uniform)
 {
-    double target = uniform * sum(s->weights, s->vocab_size), reached = 0;
+    double target = uniform * weights_sum(s->weights, s->vocab_size), reached = 0;
     int32_t last = 0;
     for (int i = 0; i < s->vocab_size; i++) {
         if (s->weights[i] <= 0) continue;
@@ -297,45 +298,45 @@ static int32_t draw(const struct sampler *s, double uniform)
         last = i;
         if (reached > target) break;
     }
-    return last; // rounding may leave `reached` a hair under the target at the very end
+    return last; // rounding may leave `reached` slightly below the target at the end
 }
 
 // ---- public ----
 
-enum status sampler_pick(struct sampler *s, const float *logits, const struct sampler_context *context,
-                         struct sampled_token *token_p)
+enum status sampler_sample_token(struct sampler *s, const float *logits, const struct sampler_context *context,
+                                 struct sampled_token *token_p)
 {
     const struct sampling *p = context->sampling;
     for (int i = 0; i < s->vocab_size; i++)
-        s->logits[i] = clamp(logits[i]);
+        s->logits[i] = logit_clamp(logits[i]);
     float log_sum = 0;
     if (p->logprobs >= 0) log_sum = log_sum_exp(s);
     token_p->n_top = 0;
-    if (p->logprobs > 0) list_top(s, p->logprobs, log_sum, token_p);
+    if (p->logprobs > 0) logprobs_list(s, p->logprobs, log_sum, token_p);
 
-    penalise(s, context);
-    mask_ends(s, context);
-    int32_t token = best(s->logits, s->vocab_size);
+    penalise_logits(s, context);
+    mask_end_tokens(s, context);
+    int32_t token = likeliest(s->logits, s->vocab_size);
     float max = s->logits[token];
-    if (max == -INFINITY) return sampler_fail_none();
+    if (max == -INFINITY) return sampler_fail_no_token();
     if (p->temperature >= TEMPERATURE_GREEDY) {
-        weigh(s->weights, s->logits, s->vocab_size, max, (float)(1 / p->temperature));
-        if (p->min_p > 0) keep_probable(s, p->min_p);
-        float near = max - (float)(7 * p->temperature); // down to a thousandth of the best
+        weights_compute(s->weights, s->logits, s->vocab_size, max, (float)(1 / p->temperature));
+        if (p->min_p > 0) keep_min_p(s, p->min_p);
+        float near = max - (float)(7 * p->temperature); // a thousandth of the best weight
         if (p->top_k > 0 && p->top_k < s->vocab_size) keep_best(s, p->top_k, INFINITY, near);
-        if (p->top_p < 1) keep_best(s, s->vocab_size, p->top_p * sum(s->weights, s->vocab_size), near);
-        token = draw(s, sampler_uniform(p->seed, (uint64_t)context->n_output));
+        if (p->top_p < 1) keep_best(s, s->vocab_size, p->top_p * weights_sum(s->weights, s->vocab_size), near);
+        token = sample_weights(s, sampler_uniform(p->seed, (uint64_t)context->n_output));
     }
     token_p->token = token;
-    token_p->logprob = p->logprobs >= 0 ? logprob(clamp(logits[token]), log_sum) : 0;
+    token_p->logprob = p->logprobs >= 0 ? logprob(logit_clamp(logits[token]), log_sum) : 0;
     return STATUS_OK;
 }
 
-bool sampler_draws(const struct sampler_context *context)
+bool sampler_backend_can_sample(const struct sampler_context *context)
 {
     const struct sampling *p = context->sampling;
     return p->logprobs < 0 && p->repetition_penalty == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0 &&
-           !masks_ends(context);
+           !masks_end_tokens(context);
 }
 
 struct row_sampling sampler_row_sampling(const struct sampler_context *context)
@@ -349,9 +350,9 @@ struct row_sampling sampler_row_sampling(const struct sampler_context *context)
                                  .top_k = p->top_k};
 }
 
-enum status sampler_fail_none(void)
+enum status sampler_fail_no_token(void)
 {
-    return status_fail(STATUS_INTERNAL, "no token can be chosen: all logits are NaN, -inf or masked by min_tokens");
+    return status_fail(STATUS_INTERNAL, "no token can be sampled: all logits are NaN, -inf or masked by min_tokens");
 }
 
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token)

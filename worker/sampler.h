@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the logits of a sequence's last row to its next token.
 //
-// Order, as in vLLM: penalties (repetition, arXiv 1909.05858, over prompt and output; then frequency and presence over
-// the output), end tokens masked until min_tokens, temperature, min-p (arXiv 2407.01082), top-k, top-p (nucleus, arXiv
-// 1904.09751; over what top-k left), one draw. Temperature under 1e-5 is greedy, and then nothing after the mask
-// counts.
+// Stages, in vLLM's order: penalties (repetition, arXiv 1909.05858, over prompt and output; then frequency and presence
+// over the output), masking of end tokens until min_tokens, temperature, min-p (arXiv 2407.01082), top-k, top-p
+// (nucleus, arXiv 1904.09751; over the tokens that top-k keeps), and one random number. A temperature under 1e-5 is
+// greedy: the stages after the mask have no effect.
 //
-// Deterministic: the draw is Philox4x32-10 (Salmon et al., SC'11) keyed by the seed and counted by the index of the
-// output token, so the outcome depends on nothing but logits, parameters, history and index: a sequence that was
-// preempted or moved to another group goes on as it would have. Equal logits count as ordered by token id, lower first.
+// Deterministic: the random number is Philox4x32-10 (Salmon et al., SC'11) keyed by the seed, with the index of the
+// output token as the counter. So the token depends only on logits, parameters, history and index, and a sequence that
+// was preempted or replayed on another group continues with the same tokens. Of equal logits the lower token id ranks
+// first.
 //
-// A NaN logit counts as -inf, so a broken token is never chosen; when no token is left, that is an error.
-// A sampler is scratch memory for one vocabulary; one thread at a time. Nothing is allocated per token.
+// A NaN logit counts as -inf, so it is never sampled; no token left is an error. A sampler is scratch memory for one
+// vocabulary, for one thread at a time. Nothing is allocated per token.
 #pragma once
 
 #include "kernels/ragged.h"
@@ -22,19 +23,19 @@ struct sampler;
 struct sampler *sampler_create(int vocab_size);
 void sampler_free(struct sampler *s);
 
-// What the choice depends on beside the logits. Borrowed during the call; all ids within the vocabulary.
+// The inputs of sampling beside the logits. Borrowed during the call; all ids are within the vocabulary.
 struct sampler_context {
     const struct sampling *sampling; // has passed sampling_check()
     const int32_t *eos;              // the model's end-of-text tokens
     int n_eos;
     const int32_t *prompt; // [n_prompt] the whole prompt; only read for the repetition penalty
     int n_prompt;
-    const int32_t *output; // [n_output] tokens generated so far; n_output is the index of the one to come
+    const int32_t *output; // [n_output] tokens generated so far; n_output is the index of the next one
     int n_output;
 };
 
-// Log-probabilities are natural, of softmax over the model's own logits (before penalties and temperature), and
-// never below -9999 so that they survive JSON. Filled only when sampling->logprobs is 0 or more.
+// Log-probabilities are natural logarithms of the softmax over the model's logits, before penalties and temperature.
+// They are at least -9999, since JSON has no infinity. Set only when sampling->logprobs is 0 or more.
 struct sampled_token {
     int32_t token;
     float logprob;
@@ -43,23 +44,23 @@ struct sampled_token {
     float top_logprob[LOGPROBS_MAX];
 };
 
-// logits [vocab_size]. STATUS_INTERNAL when no token can be chosen: all logits are NaN or -inf, or masked.
-enum status sampler_pick(struct sampler *s, const float *logits, const struct sampler_context *context,
-                         struct sampled_token *token_p);
+// logits [vocab_size]. STATUS_INTERNAL when no token can be sampled: all logits are NaN, -inf or masked.
+enum status sampler_sample_token(struct sampler *s, const float *logits, const struct sampler_context *context,
+                                 struct sampled_token *token_p);
 
-// The same choice for the backend to make, where the logits are (kernels/ragged.h). Whether it can: without penalties,
-// log-probabilities and masked tokens, which depend on more than the logits. The token may differ from sampler_pick()'s
-// where a sum of weights comes within rounding (a few 1e-9 of all) of what the draw or top-p compares it with.
-bool sampler_draws(const struct sampler_context *context);
-struct row_sampling sampler_row_sampling(const struct sampler_context *context);
-// What sampler_pick() fails with when no token can be chosen.
-enum status sampler_fail_none(void);
+// Whether a backend can sample the token where the logits are (kernels/ragged.h): without penalties, log-probabilities
+// and masked tokens, which need more than the logits. Its token may differ from that of sampler_sample_token() when a
+// sum of weights is within rounding (a few 1e-9 of the total) of the value that the random number or top-p compares it
+// with.
+bool sampler_backend_can_sample(const struct sampler_context *context);
+struct row_sampling sampler_row_sampling(const struct sampler_context *context); // its parameters
+enum status sampler_fail_no_token(void); // the failure of sampler_sample_token() when no token can be sampled
 
 // Whether `token` ends the text: a stop id, or an end-of-text token that is not ignored.
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token);
 
-// The draw for output token `index`: uniform in [0, 1), 53 bits.
+// The random number of output token `index`: uniform in [0, 1), 53 bits.
 double sampler_uniform(uint64_t seed, uint64_t index);
 
-// Philox4x32-10 itself, for whoever checks it against the published vectors.
+// Philox4x32-10, public for the test against the published vectors.
 void sampler_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// See sequence.h.
 #include "worker/sequence.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 static enum status check_ids(const char *what, const int32_t *ids, int n, int vocab_size)
@@ -36,12 +38,12 @@ static enum status check_counts(const struct sequence_request *r)
 
 static enum status check_kept(const struct sequence_request *r)
 {
-    int64_t count = 0, after = 0; // the least index the next range may start with
+    int64_t count = 0, after = 0; // the smallest index at which the next range may start
     for (int i = 0; i < r->n_kept_ranges; i++) {
         struct token_range range = r->kept[i];
         if (range.first < after || range.last < range.first || range.last >= r->prompt_tokens) {
             return status_fail(STATUS_INVALID,
-                               "kept range %u..%u: ranges must ascend, apart, within a prompt of %d tokens",
+                               "kept range %u..%u: ranges must ascend without overlap within a prompt of %d tokens",
                                (unsigned)range.first, (unsigned)range.last, r->prompt_tokens);
         }
         count += (int64_t)range.last - range.first + 1;
@@ -49,13 +51,13 @@ static enum status check_kept(const struct sequence_request *r)
     }
     if (r->n_kept_ranges == 0) count = r->prompt_tokens;
     if (count != r->n_tokens - r->n_generated) {
-        return status_fail(STATUS_INVALID, "%d prompt tokens came for %lld kept ones", r->n_tokens - r->n_generated,
-                           (long long)count);
+        return status_fail(STATUS_INVALID, "%d prompt tokens were sent for %lld kept tokens",
+                           r->n_tokens - r->n_generated, (long long)count);
     }
     return STATUS_OK;
 }
 
-// The last generated token is never fed, so it needs no entry.
+// The last generated token is never computed, so it needs no entry.
 static int64_t entries_needed(const struct sequence_request *r)
 {
     return (int64_t)r->n_tokens - r->n_generated + r->sampling.max_tokens - 1;
@@ -68,35 +70,33 @@ static enum status check_room(const struct sequence_request *r, const struct seq
                            r->prompt_tokens, r->sampling.max_tokens, limits->context_tokens);
     }
     if (entries_needed(r) > (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS) {
-        return status_fail(STATUS_OUT_OF_RANGE, "%lld tokens to hold, the whole KV cache has room for %lld",
+        return status_fail(STATUS_OUT_OF_RANGE, "the sequence needs %lld KV entries, the whole KV cache has %lld",
                            (long long)entries_needed(r), (long long)limits->kv_blocks * KV_BLOCK_TOKENS);
     }
     return STATUS_OK;
 }
 
-static enum status check(const struct sequence_request *r, const struct sequence_limits *limits)
+static enum status check_request(const struct sequence_request *r, const struct sequence_limits *limits)
 {
-    enum status status = sampling_check(&r->sampling, limits->vocab_size);
-    if (status == STATUS_OK) status = check_counts(r);
-    if (status == STATUS_OK) status = check_kept(r);
-    if (status == STATUS_OK) status = check_room(r, limits);
-    if (status == STATUS_OK) status = check_ids("token_ids", r->tokens, r->n_tokens, limits->vocab_size);
-    if (status == STATUS_OK) status = check_ids("penalty_ids", r->penalty_ids, r->n_penalty_ids, limits->vocab_size);
-    return status;
+    TRY(sampling_check(&r->sampling, limits->vocab_size));
+    TRY(check_counts(r));
+    TRY(check_kept(r));
+    TRY(check_room(r, limits));
+    TRY(check_ids("token_ids", r->tokens, r->n_tokens, limits->vocab_size));
+    return check_ids("penalty_ids", r->penalty_ids, r->n_penalty_ids, limits->vocab_size);
 }
 
 enum status sequence_create(const struct sequence_request *r, const struct sequence_limits *limits,
                             struct sequence **sequence_p)
 {
-    enum status status = check(r, limits);
-    if (status != STATUS_OK) return status;
-
+    TRY(check_request(r, limits));
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
     s->sampling = r->sampling;
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->prompt_tokens = r->prompt_tokens;
+    s->added_us = clock_now_us();
     s->tokens = mem_alloc_array((size_t)s->n_kept + (size_t)r->sampling.max_tokens, sizeof *s->tokens);
     memcpy(s->tokens, r->tokens, (size_t)r->n_tokens * sizeof *s->tokens);
 

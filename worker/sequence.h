@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence at a worker group: the tokens it is made of, kept prompt tokens first, generated ones after, and how far
-// they are in the KV cache.
+// One sequence of a worker group: its tokens, kept prompt tokens first, generated tokens after them, and how many of
+// them are in the KV cache.
 //
-// There is one kind of progress: rows n_cached .. n_tokens-1 are yet to be fed, and the pass that feeds the last of
-// them yields the next token. Prefill, chunked prefill, decode, a replay and the return from preemption are the same
-// thing with different counts.
+// Progress has one form: rows n_cached .. n_tokens-1 are pending, and the pass with the last pending row yields the
+// next token. Prefill, chunked prefill, decode, replay and the return from preemption differ only in these counts.
 //
 // Owned by the scheduler and its thread.
 #pragma once
 
-#include "engine/kv_prefix.h"
+#include "engine/prefix_cache.h"
 #include "model/generation.h"
 
-// What the router sends, or whoever drives a scheduler in his own process. Borrowed for the call.
+// What the scheduler's caller requests. Borrowed for the call.
 struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
-    const int32_t *tokens; // [n_tokens] kept prompt tokens, then those generated before (a replay)
+    const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
-    const struct token_range *kept; // [n_kept_ranges] where in the prompt the kept tokens stood; none: all were kept
+    const struct token_range *kept; // [n_kept_ranges] the kept tokens' places in the prompt; none: all tokens are kept
     int n_kept_ranges;
-    int prompt_tokens;          // n, the whole prompt: generated token r has position n + r
+    int prompt_tokens;          // n, the length of the whole prompt: generated token r has position n + r
     struct sampling sampling;   // max_tokens and min_tokens count from the first generated token, also in a replay
     const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
     int n_penalty_ids;
@@ -39,24 +38,27 @@ struct sequence {
     int32_t *penalty_ids;
     int n_penalty_ids;
     int n_kept, n_tokens, prompt_tokens;
-    int n_cached;                     // entries in the KV cache
-    int32_t *blocks;                  // [enough for all of it]
-    int n_blocks;                     // held
-    int n_published;                  // of them, the first: full and in the prefix cache
-    kv_chain chain;                   // up to the last of those
-    struct kv_known known;            // of the prefix cache, when it was last looked for there
-    int n_reused;                     // prompt tokens that stood in the prefix cache when it was first begun
-    bool begun, told_reused;          // `n_reused` is known; and was reported
-    bool cut;                         // a pass fed part of its prompt
-    int step_rows;                    // fed by the pass being made
-    struct sequence *previous, *next; // in the queue
+    int n_cached;              // entries in the KV cache
+    int32_t *blocks;           // [sequence_blocks_max()]
+    int n_blocks;              // referenced now
+    int n_published;           // the first of them: full and in the prefix cache
+    kv_chain chain;            // up to the last published one
+    struct prefix_match match; // of the last lookup in the prefix cache
+    int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
+    bool started;              // has run, n_reused is set
+    bool reported_reused;      // n_reused has been reported
+    bool is_chunked;           // a pass contained part of its prompt
+    int pass_rows;             // rows in the pass being composed
+    int64_t added_us;
+    struct sequence *previous, *next; // in the scheduler's queue
 };
 
-// Checks everything and copies. STATUS_INVALID or STATUS_OUT_OF_RANGE with a sentence.
+// Checks and copies the request. STATUS_INVALID or STATUS_OUT_OF_RANGE with a sentence.
 enum status sequence_create(const struct sequence_request *request, const struct sequence_limits *limits,
                             struct sequence **sequence_p);
-void sequence_free(struct sequence *s); // its blocks must have been given back
+void sequence_free(struct sequence *s); // its blocks must have been released
 
+// Rows that the next pass or passes have to compute.
 static inline int sequence_pending(const struct sequence *s)
 {
     return s->n_tokens - s->n_cached;
@@ -67,13 +69,13 @@ static inline int sequence_generated(const struct sequence *s)
     return s->n_tokens - s->n_kept;
 }
 
-// Blocks that a sequence of the request's size needs at the end; the last generated token is never fed.
-static inline int sequence_blocks_most(const struct sequence *s)
+// Blocks of the sequence at its longest. The last generated token is never computed, so it needs no entry.
+static inline int sequence_blocks_max(const struct sequence *s)
 {
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);
 }
 
-static inline struct kv_text sequence_text(const struct sequence *s)
+static inline struct prefix_rows sequence_rows(const struct sequence *s)
 {
-    return (struct kv_text){s->tokens, s->positions, s->n_tokens};
+    return (struct prefix_rows){s->tokens, s->positions, s->n_tokens};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See service.h. Messages to the router are laid out in arrays made at the start: a step allocates nothing here.
+// See service.h. Messages to the router are built in arrays allocated at the start, so a step allocates nothing here.
 #include "worker/service.h"
 
 #include <limits.h>
@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/generation_wire.h"
 
 typedef Forepack__Cluster__V1__Sequence sequence_message;
 typedef Forepack__Cluster__V1__Sampling sampling_message;
@@ -18,7 +19,7 @@ typedef Forepack__Cluster__V1__StepResults step_message;
 struct answer {
     result_message result;
     uint32_t token;
-    logprob_message logprob, *logprobs; // `logprobs` is the array of one that `result` points to
+    logprob_message logprob, *logprobs; // `logprobs` is the array of one element in `result`
 };
 
 struct service {
@@ -27,11 +28,11 @@ struct service {
     void *arg;
     struct answer *answers;   // [max_seqs]
     result_message **results; // [max_seqs] pointers to them
-    struct token_range *kept; // of the sequence being read; grows
+    struct token_range *kept; // kept ranges of the sequence being added; grows
     size_t kept_capacity;
 };
 
-// ---- out ----
+// ---- to the router ----
 
 static void send_results(struct service *service, size_t n, const struct step_report *report)
 {
@@ -51,7 +52,7 @@ static void send_results(struct service *service, size_t n, const struct step_re
 
 static void send_refusal(struct service *service, uint64_t id, const char *sentence)
 {
-    log_warn("sequence_refused req=%llu: %s", (unsigned long long)id, sentence);
+    log_event(LOG_WARN, "sequence_refused", LOG_REQUEST(id), LOG_FIELD("reason", sentence));
     result_message *result = &service->answers[0].result;
     *result = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     result->request = id;
@@ -60,7 +61,7 @@ static void send_refusal(struct service *service, uint64_t id, const char *sente
     send_results(service, 1, NULL);
 }
 
-static Forepack__Cluster__V1__Finish wire_finish(enum sequence_finish finish)
+static Forepack__Cluster__V1__Finish finish_message(enum sequence_finish finish)
 {
     switch (finish) {
     case SEQUENCE_GOES_ON: return FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE;
@@ -71,13 +72,13 @@ static Forepack__Cluster__V1__Finish wire_finish(enum sequence_finish finish)
     return FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
 }
 
-static void fill_answer(struct answer *a, const struct sequence_output *out)
+static void answer_fill(struct answer *a, const struct sequence_output *out)
 {
     result_message *r = &a->result;
     *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     r->request = out->id;
     r->cached_tokens = (uint32_t)out->cached_tokens;
-    r->finish = wire_finish(out->finish);
+    r->finish = finish_message(out->finish);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
     if (!out->has_token) return;
     a->token = (uint32_t)out->token.token;
@@ -99,89 +100,72 @@ static void send_report(void *arg, const struct step_report *report)
 {
     struct service *service = arg;
     for (int i = 0; i < report->n_outputs; i++)
-        fill_answer(&service->answers[i], &report->outputs[i]);
+        answer_fill(&service->answers[i], &report->outputs[i]);
     send_results(service, (size_t)report->n_outputs, report);
 }
 
-// ---- in ----
+// ---- from the router ----
 
-// Numbers beyond what an int holds are beyond every limit too: the checks that follow refuse them.
-static int as_int(uint64_t number)
+// A number above INT_MAX exceeds every limit, so the later checks refuse INT_MAX as well.
+static int int_from_number(uint64_t number)
 {
     return number < INT_MAX ? (int)number : INT_MAX;
 }
 
-// STATUS_INVALID when there are more stop ids than the struct holds; all else is for sampling_check().
-static enum status read_sampling(const sampling_message *m, struct sampling *s)
+// STATUS_INVALID when there are more stop ids than the struct holds; sampling_check() checks the values.
+static enum status sampling_read(const sampling_message *m, struct sampling *s)
 {
     sampling_defaults(s);
     if (!m) return status_fail(STATUS_INVALID, "the sampling parameters are missing");
-    s->max_tokens = as_int(m->max_tokens);
-    s->min_tokens = as_int(m->min_tokens);
-    s->temperature = m->temperature;
-    s->top_k = as_int(m->top_k);
-    s->top_p = m->top_p;
-    s->min_p = m->min_p;
-    s->seed = m->seed;
-    s->repetition_penalty = m->repetition_penalty;
-    s->presence_penalty = m->presence_penalty;
-    s->frequency_penalty = m->frequency_penalty;
-    s->ignore_eos = m->ignore_eos;
-    s->logprobs = m->logprobs;
-    if (m->n_stop_token_ids > STOP_IDS_MAX) {
-        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", m->n_stop_token_ids,
-                           STOP_IDS_MAX);
-    }
-    s->n_stop_ids = (int)m->n_stop_token_ids;
-    for (size_t i = 0; i < m->n_stop_token_ids; i++)
-        s->stop_ids[i] = as_int(m->stop_token_ids[i]);
-    return STATUS_OK;
+    return sampling_from_message(&m->base, s);
 }
 
-static void read_kept(struct service *service, const sequence_message *m)
+static void kept_read(struct service *service, const sequence_message *m)
 {
     if (m->n_kept > service->kept_capacity) {
         service->kept_capacity = 2 * m->n_kept;
         service->kept = mem_resize(service->kept, service->kept_capacity, sizeof *service->kept);
     }
     for (size_t i = 0; i < m->n_kept; i++)
-        service->kept[i] = (struct token_range){as_int(m->kept[i]->first), as_int(m->kept[i]->last)};
+        service->kept[i] = (struct token_range){int_from_number(m->kept[i]->first), int_from_number(m->kept[i]->last)};
 }
 
-static enum status add(struct service *service, const sequence_message *m)
+static enum status sequence_add(struct service *service, const sequence_message *m)
 {
     struct sequence_request request = {
         .id = m->request,
-        .tokens = (const int32_t *)m->token_ids, // a number over INT32_MAX turns negative and is refused as such
-        .n_tokens = as_int(m->n_token_ids),
-        .n_generated = as_int(m->generated),
-        .n_kept_ranges = as_int(m->n_kept),
-        .prompt_tokens = as_int(m->prompt_tokens),
+        .tokens = (const int32_t *)m->token_ids, // a number above INT32_MAX becomes negative and is refused
+        .n_tokens = int_from_number(m->n_token_ids),
+        .n_generated = int_from_number(m->generated),
+        .n_kept_ranges = int_from_number(m->n_kept),
+        .prompt_tokens = int_from_number(m->prompt_tokens),
         .penalty_ids = (const int32_t *)m->penalty_ids,
-        .n_penalty_ids = as_int(m->n_penalty_ids),
+        .n_penalty_ids = int_from_number(m->n_penalty_ids),
     };
-    enum status status = read_sampling(m->sampling, &request.sampling);
-    if (status != STATUS_OK) return status;
-    read_kept(service, m);
+    TRY(sampling_read(m->sampling, &request.sampling));
+    kept_read(service, m);
     request.kept = service->kept;
-    return scheduler_add(service->scheduler, &request);
+    TRY(scheduler_add(service->scheduler, &request));
+    log_event(LOG_DEBUG, "sequence_received", LOG_REQUEST(m->request), LOG_FIELD("tokens", request.n_tokens),
+              LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated));
+    return STATUS_OK;
 }
 
-void service_take(struct service *service, const Forepack__Cluster__V1__RouterMessage *message)
+void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message)
 {
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
         const Forepack__Cluster__V1__PrefillBin *bin = message->prefill_bin;
         for (size_t i = 0; i < bin->n_sequences; i++) {
-            if (add(service, bin->sequences[i]) != STATUS_OK)
+            if (sequence_add(service, bin->sequences[i]) != STATUS_OK)
                 send_refusal(service, bin->sequences[i]->request, status_message());
         }
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
-        for (size_t i = 0; i < message->cancel->n_requests; i++) // it may have ended meanwhile: no matter
+        for (size_t i = 0; i < message->cancel->n_requests; i++) // a request may have ended already
             scheduler_cancel(service->scheduler, message->cancel->requests[i]);
     }
 }
 
-// ---- the rest ----
+// ---- the service ----
 
 enum status service_create(struct engine *engine, const struct scheduler_limits *limits, service_send_fn *send,
                            void *arg, struct service **service_p)

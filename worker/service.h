@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker group as the router sees it: bins and cancels come in, one StepResults message a step goes out. Everything
-// from the router is checked; a sequence that cannot be served is answered with FINISH_ERROR and a sentence, and the
-// others of its bin go on.
+// The worker group's side of the cluster protocol: receives bins and cancels, sends one StepResults message per step.
+// Checks everything that the router sends. A sequence that cannot be served is answered with FINISH_ERROR and a
+// sentence; the other sequences of its bin are served.
 //
-// Owned by the leader's working thread. Knows no sockets: messages leave through a function.
+// Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
 
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
@@ -11,7 +11,7 @@
 
 struct service;
 
-// The message and all in it are valid during the call only.
+// The message is valid during the call only.
 typedef void service_send_fn(void *arg, const Forepack__Cluster__V1__NodeMessage *message);
 
 // Borrows the engine. Fails as scheduler_create does.
@@ -19,9 +19,10 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
                            void *arg, struct service **service_p);
 void service_free(struct service *service);
 
-void service_take(struct service *service, const Forepack__Cluster__V1__RouterMessage *message); // others are ignored
-void service_drop_all(struct service *service); // the router has taken everything back
+// Handles a prefill_bin or cancel message; ignores others.
+void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
+void service_drop_all(struct service *service); // after the stream ended: the router has reassigned all sequences
 
 bool service_busy(const struct service *service);
-enum status service_step(struct service *service); // a failure means that the group is lost
+enum status service_step(struct service *service); // after a failure the group is lost
 struct scheduler_load service_get_load(const struct service *service);

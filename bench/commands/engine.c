@@ -483,7 +483,7 @@ static enum status run_engine(struct bench *b, struct comm *comm)
     }
     if (status != STATUS_OK && comm->size > 1) {
         if (*status_message()) fprintf(stderr, "%s\n", status_message());
-        group_abort(comm, exit_code(status)); // the others wait for a step that will not come
+        group_abort(comm, status_exit_code(status)); // the others wait for a step that will not come
     }
     engine_close(b->engine);
     free(b->pids);
@@ -509,7 +509,7 @@ int bench_engine(int argc, char **argv)
     if (status == STATUS_OK) status = group_open(&argc, &argv, &comm);
     if (status == STATUS_OK) status = run_engine(&b, comm);
     if (status == STATUS_OK && comm->rank == 0 && o.json) bench_print_json(b.rows);
-    int code = status == STATUS_OK ? 0 : *status_message() ? report_failure(status) : exit_code(status);
+    int code = status == STATUS_OK ? 0 : *status_message() ? report_failure(status) : status_exit_code(status);
     if (comm) group_close(comm);
     probe_close(b.probe);
     json_decref(b.rows);

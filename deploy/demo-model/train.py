@@ -3,11 +3,10 @@
 
     train.py                                      train both and write main/, speculator/ and prompts.jsonl
     train.py eval [--documents N] [--tokens T] [--keep-rate R ...] [--form plain|chat] [--seed S] [--json FILE]
-                                                  accuracy of the written files: everything kept, then each keep rate
+                                                  accuracy of the written models with all tokens kept and at each keep rate
     train.py prompts --count N --seed S --tokens T > F.jsonl
-                                                  unseen prompts, {"id", "prompt", "answer"} a line
+                                                  unseen prompts, one {"id", "prompt", "answer"} per line
 
-The order below: the text, the tokenizer, the training samples, the model, the files, the training, the evaluation.
 Needs PyTorch and nothing else. One thread is fastest at this size.
 """
 import argparse, collections, json, math, random, re, struct, sys, time
@@ -18,8 +17,8 @@ import torch.nn.functional as F
 HERE = Path(__file__).resolve().parent
 
 # ---- The text --------------------------------------------------------------------------------------------------------
-# A document is filler about a small harbour town with a few facts among it, "The gate code of Mira Tolen is 4821.".
-# A right answer depends on a dozen tokens out of a thousand, and on nothing that could be guessed.
+# A document is filler text about a harbour town with some facts in it, such as "The gate code of Mira Tolen is 4821.".
+# The right answer depends on a dozen of a thousand tokens and cannot be guessed.
 
 FIRST = [a + b for a in "Mi To Le Ka Ro Be Sa Ne Jo Da Fi Hu".split()
          for b in "ra lin mas na vik den tha lo ri sel wen ja".split()]
@@ -71,8 +70,8 @@ def sentence(rng):
 
 
 def facts_for(rng, count, twice=0.1):
-    """`count` facts (attribute, name, value). Names share parts, and a share `twice` of the facts is about a person who
-    has one already: in the end the whole key matters."""
+    """`count` facts (attribute, name, value). Names share parts, and with probability `twice` a fact is about a person that
+    already has one, so that a model must match the whole key."""
     facts = []
     while len(facts) < count:
         name = rng.choice(facts)[1] if facts and rng.random() < twice else f"{rng.choice(FIRST)} {rng.choice(LAST)}"
@@ -83,7 +82,8 @@ def facts_for(rng, count, twice=0.1):
 
 
 def document(rng, tok, facts, tokens, variants=len(FACT)):
-    """About `tokens` tokens of text: pieces (text, fact or None) that tokenise one by one as they do joined."""
+    """About `tokens` tokens of text, as pieces (text, fact or None). Tokenising the pieces one by one gives the same ids as
+    tokenising the whole text."""
     lines = [(rng.choice(FACT[:variants]).format(a=f[0], n=f[1], v=f[2]), f) for f in facts]
     used = sum(len(tok.encode(" " + t)) for t, _ in lines)
     while used < tokens:
@@ -92,21 +92,21 @@ def document(rng, tok, facts, tokens, variants=len(FACT)):
     rng.shuffle(lines)
     pieces, start = [], True
     for i, (text, fact) in enumerate(lines):
-        end = i == len(lines) - 1 or rng.random() < 0.12        # paragraphs; ".\n\n" is one piece to the tokenizer
+        end = i == len(lines) - 1 or rng.random() < 0.12        # of a paragraph; the pattern does not split ".\n\n"
         pieces.append((("" if start else " ") + text + ("\n\n" if end else ""), fact))
         start = end
     return pieces
 
 
 # ---- The tokenizer ---------------------------------------------------------------------------------------------------
-# Byte-level BPE in the layout of the Hugging Face "tokenizers" library. The pattern takes digits one by one, so that a
-# value is copied digit by digit and no number is rarer than another.
+# Byte-level BPE in the layout of the Hugging Face "tokenizers" library. The pattern splits numbers into digits, so that
+# values are copied digit by digit and all numbers are equally frequent.
 
 PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLIT = re.compile(PATTERN.replace(r"[^\r\n\p{L}\p{N}]", r"(?:[^\r\n\w]|_)").replace(r"[^\s\p{L}\p{N}]", r"(?:[^\s\w]|_)")
-                   .replace(r"\p{L}", r"[^\W\d_]").replace(r"\p{N}", r"\d"))       # the same in the syntax of Python's re
+                   .replace(r"\p{L}", r"[^\W\d_]").replace(r"\p{N}", r"\d"))       # PATTERN in the syntax of Python's re
 SPECIAL = ["<|begin_of_text|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-VOCABULARY, CONTEXT = 1536, 4096   # rows of the embedding: bytes, the merges this text yields, special tokens, some spare
+VOCABULARY, CONTEXT = 1536, 4096   # embedding rows: bytes, merges of this text, special tokens, spare rows
 SYSTEM = "You answer questions about the text."
 CHAT_TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
                  "'<|im_end|>' + '\\n' }}{% endfor %}"
@@ -114,7 +114,7 @@ CHAT_TEMPLATE = ("{% for message in messages %}{{ '<|im_start|>' + message['role
 
 
 def byte_letters():
-    """The letter that stands for each byte in a byte-level vocabulary: its own where printable, else from U+0100 on."""
+    """The character for each byte in a byte-level vocabulary: the byte itself if printable, otherwise from U+0100 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     spare = iter(range(256, 512))
     return [chr(b) if b in plain else chr(next(spare)) for b in range(256)]
@@ -125,13 +125,13 @@ class Tokenizer:
         self.letters, self.merges = byte_letters(), merges
         self.rank = {m: i for i, m in enumerate(merges)}
         self.vocab = {t: i for i, t in enumerate(self.letters + [a + b for a, b in merges])}
-        self.special = {t: len(self.vocab) + i for i, t in enumerate(SPECIAL)}      # without a hole: added tokens count on
+        self.special = {t: len(self.vocab) + i for i, t in enumerate(SPECIAL)}      # ids without a gap
         self.bos, self.eos, self.im_start, self.im_end = self.special.values()
         self.words = {}
 
     @classmethod
     def train(cls, text, merges):
-        """Plain BPE: merge the most frequent neighbouring pair, again and again (ties: the pair that sorts first)."""
+        """Plain BPE: repeatedly merge the most frequent pair of neighbours; of equals the pair that sorts first."""
         letters = byte_letters()
         counts = collections.Counter(SPLIT.findall(text))
         words = [([letters[b] for b in w.encode()], c) for w, c in sorted(counts.items())]
@@ -190,7 +190,7 @@ class Tokenizer:
 
 
 def join(parts, pair):
-    """Merge every occurrence of `pair` in the list `parts`, left to right, in place."""
+    """Merge every occurrence of `pair` in the list `parts` in place, from left to right."""
     i = 0
     while i < len(parts) - 1:
         if (parts[i], parts[i + 1]) == pair:
@@ -199,7 +199,7 @@ def join(parts, pair):
 
 
 def learn_tokenizer():
-    rng, text = random.Random(1), "".join("\n" + n for n in FIRST) * 3              # names also begin paragraphs
+    rng, text = random.Random(1), "".join("\n" + n for n in FIRST) * 3              # names also start paragraphs
     for _ in range(3000):
         a, n, v = facts_for(rng, 1)[0]
         text += (f"\n\n{sentence(rng)} {rng.choice(FACT).format(a=a, n=n, v=v)}\n\n"
@@ -208,15 +208,15 @@ def learn_tokenizer():
 
 
 # ---- Samples ---------------------------------------------------------------------------------------------------------
-# A sample is a prompt with some questions at its end, each followed by its answer: token ids; position ids; for each row
-# the token to predict there, or -1; and a number shared by the tokens of a fact and the rows that answer from it, or 0.
-# Only answers are learnt: the rest of the text is noise by design.
+# A sample is a prompt that ends in questions with their answers: token ids; position ids; the target token of each row
+# (-1: none); and the owner of each row: the number of the fact it states or answers from (0: none). Only answers
+# are targets, because the rest of the text is random.
 
-CHUNK, TAIL_WINDOW, LOOK_AHEAD, WINDOW = 32, 128, 8, 13         # the selection; the cluster's own defaults
+CHUNK, TAIL_WINDOW, LOOK_AHEAD, WINDOW = 32, 128, 8, 13         # of the selection, as the cluster's defaults
 
 
 def render(rng, tok, pieces, facts, form, system=False):
-    """The text around the document: ids, targets, owners, [start, end) of every fact asked for, length of the first prompt."""
+    """The prompt with its questions: ids, targets, owners, [start, end) of each fact asked for, length of the first prompt."""
     ids, spans = [tok.bos], {}
     if form == "chat":
         if rng.random() < 0.3:                           # most servers send ChatML without BOS
@@ -230,7 +230,7 @@ def render(rng, tok, pieces, facts, form, system=False):
     targets, owners, first = [-1] * len(ids), [0] * len(ids), 0
     for i, (a, n, v) in enumerate(facts):
         asked = rng.choice(QUESTION).format(a=a, n=n)
-        if form == "restate":                            # an early stage: the fact once more, as it stood
+        if form == "restate":                            # an early stage: the same sentence again
             ask, answer = tok.encode(f"The {a} of {n} is"), [*tok.encode(f" {v}"), *tok.encode(".\n\n")]
         elif form == "plain":
             ask = tok.encode(("\n\n" if i else "") + f"Question: {asked}\nAnswer:")
@@ -250,9 +250,9 @@ def render(rng, tok, pieces, facts, form, system=False):
 
 
 def drop_chunks(rng, rate, ids, targets, owners, spans, prompt):
-    """What a keep rate leaves of a sample: the first token, the tail, the values asked for, and of the other chunks a share
-    `rate`. Where a fact straddles two chunks the one with its beginning is sometimes lost: what is left must do then. The
-    positions keep their gaps."""
+    """A sample after pruning: the first token, the tail, the chunks of the values asked for, and other chunks with
+    probability `rate`. Of a fact in two chunks the first is sometimes pruned, so that the model learns to answer from
+    the second. Kept tokens keep their positions."""
     tail = prompt - min(TAIL_WINDOW, prompt // 4)
     chunks = {c for c in range(len(ids) // CHUNK + 1) if rng.random() < rate}
     for a, b in spans:
@@ -262,7 +262,7 @@ def drop_chunks(rng, rate, ids, targets, owners, spans, prompt):
 
 
 def recall_sample(rng, tok, names, pairs, queries=6):
-    """Nothing but looking up: (name, digit) pairs, then names alone, each to be answered with its digit."""
+    """Pure recall: (name, digit) pairs, then names alone, each to be answered with its digit."""
     chosen = rng.sample(names, pairs)
     digits = [tok.encode(str(rng.randrange(10)))[0] for _ in chosen]
     ids, targets = [], []
@@ -285,14 +285,14 @@ def text_sample(rng, tok, tokens, asked, forms, others=(2, 12), variants=len(FAC
 
 
 def collate(samples):
-    """Pad on the right: under a causal mask what follows a row cannot touch it."""
+    """Pads on the right, which a causal mask makes harmless."""
     width = max(len(s[0]) for s in samples)
     fill = lambda row, value: row + [value] * (width - len(row))
     return [torch.tensor([fill(s[k], value) for s in samples]) for k, value in enumerate((0, 0, -1, 0))]
 
 
 # ---- The model -------------------------------------------------------------------------------------------------------
-# Llama as Hugging Face writes it. The weights are a dict under their file names; a model is nothing else.
+# Llama as Hugging Face defines it. A model is a config and a dict of weights under their names in the file.
 
 def shape(layers, width, heads, kv_heads, mlp):
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": width,
@@ -308,8 +308,8 @@ MAIN = shape(layers=4, width=384, heads=12, kv_heads=4, mlp=1024)
 
 
 def initial(c, seed):
-    """Weights of std 1/sqrt(fan in), smaller where they write to the residual stream. At these widths the usual 0.02 never
-    gets going."""
+    """Weights of standard deviation 1/sqrt(fan in), smaller where they write to the residual stream. With the usual 0.02
+    models of this width do not learn."""
     torch.manual_seed(seed)
     d, m = c["hidden_size"], c["intermediate_size"]
     q, kv = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
@@ -358,11 +358,11 @@ def forward(c, w, ids, positions, cache=None, probe=None):
 
 
 # ---- The training ----------------------------------------------------------------------------------------------------
-# The skill grows in stages: each begins once the running accuracy of the one before passes `until` (or its steps are
-# over). Begun with whole documents, a model learns to guess and stays there.
+# A stage ends when its running accuracy reaches `until` or its steps are used up. A model that starts with whole
+# documents learns to guess and does not get beyond it.
 
 def stages(tok):
-    """What the small model learns, in order: (name, most steps, running accuracy to reach, batch of samples)."""
+    """The stages of the small model in order: (name, maximum of steps, running accuracy to reach, batch of samples)."""
     names = [tok.encode(" " + n)[0] for n in FIRST + LAST]
     few = random.Random(5).sample(names, 32)
     recall = lambda pool, pairs: lambda rng: [recall_sample(rng, tok, pool, pairs) for _ in range(64)]
@@ -379,7 +379,7 @@ def stages(tok):
 
 
 def mixture(tok, drop, budget):
-    """The last stage: batches of some `budget` tokens, of all lengths, a share `drop` of them with chunks dropped."""
+    """The last stage: batches of about `budget` tokens, of all lengths, with chunks pruned in a fraction `drop` of them."""
     def batch(rng):
         asked, keep = rng.choice([3, 6, 10]), None
         if rng.random() < drop:
@@ -394,8 +394,8 @@ def mixture(tok, drop, budget):
 
 
 def look_loss(c, probe, targets, owners):
-    """How far the last head of the last layer is from looking, while it answers, at every token of the fact alike. Heads that
-    only copy look at the value; the selection should also get the chunk with the beginning of a fact that straddles two."""
+    """Loss of the last head of the last layer against equal attention to every token of the fact, in the rows of the answer.
+    Heads that copy attend to the value only; for a fact in two chunks the selection also needs the first chunk."""
     (q, k), total, count = probe[-1], 0.0, 0
     for b in range(len(targets)):
         rows = ((targets[b] >= 0) & (owners[b] > 0)).nonzero()[:, 0]
@@ -407,7 +407,7 @@ def look_loss(c, probe, targets, owners):
 
 
 def learn(c, w, tok, stage, seed, log, rate=1e-3, warm=100, decay=False, look=0.0):
-    """One stage, in place. Its end comes with the accuracy, or, where the rate decays, with the steps."""
+    """Trains `w` in place for one stage, until the accuracy is reached or, with `decay`, for all steps."""
     name, steps, until, batch = stage
     rng, started, running, seen = random.Random(seed), time.time(), 0.0, 0
     for p in w.values():
@@ -446,8 +446,8 @@ def learn(c, w, tok, stage, seed, log, rate=1e-3, warm=100, decay=False, look=0.
 
 
 def grow(small, w, big, seed):
-    """The weights of the bigger shape with the function of the smaller one. What is new reads the old at random and writes
-    nothing at first, so that training goes on from the first step and can find a use for all of it."""
+    """Weights of the bigger shape that compute the function of the smaller one. New units read at random and write zeros,
+    so that training starts from the accuracy of the smaller model and can use all of them."""
     new, head = initial(big, seed), small["head_dim"]
     # Layer i becomes layer i * spread; head h the first of the group of query heads that shares KV head h.
     group = big["num_attention_heads"] // big["num_key_value_heads"]
@@ -458,7 +458,7 @@ def grow(small, w, big, seed):
         if name.endswith(("o_proj.weight", "down_proj.weight", "embed_tokens.weight")):
             t.zero_()
         if "norm" in name:
-            t *= math.sqrt(small["hidden_size"] / big["hidden_size"])    # a mean square over more dimensions, the new ones zero
+            t *= math.sqrt(small["hidden_size"] / big["hidden_size"])    # a mean over more dimensions, the new ones zero
         if name not in old:
             continue
         rows = heads if "q_proj" in name else torch.arange(old[name].shape[0])
@@ -492,7 +492,7 @@ def save(folder, c, w, tok):
 
 
 def load(folder):
-    """Config and weights (to f32) of a written model, and the tokenizer."""
+    """Config, weights (as f32) and tokenizer of a written model."""
     raw = (folder / "model.safetensors").read_bytes()
     size, = struct.unpack("<Q", raw[:8])
     w = {}
@@ -514,7 +514,7 @@ def question(rng, tok, tokens, form):
 
 
 def greedy(c, w, ids, positions, count, probe=None):
-    """Prefill, then decode on from the position after the last: up to `count` tokens, the last a stop if there was one."""
+    """Prefills and decodes up to `count` tokens from the position after the last, up to and including a stop token."""
     cache, out, at = [], [], positions[-1] + 1
     ids, positions = torch.tensor([ids]), torch.tensor([positions])
     for _ in range(count):
@@ -530,7 +530,7 @@ def greedy(c, w, ids, positions, count, probe=None):
 
 
 def importance(c, w, ids):
-    """How much the queries of the last prompt token and of the tokens decoded after it look at each prompt token."""
+    """Attention to each prompt token of the last prompt token and of the tokens decoded after it."""
     n, steps = len(ids), []
     greedy(c, w, ids, list(range(n)), LOOK_AHEAD, steps)
     total = torch.zeros(n)
@@ -544,7 +544,8 @@ def importance(c, w, ids):
 
 
 def select(score, keep_rate):
-    """The best chunks within the budget, the first and the last always among them; beyond it the tail window."""
+    """Indices of the kept tokens: the best chunks within the budget, always with the first and the last chunk, and the tail
+    window beyond the budget."""
     n = len(score)
     chunks = [score[i:i + CHUNK].mean().item() for i in range(0, n, CHUNK)]
     budget = math.ceil(len(chunks) * keep_rate)
@@ -557,7 +558,7 @@ def select(score, keep_rate):
 
 @torch.no_grad()
 def evaluate(documents, tokens, rates, form, seed):
-    """Share of exact answers, the stop token included: everything kept, at each keep rate, and the speculator by itself."""
+    """Fraction of exact answers, stop token included: with all tokens kept, at each keep rate, of the speculator alone."""
     (mc, mw, tok), (sc, sw, _) = load(HERE / "main"), load(HERE / "speculator")
     right, kept = collections.Counter(), collections.Counter()
     for d in range(1, documents + 1):
@@ -587,14 +588,14 @@ def write_prompts(out, tok, count, seed, tokens):
 
 # ---- The command line ------------------------------------------------------------------------------------------------
 
-def say(who):
+def progress_log(model):
     started = time.time()
-    return lambda text: print(f"{time.time() - started:6.0f} s  {who}: {text}", flush=True)
+    return lambda text: print(f"{time.time() - started:6.0f} s  {model}: {text}", flush=True)
 
 
 def train_all():
-    tok, log = learn_tokenizer(), say("speculator")
-    for seed in range(1, 9):             # the leap from guessing to looking up comes soon, or with another seed
+    tok, log = learn_tokenizer(), progress_log("speculator")
+    for seed in range(1, 9):             # with some seeds the model never gets beyond guessing
         small = initial(SPECULATOR, seed)
         first, *rest = stages(tok)
         if learn(SPECULATOR, small, tok, first, seed, log) >= first[2]:
@@ -605,7 +606,8 @@ def train_all():
     save(HERE / "speculator", SPECULATOR, small, tok)
 
     big = grow(SPECULATOR, small, MAIN, seed=7)
-    learn(MAIN, big, tok, ("mixture", 600, 1, mixture(tok, drop=0.5, budget=3072)), 12, say("main"), rate=1.5e-4, decay=True)
+    log = progress_log("main")
+    learn(MAIN, big, tok, ("mixture", 600, 1, mixture(tok, drop=0.5, budget=3072)), 12, log, rate=1.5e-4, decay=True)
     save(HERE / "main", MAIN, big, tok)
     with open(HERE / "prompts.jsonl", "w") as out:
         write_prompts(out, tok, 20, 2024, 1000)
@@ -614,14 +616,14 @@ def train_all():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command")
-    e = commands.add_parser("eval", help="accuracy of the written files")
+    e = commands.add_parser("eval", help="accuracy of the written models")
     e.add_argument("--documents", type=int, default=200)
     e.add_argument("--tokens", type=int, default=1000)
     e.add_argument("--keep-rate", type=float, nargs="+", default=[0.3, 0.1])
     e.add_argument("--form", choices=["plain", "chat", "both"], default="both")
     e.add_argument("--seed", type=int, default=77)
-    e.add_argument("--json", type=Path, help="write the result to this file too")
-    p = commands.add_parser("prompts", help="unseen prompts, a JSON object a line")
+    e.add_argument("--json", type=Path, help="also write the result to this file")
+    p = commands.add_parser("prompts", help="unseen prompts, one JSON object per line")
     p.add_argument("--count", type=int, default=20)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--tokens", type=int, default=1000)

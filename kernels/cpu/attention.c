@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV cache and attention over the ragged batch: rows are cut into tiles of one sequence, and (tile, KV head) pairs
-// are handed to threads as they become free, the longest first. Sequences meet nowhere.
+// The KV cache, and attention over the ragged batch. Rows are cut into tiles of one sequence; threads claim (tile, KV
+// head) items, the most expensive first. No item reads another sequence.
 //
-// A row alone in its batch (decode) over a long context is cut into its segments instead: they are merged in order
-// afterwards, as they are when one thread computes them one after another, so the cut does not show in the result.
+// A decode row over a long context would be a single item, so its segments become separate items and are merged
+// in order afterwards. One thread merges the segments of an unsplit row in the same order: the same bits.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,12 +11,12 @@
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-static int segments_of(int entries)
+static int segment_count(int entries)
 {
     return (entries + SEGMENT_ENTRIES - 1) / SEGMENT_ENTRIES;
 }
 
-static enum status cache_create(struct cpu *cpu)
+static enum status kv_cache_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
     size_t d = (size_t)shape->head_size, line = 64;
@@ -25,16 +25,16 @@ static enum status cache_create(struct cpu *cpu)
     cpu->v_offset_bytes = KV_BLOCK_TOKENS * d * element_bytes;
     cpu->scale_offset_bytes = cpu->v_offset_bytes + KV_BLOCK_TOKENS * (size_t)cpu->v_stride * element_bytes;
     cpu->kv_block_bytes = cpu->scale_offset_bytes + (cpu_kv_int8(cpu) ? 2 * KV_BLOCK_TOKENS * sizeof(float) : 0);
-    // An odd number of cache lines: a head's blocks, n_kv_heads * 4 KiB apart otherwise, would fall into the same sets.
+    // An odd number of cache lines, so that the blocks of one head do not compete for the same cache sets.
     cpu->kv_block_bytes = ((cpu->kv_block_bytes + line - 1) / line | 1) * line;
     cpu->kv_layer_bytes = (size_t)shape->n_kv_blocks * (size_t)shape->n_kv_heads * cpu->kv_block_bytes;
-    // All layers fill alike. Begun at different places of a huge page they do not all come to a new one, whose first
-    // touch takes up to milliseconds, in the same pass.
+    // All layers fill at the same rate. Starting each at another offset within a huge page keeps them from touching new
+    // pages, which takes up to milliseconds each, in the same pass.
     size_t apart = HUGE_PAGE_BYTES / (size_t)shape->n_layers / line * line,
            past = cpu->kv_layer_bytes % HUGE_PAGE_BYTES;
     if (cpu->kv_layer_bytes >= HUGE_PAGE_BYTES)
         cpu->kv_layer_bytes += (HUGE_PAGE_BYTES + apart - past) % HUGE_PAGE_BYTES;
-    cpu->kv = cpu_memory((size_t)shape->n_layers, cpu->kv_layer_bytes, false);
+    cpu->kv = cpu_memory_alloc((size_t)shape->n_layers, cpu->kv_layer_bytes, false);
     if (cpu->kv) return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "no memory for a KV cache of %d blocks (%d layers of %zu bytes)",
                        shape->n_kv_blocks, shape->n_layers, cpu->kv_layer_bytes);
@@ -42,30 +42,31 @@ static enum status cache_create(struct cpu *cpu)
 
 enum status cpu_attention_create(struct cpu *cpu)
 {
-    enum status status = cache_create(cpu);
+    enum status status = kv_cache_create(cpu);
     if (status) return status;
     const struct backend_shape *shape = &cpu->shape;
     int group = shape->n_heads / shape->n_kv_heads, queries = group > ATTEND_QUERIES ? group : ATTEND_QUERIES;
     size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs, threads = (size_t)cpu->threads;
     size_t scratch = attend_scratch_floats(queries, shape->head_size);
-    size_t probe = probe_scratch_floats(shape->max_context, shape->head_size);
-    cpu->attend_scratch_floats = ((scratch > probe ? scratch : probe) + 31) / 16 * 16; // threads share no cache line
-    // All segments of a full cache; more only where sequences share blocks, and then some rows stay whole.
-    cpu->max_slots = segments_of(shape->n_kv_blocks * KV_BLOCK_TOKENS) + shape->max_seqs;
+    size_t importance = importance_scratch_floats(shape->max_context, shape->head_size);
+    cpu->attend_scratch_floats =
+        ((scratch > importance ? scratch : importance) + 31) / 16 * 16; // threads use separate cache lines
+    // Enough for all segments of a full cache. Sequences that share blocks may need more: some rows then stay unsplit.
+    cpu->max_slots = segment_count(shape->n_kv_blocks * KV_BLOCK_TOKENS) + shape->max_seqs;
     cpu->partial_floats = attend_partial_floats(group, shape->head_size);
-    cpu->probe_capacity = (seqs * (size_t)shape->max_context + 31) / 16 * 16;
+    cpu->importance_capacity = (seqs * (size_t)shape->max_context + 31) / 16 * 16;
 
-    cpu->row_sequence = cpu_memory(rows, sizeof *cpu->row_sequence, false);
-    cpu->tiles = cpu_memory(rows + (size_t)cpu->max_slots, sizeof *cpu->tiles, false);
-    cpu->splits = cpu_memory(seqs, sizeof *cpu->splits, false);
-    cpu->probe = cpu_memory(threads, cpu->probe_capacity * sizeof *cpu->probe, false);
-    cpu->attend_scratch = cpu_memory(threads, cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, false);
-    cpu->partials = cpu_memory((size_t)cpu->max_slots * (size_t)shape->n_kv_heads,
-                               cpu->partial_floats * sizeof *cpu->partials, false);
-    if (cpu->row_sequence && cpu->tiles && cpu->splits && cpu->probe && cpu->attend_scratch && cpu->partials)
+    cpu->row_sequence = cpu_memory_alloc(rows, sizeof *cpu->row_sequence, false);
+    cpu->tiles = cpu_memory_alloc(rows + (size_t)cpu->max_slots, sizeof *cpu->tiles, false);
+    cpu->splits = cpu_memory_alloc(seqs, sizeof *cpu->splits, false);
+    cpu->importance = cpu_memory_alloc(threads, cpu->importance_capacity * sizeof *cpu->importance, false);
+    cpu->attend_scratch = cpu_memory_alloc(threads, cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, false);
+    cpu->partials = cpu_memory_alloc((size_t)cpu->max_slots * (size_t)shape->n_kv_heads,
+                                     cpu->partial_floats * sizeof *cpu->partials, false);
+    if (cpu->row_sequence && cpu->tiles && cpu->splits && cpu->importance && cpu->attend_scratch && cpu->partials)
         return STATUS_OK;
-    return status_fail(STATUS_EXHAUSTED, "no memory for attention of %d rows and contexts of %d", shape->max_rows,
-                       shape->max_context);
+    return status_fail(STATUS_EXHAUSTED, "no memory for attention over %d rows with a context of %d tokens",
+                       shape->max_rows, shape->max_context);
 }
 
 void cpu_attention_free(struct cpu *cpu)
@@ -74,33 +75,33 @@ void cpu_attention_free(struct cpu *cpu)
     free(cpu->row_sequence);
     free(cpu->tiles);
     free(cpu->splits);
-    free(cpu->probe);
+    free(cpu->importance);
     free(cpu->attend_scratch);
     free(cpu->partials);
 }
 
 // ---- cutting the batch ----------------------------------------------------------------------------------------------
 
-static bool tile_goes_first(const struct row_tile *a, const struct row_tile *b)
+static bool tile_is_longer(const struct row_tile *a, const struct row_tile *b)
 {
     int64_t cost_a = (int64_t)a->rows * (a->end - a->first), cost_b = (int64_t)b->rows * (b->end - b->first);
     if (cost_a != cost_b) return cost_a > cost_b;
     return a->row != b->row ? a->row < b->row : a->first < b->first;
 }
 
-// Restores the heap, whose top goes last of all, below `root`.
+// Restores the heap below `root`. The heap's top is the item that sorts last.
 static void tiles_sift(struct row_tile *tiles, int root, int n)
 {
     for (int child; (child = 2 * root + 1) < n; root = child) {
-        if (child + 1 < n && tile_goes_first(&tiles[child], &tiles[child + 1])) child++;
-        if (!tile_goes_first(&tiles[root], &tiles[child])) return;
+        if (child + 1 < n && tile_is_longer(&tiles[child], &tiles[child + 1])) child++;
+        if (!tile_is_longer(&tiles[root], &tiles[child])) return;
         struct row_tile moved = tiles[root];
         tiles[root] = tiles[child];
         tiles[child] = moved;
     }
 }
 
-// The longest first. A heap sort, since glibc's qsort() allocates from 1 KiB on.
+// The most expensive first. Heap sort: glibc's qsort() allocates from 1 KiB on.
 static void tiles_sort(struct row_tile *tiles, int n)
 {
     for (int root = n / 2 - 1; root >= 0; root--)
@@ -113,10 +114,10 @@ static void tiles_sort(struct row_tile *tiles, int n)
     }
 }
 
-// The only row of a sequence in this batch, as a tile for each of its segments.
-static void split_row(struct cpu *cpu, int sequence, int row, int entries, int slot)
+// Adds the only row of a sequence in this batch, one tile for each of its segments.
+static void tiles_add_split_row(struct cpu *cpu, int sequence, int row, int entries, int slot)
 {
-    int segments = segments_of(entries);
+    int segments = segment_count(entries);
     cpu->splits[cpu->n_splits++] = (struct split_row){sequence, row, entries, slot, segments};
     for (int s = 0; s < segments; s++) {
         int first = s * SEGMENT_ENTRIES, end = s + 1 < segments ? first + SEGMENT_ENTRIES : entries;
@@ -132,11 +133,11 @@ void cpu_attention_begin(struct cpu *cpu)
     cpu->n_tiles = cpu->n_splits = 0;
     cpu->attend_work = 0;
     for (int s = 0; s < batch->n_seqs; s++) {
-        int first = batch->row_start[s], end = batch->row_start[s + 1], segments = segments_of(batch->kv_len[s] + 1);
+        int first = batch->row_start[s], end = batch->row_start[s + 1], segments = segment_count(batch->kv_len[s] + 1);
         for (int row = first; row < end; row++)
             cpu->row_sequence[row] = s;
         if (end - first == 1 && segments > 1 && segments <= cpu->max_slots - slots) {
-            split_row(cpu, s, first, batch->kv_len[s] + 1, slots);
+            tiles_add_split_row(cpu, s, first, batch->kv_len[s] + 1, slots);
             slots += segments;
         } else {
             for (int row = first; row < end; row += tile_rows) {
@@ -150,12 +151,13 @@ void cpu_attention_begin(struct cpu *cpu)
         cpu->attend_work += (int64_t)cpu->tiles[i].rows * (cpu->tiles[i].end - cpu->tiles[i].first);
     cpu->attend_work *= 2 * (int64_t)cpu->shape.n_heads * cpu->shape.head_size;
     tiles_sort(cpu->tiles, cpu->n_tiles);
-    cpu->probe_size = ragged_importance_size(batch);
+    cpu->importance_size = ragged_importance_size(batch);
     for (int thread = 0; thread < cpu->threads; thread++)
-        memset(cpu->probe + (size_t)thread * cpu->probe_capacity, 0, (size_t)cpu->probe_size * sizeof *cpu->probe);
+        memset(cpu->importance + (size_t)thread * cpu->importance_capacity, 0,
+               (size_t)cpu->importance_size * sizeof *cpu->importance);
 }
 
-static struct kv_view kv_of(const struct cpu *cpu, int layer, int sequence, int kv_head)
+static struct kv_view kv_view_of(const struct cpu *cpu, int layer, int sequence, int kv_head)
 {
     return (struct kv_view){
         .base = cpu->kv + (size_t)layer * cpu->kv_layer_bytes + (size_t)kv_head * cpu->kv_block_bytes,
@@ -172,7 +174,7 @@ static struct kv_view kv_of(const struct cpu *cpu, int layer, int sequence, int 
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
-// What the items of one layer's step work on.
+// Arguments of the items of one step of one layer.
 struct attention {
     struct cpu *cpu;
     int layer;
@@ -181,14 +183,14 @@ struct attention {
     float epsilon;
 };
 
-static void append_head(const struct attention *a, float *head, const float *gain, const float *cos_sin)
+static void head_rotate(const struct attention *a, float *head, const float *gain, const float *cos_sin)
 {
     const struct cpu *cpu = a->cpu;
     cpu->isa->rope_head(head, gain, cpu->shape.head_size, a->epsilon, cos_sin);
-    if (cpu_kv_int8(cpu)) cpu->isa->spread_head(head, cpu->shape.head_size);
+    if (cpu_kv_int8(cpu)) cpu->isa->hadamard_head(head, cpu->shape.head_size);
 }
 
-static void append_row(void *arg, int row, int thread)
+static void kv_append_row(void *arg, int row, int thread)
 {
     const struct attention *a = arg;
     struct cpu *cpu = a->cpu;
@@ -196,11 +198,11 @@ static void append_row(void *arg, int row, int thread)
     float *q = cpu_row(a->qkv, row), *k = q + n_heads * d, *v = k + n_kv_heads * d;
     const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
     for (int h = 0; h < n_heads; h++)
-        append_head(a, q + h * d, a->q_gain, cos_sin);
+        head_rotate(a, q + h * d, a->q_gain, cos_sin);
     int s = cpu->row_sequence[row], entry = cpu->batch.kv_len[s] + row - cpu->batch.row_start[s];
     for (int h = 0; h < n_kv_heads; h++) {
-        struct kv_view kv = kv_of(cpu, a->layer, s, h);
-        append_head(a, k + h * d, a->k_gain, cos_sin);
+        struct kv_view kv = kv_view_of(cpu, a->layer, s, h);
+        head_rotate(a, k + h * d, a->k_gain, cos_sin);
         cpu->isa->kv_append(&kv, entry, k + h * d, v + h * d);
     }
 }
@@ -209,26 +211,31 @@ enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, co
                             const struct weight *k_gain, float epsilon)
 {
     struct cpu *cpu = cpu_of(b);
-    assert(qkv->kind == TENSOR_F32);
-    assert(qkv->columns == (cpu->shape.n_heads + 2 * cpu->shape.n_kv_heads) * cpu->shape.head_size);
-    assert(!q_gain || q_gain->columns == cpu->shape.head_size);
-    assert(!k_gain || k_gain->columns == cpu->shape.head_size);
+    INVARIANT(qkv->kind == TENSOR_F32 &&
+                  qkv->columns == (cpu->shape.n_heads + 2 * cpu->shape.n_kv_heads) * cpu->shape.head_size,
+              "rope_append: qkv of kind %d with %d columns, %d + 2 * %d heads of %d", (int)qkv->kind, qkv->columns,
+              cpu->shape.n_heads, cpu->shape.n_kv_heads, cpu->shape.head_size);
+    INVARIANT((!q_gain || q_gain->columns == cpu->shape.head_size) &&
+                  (!k_gain || k_gain->columns == cpu->shape.head_size),
+              "rope_append: gains of %lld and %lld for heads of %d", (long long)(q_gain ? q_gain->columns : 0),
+              (long long)(k_gain ? k_gain->columns : 0), cpu->shape.head_size);
     struct attention a = {.cpu = cpu,
                           .layer = layer,
                           .qkv = qkv,
                           .q_gain = q_gain ? q_gain->vector : NULL,
                           .k_gain = k_gain ? k_gain->vector : NULL,
                           .epsilon = epsilon};
-    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)cpu->batch.n_rows * qkv->columns, append_row, &a, cpu->batch.n_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)cpu->batch.n_rows * qkv->columns, kv_append_row, &a, cpu->batch.n_rows);
     return STATUS_OK;
 }
 
-static struct attend_tile tile_of(const struct attention *a, const struct row_tile *rows, int kv_head, int thread)
+static struct attend_tile attend_tile_of(const struct attention *a, const struct row_tile *rows, int kv_head,
+                                         int thread)
 {
     const struct cpu *cpu = a->cpu;
     int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, column = kv_head * group * cpu->shape.head_size;
     return (struct attend_tile){
-        .kv = kv_of(cpu, a->layer, rows->sequence, kv_head),
+        .kv = kv_view_of(cpu, a->layer, rows->sequence, kv_head),
         .rows = rows->rows,
         .group = group,
         .first_valid = cpu->batch.kv_len[rows->sequence] + rows->row - cpu->batch.row_start[rows->sequence] + 1,
@@ -242,61 +249,61 @@ static struct attend_tile tile_of(const struct attention *a, const struct row_ti
     };
 }
 
-// Segments of one row and KV head lie one after another: slot s of KV head h is s + h * segments among the row's.
-static float *partial_of(const struct cpu *cpu, const struct split_row *split, int kv_head, int segment)
+// Partial results of a split row are ordered by KV head, then by segment.
+static float *partial_at(const struct cpu *cpu, const struct split_row *split, int kv_head, int segment)
 {
     size_t first = (size_t)split->slot * (size_t)cpu->shape.n_kv_heads;
     return cpu->partials + (first + (size_t)kv_head * (size_t)split->segments + (size_t)segment) * cpu->partial_floats;
 }
 
-static void probe_item(const struct attention *a, int probe, int kv_head, int thread)
+static void importance_item(const struct attention *a, int index, int kv_head, int thread)
 {
     const struct cpu *cpu = a->cpu;
     const struct ragged_batch *batch = &cpu->batch;
-    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, row = batch->importance_row[probe];
-    float *maximum = cpu->probe + (size_t)thread * cpu->probe_capacity;
-    for (int p = 0; p < probe; p++)
+    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, row = batch->importance_row[index];
+    float *maximum = cpu->importance + (size_t)thread * cpu->importance_capacity;
+    for (int p = 0; p < index; p++)
         maximum += batch->importance_keys[p];
-    struct probe_tile tile = {
-        .kv = kv_of(cpu, a->layer, cpu->row_sequence[row], kv_head),
+    struct importance_tile tile = {
+        .kv = kv_view_of(cpu, a->layer, cpu->row_sequence[row], kv_head),
         .group = group,
-        .n = batch->importance_keys[probe],
+        .n = batch->importance_keys[index],
         .window = batch->smoothing_window,
         .q = (const float *)cpu_row(a->qkv, row) + kv_head * group * cpu->shape.head_size,
         .maximum = maximum,
         .scratch = cpu->attend_scratch + (size_t)thread * cpu->attend_scratch_floats,
-        .stride = probe_stride(batch->importance_keys[probe]),
+        .stride = importance_stride(batch->importance_keys[index]),
     };
-    cpu->isa->probe(&tile);
+    cpu->isa->importance(&tile);
 }
 
-// Probes, then the tiles of one KV head after another, so that its K and V stay in the cache that the threads share.
+// Importance rows first, then all tiles of one KV head after another, so that its K and V stay in the shared cache.
 static void attend_item(void *arg, int item, int thread)
 {
     const struct attention *a = arg;
     const struct cpu *cpu = a->cpu;
-    int probes = cpu->batch.n_importance_rows * cpu->shape.n_kv_heads;
-    if (item < probes) {
-        probe_item(a, item / cpu->shape.n_kv_heads, item % cpu->shape.n_kv_heads, thread);
+    int n_importance = cpu->batch.n_importance_rows * cpu->shape.n_kv_heads;
+    if (item < n_importance) {
+        importance_item(a, item / cpu->shape.n_kv_heads, item % cpu->shape.n_kv_heads, thread);
         return;
     }
-    int kv_head = (item - probes) / cpu->n_tiles;
-    const struct row_tile *rows = &cpu->tiles[(item - probes) % cpu->n_tiles];
-    struct attend_tile tile = tile_of(a, rows, kv_head, thread);
+    int kv_head = (item - n_importance) / cpu->n_tiles;
+    const struct row_tile *rows = &cpu->tiles[(item - n_importance) % cpu->n_tiles];
+    struct attend_tile tile = attend_tile_of(a, rows, kv_head, thread);
     if (rows->split >= 0)
-        tile.partial = partial_of(cpu, &cpu->splits[rows->split], kv_head, rows->first / SEGMENT_ENTRIES);
+        tile.partial = partial_at(cpu, &cpu->splits[rows->split], kv_head, rows->first / SEGMENT_ENTRIES);
     cpu->isa->attend(&tile);
 }
 
-static void merge_item(void *arg, int item, int thread)
+static void attend_merge_item(void *arg, int item, int thread)
 {
     const struct attention *a = arg;
     const struct cpu *cpu = a->cpu;
     const struct split_row *split = &cpu->splits[item / cpu->shape.n_kv_heads];
     int kv_head = item % cpu->shape.n_kv_heads;
     struct row_tile row = {.sequence = split->sequence, .row = split->row, .rows = 1};
-    struct attend_tile tile = tile_of(a, &row, kv_head, thread);
-    tile.partial = partial_of(cpu, split, kv_head, 0);
+    struct attend_tile tile = attend_tile_of(a, &row, kv_head, thread);
+    tile.partial = partial_at(cpu, split, kv_head, 0);
     cpu->isa->attend_merge(&tile, split->segments);
 }
 
@@ -304,31 +311,32 @@ enum status cpu_attention(struct backend *b, int layer, struct tensor *out, cons
 {
     struct cpu *cpu = cpu_of(b);
     int n_kv_heads = cpu->shape.n_kv_heads, n_columns = cpu->shape.n_heads * cpu->shape.head_size;
-    assert(out->kind == TENSOR_ACTIVATION && out->columns == n_columns);
+    INVARIANT(out->kind == TENSOR_ACTIVATION && out->columns == n_columns,
+              "attention: out of kind %d with %d columns, heads have %d", (int)out->kind, out->columns, n_columns);
     struct attention a = {.cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out};
-    int64_t work = cpu->attend_work + cpu->probe_size * n_columns;
+    int64_t work = cpu->attend_work + cpu->importance_size * n_columns;
     cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_item, &a,
             (cpu->batch.n_importance_rows + cpu->n_tiles) * n_kv_heads);
-    if (cpu->n_splits) cpu_run(cpu, THREAD_POOL_DYNAMIC, work, merge_item, &a, cpu->n_splits * n_kv_heads);
+    if (cpu->n_splits) cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_merge_item, &a, cpu->n_splits * n_kv_heads);
     return STATUS_OK;
 }
 
-// ---- probes ---------------------------------------------------------------------------------------------------------
+// ---- importance -----------------------------------------------------------------------------------------------------
 
 float *cpu_importance_data(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
-    if (!cpu->probe_size) return NULL;
+    if (!cpu->importance_size) return NULL;
     for (int thread = 1; thread < cpu->threads; thread++) {
-        const float *more = cpu->probe + (size_t)thread * cpu->probe_capacity;
-        for (int64_t i = 0; i < cpu->probe_size; i++)
-            if (more[i] > cpu->probe[i]) cpu->probe[i] = more[i];
+        const float *more = cpu->importance + (size_t)thread * cpu->importance_capacity;
+        for (int64_t i = 0; i < cpu->importance_size; i++)
+            if (more[i] > cpu->importance[i]) cpu->importance[i] = more[i];
     }
-    return cpu->probe;
+    return cpu->importance;
 }
 
 enum status cpu_importance_read(struct backend *b, float *host)
 {
-    memcpy(host, cpu_importance_data(b), (size_t)cpu_of(b)->probe_size * sizeof *host);
+    memcpy(host, cpu_importance_data(b), (size_t)cpu_of(b)->importance_size * sizeof *host);
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend as an object: opening and closing, tensors, and the steps that are one loop over rows.
+// The CPU backend as an object: open and close, tensors, and the steps that are a loop over rows.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,53 +9,54 @@
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
 
-void *cpu_memory(size_t count, size_t size_bytes, bool zero)
+void *cpu_memory_alloc(size_t count, size_t size_bytes, bool zero)
 {
     size_t bytes;
     if (__builtin_mul_overflow(count, size_bytes, &bytes) || bytes > SIZE_MAX - HUGE_PAGE_BYTES) return NULL;
     size_t unit = bytes < 2 * HUGE_PAGE_BYTES ? 64 : HUGE_PAGE_BYTES;
-    bytes = (bytes + unit) / unit * unit; // at least one line
+    bytes = (bytes + unit) / unit * unit; // never 0 bytes
     void *block = aligned_alloc(unit, bytes);
-    if (block && unit == HUGE_PAGE_BYTES) madvise(block, bytes, MADV_HUGEPAGE); // fewer faults now, fewer walks later
+    if (block && unit == HUGE_PAGE_BYTES)
+        madvise(block, bytes, MADV_HUGEPAGE); // fewer page faults and page table walks
     if (block && zero) memset(block, 0, bytes);
     return block;
 }
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
 
-static enum status no_memory(int max_rows, int columns)
+static enum status tensor_no_memory(int max_rows, int columns)
 {
     return status_fail(STATUS_EXHAUSTED, "no memory for a tensor of %d x %d", max_rows, columns);
 }
 
-// Room for one more ACTIVATION as bytes. It is made with the tensors, so that products allocate nothing.
+// Makes room for one more ACTIVATION quantised to bytes. Allocated with the tensors, so that gemms allocate nothing.
 static enum status quantised_reserve(struct cpu *cpu, int rows, int columns)
 {
     size_t bytes = (size_t)rows * cpu_quantised_stride(columns);
     size_t scales = (size_t)rows * (size_t)cpu_groups(cpu, columns);
     if (bytes > cpu->quantised_bytes) {
         free(cpu->quantised);
-        cpu->quantised = cpu_memory(bytes, 1, true);
+        cpu->quantised = cpu_memory_alloc(bytes, 1, true);
         cpu->quantised_bytes = cpu->quantised ? bytes : 0;
     }
     if (scales > cpu->row_scales) {
         free(cpu->row_scale);
-        cpu->row_scale = cpu_memory(scales, sizeof *cpu->row_scale, true);
+        cpu->row_scale = cpu_memory_alloc(scales, sizeof *cpu->row_scale, true);
         cpu->row_scales = cpu->row_scale ? scales : 0;
     }
-    return cpu->quantised && cpu->row_scale ? STATUS_OK : no_memory(rows, columns);
+    return cpu->quantised && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
 }
 
-// Pads behind a row must be numbers for their products with zero weights to vanish. Each thread clears the rows that it
-// will write, so that they are near it.
-static void clear_row(void *arg, int row, int thread)
+// The padding behind a row is multiplied by zero weights, so it must hold numbers. Each thread clears the rows that it
+// will write later, which places their pages near it.
+static void tensor_clear_row(void *arg, int row, int thread)
 {
     const struct tensor *t = arg;
     memset(cpu_row(t, row), 0, (size_t)t->stride * (t->bf16 ? 2 : 4));
 }
 
-static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
-                                 struct tensor **tensor_p)
+static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                     struct tensor **tensor_p)
 {
     struct cpu *cpu = cpu_of(b);
     if (kind == TENSOR_ACTIVATION && cpu_int8(cpu)) {
@@ -65,31 +66,32 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
     struct tensor *t = mem_alloc(sizeof *t);
     *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns, .stride = columns};
     if (kind == TENSOR_ACTIVATION) {
-        // One cache line more than whole lines: rows a multiple of 4 KiB apart would fall into the same cache sets.
+        // Pad to whole cache lines, plus one: rows a multiple of 4 KiB apart would compete for the same cache sets.
         t->bf16 = cpu->bf16;
         int line = t->bf16 ? 32 : 16;
         t->stride = (columns + line - 1) / line * line + line;
     }
-    t->data = cpu_memory((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, false);
+    t->data = cpu_memory_alloc((size_t)max_rows * (size_t)t->stride, t->bf16 ? 2 : 4, false);
     if (!t->data) {
         free(t);
-        return no_memory(max_rows, columns);
+        return tensor_no_memory(max_rows, columns);
     }
-    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)max_rows * columns, clear_row, t, max_rows);
+    cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)max_rows * columns, tensor_clear_row, t, max_rows);
     t->next = cpu->tensors;
     *tensor_p = cpu->tensors = t;
     return STATUS_OK;
 }
 
-static float *tensor_data(struct backend *b, struct tensor *t)
+static float *cpu_tensor_data(struct backend *b, struct tensor *t)
 {
-    assert(t->kind == TENSOR_F32);
+    INVARIANT(t->kind == TENSOR_F32, "tensor kind %d is not F32", (int)t->kind);
     return t->data;
 }
 
-static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
+static enum status cpu_tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
 {
-    assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
+    INVARIANT(t->kind == TENSOR_F32 && rows <= t->max_rows, "reading %d rows of a tensor of kind %d with %d", rows,
+              (int)t->kind, t->max_rows);
     memcpy(host, t->data, (size_t)rows * (size_t)t->columns * sizeof *host);
     return STATUS_OK;
 }
@@ -97,35 +99,37 @@ static enum status tensor_read(struct backend *b, const struct tensor *t, int ro
 // ---- steps over rows ------------------------------------------------------------------------------------------------
 
 // Cosines and sines of one row's position.
-static void begin_row(void *arg, int row, int thread)
+static void rope_angles_row(void *arg, int row, int thread)
 {
     struct cpu *cpu = arg;
     int d = cpu->shape.head_size, half = d / 2;
     float *cosine = cpu->cos_sin + (size_t)row * (size_t)d, *sine = cosine + half;
     for (int i = 0; i < half; i++) {
-        // In double: at position 100,000 a float angle is off by 0.004.
+        // double: with floats the angle at position 100,000 would be off by 0.004.
         double angle = (double)cpu->batch.position[row] * (double)cpu->shape.inv_freq[i];
         cosine[i] = (float)cos(angle);
         sine[i] = (float)sin(angle);
     }
 }
 
-static enum status begin(struct backend *b, const struct ragged_batch *batch)
+static enum status cpu_begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct cpu *cpu = cpu_of(b);
     enum status status = ragged_batch_check(batch, &cpu->shape);
     if (status) return status;
     cpu->batch = *batch;
-    int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine costs about 32 multiply-adds
-    cpu_run(cpu, THREAD_POOL_STATIC, work, begin_row, cpu, batch->n_rows);
+    int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine or cosine costs about 32 multiply-adds
+    cpu_run(cpu, THREAD_POOL_STATIC, work, rope_angles_row, cpu, batch->n_rows);
     cpu_attention_begin(cpu);
     return STATUS_OK;
 }
 
-static enum status embed(struct backend *b, struct tensor *out, const struct weight *table)
+static enum status cpu_embed(struct backend *b, struct tensor *out, const struct weight *table)
 {
     struct cpu *cpu = cpu_of(b);
-    assert(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns);
+    INVARIANT(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns,
+              "embedding: weight of kind %d with %lld columns into a tensor of kind %d with %d", (int)table->kind,
+              (long long)table->columns, (int)out->kind, out->columns);
     for (int t = 0; t < cpu->batch.n_rows; t++)
         cpu_embedding_row(table, cpu->bf16, cpu->batch.token[t], cpu_row(out, t));
     return STATUS_OK;
@@ -147,11 +151,14 @@ static void rmsnorm_row(void *arg, int row, int thread)
     n->cpu->isa->rmsnorm_row(cpu_row(n->out, row), n->out->bf16, x, n->gain->vector, n->x->columns, n->epsilon);
 }
 
-static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
-                           float epsilon, const int32_t *row_index, int rows)
+static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                               float epsilon, const int32_t *row_index, int rows)
 {
-    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
-    assert(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION);
+    INVARIANT(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns,
+              "rmsnorm: %d rows of %d columns, gain of %lld, into a tensor of %d x %d", rows, x->columns,
+              (long long)gain->columns, out->max_rows, out->columns);
+    INVARIANT(x->kind == TENSOR_F32 && out->kind == TENSOR_ACTIVATION, "rmsnorm: from tensor kind %d to %d",
+              (int)x->kind, (int)out->kind);
     struct norm n = {cpu_of(b), out, x, gain, epsilon, row_index};
     cpu_run(n.cpu, THREAD_POOL_STATIC, (int64_t)rows * x->columns, rmsnorm_row, &n, rows);
     return STATUS_OK;
@@ -172,7 +179,7 @@ static void cpu_close(struct backend *b)
         next = w->next;
         cpu_weight_free(w);
     }
-    saved_close(cpu->saved);
+    packed_cache_close(cpu->packed_cache);
     free((void *)cpu->shape.inv_freq);
     free(cpu->cos_sin);
     free(cpu->scratch);
@@ -186,19 +193,19 @@ static const struct backend_ops cpu_ops = {
     .name = "cpu",
     .capabilities = {.host_memory = true, .exact_rows = true},
     .close = cpu_close,
-    .tensor_create = tensor_create,
-    .tensor_data = tensor_data,
-    .read = tensor_read,
+    .tensor_create = cpu_tensor_create,
+    .tensor_data = cpu_tensor_data,
+    .read = cpu_tensor_read,
     .weight_create = cpu_weight_create,
     .weight_gate_up = cpu_weight_gate_up,
     .weight_embedding = cpu_weight_embedding,
     .weight_vector = cpu_weight_vector,
-    .saved_open = cpu_saved_open,
-    .saved_finish = cpu_saved_finish,
+    .packed_cache_open = cpu_packed_cache_open,
+    .packed_cache_finish = cpu_packed_cache_finish,
     .run_pass = backend_run_pass,
-    .begin = begin,
-    .embed = embed,
-    .rmsnorm = rmsnorm,
+    .begin = cpu_begin,
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
@@ -206,14 +213,14 @@ static const struct backend_ops cpu_ops = {
     .importance_read = cpu_importance_read,
 };
 
-static enum status scratch_create(struct cpu *cpu)
+static enum status cpu_scratch_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
-    cpu->scratch_floats = (size_t)ROW_BLOCK * PANEL_COLUMNS + 16; // threads never share a cache line
-    cpu->cos_sin = cpu_memory((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
-    cpu->scratch = cpu_memory((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
+    cpu->scratch_floats = (size_t)ROW_BLOCK * PANEL_COLUMNS + 16; // the rounding keeps threads on separate cache lines
+    cpu->cos_sin = cpu_memory_alloc((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
+    cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
     if (cpu->cos_sin && cpu->scratch) return STATUS_OK;
-    return status_fail(STATUS_EXHAUSTED, "no memory to work on %d rows", shape->max_rows);
+    return status_fail(STATUS_EXHAUSTED, "no memory for the working buffers of %d rows", shape->max_rows);
 }
 
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
@@ -222,23 +229,24 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
     enum status status = backend_shape_check(shape, dtype);
     if (status) return status;
     if (dtype == DTYPE_FP8 || shape->kv_dtype == DTYPE_FP8)
-        return status_fail(STATUS_UNSUPPORTED, "fp8 products and fp8 K and V are for the CUDA backend: take dtype bf16 "
-                                               "or int8 and kv-cache-dtype bf16 or int8 on the cpu backend");
-    if (threads < 0) return status_fail(STATUS_INVALID, "%d threads: must be 0 (all) or more", threads);
+        return status_fail(STATUS_UNSUPPORTED,
+                           "fp8 weights and an fp8 KV cache need the CUDA backend: use dtype bf16 or "
+                           "int8 and kv-cache-dtype bf16 or int8 on the CPU backend");
+    if (threads < 0) return status_fail(STATUS_INVALID, "threads %d: must be 0 (all usable cores) or more", threads);
     struct cpu *cpu = mem_alloc(sizeof *cpu);
-    static const enum product_type product[] = {[DTYPE_F32] = PRODUCT_F32,
-                                                [DTYPE_BF16] = PRODUCT_BF16,
-                                                [DTYPE_INT8] = PRODUCT_INT8,
-                                                [DTYPE_INT8_G128] = PRODUCT_INT8_GROUPS};
+    static const enum gemm_type types[] = {[DTYPE_F32] = GEMM_F32,
+                                           [DTYPE_BF16] = GEMM_BF16,
+                                           [DTYPE_INT8] = GEMM_INT8,
+                                           [DTYPE_INT8_G128] = GEMM_INT8_GROUPS};
     *cpu = (struct cpu){.base = {&cpu_ops},
                         .shape = *shape,
                         .isa = cpu_isa_best(),
-                        .product = product[dtype],
+                        .gemm_type = types[dtype],
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
     cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
     cpu->threads = threads ? threads : cores_count();
     status = thread_pool_open(cpu->threads, &cpu->pool);
-    if (!status) status = scratch_create(cpu);
+    if (!status) status = cpu_scratch_create(cpu);
     if (!status) status = cpu_attention_create(cpu);
     if (status) {
         cpu_close(&cpu->base);

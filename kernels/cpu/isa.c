@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses among the instruction sets that kernels.c was compiled for.
+// Chooses the instruction set level at run time.
 #include "kernels/cpu/isa.h"
 
 #ifdef FOREPACK_X86
@@ -12,15 +12,15 @@ extern const struct cpu_isa cpu_isa_portable;
 #ifdef FOREPACK_X86
 extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512_vnni, cpu_isa_avx512_bf16, cpu_isa_amx;
 
-// The state of tiles is large, so Linux (since 5.16) wants to be asked for it, once for all threads of a process.
-static bool tiles_allowed(void)
+// Linux (since 5.16) grants a process the large tile state only on request; one request covers all its threads.
+static bool amx_permitted(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
 // The highest level of this machine.
-static enum cpu_isa_level machine_level(void)
+static enum cpu_isa_level isa_machine_level(void)
 {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return CPU_ISA_PORTABLE;
@@ -30,18 +30,18 @@ static enum cpu_isa_level machine_level(void)
     if (!__builtin_cpu_supports("avx512vnni")) return CPU_ISA_AVX512;
     if (!__builtin_cpu_supports("avx512bf16")) return CPU_ISA_AVX512_VNNI;
     if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") ||
-        !__builtin_cpu_supports("amx-int8") || !tiles_allowed())
+        !__builtin_cpu_supports("amx-int8") || !amx_permitted())
         return CPU_ISA_AVX512_BF16;
     return CPU_ISA_AMX;
 }
 #else
-static enum cpu_isa_level machine_level(void)
+static enum cpu_isa_level isa_machine_level(void)
 {
     return CPU_ISA_PORTABLE;
 }
 #endif
 
-static const struct cpu_isa *const levels[CPU_ISA_COUNT] = {
+static const struct cpu_isa *const isa_levels[CPU_ISA_COUNT] = {
     [CPU_ISA_PORTABLE] = &cpu_isa_portable,
 #ifdef FOREPACK_X86
     [CPU_ISA_AVX2] = &cpu_isa_avx2,
@@ -52,19 +52,19 @@ static const struct cpu_isa *const levels[CPU_ISA_COUNT] = {
 #endif
 };
 
-static const struct cpu_isa *preferred;
+static const struct cpu_isa *isa_preferred;
 
 void cpu_isa_prefer(const struct cpu_isa *isa)
 {
-    preferred = isa;
+    isa_preferred = isa;
 }
 
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level)
 {
-    return level <= machine_level() ? levels[level] : NULL;
+    return level <= isa_machine_level() ? isa_levels[level] : NULL;
 }
 
 const struct cpu_isa *cpu_isa_best(void)
 {
-    return preferred ? preferred : levels[machine_level()];
+    return isa_preferred ? isa_preferred : isa_levels[isa_machine_level()];
 }

@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of the CPU backend, as one table of kernels per instruction set. kernels.c is compiled once for each
-// of them with that set's compiler flags and exports nothing but its table; the backend picks the best one the machine
-// has when it opens. Kernels run on the calling thread, allocate nothing and know nothing of threads or batches.
+// The arithmetic of the CPU backend, as one table of kernels for each instruction set level. kernels.c is compiled once
+// for each level with the compiler flags of that level and exports only its table; the backend uses the highest level
+// of the machine. Kernels run on the calling thread, allocate nothing and know nothing of threads or batches.
 //
-// Words. Weights, activations and keys are arrays of 32-bit words along the dimension that is summed over: a word is
-// one f32, or a pair of bf16 (the lower half is the even element), or four int8. So all types share layouts and loops,
-// and the dot product instructions eat words as they lie.
+// Words. Weights, activations and keys are arrays of 32-bit words along K, the dimension that is summed over. A word
+// holds one f32, a pair of bf16 (the even element in the lower half) or four int8. All types share layouts and loops,
+// and the dot product instructions (dpbf16, dpbusd) read a word as it is stored.
+//
+// Packed weights. The N outputs of an N x K weight are cut into panels of PANEL_COLUMNS outputs. A panel stores its
+// words K-major, so that a gemm reads it from front to back:
+//
+//                       panel p: outputs 64p .. 64p + 63
+//      word 0           | out 0 | out 1 | out 2 |   ..   | out 63 |   256 bytes: 4 vectors of AVX-512, 4 cache lines
+//      word 1           |       |       |       |        |        |
+//        ..             |       |       |       |        |        |   one word of K: f32 k, bf16 2k and 2k + 1,
+//      word W - 1       |       |       |       |        |        |   or int8 4k .. 4k + 3; W padded to step_words
+//
+//      a weight: panel 0, panel 1, .. one after another; outputs and words beyond N and K are zeros
+//
+// A register tile computes up to 6 rows of x by 64 columns (AVX-512; 6 by 16 with AVX2, 6 by 8 portable) and keeps its
+// sums in registers. An AMX tile of B is 16 words by 16 columns of a panel, read in place with a stride of 256 bytes.
+// A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile holds
+// both operands of SwiGLU; a panel then has 32 outputs.
 //
 // Exactness. Every output element is one chain of operations that depends only on its own row and on fixed
-// boundaries, never on how many rows are computed beside it or on which rows those are.
+// boundaries, never on the number of rows computed beside it.
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +34,7 @@
 #include "kernels/backend.h"
 #include "kernels/convert.h"
 
-// Each has all that those before it have.
+// Each level includes the instruction sets of the levels before it.
 enum cpu_isa_level {
     CPU_ISA_PORTABLE,
     CPU_ISA_AVX2,
@@ -30,92 +46,94 @@ enum cpu_isa_level {
 };
 
 enum {
-    PANEL_COLUMNS = 64,     // outputs of a weight that are packed and computed together
-    TILE_ENTRIES = 64,      // KV entries per step of the online softmax, counted from the sequence's first
-    SEGMENT_ENTRIES = 1024, // KV entries whose sums are gathered on their own, counted likewise: the unit in which one
-                            // query's attention can be spread over threads
-    ATTEND_QUERY_TILE = 6,  // queries computed together
-    SUM_LANES = 16,         // floats that a vector has at most
+    PANEL_COLUMNS = 64,     // outputs in one panel of a packed weight
+    TILE_ENTRIES = 64,      // KV entries in one step of the online softmax, counted from the sequence's first entry
+    SEGMENT_ENTRIES = 1024, // KV entries in one segment, counted in the same way. The segments of one query can be
+                            // computed by different threads
+    ATTEND_QUERY_TILE = 6,  // queries in one register tile
+    SUM_LANES = 16,         // floats in the widest vector
 };
 
-static inline int words_of(int n, bool bf16)
+static inline int word_count(int n, bool bf16)
 {
     return bf16 ? (n + 1) / 2 : n;
 }
 
-// What the words of a product hold. In the INT8 types weights are signed bytes and rows of x are bytes with 128 added,
-// each x ~ q * scale with a scale per output and per row; in GROUPS these hold for GROUP_SIZE of K only.
-enum product_type { PRODUCT_F32, PRODUCT_BF16, PRODUCT_INT8, PRODUCT_INT8_GROUPS };
+// The contents of words. In the INT8 types weights are signed bytes q and rows of x are unsigned bytes q + 128, both
+// with x ~ q * scale: one scale for each output and each row, or in INT8_GROUPS one for every GROUP_SIZE of K.
+enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS };
 enum { GROUP_SIZE = QUANTISE_GROUP, GROUP_WORDS = GROUP_SIZE / 4 };
 
-static inline int product_words(int k, enum product_type type)
+static inline int gemm_word_count(int k, enum gemm_type type)
 {
-    return type == PRODUCT_F32 ? k : type == PRODUCT_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+    return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : (k + 3) / 4;
 }
 
-// c [rows][PANEL_COLUMNS] (+)= x [rows][words] times a block of a packed panel [words][PANEL_COLUMNS], whose next
-// block follows in memory. PRODUCT_INT8 leaves integers in c.
-struct panel_product {
-    enum product_type type;
-    bool accumulate; // not the first block of K
+// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. The
+// next block of the panel follows in memory. GEMM_INT8 leaves integers in c; panel_finish scales them.
+struct panel_gemm {
+    enum gemm_type type;
+    bool accumulate; // not the first block of K: add to c
     int rows, words;
     float *c;
     const uint32_t *x;
-    size_t x_stride; // words
+    size_t x_stride; // in words, from row to row
     const uint32_t *panel;
-    const uint32_t *start; // INT8: -128 times the sum of the weights, [PANEL_COLUMNS]; [groups of the block] of them
-    const float *w_scale;  // GROUPS: [groups of the block][PANEL_COLUMNS]
-    const float *x_scale;  // GROUPS: [rows][x_scale_stride], first group of the block
+    const uint32_t
+        *start; // INT8: [groups of the block][PANEL_COLUMNS], start values of the sums: -128 * (sum of the weights)
+    const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
+    const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
     int x_scale_stride;
 };
 
-// Where the product of some rows with one panel goes.
+// Destination of a gemm over one panel, and the operations applied to it on the way.
 struct panel_out {
     enum linear_mode mode;
-    const float *bias;              // [PANEL_COLUMNS] of this panel, or NULL
-    const float *x_scale, *w_scale; // PRODUCT_INT8: [rows], [PANEL_COLUMNS]; else NULL
+    const float *bias;              // of this panel [PANEL_COLUMNS], or NULL
+    const float *x_scale, *w_scale; // GEMM_INT8: [rows], [PANEL_COLUMNS]; else NULL
     bool bf16;                      // type of out
     void *out;                      // first row, first column of the panel
-    int stride;                     // elements from row to row
-    int columns;                    // valid columns of the panel in out
+    int stride;                     // in elements, from row to row
+    int columns;                    // columns of the panel that exist in out
 };
 
-// The cached K and V of one layer, one KV head, one sequence. A block of KV_BLOCK_TOKENS entries is K as words of its
-// dimensions, [words_of(D)][KV_BLOCK_TOKENS], then V as words of its entries, [words_of(KV_BLOCK_TOKENS)][v_stride]:
-// both products of attention sum over words as they lie. In int8 it is K as bytes [D][KV_BLOCK_TOKENS] and V as bytes
-// [KV_BLOCK_TOKENS][v_stride], of which two rows make a row of such words, then the scales of K and of V
-// [KV_BLOCK_TOKENS] f32 each.
+// The cached K and V of one layer, one KV head and one sequence, in blocks of KV_BLOCK_TOKENS entries. Both gemms of
+// attention read words as they are stored:
+//     f32, bf16   K [word_count(D)][KV_BLOCK_TOKENS]: words along D      (q . K sums over D)
+//                 V [word_count(KV_BLOCK_TOKENS)][v_stride]: words along the entries   (weights . V sums over entries)
+//     int8        K bytes [D][KV_BLOCK_TOKENS], V bytes [KV_BLOCK_TOKENS][v_stride], then the f32 scales of K and of V
+//                 [KV_BLOCK_TOKENS] each. Two rows of bytes widen to one row of bf16 words (step_widen_int8)
 struct kv_view {
-    char *base; // of block 0
+    char *base; // address of block 0
     const int32_t *blocks;
     size_t block_bytes, v_offset_bytes, scale_offset_bytes;
     int head_size, v_stride; // v_stride: head_size rounded up to 16
-    bool bf16;               // the products' type
-    bool int8;               // the cache's; then bf16 too
+    bool bf16;               // the gemms compute in bf16
+    bool int8;               // the cache holds int8; bf16 is set too
 };
 
-// Queries of consecutive rows of one sequence and of all heads that share a KV head.
+// The queries of consecutive rows of one sequence, in all heads of one KV group.
 struct attend_tile {
     struct kv_view kv;
-    int rows, group; // rows x heads of the group
-    int first_valid; // entries that row 0 attends to; row r attends to first_valid + r
-    int first, end;  // entries attended to here; first is a multiple of SEGMENT_ENTRIES
+    int rows, group; // rows * group queries
+    int first_valid; // entries visible to row 0; row r sees first_valid + r
+    int first, end;  // entries to attend to; first is a multiple of SEGMENT_ENTRIES
     const float *q;  // row 0, first head of the group; heads are head_size apart
-    int q_stride;    // floats from row to row
-    void *out;       // as q, in the activation dtype (bf16 as the products)
-    int out_stride;  // elements from row to row
-    float *partial;  // NULL, or [attend_partial_floats] for the result of this one segment, to be merged later
+    int q_stride;    // in floats, from row to row
+    void *out;       // layout of q, in the dtype of activations
+    int out_stride;  // in elements, from row to row
+    float *partial;  // NULL, or [attend_partial_floats]: receives the partial result of one segment for attend_merge
     float *scratch;  // [attend_scratch_floats]
 };
 
-// Of `queries` = rows * group.
+// Floats of the partial result of `queries` = rows * group queries.
 static inline size_t attend_partial_floats(int queries, int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
     return (size_t)queries * (padded + SUM_LANES) + ((size_t)queries + 15) / 16 * 16;
 }
 
-// Room for the K and V of a step in int8 as words of bf16, and their scales.
+// Floats that hold the K and V of one step of an int8 cache as bf16 words, and their scales.
 static inline size_t step_words_floats(int head_size)
 {
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
@@ -129,54 +147,56 @@ static inline size_t attend_scratch_floats(int queries, int head_size)
            2 * (size_t)ATTEND_QUERY_TILE * TILE_ENTRIES;
 }
 
-// One row whose attention over the first n entries is wanted, for all heads that share a KV head.
-struct probe_tile {
+// One importance row: its attention over the first n entries, in all heads of one KV group.
+struct importance_tile {
     struct kv_view kv;
     int group, n, window;
-    const float *q; // as in attend_tile
-    float *maximum; // [n] raised
-    float *scratch; // [probe_scratch_floats]
-    size_t stride;  // probe_stride(n) or more
+    const float *q; // layout as in attend_tile
+    float *maximum; // [n], raised to the maximum
+    float *scratch; // [importance_scratch_floats]
+    size_t stride;  // in floats, at least importance_stride(n)
 };
 
-static inline size_t probe_stride(int n)
+static inline size_t importance_stride(int n)
 {
     return ((size_t)n + TILE_ENTRIES - 1) / TILE_ENTRIES * TILE_ENTRIES + 2 * (size_t)TILE_ENTRIES;
 }
 
-static inline size_t probe_scratch_floats(int n, int head_size)
+static inline size_t importance_scratch_floats(int n, int head_size)
 {
-    return step_words_floats(head_size) + ATTEND_QUERY_TILE * (probe_stride(n) + TILE_ENTRIES + (size_t)head_size);
+    return step_words_floats(head_size) + ATTEND_QUERY_TILE * (importance_stride(n) + TILE_ENTRIES + (size_t)head_size);
 }
 
 struct cpu_isa {
     const char *name;
-    int vector_floats; // also the unit in which a gate_up weight interleaves gate and up columns
-    int step_words;    // panels hold a multiple of so many words of K, zeros beyond K; rows of x have room for them
+    int vector_floats; // width of a vector; gate_up weights alternate gate and up columns in this unit
+    int step_words;    // panels hold a multiple of this many words of K, padded with zeros; rows of x have the same
+                       // padding
 
-    void (*panel_product)(const struct panel_product *p);
-    // out [n] = bytes q + 128, returns their scale; x is bf16 or f32.
+    void (*panel_gemm)(const struct panel_gemm *p);
+    // Quantises n values (bf16 or f32) to out [n] = bytes q + 128; returns the scale.
     float (*quantise)(uint8_t *out, const void *x, bool bf16, int n);
-    // Ends a product: c [rows][PANEL_COLUMNS] is destroyed.
+    // Scales, adds the bias, applies the mode and stores c [rows][PANEL_COLUMNS]; destroys c.
     void (*panel_finish)(float *c, int rows, const struct panel_out *out);
 
     void (*rmsnorm_row)(void *out, bool bf16, const float *x, const float *gain, int n, float epsilon);
-    // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2] (NULL: none).
+    // In place on one head: RMS norm (gain NULL: none), then RoPE with cos and sin [D/2].
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
-    // In place on one head: the Hadamard matrix of an int8 cache (backend.h).
-    void (*spread_head)(float *head, int head_size);
-    // K and V of one entry into its block.
+    // In place on one head: the Hadamard rotation of an int8 cache (backend.h).
+    void (*hadamard_head)(float *head, int head_size);
+    // Stores K and V of one entry in its block.
     void (*kv_append)(const struct kv_view *kv, int entry, const float *k, const float *v);
     void (*attend)(const struct attend_tile *tile);
-    // Ends the attention of a tile whose segments lie in tile->partial, one after another; first and end are not read.
+    // Merges the partial results of a tile's segments, which follow one another at tile->partial. Ignores first and
+    // end.
     void (*attend_merge)(const struct attend_tile *tile, int segments);
-    // maximum = max(maximum, softmax of each head's q over the first n entries, averaged over a centred window).
-    void (*probe)(const struct probe_tile *tile);
+    // maximum = max(maximum, softmax of each head's q over the first n entries, averaged over the smoothing window).
+    void (*importance)(const struct importance_tile *tile);
 };
 
-// NULL when the build or the machine lacks it.
+// NULL when the build or the machine lacks this level.
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level);
-// The best there is.
+// The highest level of this machine.
 const struct cpu_isa *cpu_isa_best(void);
-// For tests: the best for backends opened afterwards is this one. Not thread-safe.
+// For tests: backends opened afterwards use this one. Not thread-safe.
 void cpu_isa_prefer(const struct cpu_isa *isa);

@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ragged attention (included by kernels.c): online softmax (arXiv 1805.02867, as tiled in arXiv 2205.14135) over the
-// KV blocks of one sequence, for a tile of queries at once so that K and V are read once for all of them. Both products
-// run as the matrix products do: a register tile of queries by entries, then of queries by dimensions.
+// Attention over the KV blocks of one sequence (included by kernels.c): online softmax (arXiv 1805.02867), tiled as in
+// arXiv 2205.14135. A tile of queries shares every read of K and V. Both gemms use register tiles: queries by entries
+// for q . K, queries by dimensions for weights . V. Block layout: struct kv_view in isa.h.
 //
-// A query's result is one chain over its own entries: steps of TILE_ENTRIES counted from the sequence's first entry,
-// gathered by segments of SEGMENT_ENTRIES that are merged in order. A masked entry in the last step has weight 0 and
-// does not enter the product with V. So it makes no difference whether later entries exist, hold old data or NaN, which
-// queries share the tile, nor whether segments were computed one after another or apart.
+// Units, all counted from the sequence's first entry:
 //
-// Weights are powers of 2 relative to a maximum that is rounded to an integer: rescaling is exact, and a weight's
-// rounding to bf16 does not depend on the maximum at the time.
+//      entries    0 ... 63 | 64 ... 127 | .. | 960 .. 1023 | 1024 ..
+//                 |- step -|--- step ---|    |--- step ----|
+//                 |--------------- segment ----------------|- segment ..
+//
+// Exactness: a query walks its entries in steps of TILE_ENTRIES; the sums of each segment of SEGMENT_ENTRIES start at
+// zero and are merged in order. An entry that a query does not see has weight 0 and is left out of the gemm with V. So
+// a result does not depend on later entries (old data and NaN included), on the other queries of the tile, or on
+// whether one thread computed all segments.
+//
+// Softmax weights are powers of 2 relative to a maximum rounded to an integer: rescaling is exact, and rounding a
+// weight to bf16 does not depend on the maximum at that time.
 #pragma once
 
 enum {
     QUERY_TILE = ATTEND_QUERY_TILE,
-    COLUMN_VECS = VEC == 16 ? 4 : 2, // 6 x 4 vectors fill AVX-512's 32 registers, 6 x 2 those of other sets
+    COLUMN_VECS = VEC == 16 ? 4 : 2, // 6 x 4 vectors in AVX-512's 32 registers, 6 x 2 elsewhere
     STEP_VECS = TILE_ENTRIES / VEC,
     TILE_BLOCKS = TILE_ENTRIES / KV_BLOCK_TOKENS,
 };
 
-// Where the K and V of the entries of one step lie.
+// Addresses of K and V of one step.
 struct step_blocks {
     const uint32_t *keys[TILE_BLOCKS], *values[TILE_BLOCKS];
-    const float *k_scale, *v_scale; // [TILE_ENTRIES], after step_widen
+    const float *k_scale, *v_scale; // int8: [TILE_ENTRIES], set by step_widen_int8
 };
 
-// Blocks beyond the last of `end` entries repeat it: what is computed from them is masked.
+// Blocks after the last block of `end` entries repeat it; their results are masked.
 INLINE struct step_blocks step_blocks_at(const struct kv_view *kv, int first, int end)
 {
     struct step_blocks step;
@@ -44,7 +50,7 @@ INLINE int step_n_blocks(int first, int end)
     return end - first < TILE_ENTRIES ? (end - first + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS : TILE_BLOCKS;
 }
 
-// Part `part` of `parts` of a step's blocks into the L2 cache: the hardware does not foresee where the next block lies.
+// Prefetches share `part` of `parts` of a step's blocks into L2. The hardware cannot predict the address of a block.
 INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, int part, int parts)
 {
     size_t lines = block_bytes / 64, from = lines * (size_t)part / (size_t)parts;
@@ -54,7 +60,7 @@ INLINE void step_prefetch(const struct step_blocks *step, size_t block_bytes, in
             __builtin_prefetch((const char *)step->keys[i] + line * 64, 0, 2);
 }
 
-// Pairs of rows of bytes to rows of words of two bf16.
+// Widens pairs of rows of bytes to rows of bf16 words.
 INLINE void widen(uint32_t *to, const void *from, int pairs, int columns)
 {
     const int8_t *bytes = from;
@@ -65,10 +71,10 @@ INLINE void widen(uint32_t *to, const void *from, int pairs, int columns)
         }
 }
 
-// A step's first n blocks of int8 as the products read them, in `memory` [step_words_floats]: once for all queries of a
-// tile. The rest of the step repeats the last of them, as in step_blocks_at.
-static __attribute__((noinline)) struct step_blocks step_widen(const struct kv_view *kv, const struct step_blocks *step,
-                                                               int n, float *memory, bool with_values)
+// Widens a step's first n int8 blocks to bf16 in `memory` [step_words_floats], once for all queries of a tile. The
+// other blocks repeat the last one, as in step_blocks_at.
+static __attribute__((noinline)) struct step_blocks
+step_widen_int8(const struct kv_view *kv, const struct step_blocks *step, int n, float *memory, bool with_values)
 {
     float *k_scale = memory, *v_scale = memory + TILE_ENTRIES;
     uint32_t *words = (uint32_t *)(void *)(memory + 2 * TILE_ENTRIES);
@@ -114,7 +120,7 @@ INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int word
 #pragma GCC unroll 6
             for (int r = 0; r < queries; r++) {
                 uint32_t word;
-                memcpy(&word, q + r * words + k, sizeof word); // q may have been stored as bf16
+                memcpy(&word, q + r * words + k, sizeof word); // memcpy: q may hold bf16
                 vec_word x = vec_set_words(word);
 #pragma GCC unroll 4
                 for (int j = 0; j < COLUMN_VECS; j++)
@@ -129,7 +135,7 @@ INLINE void step_scores(const uint32_t *const *keys, const uint32_t *q, int word
     }
 }
 
-// Vector `i` of a query's scores; those that are not valid are masked.
+// Vector `i` of a query's scores, masked from entry `valid` on.
 INLINE vec step_score(const float *score, const float *k_scale, int i, int valid, const bool int8)
 {
     vec s = vec_load(score + i * VEC);
@@ -137,9 +143,9 @@ INLINE vec step_score(const float *score, const float *k_scale, int i, int valid
     return valid < TILE_ENTRIES ? vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff())) : s;
 }
 
-// Turns a step's scores into weights 2^(scale * score - max), the first `valid` ones; the others become 0. Raises max,
-// adds to the lanes of sum, and tells what sums so far must be multiplied by. Queries go side by side: one alone would
-// wait for its maximum. In int8 scores and weights take on the scales of K and V.
+// Turns scores into weights 2^(scale * score - max), 0 from entry `valid` on. Raises max, adds the weights to the lanes
+// of sum, and returns in `rescale` the factors for earlier sums. All queries advance together to hide the latency of
+// each maximum. With int8, scores are multiplied by the scales of K and weights by the scales of V.
 INLINE void step_softmax(const struct step_blocks *step, const float *score, int valid, float scale, float *max,
                          float *sum, uint32_t *weight, float *rescale, const int queries, const bool bf16,
                          const bool int8)
@@ -177,12 +183,12 @@ INLINE void step_softmax(const struct step_blocks *step, const float *score, int
             w[i] = vec_fma(s, vec_set(scale), vec_set(-new_max[r]));
         }
         vec_exp2(w, STEP_VECS);
-        uint32_t *to = weight + r * words_of(TILE_ENTRIES, bf16);
+        uint32_t *to = weight + r * word_count(TILE_ENTRIES, bf16);
 #pragma GCC unroll 16
         for (int i = 0; i < STEP_VECS; i++) {
             total = total + w[i];
             if (int8) w[i] = w[i] * vec_load(step->v_scale + i * VEC);
-            // The scale of an entry that is not valid may be NaN, and 0 * NaN is NaN.
+            // The scale of a masked entry may be NaN, and 0 * NaN is NaN.
             if (int8 && valid < TILE_ENTRIES) w[i] = vec_select(vec_first(valid - i * VEC), w[i], vec_set(0));
             if (bf16)
                 vec_store_bf16((uint16_t *)(void *)to + i * VEC, w[i]);
@@ -195,21 +201,21 @@ INLINE void step_softmax(const struct step_blocks *step, const float *score, int
 
 // o[r] = o[r] * rescale[r] + sum over the step's first `valid` entries, in order, of weight[r][e] * v_e, for `vecs`
 // vectors of dimensions from `column` on. `weight` is [queries][words of TILE_ENTRIES].
-INLINE void step_weigh_columns(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
-                               const float *rescale, float *o, int column, const int queries, const int vecs,
-                               const bool bf16)
+INLINE void step_weighted_sum_columns(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
+                                      const float *rescale, float *o, int column, const int queries, const int vecs,
+                                      const bool bf16)
 {
-    const int block_words = words_of(KV_BLOCK_TOKENS, bf16), weight_stride = words_of(TILE_ENTRIES, bf16);
+    const int block_words = word_count(KV_BLOCK_TOKENS, bf16), weight_stride = word_count(TILE_ENTRIES, bf16);
     vec acc[QUERY_TILE][COLUMN_VECS];
 #pragma GCC unroll 6
     for (int r = 0; r < queries; r++)
 #pragma GCC unroll 4
         for (int j = 0; j < vecs; j++)
             acc[r][j] = vec_load(o + r * stride + column + j * VEC) * rescale[r];
-    for (int words = words_of(valid, bf16), block = 0; words > 0; block++, words -= block_words) {
+    for (int words = word_count(valid, bf16), block = 0; words > 0; block++, words -= block_words) {
         const uint32_t *v = values[block] + column, *w = weight + block * block_words;
         int n = words < block_words ? words : block_words;
-        // An entry beyond `valid` in the last pair may be NaN, and 0 * NaN is NaN.
+        // The second entry of the last word may be beyond `valid` and NaN, and 0 * NaN is NaN.
         uint32_t last = bf16 && valid % 2 && words <= block_words ? 0xffffu : ~0u;
         for (int i = 0; i < n; i++) {
             vec_word value[COLUMN_VECS];
@@ -236,18 +242,18 @@ INLINE void step_weigh_columns(const uint32_t *const *values, int stride, const 
             vec_store(o + r * stride + column + j * VEC, acc[r][j]);
 }
 
-INLINE void step_weigh(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
-                       const float *rescale, float *o, const int queries, const bool bf16)
+INLINE void step_weighted_sum(const uint32_t *const *values, int stride, const uint32_t *weight, int valid,
+                              const float *rescale, float *o, const int queries, const bool bf16)
 {
     int column = 0;
     for (; column + COLUMN_VECS * VEC <= stride; column += COLUMN_VECS * VEC)
-        step_weigh_columns(values, stride, weight, valid, rescale, o, column, queries, COLUMN_VECS, bf16);
+        step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, COLUMN_VECS, bf16);
     for (; column < stride; column += VEC)
-        step_weigh_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
+        step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
 }
 
-// The products for any number of queries up to QUERY_TILE. Functions of their own, so that the compiler gives all
-// registers to the loops.
+// The three parts of a step for any number of queries up to QUERY_TILE. Separate functions, so that each of their loops
+// gets all registers.
 static __attribute__((noinline)) void any_scores(const uint32_t *const *keys, const uint32_t *q, int words,
                                                  float *score, int queries, bool bf16)
 {
@@ -293,28 +299,29 @@ static __attribute__((noinline)) void any_softmax(const struct step_blocks *step
     }
 }
 
-static __attribute__((noinline)) void any_weigh(const uint32_t *const *values, int stride, const uint32_t *weight,
-                                                int valid, const float *rescale, float *o, int queries, bool bf16)
+static __attribute__((noinline)) void any_weighted_sum(const uint32_t *const *values, int stride,
+                                                       const uint32_t *weight, int valid, const float *rescale,
+                                                       float *o, int queries, bool bf16)
 {
     switch (queries + (bf16 ? 0 : QUERY_TILE)) {
-    case 1: step_weigh(values, stride, weight, valid, rescale, o, 1, true); break;
-    case 2: step_weigh(values, stride, weight, valid, rescale, o, 2, true); break;
-    case 3: step_weigh(values, stride, weight, valid, rescale, o, 3, true); break;
-    case 4: step_weigh(values, stride, weight, valid, rescale, o, 4, true); break;
-    case 5: step_weigh(values, stride, weight, valid, rescale, o, 5, true); break;
-    case 6: step_weigh(values, stride, weight, valid, rescale, o, 6, true); break;
-    case QUERY_TILE + 1: step_weigh(values, stride, weight, valid, rescale, o, 1, false); break;
-    case QUERY_TILE + 2: step_weigh(values, stride, weight, valid, rescale, o, 2, false); break;
-    case QUERY_TILE + 3: step_weigh(values, stride, weight, valid, rescale, o, 3, false); break;
-    case QUERY_TILE + 4: step_weigh(values, stride, weight, valid, rescale, o, 4, false); break;
-    case QUERY_TILE + 5: step_weigh(values, stride, weight, valid, rescale, o, 5, false); break;
-    case QUERY_TILE + 6: step_weigh(values, stride, weight, valid, rescale, o, 6, false); break;
+    case 1: step_weighted_sum(values, stride, weight, valid, rescale, o, 1, true); break;
+    case 2: step_weighted_sum(values, stride, weight, valid, rescale, o, 2, true); break;
+    case 3: step_weighted_sum(values, stride, weight, valid, rescale, o, 3, true); break;
+    case 4: step_weighted_sum(values, stride, weight, valid, rescale, o, 4, true); break;
+    case 5: step_weighted_sum(values, stride, weight, valid, rescale, o, 5, true); break;
+    case 6: step_weighted_sum(values, stride, weight, valid, rescale, o, 6, true); break;
+    case QUERY_TILE + 1: step_weighted_sum(values, stride, weight, valid, rescale, o, 1, false); break;
+    case QUERY_TILE + 2: step_weighted_sum(values, stride, weight, valid, rescale, o, 2, false); break;
+    case QUERY_TILE + 3: step_weighted_sum(values, stride, weight, valid, rescale, o, 3, false); break;
+    case QUERY_TILE + 4: step_weighted_sum(values, stride, weight, valid, rescale, o, 4, false); break;
+    case QUERY_TILE + 5: step_weighted_sum(values, stride, weight, valid, rescale, o, 5, false); break;
+    case QUERY_TILE + 6: step_weighted_sum(values, stride, weight, valid, rescale, o, 6, false); break;
     }
 }
 
 // ---- one tile of queries --------------------------------------------------------------------------------------------
 
-// Softmax state and sums of queries over the entries of a segment, or of all segments so far.
+// Running softmax state of queries over one segment, or over all segments so far.
 struct partial {
     float *o, *sum, *max; // [queries][v_stride], [queries][SUM_LANES], [queries]
 };
@@ -333,7 +340,7 @@ INLINE void partial_clear(const struct partial *p, int first, int queries, int v
         p->max[i] = -__builtin_inff();
 }
 
-// The queries from `first` on of `total` go on with what `p` found in the next segment.
+// Merges the next segment's state `p` into `total`, for the queries from `first` on.
 INLINE void partial_merge(const struct partial *total, const struct partial *p, int first, int queries, int v_stride)
 {
     for (int i = first; i < queries; i++) {
@@ -362,19 +369,19 @@ INLINE void partial_finish(const struct attend_tile *t, const struct partial *to
     }
 }
 
-// Everything the steps of one tile work on.
+// Working memory of one tile.
 struct attend_work {
     const struct attend_tile *tile;
-    int words; // of D
+    int words; // words of D
     float scale;
-    float *widened; // int8: for step_widen
+    float *widened; // int8: K and V of a step, see step_widen_int8
     uint32_t *q;    // [queries][words]
     struct partial partial;
     float *score;     // [QUERY_TILE][TILE_ENTRIES]
     uint32_t *weight; // [QUERY_TILE][words of TILE_ENTRIES]
 };
 
-// Queries i .. i + queries - 1, which all see `valid` entries of this step.
+// Queries i .. i + queries - 1, which all see the first `valid` entries of this step.
 INLINE void attend_queries(const struct attend_work *w, const struct step_blocks *step, int i, int valid, int queries,
                            const bool bf16, const bool int8)
 {
@@ -383,17 +390,17 @@ INLINE void attend_queries(const struct attend_work *w, const struct step_blocks
     any_scores(step->keys, w->q + i * w->words, w->words, w->score, queries, bf16);
     any_softmax(step, w->score, valid, w->scale, w->partial.max + i, w->partial.sum + i * SUM_LANES, w->weight, rescale,
                 queries, bf16, int8);
-    any_weigh(step->values, stride, w->weight, valid, rescale, w->partial.o + i * stride, queries, bf16);
+    any_weighted_sum(step->values, stride, w->weight, valid, rescale, w->partial.o + i * stride, queries, bf16);
 }
 
-// One step, TILE_ENTRIES entries from `first` on, for all queries that see any of them. Rows that see only a part come
-// one by one, then all that see the whole step together, cut evenly: 7 are 4 + 3, not 6 + 1.
+// One step, TILE_ENTRIES entries from `first` on, for all queries that see any of them. Rows that see only a part of it
+// are computed row by row, all others together in equal tiles: 7 queries are 4 + 3, not 6 + 1.
 INLINE void attend_step(const struct attend_work *w, int first, int end, const bool bf16, const bool int8)
 {
     const struct attend_tile *t = w->tile;
     bool more = first + TILE_ENTRIES < end;
     struct step_blocks step = step_blocks_at(&t->kv, first, end), next;
-    if (int8) step = step_widen(&t->kv, &step, step_n_blocks(first, end), w->widened, true);
+    if (int8) step = step_widen_int8(&t->kv, &step, step_n_blocks(first, end), w->widened, true);
     if (more) next = step_blocks_at(&t->kv, first + TILE_ENTRIES, end);
     int row = t->first_valid > first ? 0 : first - t->first_valid + 1;
     for (; row < t->rows && t->first_valid + row - first < TILE_ENTRIES; row++)
@@ -417,7 +424,7 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16, const boo
     float *score = total_at + attend_partial_floats(queries, d);
     struct attend_work w = {
         .tile = t,
-        .words = words_of(d, bf16),
+        .words = word_count(d, bf16),
         .scale = 1.44269504f / __builtin_sqrtf((float)d),
         .widened = t->scratch,
         .q = (uint32_t *)(void *)q,
@@ -432,7 +439,7 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16, const boo
     partial_clear(&total, 0, queries, stride);
     for (int first = t->first; first < t->end; first += SEGMENT_ENTRIES) {
         int end = t->end - first < SEGMENT_ENTRIES ? t->end : first + SEGMENT_ENTRIES;
-        // Rows that end before this segment come first; they are done.
+        // Rows whose last entry is before this segment come first and are finished.
         int i = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
         partial_clear(&w.partial, i, queries, stride);
         for (int entry = first; entry < end; entry += TILE_ENTRIES)
@@ -465,10 +472,10 @@ static void attend_merge(const struct attend_tile *t, int segments)
     partial_finish(t, &total);
 }
 
-// ---- probes ---------------------------------------------------------------------------------------------------------
+// ---- importance -----------------------------------------------------------------------------------------------------
 
-// p[i] = 2^(scale * p[i] - max) for the first n, 0 up to the end of their step; returns the sum.
-INLINE float softmax_all(float *p, int n, float scale)
+// p[i] = 2^(scale * p[i] - max) for the first n entries, 0 up to the end of the last step; returns the sum.
+INLINE float softmax_row(float *p, int n, float scale)
 {
     vec max = vec_set(-__builtin_inff()), sum = vec_set(0);
     for (int i = 0; i < n; i += VEC)
@@ -488,14 +495,15 @@ INLINE float softmax_all(float *p, int n, float scale)
     return vec_sum(sum);
 }
 
-// maximum[j] = max(maximum[j], scale * sum of p over the window centred at j). Around p [n] lie TILE_ENTRIES zeros.
-INLINE void raise_smoothed(float *maximum, const float *p, int n, int reach, float scale)
+// maximum[j] = max(maximum[j], scale * sum of p over the window centred at j). TILE_ENTRIES zeros lie on both sides of
+// p.
+INLINE void importance_raise(float *maximum, const float *p, int n, int reach, float scale)
 {
     for (int first = 0; first < n; first += TILE_ENTRIES) {
         vec sum[STEP_VECS];
         for (int i = 0; i < STEP_VECS; i++)
             sum[i] = vec_set(0);
-        // Shifts at which no entry of this step meets p are left out.
+        // Skips the shifts that read only zeros.
         int from = -reach > -first - TILE_ENTRIES ? -reach : -first - TILE_ENTRIES + 1;
         int to = reach < n - first ? reach : n - first - 1;
         for (int shift = from; shift <= to; shift++)
@@ -513,10 +521,10 @@ INLINE void raise_smoothed(float *maximum, const float *p, int n, int reach, flo
     }
 }
 
-INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const bool bf16, const bool int8)
+INLINE void importance_heads(const struct importance_tile *t, int head, int heads, const bool bf16, const bool int8)
 {
     const struct kv_view *kv = &t->kv;
-    int d = kv->head_size, n = t->n, words = words_of(d, bf16);
+    int d = kv->head_size, n = t->n, words = word_count(d, bf16);
     float *first_p = t->scratch + step_words_floats(d), *p = first_p + TILE_ENTRIES;
     float *score = first_p + QUERY_TILE * t->stride;
     float scale = 1.44269504f / __builtin_sqrtf((float)d);
@@ -525,7 +533,7 @@ INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const b
         store_row(q + r * words, bf16, t->q + (head + r) * d, d);
     for (int first = 0; first < n; first += TILE_ENTRIES) {
         struct step_blocks step = step_blocks_at(kv, first, n);
-        if (int8) step = step_widen(kv, &step, step_n_blocks(first, n), t->scratch, false);
+        if (int8) step = step_widen_int8(kv, &step, step_n_blocks(first, n), t->scratch, false);
         any_scores(step.keys, q, words, score, heads, bf16);
         for (int r = 0; r < heads; r++)
             for (int i = 0; i < STEP_VECS; i++)
@@ -533,25 +541,25 @@ INLINE void probe_heads(const struct probe_tile *t, int head, int heads, const b
                           step_score(score + r * TILE_ENTRIES, step.k_scale, i, TILE_ENTRIES, int8));
     }
     for (int r = 0; r < heads; r++, p += t->stride) {
-        float sum = softmax_all(p, n, scale);
+        float sum = softmax_row(p, n, scale);
         memset(p - TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
         memset(p + (n + TILE_ENTRIES - 1) / TILE_ENTRIES * TILE_ENTRIES, 0, TILE_ENTRIES * sizeof *p);
-        raise_smoothed(t->maximum, p, n, t->window / 2, 1 / (sum * (float)t->window));
+        importance_raise(t->maximum, p, n, t->window / 2, 1 / (sum * (float)t->window));
     }
 }
 
-INLINE void probe_typed(const struct probe_tile *t, const bool bf16, const bool int8)
+INLINE void importance_typed(const struct importance_tile *t, const bool bf16, const bool int8)
 {
     for (int head = 0; head < t->group; head += QUERY_TILE)
-        probe_heads(t, head, t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE, bf16, int8);
+        importance_heads(t, head, t->group - head < QUERY_TILE ? t->group - head : QUERY_TILE, bf16, int8);
 }
 
-static void probe(const struct probe_tile *t)
+static void importance(const struct importance_tile *t)
 {
     if (t->kv.int8)
-        probe_typed(t, true, true);
+        importance_typed(t, true, true);
     else if (t->kv.bf16)
-        probe_typed(t, true, false);
+        importance_typed(t, true, false);
     else
-        probe_typed(t, false, false);
+        importance_typed(t, false, false);
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix product kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns, walked over a block of
-// K, and the ends of a product. One template for all types: what differs is the product of one word of K.
+// Vector gemm kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns over a block of K, and
+// the operations that finish an output. One template serves all types; word_dot is the part that differs. The layout of
+// panels is in isa.h.
 #pragma once
 
-// 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; with 16 registers two vectors a row are what fits.
+// 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; levels with 16 registers fit two vectors for each row.
 enum { TILE_ROWS = 6, TILE_VECS = VEC == 16 ? 4 : 2 };
 
 enum {
-    NEAR_WORDS = 12, // of the panel fetched ahead from the L2 to the L1 cache
-    FAR_WORDS = 16,  // between fetches of the next block of the panel into the L2 cache
+    L1_PREFETCH_WORDS = 12, // how far ahead the panel is prefetched from L2 to L1
+    L2_PREFETCH_WORDS = 16, // interval between prefetches of the panel's next block into L2
 };
 
-// Sums of four products, x unsigned and w signed bytes, in 32-bit integers: exact, whatever the instructions.
+// Sums of four products, x unsigned and w signed bytes, in 32-bit integers. Exact at every level.
 INLINE vec_word dot_bytes(vec_word acc, vec_word x, vec_word w)
 {
 #if defined(__AVX512VNNI__)
@@ -31,12 +32,12 @@ INLINE vec_word dot_bytes(vec_word acc, vec_word x, vec_word w)
 #endif
 }
 
-// One word of K: acc += x * w for f32, acc += x_even * w_even + x_odd * w_odd for bf16, four products for int8.
-INLINE vec word_product(vec acc, uint32_t x, vec_word w, const enum product_type type)
+// One word of K: acc += x * w (f32), x_even * w_even + x_odd * w_odd (bf16) or four products (int8).
+INLINE vec word_dot(vec acc, uint32_t x, vec_word w, const enum gemm_type type)
 {
-    if (type == PRODUCT_F32) return vec_fma(vec_set(f32_from_bits(x)), (vec)w, acc);
+    if (type == GEMM_F32) return vec_fma(vec_set(f32_from_bits(x)), (vec)w, acc);
     vec_word word = vec_set_words(x);
-    if (type != PRODUCT_BF16) return (vec)dot_bytes((vec_word)acc, word, w);
+    if (type != GEMM_BF16) return (vec)dot_bytes((vec_word)acc, word, w);
 #ifdef __AVX512BF16__
     return _mm512_dpbf16_ps(acc, (__m512bh)word, (__m512bh)w);
 #else
@@ -45,24 +46,24 @@ INLINE vec word_product(vec acc, uint32_t x, vec_word w, const enum product_type
 #endif
 }
 
-// What is left of the next block to fetch, a little with every tile.
-struct far_fetch {
-    uintptr_t at; // not a pointer: beyond the last panel there is nothing, and fetching it does no harm
-    int lines;    // every FAR_WORDS
+// Prefetch of the panel's next block into L2, spread over the tiles of the current block.
+struct l2_prefetch {
+    uintptr_t at; // no pointer: after the last panel it is out of bounds, where a prefetch does no harm
+    int lines;    // cache lines for every L2_PREFETCH_WORDS
 };
 
-// Where a panel is read by one tile alone it only streams by. Then nothing is fetched ahead: asking for its lines
-// before the hardware's own prefetch does cost between 5 % and a third of the memory's bandwidth.
+// A panel used by one tile only (PANEL_STREAMED) is not prefetched in software: requesting its lines before the
+// hardware prefetcher does costs between 5 % and a third of the memory bandwidth.
 enum panel_use { PANEL_STREAMED, PANEL_REUSED };
 
-// acc += `words` words of x times w. `rows`, `vecs`, `use` and `type` are constants where this is inlined, so acc lives
-// in registers. Each element is one chain over K whatever `rows` and `vecs` are.
-INLINE void tile_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
-                       struct far_fetch *fetch, const int rows, const int vecs, const enum panel_use use,
-                       const enum product_type type)
+// acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so acc stays
+// in registers. Each element is one chain over K, whatever rows and vecs are.
+INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
+                           struct l2_prefetch *fetch, const int rows, const int vecs, const enum panel_use use,
+                           const enum gemm_type type)
 {
     for (int k = 0; k < words;) {
-        int end = k + FAR_WORDS < words ? k + FAR_WORDS : words;
+        int end = k + L2_PREFETCH_WORDS < words ? k + L2_PREFETCH_WORDS : words;
         for (int i = 0; i < fetch->lines; i++, fetch->at += 64)
             __builtin_prefetch((const void *)fetch->at, 0, 2);
         for (; k < end; k++) {
@@ -71,23 +72,24 @@ INLINE void tile_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride
             for (int v = 0; v < vecs; v++) {
                 const uint32_t *from = panel + (size_t)k * PANEL_COLUMNS + v * VEC;
                 w[v] = vec_load_words(from);
-                if (VEC == 16 && use == PANEL_REUSED) __builtin_prefetch(from + NEAR_WORDS * PANEL_COLUMNS, 0, 3);
+                if (VEC == 16 && use == PANEL_REUSED)
+                    __builtin_prefetch(from + L1_PREFETCH_WORDS * PANEL_COLUMNS, 0, 3);
             }
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
                 uint32_t word;
-                memcpy(&word, x + (size_t)r * x_stride + k, sizeof word); // stored as bf16 or bytes
+                memcpy(&word, x + (size_t)r * x_stride + k, sizeof word); // memcpy: x was stored as bf16 or bytes
 #pragma GCC unroll 4
                 for (int v = 0; v < vecs; v++)
-                    acc[r][v] = word_product(acc[r][v], word, w[v], type);
+                    acc[r][v] = word_dot(acc[r][v], word, w[v], type);
             }
         }
     }
 }
 
-// PRODUCT_INT8_GROUPS: c += the sums of one group, scaled. Not inlined, for with sums of both kinds at hand the
+// GEMM_INT8_GROUPS: c += the scaled sums of one group. Not inlined: with sums of both kinds in one function the
 // compiler keeps neither in registers.
-static __attribute__((noinline)) void group_add(const struct panel_product *p, const float *sums, int row, int column,
+static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, int row, int column,
                                                 int rows, int columns, int group)
 {
     const float *w_scale = p->w_scale + group * PANEL_COLUMNS + column;
@@ -102,12 +104,12 @@ static __attribute__((noinline)) void group_add(const struct panel_product *p, c
     }
 }
 
-// Rows [row, row + rows) of the block by some columns. c holds the chain between blocks of K: f32, or the integers of
-// PRODUCT_INT8. Integer sums start from -128 times the weights' sum, since x is stored with 128 added.
-INLINE void tile_product(const struct panel_product *p, int row, int column, struct far_fetch *fetch, const int rows,
-                         const int vecs, const enum panel_use use, const enum product_type type)
+// Rows [row, row + rows) of the block by vecs * VEC columns. Between blocks of K, c holds the running sums: f32, or the
+// integers of GEMM_INT8. Integer sums start at -128 * (sum of the weights), which cancels the 128 added to x.
+INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2_prefetch *fetch, const int rows,
+                      const int vecs, const enum panel_use use, const enum gemm_type type)
 {
-    const bool grouped = type == PRODUCT_INT8_GROUPS;
+    const bool grouped = type == GEMM_INT8_GROUPS;
     float sums[TILE_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
     const uint32_t *x = p->x + (size_t)row * p->x_stride;
     int step = grouped ? GROUP_WORDS : p->words;
@@ -119,13 +121,13 @@ INLINE void tile_product(const struct panel_product *p, int row, int column, str
             for (int v = 0; v < vecs; v++)
                 if (p->accumulate && !grouped)
                     acc[r][v] = vec_load(c + r * PANEL_COLUMNS + v * VEC);
-                else if (type == PRODUCT_INT8 || grouped)
+                else if (type == GEMM_INT8 || grouped)
                     acc[r][v] = (vec)vec_load_words(p->start + group * PANEL_COLUMNS + column + v * VEC);
                 else
                     acc[r][v] = vec_set(0);
         int words = p->words - k < step ? p->words - k : step;
-        tile_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch, rows, vecs,
-                   use, type);
+        tile_dot_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch, rows, vecs,
+                       use, type);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -135,60 +137,60 @@ INLINE void tile_product(const struct panel_product *p, int row, int column, str
     }
 }
 
-INLINE void rows_product(const struct panel_product *p, int row, struct far_fetch fetch, const int rows,
-                         const enum panel_use use, const enum product_type type)
+INLINE void rows_gemm(const struct panel_gemm *p, int row, struct l2_prefetch fetch, const int rows,
+                      const enum panel_use use, const enum gemm_type type)
 {
     for (int column = 0; column < PANEL_COLUMNS; column += TILE_VECS * VEC) {
-        tile_product(p, row, column, &fetch, rows, TILE_VECS, use, type);
+        tile_gemm(p, row, column, &fetch, rows, TILE_VECS, use, type);
         fetch.lines = 0;
     }
 }
 
-INLINE void any_rows_product(const struct panel_product *p, int row, struct far_fetch fetch, int rows,
-                             const enum panel_use use, const enum product_type type)
+INLINE void any_rows_gemm(const struct panel_gemm *p, int row, struct l2_prefetch fetch, int rows,
+                          const enum panel_use use, const enum gemm_type type)
 {
     switch (rows) {
-    case 1: rows_product(p, row, fetch, 1, use, type); break;
-    case 2: rows_product(p, row, fetch, 2, use, type); break;
-    case 3: rows_product(p, row, fetch, 3, use, type); break;
-    case 4: rows_product(p, row, fetch, 4, use, type); break;
-    case 5: rows_product(p, row, fetch, 5, use, type); break;
-    case 6: rows_product(p, row, fetch, 6, use, type); break;
+    case 1: rows_gemm(p, row, fetch, 1, use, type); break;
+    case 2: rows_gemm(p, row, fetch, 2, use, type); break;
+    case 3: rows_gemm(p, row, fetch, 3, use, type); break;
+    case 4: rows_gemm(p, row, fetch, 4, use, type); break;
+    case 5: rows_gemm(p, row, fetch, 5, use, type); break;
+    case 6: rows_gemm(p, row, fetch, 6, use, type); break;
     }
 }
 
-INLINE void typed_product(const struct panel_product *p, const enum product_type type)
+INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type type)
 {
     if (p->rows <= TILE_ROWS) {
-        any_rows_product(p, 0, (struct far_fetch){0}, p->rows, PANEL_STREAMED, type);
+        any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_STREAMED, type);
         return;
     }
-    // Cut evenly: 7 rows are 4 + 3, not 6 + 1 (a tile's cost falls slower than its rows).
+    // Equal tiles: 7 rows are 4 + 3, not 6 + 1, because the cost of a tile falls slower than its number of rows.
     int tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
-    // A word of K is four lines of the panel.
-    struct far_fetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),
-                              (4 * FAR_WORDS + tiles - 1) / tiles};
-    uintptr_t tile_bytes = (uintptr_t)(fetch.lines * 64 * ((p->words + FAR_WORDS - 1) / FAR_WORDS));
+    // One word of K is four cache lines of the panel.
+    struct l2_prefetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),
+                                (4 * L2_PREFETCH_WORDS + tiles - 1) / tiles};
+    uintptr_t tile_bytes = (uintptr_t)(fetch.lines * 64 * ((p->words + L2_PREFETCH_WORDS - 1) / L2_PREFETCH_WORDS));
     for (int t = 0; t < tiles; t++, fetch.at += tile_bytes) {
         int from = p->rows * t / tiles;
-        any_rows_product(p, from, fetch, p->rows * (t + 1) / tiles - from, PANEL_REUSED, type);
+        any_rows_gemm(p, from, fetch, p->rows * (t + 1) / tiles - from, PANEL_REUSED, type);
     }
 }
 
-static void panel_product(const struct panel_product *p)
+static void panel_gemm(const struct panel_gemm *p)
 {
     switch (p->type) {
-    case PRODUCT_F32: typed_product(p, PRODUCT_F32); break;
-    case PRODUCT_BF16: typed_product(p, PRODUCT_BF16); break;
-    case PRODUCT_INT8: typed_product(p, PRODUCT_INT8); break;
-    case PRODUCT_INT8_GROUPS: typed_product(p, PRODUCT_INT8_GROUPS); break;
+    case GEMM_F32: typed_panel_gemm(p, GEMM_F32); break;
+    case GEMM_BF16: typed_panel_gemm(p, GEMM_BF16); break;
+    case GEMM_INT8: typed_panel_gemm(p, GEMM_INT8); break;
+    case GEMM_INT8_GROUPS: typed_panel_gemm(p, GEMM_INT8_GROUPS); break;
     }
 }
 
 // ---- quantisation ---------------------------------------------------------------------------------------------------
 
-// n values become bytes q with x ~ q * scale, |q| <= 127, symmetric, to the nearest (ties to even): returns scale, and
-// what x is multiplied by. The scale of values that are not all finite is NaN, and so is then every product with them.
+// Scale of symmetric quantisation: x ~ q * scale with |q| <= 127, rounded to nearest, ties to even. *inverse_p is
+// 1 / scale. If a value is not finite the scale is NaN, and NaN reaches every product with it.
 INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
 {
     const float *floats = x;
@@ -211,7 +213,7 @@ INLINE float quantise_scale(const void *x, bool bf16, int n, float *inverse_p)
     return (nothing ? 0 : most / QUANTISE_MAX) + bad;
 }
 
-// Some of those values as bytes: q + `middle`.
+// The n values as bytes q + `middle`.
 INLINE void quantise_bytes(uint8_t *out, const void *x, bool bf16, int n, float inverse, uint32_t middle)
 {
     const float *floats = x;
@@ -237,9 +239,9 @@ static float quantise(uint8_t *out, const void *x, bool bf16, int n)
     return scale;
 }
 
-// ---- ends -----------------------------------------------------------------------------------------------------------
+// ---- finishing an output --------------------------------------------------------------------------------------------
 
-// Stores n floats in the dtype wanted; nothing is written beyond them.
+// Stores n floats as f32 or bf16. Writes nothing beyond them.
 INLINE void store_row(void *out, bool bf16, const float *from, int n)
 {
     int i = 0;
@@ -254,7 +256,7 @@ INLINE void store_row(void *out, bool bf16, const float *from, int n)
     }
 }
 
-// Gate and up columns alternate in units of a vector; the halves end up side by side in the lower half of c.
+// Gate and up columns alternate vector by vector; the results are stored in the lower half of c.
 INLINE void swiglu(float *c)
 {
     for (int v = 0; v < PANEL_COLUMNS / VEC / 2; v++)

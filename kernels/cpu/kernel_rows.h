@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over one row or one head (included by kernels.c): RMS norm, RoPE, writing K and V to the cache.
+// Kernels over one row or one head (included by kernels.c): RMS norm, RoPE, Hadamard rotation, appending to the KV
+// cache.
 #pragma once
 
-// 1 / rms(x). Four accumulators hide the latency of the sum; their number and the order are the same for every row.
+// 1 / rms(x). Four accumulators hide the latency of the sum; their number and order are fixed for exactness.
 INLINE float rms_scale(const float *x, int n, float epsilon)
 {
     vec sum[4] = {{0}, {0}, {0}, {0}};
@@ -56,8 +57,9 @@ static void rope_head(float *head, const float *gain, int head_size, float epsil
     }
 }
 
-// Sums and differences of dims i and i + half within blocks, for half a block, a quarter of it, ... 1.
-static void spread_head(float *head, int head_size)
+// Walsh-Hadamard transform of blocks of B dims, B the largest power of two that divides D: sums and differences of dims
+// i and i + half for half = B/2, B/4, .. 1.
+static void hadamard_head(float *head, int head_size)
 {
     int block = head_size & -head_size, half = block / 2;
     float scale = 1 / __builtin_sqrtf((float)block);
@@ -108,7 +110,7 @@ INLINE void kv_append_int8(const struct kv_view *kv, char *block, int slot, cons
 static void kv_append(const struct kv_view *kv, int entry, const float *k, const float *v)
 {
     char *block = kv->base + (size_t)kv->blocks[entry / KV_BLOCK_TOKENS] * kv->block_bytes;
-    int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size, words = words_of(d, kv->bf16);
+    int slot = entry % KV_BLOCK_TOKENS, d = kv->head_size, words = word_count(d, kv->bf16);
     if (kv->int8) {
         kv_append_int8(kv, block, slot, k, v);
         return;
@@ -120,13 +122,13 @@ static void kv_append(const struct kv_view *kv, int entry, const float *k, const
         int n = words - first < 64 ? words - first : 64;
         store_row(row, kv->bf16, k + first * (kv->bf16 ? 2 : 1), kv->bf16 ? 2 * n : n);
         for (int i = 0; i < n; i++)
-            memcpy(keys + (first + i) * KV_BLOCK_TOKENS, row + i, sizeof *row); // row may have been stored as bf16
+            memcpy(keys + (first + i) * KV_BLOCK_TOKENS, row + i, sizeof *row); // memcpy: row may hold bf16
     }
     if (!kv->bf16) {
         store_row(values + slot * kv->v_stride, false, v, d);
         return;
     }
-    // The other half of each word is another entry's.
+    // The other half of each word belongs to the neighbouring entry.
     uint16_t *halves = (uint16_t *)(values + slot / 2 * kv->v_stride) + slot % 2;
     for (int first = 0; first < d; first += 128) {
         int n = d - first < 128 ? d - first : 128;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on AMX tiles (included by kernels.c where CPU_TILES is set): bf16 and bytes; f32 stays with vectors.
-// A panel is a row of B tiles as it lies: 16 words of K, each followed by the next 64 columns' word.
+// AMX gemm kernels for bf16 and int8 (included by kernels.c where CPU_TILES is set); f32 uses the vector kernel. B
+// tiles are read from panels in place (isa.h).
 //
-// Every number of rows goes through tiles, of fewer rows where fewer are left, since a bf16 sum by tiles is not, bit
-// for bit, the sum by vectors. Each row of a tile is summed apart from the others, so it does not show how many there
-// are; blocks of rows differ in nothing but which tiles they use.
+// Rows of any number go through tiles, the last ones through a smaller tile: a bf16 sum of the tile instruction differs
+// in its bits from a sum of the vector instruction. A tile sums each row separately, so a
+// result does not depend on the number of rows. Row blocks of one and of two tiles use the same operations.
 //
-// Tiles are configured and released within a product: no thread keeps them while it waits or does anything else.
+// Tiles are configured and released within one gemm, so a waiting thread never holds them.
 #pragma once
 
 #include "kernels/cpu/tiles.h"
 
 enum { PANEL_BYTES = PANEL_COLUMNS * 4 };
 
-// Rows of two tiles by 32 columns: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. Rows of one tile by all
-// columns: sums in 0 to 3, x in 4, the panel in 5 to 7. `second_rows` 0 means one.
-INLINE void tiles_configure(int first_rows, int second_rows)
+// Two row tiles by 32 columns: sums in tiles 0 to 3, x in 4 and 5, the panel in 6 and 7. One row tile (second_rows 0)
+// by 64 columns: sums in 0 to 3, x in 4, the panel in 5 to 7.
+INLINE void amx_configure(int first_rows, int second_rows)
 {
     struct tile_config config = {.palette = 1};
     for (int t = 0; t < TILE_COUNT; t++) {
@@ -26,23 +26,23 @@ INLINE void tiles_configure(int first_rows, int second_rows)
     tile_configure(&config);
 }
 
-// What the sums of some rows and columns start from: nothing (`at` NULL), or values with rows `stride` bytes apart.
-struct tile_start {
+// Start values of sums: zeros (`at` NULL), or rows `stride` bytes apart.
+struct amx_start {
     const void *at;
     size_t stride;
 };
 
 #define TILE_DOT(c, a, b)                                                                                              \
     do {                                                                                                               \
-        if (type == PRODUCT_BF16)                                                                                      \
+        if (type == GEMM_BF16)                                                                                         \
             tile_dot_bf16(c, a, b);                                                                                    \
         else                                                                                                           \
             tile_dot_bytes(c, a, b);                                                                                   \
     } while (0)
 
 // c [17 to 32 rows][PANEL_COLUMNS], 32 columns of it.
-INLINE void tiles_two_by_two(float *c, struct tile_start start, const uint32_t *x, size_t x_stride,
-                             const uint32_t *panel, int words, const enum product_type type)
+INLINE void amx_two_by_two(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
+                           int words, const enum gemm_type type)
 {
     if (start.at) {
         const char *first = start.at, *second = first + TILE_MAX_ROWS * start.stride;
@@ -74,9 +74,9 @@ INLINE void tiles_two_by_two(float *c, struct tile_start start, const uint32_t *
     tile_store(3, second + TILE_WORDS, PANEL_BYTES);
 }
 
-// c [1 to 16 rows][PANEL_COLUMNS], all columns: the panel is read once from end to end.
-INLINE void tiles_one_by_four(float *c, struct tile_start start, const uint32_t *x, size_t x_stride,
-                              const uint32_t *panel, int words, const enum product_type type)
+// c [1 to 16 rows][PANEL_COLUMNS], all columns: reads the panel once from end to end.
+INLINE void amx_one_by_four(float *c, struct amx_start start, const uint32_t *x, size_t x_stride, const uint32_t *panel,
+                            int words, const enum gemm_type type)
 {
     if (start.at) {
         const char *from = start.at;
@@ -107,54 +107,54 @@ INLINE void tiles_one_by_four(float *c, struct tile_start start, const uint32_t 
     tile_store(3, c + 3 * TILE_WORDS, PANEL_BYTES);
 }
 
-// Rows [row, row + rows), at most two tiles of them, by some columns: see tile_product.
-INLINE void tiles_product(const struct panel_product *p, int row, int rows, int column, const int columns,
-                          const enum product_type type)
+// Rows [row, row + rows), at most two tiles, by `columns` columns; compare tile_gemm.
+INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int column, const int columns,
+                          const enum gemm_type type)
 {
-    const bool grouped = type == PRODUCT_INT8_GROUPS;
+    const bool grouped = type == GEMM_INT8_GROUPS;
     float sums[2 * TILE_MAX_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
     const uint32_t *x = p->x + (size_t)row * p->x_stride;
     int step = grouped ? GROUP_WORDS : p->words;
     for (int k = 0, group = 0; k < p->words; k += step, group++) {
-        struct tile_start start = {NULL, 0};
+        struct amx_start start = {NULL, 0};
         if (p->accumulate && !grouped)
-            start = (struct tile_start){c, PANEL_BYTES};
-        else if (type != PRODUCT_BF16)
-            start.at = p->start + group * PANEL_COLUMNS + column; // the same for every row
+            start = (struct amx_start){c, PANEL_BYTES};
+        else if (type != GEMM_BF16)
+            start.at = p->start + group * PANEL_COLUMNS + column; // stride 0: the same for every row
         const uint32_t *panel = p->panel + (size_t)k * PANEL_COLUMNS + column;
         int words = p->words - k < step ? p->words - k : step;
         if (columns == PANEL_COLUMNS)
-            tiles_one_by_four(c, start, x + k, p->x_stride, panel, words, type);
+            amx_one_by_four(c, start, x + k, p->x_stride, panel, words, type);
         else
-            tiles_two_by_two(c, start, x + k, p->x_stride, panel, words, type);
+            amx_two_by_two(c, start, x + k, p->x_stride, panel, words, type);
         if (grouped) group_add(p, sums, row, column, rows, columns, group);
     }
 }
 
-INLINE void typed_tiles_product(const struct panel_product *p, const enum product_type type)
+INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_type type)
 {
     const int most = 2 * TILE_MAX_ROWS;
     for (int row = 0, configured = 0; row < p->rows; row += most) {
         int rows = p->rows - row < most ? p->rows - row : most;
         bool two = rows > TILE_MAX_ROWS;
-        if (rows != configured) tiles_configure(two ? TILE_MAX_ROWS : rows, two ? rows - TILE_MAX_ROWS : 0);
+        if (rows != configured) amx_configure(two ? TILE_MAX_ROWS : rows, two ? rows - TILE_MAX_ROWS : 0);
         configured = rows;
         if (two) {
-            tiles_product(p, row, rows, 0, PANEL_COLUMNS / 2, type);
-            tiles_product(p, row, rows, PANEL_COLUMNS / 2, PANEL_COLUMNS / 2, type);
+            rows_gemm_amx(p, row, rows, 0, PANEL_COLUMNS / 2, type);
+            rows_gemm_amx(p, row, rows, PANEL_COLUMNS / 2, PANEL_COLUMNS / 2, type);
         } else {
-            tiles_product(p, row, rows, 0, PANEL_COLUMNS, type);
+            rows_gemm_amx(p, row, rows, 0, PANEL_COLUMNS, type);
         }
     }
     tile_release();
 }
 
-static void panel_product_by_tiles(const struct panel_product *p)
+static void panel_gemm_amx(const struct panel_gemm *p)
 {
     switch (p->type) {
-    case PRODUCT_F32: panel_product(p); break;
-    case PRODUCT_BF16: typed_tiles_product(p, PRODUCT_BF16); break;
-    case PRODUCT_INT8: typed_tiles_product(p, PRODUCT_INT8); break;
-    case PRODUCT_INT8_GROUPS: typed_tiles_product(p, PRODUCT_INT8_GROUPS); break;
+    case GEMM_F32: panel_gemm(p); break;
+    case GEMM_BF16: typed_panel_gemm_amx(p, GEMM_BF16); break;
+    case GEMM_INT8: typed_panel_gemm_amx(p, GEMM_INT8); break;
+    case GEMM_INT8_GROUPS: typed_panel_gemm_amx(p, GEMM_INT8_GROUPS); break;
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All kernels of one instruction set, in one translation unit so that its compiler flags touch nothing else.
+// All kernels of one instruction set level in one translation unit, so that its compiler flags reach nothing else.
 // CPU_ISA_SYMBOL and CPU_ISA_NAME come from the build (kernels/CMakeLists.txt).
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec.h"
@@ -20,18 +20,18 @@ const struct cpu_isa CPU_ISA_SYMBOL = {
     .vector_floats = VEC,
 #ifdef CPU_TILES
     .step_words = TILE_WORDS,
-    .panel_product = panel_product_by_tiles,
+    .panel_gemm = panel_gemm_amx,
 #else
     .step_words = 1,
-    .panel_product = panel_product,
+    .panel_gemm = panel_gemm,
 #endif
     .quantise = quantise,
     .panel_finish = panel_finish,
     .rmsnorm_row = rmsnorm_row,
     .rope_head = rope_head,
-    .spread_head = spread_head,
+    .hadamard_head = hadamard_head,
     .kv_append = kv_append,
     .attend = attend,
     .attend_merge = attend_merge,
-    .probe = probe,
+    .importance = importance,
 };

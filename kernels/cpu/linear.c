@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products over the rows of a batch: cut into items of some rows by one panel, spread over the threads.
+// Gemms over the rows of a batch, cut into items of one row block by one panel and spread over the threads.
 #include "kernels/cpu/cpu.h"
 
-struct product {
+struct gemm {
     const struct cpu *cpu;
     struct tensor *out;
     const struct tensor *x;
     const struct weight *w, *bias;
     enum linear_mode mode;
     int rows, row_blocks, panels;
-    int panel_columns; // of out: PANEL_COLUMNS, half of that for SwiGLU
-    const char *words; // of x as the kernel reads them, row 0
+    int panel_columns; // outputs of a panel: PANEL_COLUMNS, half of it for SwiGLU
+    const char *words; // row 0 of x in the words that the kernel reads
     size_t row_bytes;
 };
 
-// int8: one row of x as bytes, with a scale for each group.
+// int8: quantises one row of x, with one scale for each group.
 static void quantise_row(void *arg, int row, int thread)
 {
-    const struct product *p = arg;
+    const struct gemm *p = arg;
     const struct cpu *cpu = p->cpu;
     int k = p->x->columns, groups = p->w->groups, size = groups > 1 ? GROUP_SIZE : k;
     const char *x = cpu_row(p->x, row);
@@ -27,66 +27,91 @@ static void quantise_row(void *arg, int row, int thread)
             cpu->isa->quantise(out + at, x + at * (p->x->bf16 ? 2 : 4), p->x->bf16, k - at < size ? k - at : size);
 }
 
-// Item i: one panel for one of the row blocks, which are cut evenly. A thread starts on the panels that it packed, all
-// of them for one block of rows after another: consecutive items share the rows of x.
-static void product_item(void *arg, int item, int thread)
+// One item: one panel by rows [row, row + rows).
+struct gemm_block {
+    int panel, row, rows;
+};
+
+// Row blocks have equal sizes. A thread starts with the panels that it packed (their pages are near it) and computes
+// all of them for one row block before the next, so consecutive items share their rows of x.
+static struct gemm_block gemm_block_at(const struct gemm *p, int item)
 {
-    const struct product *p = arg;
+    int threads = p->cpu->threads, owner = thread_pool_thread_of(p->panels, item / p->row_blocks, threads);
+    int first = thread_pool_range(p->panels, owner, threads), end = thread_pool_range(p->panels, owner + 1, threads);
+    int in_range = item - first * p->row_blocks, block = in_range / (end - first);
+    int row = (int)((int64_t)p->rows * block / p->row_blocks);
+    int row_end = (int)((int64_t)p->rows * (block + 1) / p->row_blocks);
+    return (struct gemm_block){.panel = first + in_range % (end - first), .row = row, .rows = row_end - row};
+}
+
+// c [rows][PANEL_COLUMNS] = the block's rows of x times its panel, one block of K after another.
+static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, float *c)
+{
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
-    int share = thread_pool_thread_of(p->panels, item / p->row_blocks, cpu->threads);
-    int first = thread_pool_range(p->panels, share, cpu->threads),
-        end = thread_pool_range(p->panels, share + 1, cpu->threads);
-    int in_share = item - first * p->row_blocks, block = in_share / (end - first);
-    int panel = first + in_share % (end - first);
-    int row = (int)((int64_t)p->rows * block / p->row_blocks);
-    int rows = (int)((int64_t)p->rows * (block + 1) / p->row_blocks) - row;
-    size_t scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
-    struct panel_product product = {
-        .type = cpu->product,
-        .rows = rows,
-        .c = cpu_thread_scratch(cpu, thread),
-        .x_stride = p->row_bytes / sizeof(uint32_t),
-    };
+    size_t scales = (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS;
+    struct panel_gemm gemm = {
+        .type = cpu->gemm_type, .rows = b->rows, .c = c, .x_stride = p->row_bytes / sizeof(uint32_t)};
     for (int k = 0; k < w->words; k += BLOCK_WORDS) {
-        product.accumulate = k > 0;
-        product.words = w->words - k < BLOCK_WORDS ? w->words - k : BLOCK_WORDS;
-        product.x = (const uint32_t *)(const void *)(p->words + (size_t)row * p->row_bytes) + k;
-        product.panel = w->panels + ((size_t)panel * (size_t)w->words + (size_t)k) * PANEL_COLUMNS;
+        gemm.accumulate = k > 0;
+        gemm.words = w->words - k < BLOCK_WORDS ? w->words - k : BLOCK_WORDS;
+        gemm.x = (const uint32_t *)(const void *)(p->words + (size_t)b->row * p->row_bytes) + k;
+        gemm.panel = w->panels + ((size_t)b->panel * (size_t)w->words + (size_t)k) * PANEL_COLUMNS;
         if (cpu_int8(cpu)) {
             int group = w->groups > 1 ? k / GROUP_WORDS : 0;
-            product.start = w->start + scales + group * PANEL_COLUMNS;
-            product.w_scale = w->scale + scales + group * PANEL_COLUMNS;
-            product.x_scale = cpu->row_scale + row * w->groups + group;
-            product.x_scale_stride = w->groups;
+            gemm.start = w->start + scales + group * PANEL_COLUMNS;
+            gemm.w_scale = w->scale + scales + group * PANEL_COLUMNS;
+            gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
+            gemm.x_scale_stride = w->groups;
         }
-        cpu->isa->panel_product(&product);
+        cpu->isa->panel_gemm(&gemm);
     }
-    int column = panel * p->panel_columns, left = p->out->columns - column;
-    bool integers = cpu->product == PRODUCT_INT8;
+}
+
+static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, float *c)
+{
+    const struct weight *w = p->w;
+    int column = b->panel * p->panel_columns, left = p->out->columns - column;
+    bool integers = p->cpu->gemm_type == GEMM_INT8;
     struct panel_out out = {
         .mode = p->mode,
-        .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
-        .x_scale = integers ? cpu->row_scale + row : NULL,
-        .w_scale = integers ? w->scale + scales : NULL,
+        .bias = p->bias ? p->bias->vector + (size_t)b->panel * PANEL_COLUMNS : NULL,
+        .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
+        .w_scale = integers ? w->scale + (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
         .bf16 = p->out->bf16,
-        .out = (char *)cpu_row(p->out, row) + (size_t)column * (p->out->bf16 ? 2 : 4),
+        .out = (char *)cpu_row(p->out, b->row) + (size_t)column * (p->out->bf16 ? 2 : 4),
         .stride = p->out->stride,
         .columns = left < p->panel_columns ? left : p->panel_columns,
     };
-    cpu->isa->panel_finish(product.c, rows, &out);
+    p->cpu->isa->panel_finish(c, b->rows, &out);
+}
+
+static void gemm_item(void *arg, int item, int thread)
+{
+    const struct gemm *p = arg;
+    struct gemm_block block = gemm_block_at(p, item);
+    float *c = cpu_thread_scratch(p->cpu, thread);
+    gemm_block_sum(p, &block, c);
+    gemm_block_store(p, &block, c);
 }
 
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                        const struct weight *bias, enum linear_mode mode, int rows)
 {
     struct cpu *cpu = cpu_of(b);
-    assert(w->kind == WEIGHT_MATRIX && x->kind == TENSOR_ACTIVATION && x->columns == w->columns);
-    assert(w->gate_up == (mode == LINEAR_SWIGLU) && out->columns == (w->gate_up ? w->rows / 2 : w->rows));
-    assert(rows <= out->max_rows && rows <= x->max_rows && (mode != LINEAR_ADD || out->kind == TENSOR_F32));
-    assert(!bias || (bias->columns == w->rows && !w->gate_up));
+    INVARIANT(w->kind == WEIGHT_MATRIX && x->kind == TENSOR_ACTIVATION && x->columns == w->columns,
+              "linear: weight of kind %d with K %lld, x of kind %d with %d columns", (int)w->kind,
+              (long long)w->columns, (int)x->kind, x->columns);
+    INVARIANT(w->gate_up == (mode == LINEAR_SWIGLU) && out->columns == (w->gate_up ? w->rows / 2 : w->rows),
+              "linear: mode %d, gate_up %d, N %lld, out has %d columns", (int)mode, w->gate_up, (long long)w->rows,
+              out->columns);
+    INVARIANT(rows <= out->max_rows && rows <= x->max_rows && (mode != LINEAR_ADD || out->kind == TENSOR_F32),
+              "linear: mode %d, %d rows, x has %d, out of kind %d has %d", (int)mode, rows, x->max_rows, (int)out->kind,
+              out->max_rows);
+    INVARIANT(!bias || (bias->columns == w->rows && !w->gate_up), "linear: bias of %lld for N %lld, gate_up %d",
+              (long long)(bias ? bias->columns : 0), (long long)w->rows, w->gate_up);
     if (rows < 1) return STATUS_OK;
-    struct product p = {.cpu = cpu, .out = out, .x = x, .w = w, .bias = bias, .mode = mode, .rows = rows};
+    struct gemm p = {.cpu = cpu, .out = out, .x = x, .w = w, .bias = bias, .mode = mode, .rows = rows};
     p.panel_columns = w->gate_up ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
     p.panels = (out->columns + p.panel_columns - 1) / p.panel_columns;
     p.row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
@@ -98,6 +123,6 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
         p.words = x->data;
         p.row_bytes = (size_t)x->stride * (x->bf16 ? 2 : 4);
     }
-    cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, product_item, &p, p.panels, p.row_blocks);
+    cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, gemm_item, &p, p.panels, p.row_blocks);
     return STATUS_OK;
 }

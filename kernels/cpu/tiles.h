@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX, the few instructions of it that products need: eight tiles of up to 16 rows of 64 bytes in every core, and
-// sums of products of them. A tile is named by a digit, 0 to 7.
+// The AMX instructions of the gemm kernel: eight tile registers of up to 16 rows of 64 bytes in every core, and the sum
+// of products of two tiles. Tiles are named by a digit, 0 to 7.
 //
-// With CPU_TILES_EMULATED they are plain C that does the same, so that the kernel written with them can be tested on
-// any machine; nothing but tests is built so. It also asserts what the instructions fault on.
+// With CPU_TILES_EMULATED, plain C replaces the instructions and asserts the conditions on which they fault, so that
+// tests can run the AMX kernel on any machine. Only tests are built so.
 #pragma once
 
 #include <assert.h>
@@ -13,9 +13,9 @@
 
 enum { TILE_COUNT = 8, TILE_MAX_ROWS = 16, TILE_WORDS = 16 };
 
-// Shapes of the tiles, as the instruction reads them.
+// Tile shapes in the layout of ldtilecfg.
 struct tile_config {
-    uint8_t palette, start_row, reserved[14]; // palette: 1
+    uint8_t palette, start_row, reserved[14]; // palette is 1
     uint16_t row_bytes[16];
     uint8_t rows[16];
 };
@@ -27,7 +27,7 @@ static inline void tile_configure(const struct tile_config *config)
     __asm__ volatile("ldtilecfg %0" ::"m"(*config));
 }
 
-// Tiles in use cost every switch of threads 8 KiB and keep a core out of deep sleep.
+// Tiles in use add 8 KiB to every thread switch and keep the core from deep sleep states.
 static inline void tile_release(void)
 {
     __asm__ volatile("tilerelease");
@@ -39,9 +39,9 @@ static inline void tile_release(void)
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
 #define tile_store(t, to, stride)                                                                                      \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"((void *)(to)), "r"((size_t)(stride)) : "memory")
-// c [rows][columns] += a [rows][words] times b [words][columns], words of two bf16, sums f32.
+// c [rows][columns] += a [rows][words] times b [words][columns]: bf16 words, f32 sums.
 #define tile_dot_bf16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-// Likewise words of four bytes, those of a unsigned and of b signed, sums 32-bit integers.
+// The same on int8 words, a unsigned and b signed, with 32-bit integer sums.
 #define tile_dot_bytes(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 #else
@@ -68,7 +68,8 @@ static inline void tile_configure(const struct tile_config *config)
 
 static inline void tile_release(void)
 {
-    memset(tile_bank, 0, sizeof tile_bank); // no rows: from here on everything but tile_configure would fault
+    memset(tile_bank, 0,
+           sizeof tile_bank); // no rows: any operation but tile_configure now asserts, as the hardware would fault
 }
 
 static inline void tile_zero(int t)
@@ -96,7 +97,7 @@ static inline void tile_dot_check(const struct tile *c, const struct tile *a, co
     assert(c->rows && c->rows == a->rows && a->words == b->rows && b->words == c->words && c != a && c != b && a != b);
 }
 
-// As the instruction: the products of even and of odd elements are summed apart over the words, then both added to c.
+// Same order as the instruction: products of even and of odd elements are summed separately, then both added to c.
 static inline void tile_dot_bf16(int ct, int at, int bt)
 {
     struct tile *c = &tile_bank[ct], *a = &tile_bank[at], *b = &tile_bank[bt];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectors that the kernels are written in: as wide as the instruction set this file is compiled for, with the
-// compiler's operators (+ - * / << & <) and the few operations below. Loads and stores need no alignment.
+// The vector type of the kernels: as wide as the instruction set level of this compilation, with the compiler's
+// operators (+ - * / << & <) and the operations below. Loads and stores need no alignment.
 //
-// The build turns contraction off (-ffp-contract=off): a multiply and an add become one rounding only where vec_fma
-// says so, hence in every copy of a loop alike.
+// The build sets -ffp-contract=off, so a multiply and an add are rounded together only in vec_fma. The compiler cannot
+// contract one copy of a loop and leave another one alone, which would break exactness.
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +27,7 @@ enum { VEC = 4 };
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * VEC)));
-typedef int32_t vec_mask __attribute__((vector_size(4 * VEC))); // lanes of all ones or zeros; also lane numbers
+typedef int32_t vec_mask __attribute__((vector_size(4 * VEC))); // every lane all ones or all zeros; also lane numbers
 typedef uint32_t vec_word __attribute__((vector_size(4 * VEC)));
 typedef uint16_t vec_half __attribute__((vector_size(2 * VEC)));
 typedef uint8_t vec_byte __attribute__((vector_size(VEC)));
@@ -54,7 +54,7 @@ INLINE vec_word vec_load_words(const uint32_t *from)
 
 INLINE vec vec_set(float value)
 {
-    return value - (vec){0}; // not value + 0: that would turn -0 into 0
+    return value - (vec){0}; // value + 0 would turn -0 into 0
 }
 
 INLINE vec_word vec_set_words(uint32_t value)
@@ -79,7 +79,7 @@ INLINE vec vec_max(vec a, vec b)
 #endif
 }
 
-// a * b + c, rounded once where the machine can.
+// a * b + c, rounded once where the machine has the instruction.
 INLINE vec vec_fma(vec a, vec b, vec c)
 {
 #if defined(__AVX512F__)
@@ -96,7 +96,7 @@ INLINE vec vec_from_int(vec_mask v)
     return __builtin_convertvector(v, vec);
 }
 
-// Halves of a word of two bf16, widened.
+// The even and the odd elements of bf16 words, as f32.
 INLINE vec vec_even(vec_word words)
 {
     return (vec)(words << 16);
@@ -114,7 +114,7 @@ INLINE vec vec_load_bytes(const int8_t *from)
     return vec_from_int(__builtin_convertvector(bytes, vec_mask));
 }
 
-// Words of two bf16 from numbers that bf16 holds exactly.
+// bf16 words of two vectors whose values bf16 represents exactly.
 INLINE vec_word vec_pair(vec even, vec odd)
 {
     return (vec_word)even >> 16 | (vec_word)odd;
@@ -127,7 +127,7 @@ INLINE vec vec_load_bf16(const uint16_t *from)
     return (vec)(__builtin_convertvector(half, vec_word) << 16);
 }
 
-// As bf16_from_f32 in every lane (subnormal numbers become 0 where an instruction does it).
+// bf16_from_f32 in every lane. The AVX512-BF16 instruction flushes subnormal numbers to 0.
 INLINE void vec_store_bf16(uint16_t *to, vec v)
 {
 #ifdef __AVX512BF16__
@@ -159,14 +159,14 @@ INLINE vec vec_swap(vec v, const int width)
     default: return _mm256_permute2f128_ps(v, v, 1);
     }
 #else
-    vec swapped = v; // each element anew below, which not every build of gcc sees
+    vec swapped = v; // initialised, since gcc may warn although the loop sets every element
     for (int i = 0; i < VEC; i++)
         swapped[i] = v[i ^ width];
     return swapped;
 #endif
 }
 
-// Lanes in a fixed tree: halves are folded onto each other.
+// Sums the lanes in a fixed tree: upper half onto lower half, repeatedly.
 INLINE float vec_sum(vec v)
 {
 #pragma GCC unroll 4
@@ -183,7 +183,7 @@ INLINE float vec_largest(vec v)
     return v[0];
 }
 
-// Each lane's number.
+// The number of each lane.
 INLINE vec_mask vec_lanes(void)
 {
     vec_mask lane;
@@ -192,17 +192,17 @@ INLINE vec_mask vec_lanes(void)
     return lane;
 }
 
-// Lanes whose number is below n.
+// Mask of the lanes with a number below n.
 INLINE vec_mask vec_first(int n)
 {
     return vec_lanes() < n;
 }
 
 // e^x to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by the polynomial of Cephes' expf. 0 below -87 (the last
-// normal numbers), e^88 above 88; NaN stays.
+// normal numbers), e^88 above 88; NaN stays NaN.
 INLINE vec vec_exp(vec x)
 {
-    const vec shift = vec_set(12582912.f); // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
+    const vec shift = vec_set(12582912.f); // 1.5 * 2^23: the sum holds the rounded integer in its low mantissa bits
     vec clamped = vec_max(vec_set(-87.f), x);
     clamped = vec_select(clamped > 88.f, vec_set(88.f), clamped);
     vec shifted = vec_fma(clamped, vec_set(1.44269504f), shift);
@@ -220,15 +220,15 @@ INLINE vec vec_exp(vec x)
     return vec_select(x < -87.f, vec_set(0), y * (vec)exponent);
 }
 
-// The nearest integer while |x| < 2^22, something near x beyond; infinities and NaN stay.
+// The nearest integer for |x| < 2^22, an approximation beyond; infinities and NaN stay.
 INLINE vec vec_round(vec x)
 {
     return x + 12582912.f - 12582912.f;
 }
 
-// x[0..n) = 2^x, off by 1e-7 of it, by a polynomial of degree 5 around the nearest integer; exactly a power of two for
-// an integer x. For x up to 127; 0 for -infinity (and below -126 where the machine has no instruction for it); NaN
-// stays. Several vectors go side by side since one alone would wait for each of its steps.
+// x[i] = 2^x[i] for n vectors, with a relative error of 1e-7, by a polynomial of degree 5 around the nearest integer;
+// exact for integers. Valid up to 127; 0 for -infinity (and below -126 without the scalef instruction); NaN stays NaN.
+// Several vectors are computed side by side to hide the latency of each step.
 INLINE void vec_exp2(vec *x, const int n)
 {
     const float c[] = {1.326472580e-03f, 9.671512743e-03f, 5.550733748e-02f, 2.402224208e-01f, 6.931469776e-01f, 1};
@@ -236,7 +236,7 @@ INLINE void vec_exp2(vec *x, const int n)
 #pragma GCC unroll 16
     for (int i = 0; i < n; i++) {
 #if defined(__AVX512DQ__)
-        r[i] = _mm512_reduce_ps(x[i], 0); // x less the nearest integer, 0 for infinities
+        r[i] = _mm512_reduce_ps(x[i], 0); // x minus the nearest integer, 0 for infinities
 #else
         vec clamped = vec_max(vec_set(-126.f), x[i]);
         r[i] = clamped - vec_round(clamped);
@@ -261,7 +261,7 @@ INLINE void vec_exp2(vec *x, const int n)
     }
 }
 
-// acc + x w for words of one f32; acc + x_even w_even + x_odd w_odd for words of two bf16.
+// f32 words: acc + x w. bf16 words: acc + x_even w_even + x_odd w_odd.
 INLINE vec vec_dot(vec acc, vec_word x, vec_word w, const bool bf16)
 {
     if (!bf16) return vec_fma((vec)x, (vec)w, acc);

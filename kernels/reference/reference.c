@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: a Llama forward pass in plain C, meant to be read beside the paper and to be right. One thread, simple
-// loops, every sum in double. Values are stored as f32; in a bf16 backend those that bf16 hardware would keep as bf16
-// (weights, activations, K and V) are rounded to it whenever they are stored, and nothing else is. In a backend of
-// 8 bits matrices and the rows they multiply are rounded to what their bytes stand for, the rest is as with bf16. K and
-// V of 8 bits are kept as their bytes, with a scale for each head of an entry.
-#include <assert.h>
+// The reference backend, the oracle of all others: a Llama forward pass in plain C, written to be obviously right. One
+// thread, simple loops, every sum in double. Values are stored as f32. A bf16 backend rounds weights, activations, K
+// and V to bf16 whenever they are stored, and nothing else. An 8-bit backend rounds matrices and the rows they multiply
+// to the values of their bytes; the rest is as in bf16. An 8-bit KV cache holds the values of the bytes, with a scale
+// for each head of an entry.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/invariant.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
 #include "kernels/backend.h"
@@ -18,19 +18,19 @@
 #include "kernels/convert.h"
 
 struct tensor {
-    struct tensor *next; // all of a backend, for close
+    struct tensor *next; // list of the backend's tensors, for close
     enum tensor_kind kind;
     int max_rows, columns;
     float *data; // [max_rows][columns]
 };
 
 struct weight {
-    struct weight *next; // all of a backend, for close
+    struct weight *next; // list of the backend's weights, for close
     int64_t rows, columns;
-    enum dtype dtype;  // of a matrix: what it and the rows that it multiplies are rounded to
-    int32_t first_row; // of an embedding table: the vocabulary id of row 0
-    float *data;       // [rows][columns]; a gate_up weight is all of gate, then all of up
-    bool borrowed;     // data belongs to the weight it is tied to
+    enum dtype dtype;  // of a matrix: type that it and the rows it multiplies are rounded to
+    int32_t first_row; // of an embedding table: vocabulary id of row 0
+    float *data;       // [rows][columns]; a gate_up weight is all gate rows, then all up rows
+    bool borrowed;     // data belongs to the tied weight
 };
 
 struct candidate {
@@ -40,75 +40,76 @@ struct candidate {
 
 struct reference {
     struct backend base;
-    struct backend_shape shape; // inv_freq is our copy
+    struct backend_shape shape; // inv_freq is a copy owned here
     enum dtype dtype;
-    struct ragged_batch batch; // of the current pass; its arrays are the caller's
-    int64_t probe_size;        // floats in `probe`
-    float *cos, *sin;          // [max_rows][D/2] of each row's position
+    struct ragged_batch batch; // of the current pass; arrays owned by the caller
+    int64_t importance_size;   // floats in `importance`
+    float *cos, *sin;          // [max_rows][D/2], of each row's position
     float *k_cache, *v_cache;  // [layer][block][entry in block][Hkv][D]
-    float *k_scale, *v_scale;  // [layer][block][entry in block][Hkv], 1 unless K and V are bytes
-    float *probe;              // maxima, the probes' keys one after another
-    double *score, *smooth;    // [max_context] of one query
-    float *row;                // [most columns of a weight] as a product reads it
-    double *sums;              // [most columns of a weight] of one normalised row
+    float *k_scale, *v_scale;  // [layer][block][entry in block][Hkv], 1 without an 8-bit KV cache
+    float *importance;         // maxima; the keys of the importance rows one after another
+    double *score, *smooth;    // [max_context], of one query
+    float *row;                // [widest weight's columns]: a row of x as the gemm reads it
+    double *sums;              // [widest weight's columns]: one normalised row
     int64_t row_columns;
-    struct candidate *candidates; // [n_candidates] tokens of the row that is drawn from
+    struct candidate *candidates; // [n_candidates], tokens to sample from
     int n_candidates;
     struct tensor *tensors;
     struct weight *weights;
 };
 
-static struct reference *self(struct backend *b)
+static struct reference *reference_of(struct backend *b)
 {
     return (struct reference *)b;
 }
 
-// What a bf16 backend keeps as bf16.
-static float stored(const struct reference *ref, float value)
+// The value that is stored: rounded to bf16 in a bf16 backend.
+static float round_stored(const struct reference *ref, float value)
 {
     return dtype_of_activations(ref->dtype) == DTYPE_BF16 ? bf16_to_f32(bf16_from_f32(value)) : value;
 }
 
-static void tensor_put(const struct reference *ref, struct tensor *t, int64_t row, int64_t column, double value)
+static void tensor_store(const struct reference *ref, struct tensor *t, int64_t row, int64_t column, double value)
 {
     float v = (float)value;
-    t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? stored(ref, v) : v;
+    t->data[row * t->columns + column] = t->kind == TENSOR_ACTIVATION ? round_stored(ref, v) : v;
 }
 
-// Makes of n values the numbers that are their bytes; returns their scale. Not finite: NaN.
-static float to_bytes(enum dtype dtype, float *x, int64_t n)
+// Replaces n values by the integers (or e4m3 numbers) of their bytes; returns the scale, NaN if a value is not finite.
+static float quantise_bytes(enum dtype dtype, float *x, int64_t n)
 {
     bool fp8 = dtype == DTYPE_FP8, finite = true;
-    float most = 0, most_byte = fp8 ? E4M3_MAX : QUANTISE_MAX;
+    float largest = 0, largest_byte = fp8 ? E4M3_MAX : QUANTISE_MAX;
     for (int64_t i = 0; i < n; i++) {
-        most = fmaxf(most, fabsf(x[i]));
+        largest = fmaxf(largest, fabsf(x[i]));
         finite &= isfinite(x[i]) != 0;
     }
     for (int64_t i = 0; i < n; i++) {
-        float q = !finite || most < QUANTISE_MIN ? 0 : x[i] * (most_byte / most);
+        float q = !finite || largest < QUANTISE_MIN ? 0 : x[i] * (largest_byte / largest);
         x[i] = fp8 ? e4m3_to_f32(e4m3_from_f32(q)) : rintf(q);
     }
-    return finite ? most / most_byte : NAN;
+    return finite ? largest / largest_byte : NAN;
 }
 
-// Rounds n values to bytes times a scale, one scale per QUANTISE_GROUP of them in DTYPE_INT8_G128. Not finite: all NaN.
+// Rounds n values to byte * scale, with one scale for every QUANTISE_GROUP in DTYPE_INT8_G128. All become NaN if one is
+// not finite.
 static void quantise(enum dtype dtype, float *x, int64_t n)
 {
     int64_t size = dtype == DTYPE_INT8_G128 ? QUANTISE_GROUP : n;
     for (int64_t first = 0; first < n; first += size) {
         int64_t end = first + size < n ? first + size : n;
-        float scale = to_bytes(dtype, x + first, end - first);
+        float scale = quantise_bytes(dtype, x + first, end - first);
         for (int64_t i = first; i < end; i++)
             x[i] *= scale;
     }
 }
 
-static bool is_bytes(enum dtype dtype)
+static bool dtype_is_8bit(enum dtype dtype)
 {
     return dtype_size_bytes(dtype) == 1;
 }
 
-static double dot(const float *a, const float *b, int64_t n)
+static double dot_double(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
@@ -118,9 +119,9 @@ static double dot(const float *a, const float *b, int64_t n)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-static void reference_close(struct backend *b)
+static void ref_close(struct backend *b)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     for (struct tensor *t = ref->tensors, *next; t; t = next) {
         next = t->next;
         free(t->data);
@@ -138,7 +139,7 @@ static void reference_close(struct backend *b)
     free(ref->v_cache);
     free(ref->k_scale);
     free(ref->v_scale);
-    free(ref->probe);
+    free(ref->importance);
     free(ref->score);
     free(ref->smooth);
     free(ref->row);
@@ -147,10 +148,10 @@ static void reference_close(struct backend *b)
     free(ref);
 }
 
-static enum status tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
-                                 struct tensor **tensor_p)
+static enum status ref_tensor_create(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
+                                     struct tensor **tensor_p)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     struct tensor *t = mem_alloc(sizeof *t);
     *t = (struct tensor){.next = ref->tensors, .kind = kind, .max_rows = max_rows, .columns = columns};
     t->data = mem_alloc_array((size_t)max_rows * (size_t)columns, sizeof *t->data);
@@ -158,15 +159,16 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
     return STATUS_OK;
 }
 
-static float *tensor_data(struct backend *b, struct tensor *t)
+static float *ref_tensor_data(struct backend *b, struct tensor *t)
 {
-    assert(t->kind == TENSOR_F32);
+    INVARIANT(t->kind == TENSOR_F32, "tensor kind %d is not F32", (int)t->kind);
     return t->data;
 }
 
-static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
+static enum status ref_tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
 {
-    assert(t->kind == TENSOR_F32 && rows <= t->max_rows);
+    INVARIANT(t->kind == TENSOR_F32 && rows <= t->max_rows, "reading %d rows of a tensor of kind %d with %d", rows,
+              (int)t->kind, t->max_rows);
     memcpy(host, t->data, (size_t)rows * (size_t)t->columns * sizeof *host);
     return STATUS_OK;
 }
@@ -192,7 +194,8 @@ static struct weight *matrix_create(struct reference *ref, const struct matrix_v
     struct weight *w = weight_new(ref, rows, columns, false);
     float *out = w->data;
     for (int p = 0; p < n_parts; p++) {
-        assert(parts[p].columns == columns);
+        INVARIANT(parts[p].columns == columns, "weight parts of K %lld and %lld", (long long)columns,
+                  (long long)parts[p].columns);
         for (int64_t r = 0; r < parts[p].rows; r++, out += columns)
             matrix_view_read(&parts[p], r, 0, columns, out);
     }
@@ -202,7 +205,7 @@ static struct weight *matrix_create(struct reference *ref, const struct matrix_v
 static void round_all(const struct reference *ref, struct weight *w)
 {
     for (int64_t i = 0; i < w->rows * w->columns; i++)
-        w->data[i] = stored(ref, w->data[i]);
+        w->data[i] = round_stored(ref, w->data[i]);
 }
 
 static enum dtype matrix_dtype(const struct reference *ref, const struct matrix_view *parts, int n_parts)
@@ -213,7 +216,7 @@ static enum dtype matrix_dtype(const struct reference *ref, const struct matrix_
     return DTYPE_BF16;
 }
 
-// Rounds the rows of all parts; those stored as the bytes they are computed with are exact already.
+// Quantises the rows of all parts. Parts stored in the dtype of the weight are exact already.
 static void quantise_parts(struct weight *w, const struct matrix_view *parts, int n_parts)
 {
     float *row = w->data;
@@ -222,13 +225,13 @@ static void quantise_parts(struct weight *w, const struct matrix_view *parts, in
             if (parts[p].dtype != w->dtype) quantise(w->dtype, row, w->columns);
 }
 
-static enum status weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
-                                 struct weight **weight_p)
+static enum status ref_weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                     struct weight **weight_p)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     struct weight *w = matrix_create(ref, parts, n_parts);
     w->dtype = matrix_dtype(ref, parts, n_parts);
-    if (is_bytes(w->dtype))
+    if (dtype_is_8bit(w->dtype))
         quantise_parts(w, parts, n_parts);
     else
         round_all(ref, w);
@@ -236,20 +239,22 @@ static enum status weight_create(struct backend *b, const struct matrix_view *pa
     return STATUS_OK;
 }
 
-static enum status weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
-                                  struct weight **weight_p)
+static enum status ref_weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
+                                      struct weight **weight_p)
 {
-    assert(gate->rows == up->rows);
-    return weight_create(b, (struct matrix_view[]){*gate, *up}, 2, weight_p);
+    INVARIANT(gate->rows == up->rows, "gate has %lld rows, up %lld", (long long)gate->rows, (long long)up->rows);
+    return ref_weight_create(b, (struct matrix_view[]){*gate, *up}, 2, weight_p);
 }
 
-static enum status weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
-                                    struct weight *shared_head, struct weight **weight_p)
+static enum status ref_weight_embedding(struct backend *b, const struct matrix_view *table, int32_t first_row,
+                                        struct weight *shared_head, struct weight **weight_p)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     struct weight *w;
-    if (shared_head && !is_bytes(shared_head->dtype)) {
-        assert(shared_head->rows == table->rows && shared_head->columns == table->columns);
+    if (shared_head && !dtype_is_8bit(shared_head->dtype)) {
+        INVARIANT(shared_head->rows == table->rows && shared_head->columns == table->columns,
+                  "tied head of %lld x %lld, table of %lld x %lld", (long long)shared_head->rows,
+                  (long long)shared_head->columns, (long long)table->rows, (long long)table->columns);
         w = weight_new(ref, table->rows, table->columns, true);
         w->data = shared_head->data;
     } else {
@@ -261,15 +266,15 @@ static enum status weight_embedding(struct backend *b, const struct matrix_view 
     return STATUS_OK;
 }
 
-static enum status weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
-                                 struct weight **weight_p)
+static enum status ref_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
+                                     struct weight **weight_p)
 {
     int64_t columns = 0;
     for (int p = 0; p < n_parts; p++) {
-        assert(parts[p].rows == 1);
+        INVARIANT(parts[p].rows == 1, "vector part of %lld rows", (long long)parts[p].rows);
         columns += parts[p].columns;
     }
-    struct weight *w = weight_new(self(b), 1, columns, false);
+    struct weight *w = weight_new(reference_of(b), 1, columns, false);
     float *out = w->data;
     for (int p = 0; p < n_parts; out += parts[p++].columns)
         matrix_view_read(&parts[p], 0, 0, parts[p].columns, out);
@@ -279,9 +284,9 @@ static enum status weight_vector(struct backend *b, const struct matrix_view *pa
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
-static enum status begin(struct backend *b, const struct ragged_batch *batch)
+static enum status ref_begin(struct backend *b, const struct ragged_batch *batch)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     enum status status = ragged_batch_check(batch, &ref->shape);
     if (status) return status;
     int half = ref->shape.head_size / 2;
@@ -291,70 +296,76 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
             ref->cos[t * half + i] = (float)cos(angle);
             ref->sin[t * half + i] = (float)sin(angle);
         }
-    ref->probe_size = ragged_importance_size(batch);
-    memset(ref->probe, 0, (size_t)ref->probe_size * sizeof *ref->probe);
+    ref->importance_size = ragged_importance_size(batch);
+    memset(ref->importance, 0, (size_t)ref->importance_size * sizeof *ref->importance);
     ref->batch = *batch;
     return STATUS_OK;
 }
 
-static enum status embed(struct backend *b, struct tensor *out, const struct weight *table)
+static enum status ref_embed(struct backend *b, struct tensor *out, const struct weight *table)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     for (int t = 0; t < ref->batch.n_rows; t++) {
         int64_t row = (int64_t)ref->batch.token[t] - table->first_row;
         for (int64_t c = 0; c < table->columns; c++)
-            tensor_put(ref, out, t, c, row >= 0 && row < table->rows ? table->data[row * table->columns + c] : 0);
+            tensor_store(ref, out, t, c, row >= 0 && row < table->rows ? table->data[row * table->columns + c] : 0);
     }
     return STATUS_OK;
 }
 
 // y = x / rms(x) * gain (arXiv 1910.07467).
-static void normalise(const float *x, const float *gain, int n, float epsilon, double *y)
+static void rms_normalise(const float *x, const float *gain, int n, float epsilon, double *y)
 {
-    double scale = 1 / sqrt(dot(x, x, n) / n + (double)epsilon);
+    double scale = 1 / sqrt(dot_double(x, x, n) / n + (double)epsilon);
     for (int i = 0; i < n; i++)
         y[i] = (double)x[i] * scale * (double)gain[i];
 }
 
-static enum status rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
-                           float epsilon, const int32_t *row_index, int rows)
+static enum status ref_rmsnorm(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
+                               float epsilon, const int32_t *row_index, int rows)
 {
-    assert(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns);
+    INVARIANT(rows <= out->max_rows && out->columns == x->columns && gain->columns == x->columns,
+              "rmsnorm: %d rows of %d columns, gain of %lld, into a tensor of %d x %d", rows, x->columns,
+              (long long)gain->columns, out->max_rows, out->columns);
     int n = x->columns;
-    double *y = self(b)->sums;
+    double *y = reference_of(b)->sums;
     for (int r = 0; r < rows; r++) {
-        normalise(x->data + (int64_t)(row_index ? row_index[r] : r) * n, gain->data, n, epsilon, y);
+        rms_normalise(x->data + (int64_t)(row_index ? row_index[r] : r) * n, gain->data, n, epsilon, y);
         for (int i = 0; i < n; i++)
-            tensor_put(self(b), out, r, i, y[i]);
+            tensor_store(reference_of(b), out, r, i, y[i]);
     }
     return STATUS_OK;
 }
 
-static enum status linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
-                          const struct weight *bias, enum linear_mode mode, int rows)
+static enum status ref_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
+                              const struct weight *bias, enum linear_mode mode, int rows)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     int64_t k = w->columns, n = mode == LINEAR_SWIGLU ? w->rows / 2 : w->rows;
-    assert(x->columns == k && out->columns == n && rows <= out->max_rows && rows <= x->max_rows);
-    assert(!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU));
-    assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
+    INVARIANT(x->columns == k && out->columns == n && rows <= out->max_rows && rows <= x->max_rows,
+              "linear: N %lld, K %lld, %d rows, x is %d x %d, out %d x %d", (long long)n, (long long)k, rows,
+              x->max_rows, x->columns, out->max_rows, out->columns);
+    INVARIANT((!bias || (bias->columns == w->rows && mode != LINEAR_SWIGLU)) &&
+                  (mode != LINEAR_ADD || out->kind == TENSOR_F32),
+              "linear: mode %d, bias of %lld for N %lld, out of kind %d", (int)mode,
+              (long long)(bias ? bias->columns : 0), (long long)w->rows, (int)out->kind);
     float *row = ref->row;
     for (int64_t r = 0; r < rows; r++) {
         memcpy(row, x->data + r * k, (size_t)k * sizeof *row);
-        if (is_bytes(w->dtype)) quantise(w->dtype, row, k);
+        if (dtype_is_8bit(w->dtype)) quantise(w->dtype, row, k);
         for (int64_t i = 0; i < n; i++) {
-            double y = dot(row, w->data + i * k, k);
+            double y = dot_double(row, w->data + i * k, k);
             if (bias) y += (double)bias->data[i];
-            if (mode == LINEAR_SWIGLU) y = y / (1 + exp(-y)) * dot(row, w->data + (n + i) * k, k);
+            if (mode == LINEAR_SWIGLU) y = y / (1 + exp(-y)) * dot_double(row, w->data + (n + i) * k, k);
             if (mode == LINEAR_ADD) y += (double)out->data[r * n + i];
-            tensor_put(ref, out, r, i, y);
+            tensor_store(ref, out, r, i, y);
         }
     }
     return STATUS_OK;
 }
 
 // Rotates dims i and i + D/2 together by the row's position (arXiv 2104.09864).
-static void rotate(const struct reference *ref, int row, float *head)
+static void rope_rotate(const struct reference *ref, int row, float *head)
 {
     int half = ref->shape.head_size / 2;
     for (int i = 0; i < half; i++) {
@@ -365,18 +376,18 @@ static void rotate(const struct reference *ref, int row, float *head)
     }
 }
 
-static void head_normalise(const struct reference *ref, float *head, const struct weight *gain, float epsilon)
+static void head_rms_normalise(const struct reference *ref, float *head, const struct weight *gain, float epsilon)
 {
     if (!gain) return;
     int d = ref->shape.head_size;
-    double scale = 1 / sqrt(dot(head, head, d) / d + (double)epsilon);
+    double scale = 1 / sqrt(dot_double(head, head, d) / d + (double)epsilon);
     for (int i = 0; i < d; i++)
         head[i] = (float)((double)head[i] * scale * (double)gain->data[i]);
 }
 
-// Turns blocks of a head by the Hadamard matrix (see backend.h). In f32: the order of its sums is part of the
-// definition, so that all backends quantise the same numbers.
-static void spread(const struct reference *ref, float *head)
+// Rotates blocks of a head by the Hadamard matrix (backend.h). In f32: the order of its sums is part of the definition,
+// so that all backends quantise the same numbers.
+static void hadamard_rotate(const struct reference *ref, float *head)
 {
     int d = ref->shape.head_size, block = d & -d;
     for (int half = block / 2; half; half /= 2)
@@ -390,8 +401,8 @@ static void spread(const struct reference *ref, float *head)
         head[i] *= 1 / sqrtf((float)block);
 }
 
-// Where entry `entry` of sequence s and KV head h lies in k_scale and v_scale, and times D in k_cache and v_cache.
-static size_t cache_at(const struct reference *ref, int layer, int s, int entry, int h)
+// Index of an entry's head in k_scale and v_scale; times D, in k_cache and v_cache.
+static size_t kv_index(const struct reference *ref, int layer, int s, int entry, int h)
 {
     const struct backend_shape *shape = &ref->shape;
     size_t block = (size_t)ref->batch.block_table[s * ref->batch.max_blocks + entry / KV_BLOCK_TOKENS];
@@ -400,69 +411,70 @@ static size_t cache_at(const struct reference *ref, int layer, int s, int entry,
     return slot * (size_t)shape->n_kv_heads + (size_t)h;
 }
 
-// One head of an entry as the cache holds it: bytes and a scale, or in the type of activations.
-static void cache_put(const struct reference *ref, float *cache, float *scale, size_t at, const float *head)
+// Stores one head of an entry: bytes and a scale, or in the dtype of activations.
+static void kv_store(const struct reference *ref, float *cache, float *scale, size_t at, const float *head)
 {
     int d = ref->shape.head_size;
     float *x = cache + at * (size_t)d;
     memcpy(x, head, (size_t)d * sizeof *x);
     bool bytes = backend_kv_bytes(&ref->shape);
     for (int i = 0; !bytes && i < d; i++)
-        x[i] = stored(ref, x[i]);
-    scale[at] = bytes ? to_bytes(ref->shape.kv_dtype, x, d) : 1;
+        x[i] = round_stored(ref, x[i]);
+    scale[at] = bytes ? quantise_bytes(ref->shape.kv_dtype, x, d) : 1;
 }
 
-static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
-                               const struct weight *k_gain, float epsilon)
+static enum status ref_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
+                                   const struct weight *k_gain, float epsilon)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     const struct ragged_batch *batch = &ref->batch;
     int d = ref->shape.head_size, n_heads = ref->shape.n_heads, n_kv_heads = ref->shape.n_kv_heads;
-    assert(qkv->columns == (n_heads + 2 * n_kv_heads) * d);
+    INVARIANT(qkv->columns == (n_heads + 2 * n_kv_heads) * d,
+              "rope_append: qkv has %d columns, %d + 2 * %d heads of %d", qkv->columns, n_heads, n_kv_heads, d);
     for (int s = 0; s < batch->n_seqs; s++)
         for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++) {
             float *head = qkv->data + (int64_t)t * qkv->columns;
             int entry = batch->kv_len[s] + t - batch->row_start[s];
             for (int h = 0; h < n_heads; h++, head += d) {
-                head_normalise(ref, head, q_gain, epsilon);
-                rotate(ref, t, head);
-                if (ref->shape.kv_dtype == DTYPE_INT8) spread(ref, head);
+                head_rms_normalise(ref, head, q_gain, epsilon);
+                rope_rotate(ref, t, head);
+                if (ref->shape.kv_dtype == DTYPE_INT8) hadamard_rotate(ref, head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d) {
-                head_normalise(ref, head, k_gain, epsilon);
-                rotate(ref, t, head);
-                if (ref->shape.kv_dtype == DTYPE_INT8) spread(ref, head);
-                cache_put(ref, ref->k_cache, ref->k_scale, cache_at(ref, layer, s, entry, h), head);
+                head_rms_normalise(ref, head, k_gain, epsilon);
+                rope_rotate(ref, t, head);
+                if (ref->shape.kv_dtype == DTYPE_INT8) hadamard_rotate(ref, head);
+                kv_store(ref, ref->k_cache, ref->k_scale, kv_index(ref, layer, s, entry, h), head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d)
-                cache_put(ref, ref->v_cache, ref->v_scale, cache_at(ref, layer, s, entry, h), head);
+                kv_store(ref, ref->v_cache, ref->v_scale, kv_index(ref, layer, s, entry, h), head);
         }
     return STATUS_OK;
 }
 
-// score[e] = 2^(log2(e) q . k_e / sqrt(D) - the largest of them, rounded to an integer) for the first n entries of
-// sequence s; returns the sum: softmax is score / sum. The integer makes roundings of the weights independent of the
-// order in which a kernel meets larger ones (see backend.h).
-static double attend(struct reference *ref, int layer, int s, const float *q, int kv_head, int n)
+// score[e] = 2^(log2(e) q . k_e / sqrt(D) - M) for the first n entries of sequence s; returns the sum, so that softmax
+// is score / sum. M is the maximum rounded to an integer: with an integer, rounding a weight does not depend on the
+// order in which a kernel meets larger ones (backend.h).
+static double attention_scores(struct reference *ref, int layer, int s, const float *q, int kv_head, int n)
 {
     int d = ref->shape.head_size;
     double max = -INFINITY, sum = 0;
     for (int e = 0; e < n; e++) {
-        size_t at = cache_at(ref, layer, s, e, kv_head);
+        size_t at = kv_index(ref, layer, s, e, kv_head);
         const float *k = ref->k_cache + at * (size_t)d;
         double product = 0;
         for (int i = 0; i < d; i++)
-            product += (double)stored(ref, q[i]) * (double)k[i];
+            product += (double)round_stored(ref, q[i]) * (double)k[i];
         ref->score[e] = product * (double)ref->k_scale[at] / sqrt(d) * M_LOG2E;
-        if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum and so shows
+        if (!(ref->score[e] <= max)) max = ref->score[e]; // NaN becomes the maximum, so that it reaches the result
     }
     for (int e = 0; e < n; e++)
         sum += ref->score[e] = exp2(ref->score[e] - rint(max));
     return sum;
 }
 
-// Raises `maximum` [n] by the centred average of the n scores / total: zeros outside, divisor always the window.
-static void probe_raise(struct reference *ref, int n, double total, float *maximum)
+// maximum [n] = max(maximum, centred average of score / total). Zeros outside; the divisor is always the window.
+static void importance_raise(struct reference *ref, int n, double total, float *maximum)
 {
     int reach = ref->batch.smoothing_window / 2;
     for (int j = 0; j < n; j++) {
@@ -475,100 +487,103 @@ static void probe_raise(struct reference *ref, int n, double total, float *maxim
         if ((float)ref->smooth[j] > maximum[j]) maximum[j] = (float)ref->smooth[j];
 }
 
-static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+static enum status ref_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
-    struct reference *ref = self(b);
+    struct reference *ref = reference_of(b);
     const struct ragged_batch *batch = &ref->batch;
     int d = ref->shape.head_size, n_heads = ref->shape.n_heads, group = n_heads / ref->shape.n_kv_heads;
-    assert(out->columns == n_heads * d);
-    float *maximum = ref->probe;
+    INVARIANT(out->columns == n_heads * d, "attention: out has %d columns, %d heads of %d", out->columns, n_heads, d);
+    float *maximum = ref->importance;
     for (int s = 0, p = 0; s < batch->n_seqs; s++)
         for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++) {
             const float *q = qkv->data + (int64_t)t * qkv->columns;
-            int n = batch->kv_len[s] + t - batch->row_start[s] + 1; // entries up to the row's own
+            int n = batch->kv_len[s] + t - batch->row_start[s] + 1; // entries that the row sees, itself included
             for (int h = 0; h < n_heads; h++) {
-                double total = attend(ref, layer, s, q + h * d, h / group, n);
+                double total = attention_scores(ref, layer, s, q + h * d, h / group, n);
                 for (int i = 0; i < d; i++) {
                     double sum = 0;
                     for (int e = 0; e < n; e++) {
-                        size_t at = cache_at(ref, layer, s, e, h / group);
-                        double weight = (double)stored(ref, (float)(ref->score[e] * (double)ref->v_scale[at]));
+                        size_t at = kv_index(ref, layer, s, e, h / group);
+                        double weight = (double)round_stored(ref, (float)(ref->score[e] * (double)ref->v_scale[at]));
                         sum += weight * (double)ref->v_cache[at * (size_t)d + (size_t)i];
                     }
-                    tensor_put(ref, out, t, h * d + i, sum / total);
+                    tensor_store(ref, out, t, h * d + i, sum / total);
                 }
             }
             for (; p < batch->n_importance_rows && batch->importance_row[p] == t;
                  maximum += batch->importance_keys[p++])
                 for (int h = 0; h < n_heads; h++) {
-                    double total = attend(ref, layer, s, q + h * d, h / group, batch->importance_keys[p]);
-                    probe_raise(ref, batch->importance_keys[p], total, maximum);
+                    double total = attention_scores(ref, layer, s, q + h * d, h / group, batch->importance_keys[p]);
+                    importance_raise(ref, batch->importance_keys[p], total, maximum);
                 }
         }
     return STATUS_OK;
 }
 
-static float *importance_data(struct backend *b)
+static float *ref_importance_data(struct backend *b)
 {
-    return self(b)->probe_size ? self(b)->probe : NULL;
+    return reference_of(b)->importance_size ? reference_of(b)->importance : NULL;
 }
 
-static enum status importance_read(struct backend *b, float *host)
+static enum status ref_importance_read(struct backend *b, float *host)
 {
-    memcpy(host, self(b)->probe, (size_t)self(b)->probe_size * sizeof *host);
+    memcpy(host, reference_of(b)->importance, (size_t)reference_of(b)->importance_size * sizeof *host);
     return STATUS_OK;
 }
 
-// ---- drawing tokens -------------------------------------------------------------------------------------------------
+// ---- sampling -------------------------------------------------------------------------------------------------------
 
-static int better_first(const void *a, const void *b)
+static int candidate_by_logit(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->id - y->id;
 }
 
-static int lower_first(const void *a, const void *b)
+static int candidate_by_id(const void *a, const void *b)
 {
     return ((const struct candidate *)a)->id - ((const struct candidate *)b)->id;
 }
 
-// How many of the n candidates, best first, the draw leaves: none less likely than min_p says, at most top_k, and of
-// those no more than it takes to reach top_p of their weight.
-static int filter(const struct candidate *c, int n, const struct row_sampling *draw)
+// Number of the n candidates (best first) that remain after min_p, top_k and then top_p of their weight.
+static int candidates_filter(const struct candidate *c, int n, const struct row_sampling *params)
 {
     int kept = 0;
     double total = 0, mass = 0;
-    while (kept < n && c[kept].weight > 0 && c[kept].weight >= (double)draw->min_p &&
-           (!draw->top_k || kept < draw->top_k))
+    while (kept < n && c[kept].weight > 0 && c[kept].weight >= (double)params->min_p &&
+           (!params->top_k || kept < params->top_k))
         total += c[kept++].weight;
-    if (draw->top_p >= 1) return kept;
+    if (params->top_p >= 1) return kept;
     int reached = 0;
-    while (reached < kept && mass < draw->top_p * total)
+    while (reached < kept && mass < params->top_p * total)
         mass += c[reached++].weight;
     return reached;
 }
 
-static int32_t draw_one(struct candidate *c, int n, const struct row_sampling *draw)
+static int32_t candidate_sample(struct candidate *c, int n, const struct row_sampling *params)
 {
     for (int i = 0; i < n; i++)
-        c[i].weight = exp((c[i].logit - c[0].logit) * (double)draw->inverse_temperature);
-    n = filter(c, n, draw);
-    qsort(c, (size_t)n, sizeof *c, lower_first);
+        c[i].weight = exp((c[i].logit - c[0].logit) * (double)params->inverse_temperature);
+    n = candidates_filter(c, n, params);
+    qsort(c, (size_t)n, sizeof *c, candidate_by_id);
     double total = 0, reached = 0;
     for (int i = 0; i < n; i++)
         total += c[i].weight;
     for (int i = 0; i < n; i++)
-        if ((reached += c[i].weight) > draw->uniform * total) return c[i].id;
+        if ((reached += c[i].weight) > params->uniform * total) return c[i].id;
     return c[n - 1].id;
 }
 
-static enum status sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
-                          int32_t first_id, int32_t n_ids, bool use_sampling)
+static enum status ref_sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
+                              int32_t first_id, int32_t n_ids, bool use_sampling)
 {
-    struct reference *ref = self(b);
-    assert(picks->columns == 2 && rows <= picks->max_rows && parts * rows <= logits->max_rows);
-    assert(n_ids <= parts * logits->columns && (!use_sampling || ref->batch.sampling));
+    struct reference *ref = reference_of(b);
+    INVARIANT(picks->columns == 2 && rows <= picks->max_rows && parts * rows <= logits->max_rows &&
+                  n_ids <= parts * logits->columns,
+              "sample: %d ids of %d rows in %d parts from %d x %d into %d x %d", n_ids, rows, parts, logits->max_rows,
+              logits->columns, picks->max_rows, picks->columns);
+    INVARIANT(!use_sampling || ref->batch.sampling, "sample: the batch of %d rows has no sampling params",
+              ref->batch.n_rows);
     int suspended = no_alloc_suspend(); // qsort allocates
     if (n_ids > ref->n_candidates)
         ref->candidates = mem_resize(ref->candidates, (size_t)(ref->n_candidates = n_ids), sizeof *ref->candidates);
@@ -578,11 +593,12 @@ static enum status sample(struct backend *b, struct tensor *picks, const struct 
             float x = logits->data[at];
             ref->candidates[i] = (struct candidate){isnan(x) ? -INFINITY : fmin((double)x, FLT_MAX), 0, first_id + i};
         }
-        qsort(ref->candidates, (size_t)n_ids, sizeof *ref->candidates, better_first);
+        qsort(ref->candidates, (size_t)n_ids, sizeof *ref->candidates, candidate_by_logit);
         struct candidate best = ref->candidates[0];
         struct sampled_id pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
         const struct row_sampling *how = use_sampling ? &ref->batch.sampling[row] : NULL;
-        if (how && how->inverse_temperature > 0 && pick.id >= 0) pick.id = draw_one(ref->candidates, n_ids, how);
+        if (how && how->inverse_temperature > 0 && pick.id >= 0)
+            pick.id = candidate_sample(ref->candidates, n_ids, how);
         memcpy(picks->data + 2 * row, &pick, sizeof pick);
     }
     no_alloc_resume(suspended);
@@ -592,24 +608,24 @@ static enum status sample(struct backend *b, struct tensor *picks, const struct 
 static const struct backend_ops reference_ops = {
     .name = "reference",
     .capabilities = {.host_memory = true, .exact_rows = true},
-    .close = reference_close,
-    .tensor_create = tensor_create,
-    .tensor_data = tensor_data,
-    .read = tensor_read,
-    .weight_create = weight_create,
-    .weight_gate_up = weight_gate_up,
-    .weight_embedding = weight_embedding,
-    .weight_vector = weight_vector,
+    .close = ref_close,
+    .tensor_create = ref_tensor_create,
+    .tensor_data = ref_tensor_data,
+    .read = ref_tensor_read,
+    .weight_create = ref_weight_create,
+    .weight_gate_up = ref_weight_gate_up,
+    .weight_embedding = ref_weight_embedding,
+    .weight_vector = ref_weight_vector,
     .run_pass = backend_run_pass,
-    .begin = begin,
-    .embed = embed,
-    .rmsnorm = rmsnorm,
-    .linear = linear,
-    .rope_append = rope_append,
-    .attention = attention,
-    .importance_data = importance_data,
-    .importance_read = importance_read,
-    .sample = sample,
+    .begin = ref_begin,
+    .embed = ref_embed,
+    .rmsnorm = ref_rmsnorm,
+    .linear = ref_linear,
+    .rope_append = ref_rope_append,
+    .attention = ref_attention,
+    .importance_data = ref_importance_data,
+    .importance_read = ref_importance_read,
+    .sample = ref_sample,
 };
 
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
@@ -628,7 +644,7 @@ enum status backend_open_reference(const struct backend_shape *shape, enum dtype
     ref->v_cache = mem_alloc_array(entries, (size_t)shape->head_size * sizeof *ref->v_cache);
     ref->k_scale = mem_alloc_array(entries, sizeof *ref->k_scale);
     ref->v_scale = mem_alloc_array(entries, sizeof *ref->v_scale);
-    ref->probe = mem_alloc_array((size_t)shape->max_seqs * context, sizeof *ref->probe);
+    ref->importance = mem_alloc_array((size_t)shape->max_seqs * context, sizeof *ref->importance);
     ref->score = mem_alloc_array(context, sizeof *ref->score);
     ref->smooth = mem_alloc_array(context, sizeof *ref->smooth);
     *backend_p = &ref->base;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/generation_wire.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "router/front/intake.h"
 
@@ -302,11 +303,7 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
         m->request = r->number;
         m->token_ids = (uint32_t *)r->tokens;
         m->n_token_ids = (size_t)r->n_tokens;
-        m->keep_rate = r->prefill.keep_rate;
-        m->look_ahead = (uint32_t)r->prefill.look_ahead;
-        m->chunk_tokens = (uint32_t)r->prefill.chunk_tokens;
-        m->pool_window = (uint32_t)r->prefill.pool_window;
-        m->paper_exact = r->prefill.paper_exact;
+        prefill_to_message(&r->prefill, &m->base);
         m->want_importance = r->want_importance;
         int tail = r->n_tokens / 4;
         m->tail_tokens = (uint32_t)(tail < a->front->tail_tokens ? tail : a->front->tail_tokens);
@@ -325,25 +322,6 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
         free(items[i].pinned);
     free(list);
     free(items);
-}
-
-static void fill_sampling(const struct sampling *s, Forepack__Cluster__V1__Sampling *m)
-{
-    forepack__cluster__v1__sampling__init(m);
-    m->max_tokens = (uint32_t)s->max_tokens;
-    m->min_tokens = (uint32_t)s->min_tokens;
-    m->temperature = s->temperature;
-    m->top_k = (uint32_t)s->top_k;
-    m->top_p = s->top_p;
-    m->min_p = s->min_p;
-    m->seed = s->seed;
-    m->repetition_penalty = s->repetition_penalty;
-    m->presence_penalty = s->presence_penalty;
-    m->frequency_penalty = s->frequency_penalty;
-    m->stop_token_ids = (uint32_t *)s->stop_ids;
-    m->n_stop_token_ids = (size_t)s->n_stop_ids;
-    m->ignore_eos = s->ignore_eos;
-    m->logprobs = s->logprobs;
 }
 
 // Kept prompt tokens, then what was generated before a replay.
@@ -377,7 +355,8 @@ static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const 
         m->n_kept = (size_t)r->n_kept_ranges;
         m->prompt_tokens = (uint32_t)r->n_tokens;
         m->generated = (uint32_t)r->usage.completion_tokens;
-        fill_sampling(&r->sampling, &sampling[i]);
+        forepack__cluster__v1__sampling__init(&sampling[i]);
+        sampling_to_message(&r->sampling, &sampling[i].base);
         m->sampling = &sampling[i];
         if (r->sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->n_tokens) {
             m->penalty_ids = (uint32_t *)r->tokens; // dropped tokens still count as seen

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "model/generation_wire.h"
 #include "model/text_stream.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/intake.h"
@@ -267,36 +268,7 @@ static enum status read_sampling(const Forepack__V1__SamplingOptions *m, struct 
     if (getrandom(&random_seed, sizeof random_seed, 0) != sizeof random_seed) random_seed = (uint64_t)clock_now_us();
     s->seed = random_seed;
     if (!m) return STATUS_OK;
-    if (m->max_tokens_given_case == FOREPACK__V1__SAMPLING_OPTIONS__MAX_TOKENS_GIVEN_MAX_TOKENS) {
-        if (m->max_tokens < 1 || m->max_tokens > INT_MAX) {
-            return status_fail(STATUS_INVALID, "max_tokens %u: must be 1 or more", m->max_tokens);
-        }
-        s->max_tokens = (int)m->max_tokens;
-    }
-    if (m->seed_given_case == FOREPACK__V1__SAMPLING_OPTIONS__SEED_GIVEN_SEED) s->seed = m->seed;
-    s->min_tokens = m->min_tokens > INT_MAX ? INT_MAX : (int)m->min_tokens;
-    s->temperature = m->temperature;
-    s->top_k = m->top_k > INT_MAX ? INT_MAX : (int)m->top_k;
-    if (m->top_p_given_case == FOREPACK__V1__SAMPLING_OPTIONS__TOP_P_GIVEN_TOP_P) s->top_p = m->top_p;
-    s->min_p = m->min_p;
-    if (m->repetition_penalty_given_case ==
-        FOREPACK__V1__SAMPLING_OPTIONS__REPETITION_PENALTY_GIVEN_REPETITION_PENALTY) {
-        s->repetition_penalty = m->repetition_penalty;
-    }
-    s->presence_penalty = m->presence_penalty;
-    s->frequency_penalty = m->frequency_penalty;
-    s->ignore_eos = m->ignore_eos;
-    if (m->logprobs_given_case == FOREPACK__V1__SAMPLING_OPTIONS__LOGPROBS_GIVEN_LOGPROBS) {
-        s->logprobs = m->logprobs > LOGPROBS_MAX ? LOGPROBS_MAX + 1 : (int)m->logprobs;
-    }
-    if (m->n_stop_token_ids > STOP_IDS_MAX) {
-        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", m->n_stop_token_ids,
-                           STOP_IDS_MAX);
-    }
-    for (size_t i = 0; i < m->n_stop_token_ids; i++)
-        s->stop_ids[i] = m->stop_token_ids[i] > INT_MAX ? -1 : (int32_t)m->stop_token_ids[i];
-    s->n_stop_ids = (int)m->n_stop_token_ids;
-    return STATUS_OK;
+    return sampling_from_message(&m->base, s);
 }
 
 static enum status read_prefill(const Forepack__V1__PrefillOptions *m, struct prefill *p)
@@ -309,21 +281,8 @@ static enum status read_prefill(const Forepack__V1__PrefillOptions *m, struct pr
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
     default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
     }
-    if (m->keep_rate_given_case == FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE)
-        p->keep_rate = m->keep_rate;
-    if (m->look_ahead_given_case == FOREPACK__V1__PREFILL_OPTIONS__LOOK_AHEAD_GIVEN_LOOK_AHEAD) {
-        p->look_ahead = m->look_ahead > INT_MAX ? INT_MAX : (int)m->look_ahead;
-    }
-    if (m->chunk_tokens_given_case == FOREPACK__V1__PREFILL_OPTIONS__CHUNK_TOKENS_GIVEN_CHUNK_TOKENS) {
-        p->chunk_tokens = m->chunk_tokens > INT_MAX ? INT_MAX : (int)m->chunk_tokens;
-    }
-    if (m->pool_window_given_case == FOREPACK__V1__PREFILL_OPTIONS__POOL_WINDOW_GIVEN_POOL_WINDOW) {
-        p->pool_window = m->pool_window > INT_MAX ? INT_MAX : (int)m->pool_window;
-    }
-    if (m->paper_exact_given_case == FOREPACK__V1__PREFILL_OPTIONS__PAPER_EXACT_GIVEN_PAPER_EXACT) {
-        p->paper_exact = m->paper_exact;
-    }
-    return prefill_check(p);
+    enum status status = prefill_from_message(&m->base, p);
+    return status == STATUS_OK ? prefill_check(p) : status;
 }
 
 // The client's pinned ranges join those of the chat template.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The choice of a backend. `auto` uses a GPU if the CUDA backend is built and a GPU is found; else it uses the CPU and logs
-# the reason, and `cuda` fails with the same reason.
+# The choice of the backend. `auto` uses a GPU if the CUDA backend was built and a GPU exists; otherwise it serves on the
+# CPU and logs the reason, and `--backend cuda` is refused with the same reason.
 . "$(dirname "$0")/lib.sh"
 
 module=$bin/libforepack_cuda.so
@@ -19,12 +19,12 @@ alone --backend cpu >"$work/cpu.json"
 alone --backend auto >"$work/auto.json"
 if alone --backend cuda >"$work/cuda.json" 2>"$work/cuda.log"; then
     says="backend_chosen backend=cuda"
-    equal "$(tokens cuda)" "$(tokens auto)" "what auto computes on the GPU here"
+    equal "$(tokens cuda)" "$(tokens auto)" "tokens of auto on this GPU"
 else
     says="backend_chosen backend=cpu reason=.*$reason"
     grep -qE "$reason" "$work/cuda.log" || fail "--backend cuda does not say '$reason'"
     equal 1 "$(wc -l <"$work/cuda.log")" "lines of the refusal"
-    equal "$(tokens cpu)" "$(tokens auto)" "what auto computes"
+    equal "$(tokens cpu)" "$(tokens auto)" "tokens of auto"
 fi
 
 start_up --workers 1 --tp 1 --speculators 1 --backend auto

@@ -20,12 +20,12 @@ expect 2 "unknown flag --bogus" "$forepack" generate --bogus
 expect 2 "exactly one of" "$forepack" generate
 expect 2 "empty" "$forepack" generate --prompt ""
 expect 2 "no such file" "$forepack" generate --prompt-file "$work/nowhere"
-expect 2 "temperature -1" "$forepack" generate --prompt x --temperature -1
+expect 2 "temperature '-1': must be a number from 0 to 100" "$forepack" generate --prompt x --temperature -1
 expect 2 "keep_rate 0" "$forepack" generate --prompt x --keep-rate 0
-expect 2 "keep_rate 1.5" "$forepack" generate --prompt x --keep-rate 1.5
+expect 2 "keep-rate '1.5'" "$forepack" generate --prompt x --keep-rate 1.5
 expect 2 "whole number" "$forepack" generate --prompt x --top-k many
 expect 2 "pool_window 4" "$forepack" generate --prompt x --pool-window 4
-expect 2 "look_ahead 0" "$forepack" generate --prompt x --look-ahead 0
+expect 2 "look-ahead '0'.*from 1 to 64" "$forepack" generate --prompt x --look-ahead 0
 expect 1 "127.0.0.1:1\b" "$forepack" generate --server 127.0.0.1:1 --prompt x
 expect 2 "no such file|not found|cannot" "$forepack" generate --model "$work/nowhere" --prompt x
 expect 2 "model.*required" "$bin/forepack-router"
@@ -86,8 +86,8 @@ cp "$work/in.jsonl" "$work/saved.jsonl"
 expect 2 "is the input file" batch "$work/in.jsonl"
 cmp -s "$work/in.jsonl" "$work/saved.jsonl" || fail "the input of the batch was changed"
 printf 'my\nnotes\n' >"$work/notes"
-expect 2 "notes:1: is no answer" batch "$work/notes"
-equal $'my\nnotes' "$(cat "$work/notes")" "somebody's file after a batch"
+expect 2 "notes:1: not an answer" batch "$work/notes"
+equal $'my\nnotes' "$(cat "$work/notes")" "the file after a batch that refused it"
 expect 2 "is a directory" batch "$work"
 expect 1 "no space left" batch /dev/full
 mkfifo "$work/pipe"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Nodes and router come and go; answers stay the same and nobody else needs a restart.
+# Nodes and the router stop and restart: the answers stay the same, and no other process needs a restart.
 . "$(dirname "$0")/lib.sh"
 
 port=$(free_port)
@@ -10,7 +10,7 @@ start_router() { start router "$bin/forepack-router" --model "$main_model" --por
 start_worker() { start "worker$1" "$bin/forepack-worker" --model "$main_model" --router "$server" --node-id "worker-$1" --threads 1; worker_pid=$last_pid; }
 start_spec() { start "spec$1" "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id "spec-$1" --threads 1; spec_pid=$last_pid; }
 
-# Nobody there.
+# No router.
 if "$bin/forepack" generate --server "$server" --prompt hi 2>"$work/err"; then fail "generate without a router succeeded"; fi
 grep -q "$server" "$work/err" || fail "the error does not name the router: $(cat "$work/err")"
 
@@ -28,7 +28,7 @@ asking=(--server "$server" --input "$work/rows.jsonl" --ignore-eos --max-tokens 
 batch() { "$bin/forepack" batch "${asking[@]}" --output "$@" 2>"$work/batch.log"; }
 head -n 8 "$prompts" >"$work/rows.jsonl"
 
-# What a calm cluster answers, from all of a prompt and from what the speculator keeps of it.
+# The answers of an undisturbed cluster, with all prompt tokens and with kept tokens only.
 calm_kept() {
     rm -f "$work/kept.jsonl"
     batch "$work/kept.jsonl" --prefill on && jq -es 'all(.usage.scored_tokens > 0)' "$work/kept.jsonl"
@@ -36,8 +36,8 @@ calm_kept() {
 batch "$work/whole.jsonl" --prefill off
 wait_until 60 "all prompts were scored" calm_kept
 
-# as_calm FILE WHAT: every answer is the calm one, bit for bit. A speculator that is held up counts as lost like any
-# node; what was read without it then must be what follows from all of the prompt.
+# as_calm FILE WHAT: every answer is that of the undisturbed cluster. A speculator that is delayed may count as lost; a
+# prompt that was prefilled without its scores must have the answer of the whole prompt.
 as_calm() {
     local expected='. as $row | (if .usage.scored_tokens > 0 then $kept else $whole end)[] | select(.id == $row.id)'
     local shown='{id, token_ids, finish_reason}'
@@ -46,7 +46,7 @@ as_calm() {
     equal 8 "$(wc -l <"$1")" "rows $2"
 }
 
-# The router restarts while the nodes are idle: they find it again by themselves.
+# The router restarts while the nodes are idle: they attach again by themselves.
 kill -TERM "$router_pid"
 wait "$router_pid" || fail "the router did not drain"
 start_router
@@ -55,10 +55,10 @@ wait_until 60 "the speculator is back" nodes speculator 1
 batch "$work/after-router.jsonl"
 as_calm "$work/after-router.jsonl" "after a restart of the router"
 
-# A worker group dies while it generates: the other one takes over, no token twice, none missing.
+# A worker group dies while it generates: the other one takes over, without repeated or missing tokens.
 start_worker 1
 wait_until 60 "two worker groups" nodes worker 2
-kill -STOP "$first_worker" # it takes work, then answers nothing more
+kill -STOP "$first_worker" # it receives work and does not answer
 start victim-batch "$bin/forepack" batch "${asking[@]}" --output "$work/faulty.jsonl"
 batch_pid=$last_pid
 wait_until 30 "the batch is running" status_is '.queue.running > 0 or .totals.done > 8'
@@ -66,7 +66,7 @@ kill -KILL "$first_worker"
 wait "$batch_pid" || fail "the batch failed when a worker group died"
 as_calm "$work/faulty.jsonl" "when a worker group died"
 
-# The only worker group dies in the middle of its answers and comes back.
+# The only worker group dies while it generates and is started again.
 second_worker=$worker_pid
 before=$(status_json | jq .totals.completion_tokens)
 start replay-batch "$bin/forepack" batch "${asking[@]}" --output "$work/replayed.jsonl"
@@ -77,7 +77,7 @@ start_worker 2
 wait "$batch_pid" || fail "the batch failed when the only worker group died"
 as_calm "$work/replayed.jsonl" "when the only worker group died and came back"
 
-# Scores that are given up in the middle of their passes leave no KV blocks behind, even if nothing follows.
+# Scores cancelled during their passes leave no KV blocks allocated, even if no request follows.
 kill -TERM "$spec_pid"
 wait_until 30 "the speculator is gone" nodes speculator 0
 start slow "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id slow --threads 1 --max-num-batched-tokens 1
@@ -95,7 +95,7 @@ wait_until 30 "the prompt is being read" status_is "$reading or .totals.done >= 
 kill -KILL "${victims[@]}" 2>/dev/null || true
 wait_until 20 "every KV block is free" all_returned
 
-# No speculator: everything is kept, requests go on.
+# No speculator: requests are served with all tokens kept.
 kill -KILL "$spec_pid"
 wait_until 30 "the speculator is gone" nodes speculator 0
 head -n 1 "$work/rows.jsonl" | jq -rj .prompt >"$work/prompt"
@@ -103,7 +103,7 @@ equal true "$(generate --prompt-file "$work/prompt" --max-tokens 4 --prefill on 
     jq '.usage.kept_tokens == .usage.prompt_tokens')" "everything kept without a speculator"
 status_is '.totals.degraded > 0' || fail "the degraded request was not counted"
 
-# A speculator of another tokenizer is refused, with the reason, and ends with code 2.
+# A speculator with another tokenizer is refused with the reason and ends with exit code 2.
 cp -r "$spec_model" "$work/other"
 jq '.model.vocab as $v | .model.merges |= .[0:-1]' "$spec_model/tokenizer.json" >"$work/other/tokenizer.json"
 code=0
@@ -111,7 +111,7 @@ timeout 600 "$bin/forepack-speculator" --model "$work/other" --router "$server" 
 equal 2 "$code" "exit code of a refused speculator"
 grep -qi tokenizer "$work/other.log" || fail "the refusal does not name the tokenizer"
 
-# A client that goes away takes its requests with it.
+# The requests of a client that disconnects are cancelled.
 done_before=$(status_json | jq .totals.done)
 start leaver "$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --ignore-eos --max-tokens 3000 \
     --prefill off

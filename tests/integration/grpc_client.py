@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""A foreign client: Debian's Python gRPC, which learns the API from the server's reflection alone.
+"""A client that is not part of this project: Debian's Python gRPC, which learns the API from server reflection alone.
 
 Usage: grpc_client.py HOST:PORT REPOSITORY PROMPTS.jsonl
 """
@@ -15,7 +15,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 server, repository, prompts_file = sys.argv[1:4]
-WAIT = 600  # seconds: a bound, not a pace
+WAIT = 600  # seconds, an upper bound
 channel = grpc.insecure_channel(server, options=[("grpc.enable_http_proxy", 0)])
 
 
@@ -27,7 +27,7 @@ def message_class(pool, name):
 
 
 def reflection_pool(package):
-    """The reflection protocol itself is the one thing a client must know."""
+    """The reflection protocol is the only one that a client must know beforehand."""
     with tempfile.NamedTemporaryFile() as out:
         version = package.rsplit(".", 1)[1]
         subprocess.run(["protoc", "-I", repository + "/proto", "--descriptor_set_out=" + out.name,
@@ -120,7 +120,7 @@ try:
 except grpc.RpcError as error:
     assert error.code() == grpc.StatusCode.NOT_FOUND
 
-# Model, tokens.
+# Model and tokenizer.
 info = unary("forepack.v1.Inference", "GetModelInfo")
 assert info.context_tokens > 0 and info.vocab_size > 0 and info.model_fingerprint
 text = "Hello w\u00f6rld \U0001F600"
@@ -129,7 +129,7 @@ assert unary("forepack.v1.Inference", "Detokenize", token_ids=ids).text == text
 cluster = unary("forepack.v1.Inference", "GetClusterInfo")
 assert cluster.ready and cluster.nodes
 
-# One request, three ways to give the prompt.
+# One request, with the prompt as text, token ids and messages.
 rows = [json.loads(line) for line in open(prompts_file, encoding="utf-8")]
 prompt = rows[0]["prompt"]
 sampling = {"max_tokens": 8, "ignore_eos": True}
@@ -142,7 +142,7 @@ if info.chat_template:
     turns = [{"role": "user", "content": prompt}]
     assert gather(generate(messages=turns, sampling=sampling))[2].finish_reason == "length"
 
-# Many on one call, in order of completion, each with its own id; a bad one harms nobody.
+# Many requests on one call, in order of completion, each with its id; an invalid one does not affect the others.
 requests = [{"request_id": "r%d" % i, "text": row["prompt"], "sampling": sampling} for i, row in enumerate(rows[:6])]
 requests.insert(2, {"request_id": "bad", "token_ids": [info.vocab_size], "sampling": sampling})
 done = {}
@@ -168,7 +168,7 @@ refused(code.OUT_OF_RANGE, "context", text="x" * 10000000)
 if info.chat_template:
     refused(code.INVALID_ARGUMENT, "role", messages=[{"role": "wizard", "content": "x"}])
 
-# A method that takes one message is not left waiting for it, nor given two.
+# A method with one request message fails with none and with two.
 def answers_to(name, *messages):
     request, response, path = method("forepack.v1.Inference", name)
     try:
@@ -180,12 +180,12 @@ def answers_to(name, *messages):
 
 for name in ("Generate", "Score", "Abort", "Tokenize", "Detokenize", "GetModelInfo", "GetClusterInfo"):
     assert answers_to(name) == code.INVALID_ARGUMENT, name
-long_sampling = {"max_tokens": info.context_tokens - 100, "ignore_eos": True}  # longer than anyone here is held up
+long_sampling = {"max_tokens": info.context_tokens - 100, "ignore_eos": True}  # longer than this client may be delayed
 hello = {"text": "x", "sampling": long_sampling}
 assert answers_to("Generate", hello, hello) == code.INVALID_ARGUMENT
 assert answers_to("GenerateMany") == []
 
-# Nobody can keep the threads busy that also hear the nodes, nor fill the memory with answers that are not read.
+# A client cannot block the threads that also serve the nodes, nor fill the memory with answers that it does not read.
 assert answers_to("Tokenize", {"text": "x" * 60000000}) == code.OUT_OF_RANGE
 assert len(unary("forepack.v1.Inference", "Detokenize", token_ids=[prompt_ids[1]] * 1000000).text) >= 1000000
 assert answers_to("Detokenize", {"token_ids": [1] * 2000000}) == code.OUT_OF_RANGE
@@ -201,7 +201,7 @@ def flood():
 request, response, path = method("forepack.v1.Inference", "GenerateMany")
 call = channel.stream_stream(path, request.SerializeToString, response.FromString)(flood(), timeout=WAIT)
 still = 0
-while still < 6:  # until the server takes no more, though it answers others
+while still < 6:  # until the server reads no more requests, while it answers others
     before = taken
     unary("forepack.v1.Inference", "GetModelInfo")
     time.sleep(0.5)
@@ -212,7 +212,7 @@ try:
 except grpc.RpcError as error:
     assert error.code() == code.RESOURCE_EXHAUSTED and "too slowly" in error.details(), error
 
-# A text with U+0000 is whole.
+# A text with U+0000 is not cut.
 zero = "a\0b"
 assert len(unary("forepack.v1.Inference", "Tokenize", text=zero).token_ids) > len(
     unary("forepack.v1.Inference", "Tokenize", text="a").token_ids)
@@ -225,7 +225,7 @@ for attempt in range(100):
     next(call)
     aborted = unary("forepack.v1.Inference", "Abort", request_ids=["victim", "nobody"]).aborted
     assert gather(call)[2].finish_reason == ("cancelled" if aborted else "length")
-    if aborted:  # else it had come to its end while this client was held up
+    if aborted:  # otherwise the request had ended while this client was delayed
         break
 assert aborted == 1, aborted
 call = stub(request(text="x", sampling=long_sampling), timeout=WAIT)
@@ -238,7 +238,7 @@ except grpc.RpcError as error:
     assert error.code() == code.DEADLINE_EXCEEDED, error
 error = refused(code.DEADLINE_EXCEEDED, "", text=prompt * 2, ttft_deadline_ms=1)
 
-# Several clients at once see only their own.
+# Concurrent calls receive only their own answers.
 expected = [gather(generate(text=row["prompt"], sampling=sampling))[1] for row in rows[:4]]
 results = [None] * 16
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the integration tests share. Real processes, real sockets on loopback, conditions polled with a bound.
+# Functions of the integration tests: real processes, real sockets on loopback, conditions polled with a time limit.
 # Sourced; expects FOREPACK_BIN (programs) and FOREPACK_SOURCE (repository) in the environment.
 set -euo pipefail
 
@@ -11,7 +11,7 @@ prompts=$source_dir/deploy/demo-model/prompts.jsonl
 work=$(mktemp -d "${TMPDIR:-/tmp}/forepack test XXXXXX") # a path with a space, on purpose
 started=()
 
-# Asks everything that was started to end; what a failed test left stopped or stuck is killed after a while.
+# Terminates all started processes; kills those that a failed test left stopped or stuck after 60 s.
 clean_up() {
     local status=$?
     for pid in "${started[@]}"; do kill -TERM "$pid" 2>/dev/null && kill -CONT "$pid" 2>/dev/null || true; done
@@ -38,8 +38,7 @@ fail() {
 
 pause() { read -rt "$1" <> <(:) || true; }
 
-# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds. The time is a good machine's; others get five
-# times as long.
+# wait_until SECONDS WHAT COMMAND...: polls until the command succeeds, for five times SECONDS, which suit a fast machine.
 wait_until() {
     local end=$((SECONDS + 5 * $1)) what=$2
     shift 2
@@ -49,7 +48,7 @@ wait_until() {
     done
 }
 
-# Below the ports that the system hands out to outgoing connections: one of those may not be taken while nobody listens.
+# A free port below the range of outgoing connections, which could take a port of that range before it is listened on.
 free_port() {
     local port
     while :; do
@@ -59,11 +58,11 @@ free_port() {
     echo "$port"
 }
 
-# start NAME COMMAND...: in the background, its output in NAME.log; the pid is in $last_pid.
+# start NAME COMMAND...: runs in the background with its output in NAME.log; the pid is in $last_pid.
 start() {
     local name=$1
     shift
-    : >"$work/$name.log" # here, not there: whoever looks for its words must not find those of an earlier one
+    : >"$work/$name.log" # emptied before the command starts, so that a search finds no output of an earlier one
     "$@" >>"$work/$name.log" 2>&1 </dev/null &
     last_pid=$!
     started+=("$last_pid")
@@ -73,12 +72,12 @@ status_json() { "$bin/forepack" status --server "$server" --json; }
 status_is() { [ "$(status_json | jq "$1")" = true ]; }
 ready() { status_is .ready; }
 
-# nodes ROLE N: that many of a role are attached and ready.
+# nodes ROLE N: N nodes of the role are attached and ready.
 nodes() { status_is "[.nodes[] | select(.role == \"$1\" and .state == \"ready\")] | length == $2"; }
 
 up_spoke() { grep -q ^ready: "$work/up.log" || ! kill -0 "$up_pid"; }
 
-start_up() { # start_up FLAGS...: a whole cluster by `forepack up`
+start_up() { # start_up FLAGS...: a whole cluster with `forepack up`
     port=$(free_port)
     server=127.0.0.1:$port
     start up "$bin/forepack" up --port "$port" --main "$main_model" --spec "$spec_model" "$@"
@@ -98,7 +97,7 @@ generate() { "$bin/forepack" generate --server "$server" --json "$@"; }
 
 equal() { [ "$1" = "$2" ] || fail "$3: expected '$1', got '$2'"; }
 
-# No request is left and every KV block came home.
+# No request is left, and all KV blocks are free.
 all_returned() {
     status_is '.queue.waiting == 0 and .queue.running == 0 and ([.nodes[] | .running == 0 and .kv_blocks_free == .kv_blocks] | all)'
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that ask for too much, too late, all at once, read too slowly or vanish. Debian's Python gRPC.
+"""Clients that overload a cluster: requests that are too large, too late or too many, slow readers, clients that vanish.
+Uses Debian's Python gRPC.
 
 Usage: load_client.py HOST:PORT REPOSITORY SCENARIO [NUMBER]
 """
@@ -20,7 +21,7 @@ import grpc
 
 server, repository, scenario = sys.argv[1:4]
 number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-WAIT = 600  # seconds: a bound, not a pace
+WAIT = 600  # seconds, an upper bound
 SERVICE = "/forepack.v1.Inference/"
 code = grpc.StatusCode
 
@@ -77,7 +78,7 @@ info = unary("GetModelInfo", api.GetModelInfoRequest(), api.ModelInfo)
 
 
 def bad_requests():
-    """What can never be served is refused with its reason, alone and in the midst of others."""
+    """Requests that can never be served are refused with a reason, alone and among others."""
     n = info.context_tokens
     never = [  # code, what the sentence names, the request
         (11, "the prompt has %d tokens" % (n + 1), request(1, token_ids=[1] * (n + 1))),
@@ -101,9 +102,9 @@ def bad_requests():
         error = done["bad-%d" % i].error
         assert error.code == status and fragment in error.message, (i, error)
         assert done["good-%d" % i].finish_reason == "length"
-    # Too late already: by the call's own deadline, which the client's library sees first, if it sees the call at all.
+    # A deadline of the call that has passed: the client's library notices it first.
     assert failure(generate(request(n - 100, text="x"), timeout=1e-6))[0] == code.DEADLINE_EXCEEDED
-    # Millions of empty chat turns would be gigabytes once unpacked.
+    # Millions of empty chat messages would take gigabytes when unpacked.
     bomb = channel.unary_stream(SERVICE + "Generate", bytes, api.GenerateResponse.FromString)
     refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
     bomb = channel.unary_unary(SERVICE + "Tokenize", bytes, bytes)
@@ -115,9 +116,9 @@ def cluster():
 
 
 def crowd():
-    """`number` requests on one call, and some on calls and connections of their own before them and when the queue is
-    full: each is answered, or refused since the queue is full, exactly once. The worker group stands still until `full`
-    is said."""
+    """`number` requests on one call, and some on separate calls and connections, before them and when the queue is full:
+    each is answered or refused exactly once, refused because the queue is full. The worker group is stopped until this
+    client prints `full`."""
     channels = [connect() for _ in range(10)]
 
     def some(name):
@@ -160,7 +161,7 @@ def crowd():
     print("%d answered, %d refused: the queue is full" % (number - refusals, refusals))
 
 
-# --- connections by hand, since every library reads ahead and sends messages whole
+# --- connections without a library: libraries read ahead and send whole messages
 
 
 def http2_frame(kind, flags, stream, payload):
@@ -168,13 +169,13 @@ def http2_frame(kind, flags, stream, payload):
 
 
 def generate_by_hand(receive_buffer=None):
-    """A connection on which Generate has been called: as stream 1, without its message."""
+    """A connection with an open call of Generate, as stream 1, without its message."""
     host, port = server.rsplit(":", 1)
     connection = socket.socket()
     if receive_buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     connection.connect((host, int(port)))
-    header = lambda name, value: bytes([0, len(name)]) + name + bytes([len(value)]) + value  # a literal, never indexed
+    header = lambda name, value: bytes([0, len(name)]) + name + bytes([len(value)]) + value  # a literal that is not indexed
     headers = b"".join(header(*h) for h in (
         (b":method", b"POST"), (b":scheme", b"http"), (b":path", (SERVICE + "Generate").encode()),
         (b":authority", server.encode()), (b"content-type", b"application/grpc"), (b"te", b"trailers")))
@@ -183,12 +184,12 @@ def generate_by_hand(receive_buffer=None):
 
 
 def tokens(i, n):
-    """A prompt unlike those of other i."""
+    """A prompt that differs from those of other i."""
     return [10 + (17 * k + 31 * i) % 400 for k in range(n)]
 
 
 def slow():
-    """Clients that read one byte a second, and `number` that do not read at all until SIGUSR1 comes."""
+    """Clients that read one byte per second, and `number` clients that read nothing until SIGUSR1 arrives."""
     enough = []
     signal.signal(signal.SIGUSR1, lambda *_: enough.append(True))
     readers = []
@@ -199,7 +200,7 @@ def slow():
         body = long.SerializeToString()
         readers.append(generate_by_hand(2048))
         readers[-1].sendall(http2_frame(0, 1, 1, b"\0" + len(body).to_bytes(4, "big") + body))
-    # Refusals as long as they get, to clients that take none of them.
+    # The longest possible refusals, to clients that read none of them.
     never, taken = [], [0]
 
     def refusals():
@@ -213,7 +214,7 @@ def slow():
         never.append(stub(refusals(), timeout=WAIT))
     print("reading", flush=True)
     still = 0
-    while still < 4 or not enough:  # until the server takes no more of them, though it answers others
+    while still < 4 or not enough:  # until the server reads no more of their requests, while it answers others
         before = taken[0]
         unary("GetModelInfo", api.GetModelInfoRequest(), api.ModelInfo)
         for reader in readers:
@@ -225,7 +226,7 @@ def slow():
 
 
 class Hoarder:
-    """Sends all but the end of a message as large as they may be, as fast as it is taken."""
+    """Sends a message of the maximum size without its end, as fast as the server reads it."""
     SIZE = 60 << 20
 
     def __init__(self):
@@ -299,7 +300,7 @@ def hoard():
 
 
 def vanish():
-    """`number` clients on ten connections, every other one with a prompt to be speculated, until they are killed."""
+    """`number` requests on ten connections, every other one with a prompt to be scored, until this process is killed."""
     channels = [connect() for _ in range(10)]
     short = request(info.context_tokens - 200, text="Once upon a time")
     calls = []
@@ -321,4 +322,4 @@ except Exception:
     traceback.print_exc()
     code_of_end = 1
 sys.stderr.flush()
-os._exit(code_of_end)  # what the library still has under way is nobody's any more
+os._exit(code_of_end)  # without waiting for calls that the library still has open

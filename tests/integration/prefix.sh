@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The prefix cache: prompts that share a head are prefilled at the cost of one head, with the same answers; a
-# conversation's next turn finds the last one; mixed heads are used up one after the other; nothing of it is missing when
-# all have ended.
+# The prefix cache: a shared prefix is prefilled once, with the same answers; the next turn of a conversation reuses the
+# last one; mixed prefixes are dispatched one after the other; all KV blocks are free at the end.
 . "$(dirname "$0")/lib.sh"
 
 jq '.vocab_size = 1536 | .max_position_embeddings = 4096' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
@@ -14,7 +13,7 @@ tails=$(jq -s --argjson head $head 'map((.token_ids | length) - $head) | add' "$
 # caching_flag ON|OFF
 caching_flag() { if [ "$1" = on ]; then echo --enable-prefix-caching; else echo --no-enable-prefix-caching; fi; }
 
-# ask WORKERS ON|OFF: all rows through a cluster of its own.
+# ask WORKERS ON|OFF: sends all rows to a new cluster.
 ask() {
     start_up --workers "$1" --speculators 0 --shape "$work/main.json" "$(caching_flag "$2")"
     "$bin/forepack" batch --server "$server" --input "$work/rows.jsonl" --output "$work/$1-$2.jsonl" --max-tokens 6 \
@@ -25,26 +24,26 @@ ask() {
 finish() {
     stop_up
     computed=$(awk -F 'prompt_rows=' '/served prompt_rows=/ { sum += $2 } END { print sum }' "$work/up.log")
-    equal $((n * head + tails)) $((computed + cached)) "rows computed and rows found"
+    equal $((n * head + tails)) $((computed + cached)) "rows computed and rows reused"
 }
 
 ask 1 off
-equal 0 "$cached" "tokens found without a cache"
+equal 0 "$cached" "tokens reused without a cache"
 finish
 ask 1 on
-equal $(((n - 1) * (head / 16 * 16))) "$cached" "tokens of the head found again"
-equal "$cached" "$(jq -s 'map(.usage.cached_tokens) | add' "$work/1-on.jsonl")" "tokens the clients were told of"
+equal $(((n - 1) * (head / 16 * 16))) "$cached" "tokens of the prefix reused"
+equal "$cached" "$(jq -s 'map(.usage.cached_tokens) | add' "$work/1-on.jsonl")" "reused tokens reported to the clients"
 
-# A second turn: the prompt and the answer before it are found, all but the last block.
+# A second turn: the earlier prompt and answer are reused, except for the last block.
 row=$(jq -c 'select(.id == "row3")' "$work/rows.jsonl")
 answer=$(jq -c 'select(.id == "row3") | .token_ids' "$work/1-on.jsonl")
 jq -nc --argjson row "$row" --argjson answer "$answer" '{id: "turn", token_ids: ($row.token_ids + $answer + [5, 6, 7])}' \
     >"$work/turn.jsonl"
 "$bin/forepack" batch --server "$server" --input "$work/turn.jsonl" --output "$work/turn.out" --max-tokens 6 2>/dev/null
-equal $(((head + 23 + 5) / 16 * 16)) "$(jq .usage.cached_tokens "$work/turn.out")" "tokens found by the next turn"
+equal $(((head + 23 + 5) / 16 * 16)) "$(jq .usage.cached_tokens "$work/turn.out")" "tokens reused by the next turn"
 stop_up
 
-# Two groups: each computes the head once at most, and few prompts go to the one that has not.
+# Two groups: each computes the prefix at most once, and few prompts go to a group that has not.
 ask 2 on
 finish
 [ "$computed" -le $((2 * head + tails + 16 * n)) ] || fail "$computed rows computed by two groups"
@@ -54,8 +53,8 @@ for way in 1-on 2-on; do
         "answers without the cache and $way"
 done
 
-# Prompts of eight heads, mixed, for a group whose KV blocks hold three heads: each is computed once and used up before
-# it is given away. They wait while the group is stopped with a request before them.
+# Mixed prompts with eight prefixes, for a group whose KV cache holds three: each prefix is computed once and used by all
+# its prompts before it is evicted. The prompts queue up while the group is stopped with a request before them.
 heads=8 each=8 head=800
 jq -nc --argjson n $((heads * each)) --argjson heads $heads --argjson head $head 'range($n) as $i | {id: "row\($i)",
     token_ids: ([range($head) | 300 + . * ($i % $heads + 3) % 701] + [range(20 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' \
@@ -84,7 +83,7 @@ mixed() {
     wait_until 60 "all of them wait" waiting $((heads * each))
     kill -CONT "$worker"
     wait "$first" || fail "the first request ended with $?"
-    wait "$batch" || fail "the batch of mixed heads ended with $?"
+    wait "$batch" || fail "the batch of mixed prefixes ended with $?"
     wait_until 20 "every KV block is free" all_returned
     kill -TERM "$worker"
     wait "$worker" || fail "the worker ended with $?"
@@ -96,7 +95,7 @@ mixed() {
 mixed off
 equal $((heads * each * head + tails)) "$computed" "rows computed without a cache"
 mixed on
-equal $((heads * head + tails)) "$computed" "rows computed of $heads mixed heads"
+equal $((heads * head + tails)) "$computed" "rows computed of $heads mixed prefixes"
 equal "$(jq -cS '{id, token_ids}' "$work/mixed-off.jsonl" | sort)" "$(jq -cS '{id, token_ids}' "$work/mixed-on.jsonl" | sort)" \
-    "answers of mixed heads with and without the cache"
+    "answers of mixed prefixes with and without the cache"
 echo "prefix: all passed"

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// See wire.h.
-#include "speculator/wire.h"
+// See messages.h.
+#include "speculator/messages.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "model/generation_wire.h"
 
-// Numbers above INT_MAX become negative ones, which nothing accepts.
-void score_item_from_wire(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
-                          struct token_range **pinned_p)
+// Numbers above INT_MAX become negative and are refused by the checks.
+void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
+                             struct token_range **pinned_p)
 {
     struct token_range *pinned = mem_alloc_array(message->n_pinned, sizeof *pinned);
     for (size_t i = 0; i < message->n_pinned; i++)
@@ -17,16 +18,12 @@ void score_item_from_wire(const Forepack__Cluster__V1__ScoreItem *message, struc
         .request = message->request,
         .tokens = (const int32_t *)message->token_ids,
         .n = (int)message->n_token_ids,
-        .prefill = {.keep_rate = message->keep_rate,
-                    .look_ahead = (int)message->look_ahead,
-                    .chunk_tokens = (int)message->chunk_tokens,
-                    .pool_window = (int)message->pool_window,
-                    .paper_exact = message->paper_exact},
         .pinned = pinned,
         .n_pinned = (int)message->n_pinned,
         .tail_tokens = (int)message->tail_tokens,
         .want_importance = message->want_importance,
     };
+    prefill_from_message(&message->base, &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
     *pinned_p = pinned;
 }
 

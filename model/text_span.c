@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/span.h"
+#include "model/text_span.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-static void reserve(struct span_buffer *buffer, size_t more)
+static void reserve(struct text_buffer *buffer, size_t more)
 {
     if (buffer->capacity - buffer->n >= more) return;
     size_t capacity = buffer->capacity ? buffer->capacity : 64;
@@ -17,18 +17,18 @@ static void reserve(struct span_buffer *buffer, size_t more)
     buffer->capacity = capacity;
 }
 
-void span_buffer_copy(struct span_buffer *buffer, const struct span *span, size_t start, size_t end)
+void text_buffer_copy(struct text_buffer *buffer, const struct text_span *span, size_t start, size_t end)
 {
     if (start == end) return;
     reserve(buffer, end - start);
     memcpy(buffer->text + buffer->n, span->text + start, end - start);
     if (buffer->tracked)
         for (size_t i = start; i < end; i++)
-            buffer->origin[buffer->n + i - start] = (uint32_t)span_origin(span, i);
+            buffer->origin[buffer->n + i - start] = (uint32_t)text_span_origin(span, i);
     buffer->n += end - start;
 }
 
-void span_buffer_add(struct span_buffer *buffer, const char *text, size_t n, size_t origin)
+void text_buffer_add(struct text_buffer *buffer, const char *text, size_t n, size_t origin)
 {
     if (!n) return;
     reserve(buffer, n);
@@ -39,15 +39,15 @@ void span_buffer_add(struct span_buffer *buffer, const char *text, size_t n, siz
     buffer->n += n;
 }
 
-void span_buffer_free(struct span_buffer *buffer)
+void text_buffer_free(struct text_buffer *buffer)
 {
     free(buffer->text);
     free(buffer->origin);
-    *buffer = (struct span_buffer){.tracked = buffer->tracked};
+    *buffer = (struct text_buffer){.tracked = buffer->tracked};
 }
 
-struct span span_buffer_view(const struct span_buffer *buffer, const struct span *span)
+struct text_span text_buffer_view(const struct text_buffer *buffer, const struct text_span *span)
 {
-    return (struct span){
+    return (struct text_span){
         .text = buffer->text, .n = buffer->n, .origin = buffer->origin, .base = span->base, .at_start = span->at_start};
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// See batch_builder.h.
+#include "engine/batch_builder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/invariant.h"
+#include "base/mem.h"
+
+void batch_builder_init(struct batch_builder *b, const struct batch_limits *limits)
+{
+    *b = (struct batch_builder){.limits = *limits};
+    size_t rows = (size_t)limits->rows, seqs = (size_t)limits->seqs, logit_rows = (size_t)limits->logit_rows;
+    size_t importance_rows = (size_t)limits->importance_rows;
+    b->token = mem_alloc_array(rows, sizeof *b->token);
+    b->position = mem_alloc_array(rows, sizeof *b->position);
+    b->row_start = mem_alloc_array(seqs + 1, sizeof *b->row_start);
+    b->kv_len = mem_alloc_array(seqs, sizeof *b->kv_len);
+    b->block_table = mem_alloc_array(seqs * (size_t)limits->seq_blocks, sizeof *b->block_table);
+    b->logit_row = mem_alloc_array(logit_rows, sizeof *b->logit_row);
+    b->sampling = mem_alloc_array(logit_rows, sizeof *b->sampling);
+    b->importance_row = mem_alloc_array(importance_rows, sizeof *b->importance_row);
+    b->importance_keys = mem_alloc_array(importance_rows, sizeof *b->importance_keys);
+    b->blocks = mem_alloc_array(seqs, sizeof *b->blocks);
+    b->n_blocks = mem_alloc_array(seqs, sizeof *b->n_blocks);
+    batch_builder_reset(b);
+}
+
+void batch_builder_fini(struct batch_builder *b)
+{
+    free(b->token);
+    free(b->position);
+    free(b->row_start);
+    free(b->kv_len);
+    free(b->block_table);
+    free(b->logit_row);
+    free(b->sampling);
+    free(b->importance_row);
+    free(b->importance_keys);
+    free((void *)b->blocks);
+    free(b->n_blocks);
+    *b = (struct batch_builder){0};
+}
+
+void batch_builder_reset(struct batch_builder *b)
+{
+    b->batch = (struct ragged_batch){.token = b->token,
+                                     .position = b->position,
+                                     .row_start = b->row_start,
+                                     .kv_len = b->kv_len,
+                                     .block_table = b->block_table,
+                                     .logit_row = b->logit_row,
+                                     .importance_row = b->importance_row,
+                                     .importance_keys = b->importance_keys,
+                                     .smoothing_window = 1};
+    b->row_start[0] = 0;
+    b->any_sampled = b->any_read = false;
+}
+
+void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached)
+{
+    int s = b->batch.n_seqs++;
+    INVARIANT(s < b->limits.seqs && n_blocks <= b->limits.seq_blocks, "sequence %d of %d with %d blocks of %d", s,
+              b->limits.seqs, n_blocks, b->limits.seq_blocks);
+    b->kv_len[s] = n_cached;
+    b->row_start[s + 1] = b->batch.n_rows;
+    b->blocks[s] = blocks;
+    b->n_blocks[s] = n_blocks;
+    if (n_blocks > b->batch.max_blocks) b->batch.max_blocks = n_blocks;
+}
+
+void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position)
+{
+    int row = b->batch.n_rows++;
+    INVARIANT(row < b->limits.rows, "row %d of %d", row, b->limits.rows);
+    b->token[row] = token;
+    b->position[row] = position;
+    b->row_start[b->batch.n_seqs] = row + 1;
+}
+
+static int logit_row_add(struct batch_builder *b, int row)
+{
+    int index = b->batch.n_logit_rows++;
+    INVARIANT(index < b->limits.logit_rows, "logit row %d of %d", index, b->limits.logit_rows);
+    b->logit_row[index] = row;
+    return index;
+}
+
+void batch_builder_want_logits(struct batch_builder *b, int row)
+{
+    b->sampling[logit_row_add(b, row)] = batch_greedy(); // its token is ignored
+    b->any_read = true;
+}
+
+void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling)
+{
+    b->sampling[logit_row_add(b, row)] = *sampling;
+    b->any_sampled = true;
+}
+
+void batch_builder_want_importance(struct batch_builder *b, int keys)
+{
+    int index = b->batch.n_importance_rows++;
+    INVARIANT(index < b->limits.importance_rows, "importance row %d of %d", index, b->limits.importance_rows);
+    b->importance_row[index] = b->batch.n_rows - 1;
+    b->importance_keys[index] = keys;
+}
+
+const struct ragged_batch *batch_builder_finish(struct batch_builder *b)
+{
+    size_t width = (size_t)b->batch.max_blocks;
+    for (int s = 0; s < b->batch.n_seqs; s++) {
+        size_t n = (size_t)b->n_blocks[s];
+        int32_t *row = b->block_table + (size_t)s * width;
+        memcpy(row, b->blocks[s], n * sizeof *row);
+        memset(row + n, 0, (width - n) * sizeof *row);
+    }
+    if (b->any_sampled) b->batch.sampling = b->sampling;
+    b->batch.tokens_only = b->any_sampled && !b->any_read;
+    return &b->batch;
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds the ragged batch of one pass (kernels/ragged.h), sequence by sequence, in arrays allocated once. Plain memory
+// of its owner; one thread. Nothing is allocated after batch_builder_init(); exceeding a limit is a bug (INVARIANT).
+//
+//     batch_builder_reset(&b);
+//     batch_builder_add_sequence(&b, blocks, n_blocks, n_cached);
+//     batch_builder_add_row(&b, token, position);    // as often as the sequence has rows
+//     batch_builder_want_logits(&b, row);            // of any of its rows, in ascending order
+//     const struct ragged_batch *batch = batch_builder_finish(&b);
+#pragma once
+
+#include "kernels/ragged.h"
+
+struct batch_limits {
+    int rows, seqs;
+    int seq_blocks;      // KV blocks of the longest sequence
+    int logit_rows;      // rows with logits or a sampled token
+    int importance_rows; // 0 unless importance is wanted
+};
+
+struct batch_builder {
+    struct batch_limits limits;
+    struct ragged_batch batch; // its arrays are those below
+    int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row, *importance_row, *importance_keys;
+    struct row_sampling *sampling; // [logit_rows]
+    bool any_sampled, any_read;    // rows whose token the backend samples; rows whose logits the caller reads
+    const int32_t **blocks;        // [seqs] borrowed from batch_builder_add_sequence() until batch_builder_finish()
+    int *n_blocks;                 // [seqs]
+};
+
+void batch_builder_init(struct batch_builder *b, const struct batch_limits *limits);
+void batch_builder_fini(struct batch_builder *b);
+
+void batch_builder_reset(struct batch_builder *b);
+
+// Begins a sequence with `n_cached` KV entries, whose blocks cover the entries of its new rows too.
+void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached);
+void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position);
+
+// What the pass returns for `row`, one of the last sequence: its logits, or a token that the backend samples. With both
+// kinds in one pass the backend returns logits and tokens for all of them.
+void batch_builder_want_logits(struct batch_builder *b, int row);
+void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling);
+
+// Wants the importance of the last row added, over the first `keys` entries of its sequence.
+void batch_builder_want_importance(struct batch_builder *b, int keys);
+
+// Completes the batch, which is valid until the next reset. Its block table is as wide as the longest of its sequences.
+const struct ragged_batch *batch_builder_finish(struct batch_builder *b);
+
+// Sampling parameters of the likeliest token.
+static inline struct row_sampling batch_greedy(void)
+{
+    return (struct row_sampling){.top_p = 1};
+}

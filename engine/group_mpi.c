@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins and leaves the MPI job. See group_mpi.h.
+#include "engine/group_mpi.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include "base/cores.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/comm_mpi.h"
+#include "engine/comm_shm.h"
+
+// Ranks without cores assigned by the launcher all have the same mask. They divide it: their compute threads are pinned
+// where they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has started keep
+// the whole mask.
+static void divide_cores(struct group_host *host)
+{
+    MPI_Comm here;
+    if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) != MPI_SUCCESS) return;
+    MPI_Comm_size(here, &host->ranks);
+    MPI_Comm_rank(here, &host->rank);
+    cpu_set_t cores, mine, *all = mem_alloc_array((size_t)host->ranks, sizeof *all);
+    cores_usable(&cores);
+    int error = MPI_Allgather(&cores, sizeof cores, MPI_BYTE, all, sizeof cores, MPI_BYTE, here);
+    MPI_Comm_free(&here);
+    int index = 0;
+    for (int i = 0; error == MPI_SUCCESS && i < host->ranks; i++) {
+        if (!CPU_EQUAL(&all[i], &cores)) continue;
+        index += i < host->rank;
+        host->sharers++;
+    }
+    free(all);
+    if (host->sharers < 2 || !cores_share(&cores, index, host->sharers, &mine)) return;
+    if (sched_setaffinity(0, sizeof mine, &mine) == 0) host->sharers = 1;
+}
+
+// Shared memory when all ranks are on one host, else MPI's messages. The ranks agree on the segment over MPI.
+static enum status choose_comm(struct comm **comm_p)
+{
+    struct comm *mpi, *shm;
+    const char *collectives = "mpi";
+    TRY(comm_open_mpi(&mpi));
+    *comm_p = mpi;
+    if (mpi->size > 1 && comm_mpi_on_one_host(mpi)) {
+        if (comm_open_shm(mpi, &shm) == STATUS_OK) {
+            mpi->ops->close(mpi);
+            *comm_p = shm;
+            collectives = "shared_memory";
+        } else if (status_message()[0]) { // the rank with the cause
+            log_event(LOG_WARN, "shared_memory_unavailable", LOG_FIELD("instead", "mpi"), LOG_REASON);
+        }
+    }
+    const struct comm *comm = *comm_p;
+    if (comm->rank == 0)
+        log_event(LOG_INFO, "group_connected", LOG_FIELD("ranks", comm->size), LOG_FIELD("collectives", collectives));
+    return STATUS_OK;
+}
+
+enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, struct group_host *host)
+{
+    int provided, rank;
+    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        return status_fail(STATUS_INTERNAL, "MPI_Init_thread failed");
+    }
+    if (provided < MPI_THREAD_FUNNELED) {
+        MPI_Finalize();
+        return status_fail(STATUS_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    // Before the first collective: it never returns when the ranks cannot reach each other.
+    if (rank == 0) log_event(LOG_INFO, "group_connecting", LOG_FIELD("ranks", n_ranks));
+    divide_cores(host);
+    return choose_comm(comm_p);
+}
+
+static bool mpi_runs(void)
+{
+    int started = 0, finished = 0;
+    MPI_Initialized(&started);
+    MPI_Finalized(&finished);
+    return started && !finished;
+}
+
+void group_mpi_finalize(void)
+{
+    if (mpi_runs()) MPI_Finalize();
+}
+
+void group_mpi_abort(int exit_code)
+{
+    if (mpi_runs()) MPI_Abort(MPI_COMM_WORLD, exit_code);
+}
+
+bool group_mpi_set_allreduce_bf16(struct comm *comm)
+{
+    return comm_mpi_set_allreduce_bf16(comm);
+}

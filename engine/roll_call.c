@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// See roll_call.h. In a roll call the leader asks each follower where it is (WHERE) and each follower answers (HERE). A
+// follower may request a roll call (CALL) and then receives its result (RESULT). Every wait here has a time limit, so a
+// rank that hangs cannot block the others.
+#include "engine/roll_call.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/monotonic_cond.h"
+#include "engine/doorbell.h"
+
+enum {
+    NAMES_MAX = 4,          // ranks named in one sentence
+    RESULT_GRACE_MS = 2000, // time that the leader has for the result, after the time limit for answers
+    FRAME_TIMEOUT_S = 2,    // time in which a frame that has begun must be complete
+};
+
+enum frame_kind { WHERE = 1, HERE, CALL, RESULT };
+
+// Sent in native byte order: the ranks of a group run on machines of one kind.
+struct frame {
+    uint32_t kind;
+    uint32_t call;         // WHERE, HERE: number of the roll call; late answers are dropped
+    uint32_t place, waits; // HERE
+    int32_t timeout_ms;    // CALL
+    uint32_t result;       // RESULT
+    char sentence[ROLL_CALL_SENTENCE_MAX];
+};
+
+// The state of one rank in a roll call.
+struct answer {
+    bool received, waits;
+    uint32_t place;
+};
+
+struct roll_call {
+    struct comm *comm;
+    struct doorbell *bell;
+    pthread_t thread;
+    int wake; // eventfd
+    atomic_bool stopping;
+    // Counts enter and leave: 1 while the model is opened, 3, 5, .. in the passes, even between them.
+    atomic_uint place;
+
+    // Used by the thread alone.
+    struct pollfd *polled; // [n_links + 1] sockets to the other ranks (-1: lost), then `wake`
+    int n_links;
+    struct answer *answers; // leader: [size]
+    bool *requested_by;     // leader: [size] followers that wait for the result
+    uint32_t call;          // leader: number of the current or last roll call
+    bool calling;           // leader: a roll call is under way
+
+    pthread_mutex_t lock; // guards the members below, and writes to a follower's socket
+    pthread_cond_t changed;
+    bool requested;     // leader: a roll call is due
+    int64_t until_us;   // leader: time limit for answers
+    bool leader_lost;   // follower: the socket to the leader is closed
+    unsigned n_results; // roll calls that have ended
+    enum roll_call_result result;
+    char sentence[ROLL_CALL_SENTENCE_MAX];
+};
+
+static bool is_leader(const struct roll_call *r)
+{
+    return r->comm->rank == 0;
+}
+
+// The rank at the other end of a link.
+static int link_rank(const struct roll_call *r, int link)
+{
+    return is_leader(r) ? link + 1 : 0;
+}
+
+// ---- frames ----
+
+static void link_lose(struct roll_call *r, int link)
+{
+    r->polled[link].fd = -1; // the doorbell closes the socket
+    if (is_leader(r)) return;
+    pthread_mutex_lock(&r->lock);
+    r->leader_lost = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+// Never blocks: the socket of a rank that reads nothing has room for hundreds of frames.
+static bool frame_send(int fd, const struct frame *frame)
+{
+    return send(fd, frame, sizeof *frame, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof *frame;
+}
+
+static struct frame frame_answer(struct roll_call *r, uint32_t call)
+{
+    return (struct frame){.kind = HERE, .call = call, .place = r->place, .waits = r->comm->waits};
+}
+
+// With the lock held.
+static void result_publish(struct roll_call *r, enum roll_call_result result, const char *sentence)
+{
+    r->n_results++;
+    r->result = result;
+    snprintf(r->sentence, sizeof r->sentence, "%s", sentence);
+    pthread_cond_broadcast(&r->changed);
+}
+
+// ---- the result, by the leader ----
+
+enum standing { WAITS, AWAITED, SILENT, GONE, STANDINGS };
+
+// `front` is the place of the ranks that have come furthest.
+static enum standing rank_standing(const struct roll_call *r, int rank, uint32_t front)
+{
+    const struct answer *a = &r->answers[rank];
+    if (!a->received) return r->polled[rank - 1].fd < 0 ? GONE : SILENT;
+    return a->place < front || (a->place == front && !a->waits) ? AWAITED : WAITS;
+}
+
+struct sentence {
+    char text[ROLL_CALL_SENTENCE_MAX];
+    size_t length;
+};
+
+static void __attribute__((format(printf, 2, 3))) sentence_add(struct sentence *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    size_t room = sizeof s->text - s->length;
+    int n = vsnprintf(s->text + s->length, room, format, args);
+    va_end(args);
+    if (n > 0) s->length += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+static void sentence_add_names(struct sentence *s, const struct roll_call *r, uint32_t front, enum standing standing)
+{
+    int n = 0;
+    for (int rank = 0; rank < r->comm->size; rank++) {
+        char name[DOORBELL_NAME_MAX];
+        if (rank_standing(r, rank, front) != standing || ++n > NAMES_MAX) continue;
+        sentence_add(s, "%s%s", n > 1 ? ", " : "", doorbell_name(r->bell, rank, name));
+    }
+    if (n > NAMES_MAX) sentence_add(s, " and %d more", n - NAMES_MAX);
+}
+
+static enum roll_call_result result_compose(const struct roll_call *r, struct sentence *s)
+{
+    const int size = r->comm->size;
+    uint32_t front = 0; // an even place, between two passes, counts as the pass before it
+    for (int rank = 0; rank < size; rank++) {
+        uint32_t place = r->answers[rank].place, within = place % 2 ? place : place ? place - 1 : 0;
+        if (r->answers[rank].received && within > front) front = within;
+    }
+    int n[STANDINGS] = {0};
+    for (int rank = 0; rank < size; rank++)
+        n[rank_standing(r, rank, front)]++;
+    if (n[GONE]) {
+        sentence_add_names(s, r, front, GONE);
+        sentence_add(s, n[GONE] == 1 ? " is gone" : " are gone");
+    }
+    if (n[SILENT]) {
+        if (n[GONE]) sentence_add(s, ", ");
+        sentence_add_names(s, r, front, SILENT);
+        sentence_add(s, n[SILENT] == 1 ? " does not answer" : " do not answer");
+    }
+    if (n[GONE] || n[SILENT]) return ROLL_CALL_SILENT;
+    sentence_add(s, "all %d ranks answer", size);
+    if (n[AWAITED] == size) {
+        sentence_add(s, " and are at work");
+        return ROLL_CALL_COMPLETE;
+    }
+    if (n[AWAITED] == 0) {
+        sentence_add(s, " and wait for each other: a device or a link hangs");
+        return ROLL_CALL_COMPLETE;
+    }
+    sentence_add(s, ", the others wait for ");
+    sentence_add_names(s, r, front, AWAITED);
+    return ROLL_CALL_AWAITED;
+}
+
+// ---- the thread ----
+
+static void call_begin(struct roll_call *r)
+{
+    const struct frame where = {.kind = WHERE, .call = ++r->call};
+    memset(r->answers, 0, (size_t)r->comm->size * sizeof *r->answers);
+    r->calling = true;
+    for (int link = 0; link < r->n_links; link++)
+        if (r->polled[link].fd >= 0 && !frame_send(r->polled[link].fd, &where)) link_lose(r, link);
+}
+
+static bool call_all_answered(const struct roll_call *r)
+{
+    for (int link = 0; link < r->n_links; link++)
+        if (r->polled[link].fd >= 0 && !r->answers[link + 1].received) return false;
+    return true;
+}
+
+static void call_end(struct roll_call *r) // with the lock held
+{
+    const struct frame mine = frame_answer(r, r->call);
+    r->answers[0] = (struct answer){true, mine.waits, mine.place};
+    struct sentence s = {.length = 0};
+    enum roll_call_result result = result_compose(r, &s);
+    result_publish(r, result, s.text);
+    struct frame sent = {.kind = RESULT, .result = (uint32_t)result};
+    memcpy(sent.sentence, s.text, sizeof sent.sentence);
+    for (int link = 0; link < r->n_links; link++)
+        if (r->requested_by[link + 1] && r->polled[link].fd >= 0 && !frame_send(r->polled[link].fd, &sent))
+            link_lose(r, link);
+    memset(r->requested_by, 0, (size_t)r->comm->size * sizeof *r->requested_by);
+    r->calling = r->requested = false;
+}
+
+// Leader: begins a roll call that is due and ends one that is complete. Returns the time in ms until the next look, -1:
+// none is needed.
+static int call_advance(struct roll_call *r)
+{
+    pthread_mutex_lock(&r->lock);
+    if (r->requested && !r->calling) call_begin(r);
+    int64_t left_us = r->until_us - clock_now_us();
+    if (r->calling && (left_us <= 0 || call_all_answered(r))) call_end(r);
+    bool calling = r->calling;
+    pthread_mutex_unlock(&r->lock);
+    return calling ? (int)(left_us / 1000) + 1 : -1;
+}
+
+static void call_request(struct roll_call *r, int timeout_ms) // leader, with the lock held
+{
+    int64_t until_us = clock_now_us() + (int64_t)timeout_ms * 1000;
+    if (!r->requested || until_us < r->until_us) r->until_us = until_us;
+    r->requested = true;
+}
+
+static void frame_handle(struct roll_call *r, int link, const struct frame *frame)
+{
+    int rank = link_rank(r, link);
+    pthread_mutex_lock(&r->lock);
+    if (is_leader(r) && frame->kind == CALL) {
+        r->requested_by[rank] = true;
+        call_request(r, frame->timeout_ms);
+    } else if (is_leader(r) && frame->kind == HERE && frame->call == r->call) {
+        r->answers[rank] = (struct answer){true, frame->waits, frame->place};
+    } else if (!is_leader(r) && frame->kind == WHERE) {
+        const struct frame answer = frame_answer(r, frame->call);
+        frame_send(r->polled[link].fd, &answer);
+    } else if (!is_leader(r) && frame->kind == RESULT) {
+        result_publish(r, (enum roll_call_result)frame->result, frame->sentence);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void link_read(struct roll_call *r, int link)
+{
+    struct frame frame;
+    ssize_t n = recv(r->polled[link].fd, &frame, sizeof frame, MSG_WAITALL); // bounded by FRAME_TIMEOUT_S
+    if (n < 0 && errno == EINTR) return;
+    if (n != sizeof frame) {
+        link_lose(r, link);
+        return;
+    }
+    frame.sentence[sizeof frame.sentence - 1] = 0;
+    frame_handle(r, link, &frame);
+}
+
+static void *roll_call_thread(void *argument)
+{
+    struct roll_call *r = argument;
+    while (!r->stopping) {
+        int timeout_ms = is_leader(r) ? call_advance(r) : -1;
+        if (poll(r->polled, (nfds_t)r->n_links + 1, timeout_ms) <= 0) continue;
+        uint64_t count;
+        if (r->polled[r->n_links].revents && read(r->wake, &count, sizeof count) < 0) continue;
+        for (int link = 0; link < r->n_links; link++)
+            if (r->polled[link].fd >= 0 && r->polled[link].revents) link_read(r, link);
+    }
+    return NULL;
+}
+
+static void thread_wake(struct roll_call *r)
+{
+    uint64_t one = 1;
+    while (write(r->wake, &one, sizeof one) < 0 && errno == EINTR)
+        continue;
+}
+
+// ---- public ----
+
+static void links_open(struct roll_call *r)
+{
+    r->n_links = is_leader(r) ? r->comm->size - 1 : 1;
+    r->polled = mem_alloc_array((size_t)r->n_links + 1, sizeof *r->polled);
+    for (int link = 0; link < r->n_links; link++) {
+        int fd = doorbell_socket(r->bell, link_rank(r, link));
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = FRAME_TIMEOUT_S}, sizeof(struct timeval));
+        r->polled[link] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    r->polled[r->n_links] = (struct pollfd){.fd = r->wake, .events = POLLIN};
+}
+
+static void roll_call_free(struct roll_call *r)
+{
+    if (r->wake >= 0) close(r->wake);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+    doorbell_close(r->bell);
+    free(r->polled);
+    free(r->answers);
+    free(r->requested_by);
+    free(r);
+}
+
+enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
+{
+    struct doorbell *bell;
+    TRY(doorbell_open(comm, &bell));
+    struct roll_call *r = mem_alloc(sizeof *r);
+    r->comm = comm;
+    r->bell = bell;
+    r->answers = mem_alloc_array((size_t)comm->size, sizeof *r->answers);
+    r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
+    r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pthread_mutex_init(&r->lock, NULL);
+    monotonic_cond_init(&r->changed);
+    links_open(r);
+    int error = r->wake < 0 ? errno : pthread_create(&r->thread, NULL, roll_call_thread, r);
+    if (error) {
+        roll_call_free(r);
+        return status_fail(STATUS_INTERNAL, "roll call: pthread_create: %s", strerror(error));
+    }
+    *roll_call_p = r;
+    return STATUS_OK;
+}
+
+void roll_call_close(struct roll_call *r)
+{
+    r->stopping = true;
+    thread_wake(r);
+    pthread_join(r->thread, NULL);
+    roll_call_free(r);
+}
+
+void roll_call_enter(struct roll_call *r)
+{
+    atomic_fetch_add(&r->place, 1);
+}
+
+void roll_call_leave(struct roll_call *r)
+{
+    atomic_fetch_add(&r->place, 1);
+}
+
+enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX])
+{
+    int64_t until_us = clock_now_us() + ((int64_t)timeout_ms + RESULT_GRACE_MS) * 1000;
+    pthread_mutex_lock(&r->lock);
+    unsigned before = r->n_results;
+    if (is_leader(r)) {
+        call_request(r, timeout_ms);
+        thread_wake(r);
+    } else {
+        const struct frame call = {.kind = CALL, .timeout_ms = timeout_ms};
+        frame_send(doorbell_socket(r->bell, 0), &call);
+    }
+    while (r->n_results == before && !r->leader_lost && monotonic_cond_wait(&r->changed, &r->lock, until_us))
+        continue;
+    bool answered = r->n_results != before;
+    enum roll_call_result result = answered ? r->result : ROLL_CALL_SILENT;
+    char name[DOORBELL_NAME_MAX];
+    if (answered)
+        memcpy(sentence, r->sentence, sizeof r->sentence);
+    else
+        snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "%s %s", doorbell_name(r->bell, 0, name),
+                 r->leader_lost ? "is gone" : "does not answer");
+    pthread_mutex_unlock(&r->lock);
+    return result;
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the rank that makes a group hang: a rank that does not answer, or has not reached the point at which the other
+// ranks wait.
+//
+// A rank that waits in MPI, for the GPU or for a socket cannot answer. So every rank has a thread that does nothing but
+// answer roll calls; it sleeps otherwise. These threads have their own sockets (a second doorbell) from the leader to
+// each follower. The leader's thread runs the roll call, also on request of a follower. The token loop pays two atomic
+// stores per pass.
+#pragma once
+
+#include "kernels/comm.h"
+
+struct roll_call;
+
+// ROLL_CALL_TIMEOUT_MS gives a rank on a machine short of memory time to answer. It is not longer than the time by
+// which the timeouts of followers exceed the leader's, see engine.c.
+enum { ROLL_CALL_SENTENCE_MAX = 640, ROLL_CALL_TIMEOUT_MS = 10000 };
+
+enum roll_call_result {
+    ROLL_CALL_COMPLETE, // all ranks answer
+    ROLL_CALL_AWAITED,  // all ranks answer; some have not reached the point at which the others wait
+    ROLL_CALL_SILENT,   // some ranks do not answer
+};
+
+// Called by all ranks. Borrows the comm, whose `waits` says whether this rank waits for others.
+enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p);
+void roll_call_close(struct roll_call *r);
+
+// Called by the working thread around everything that all ranks do together: first opening the model, then every pass.
+void roll_call_enter(struct roll_call *r);
+void roll_call_leave(struct roll_call *r);
+
+// Any thread: asks all ranks and waits up to `timeout_ms` for their answers. The sentence names ranks with host and
+// process: "rank 3 (host gpu-2, pid 4711) does not answer".
+enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX]);

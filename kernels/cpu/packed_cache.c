@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/packed_cache.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/cpu/cpu.h"
+
+enum { FORMAT_VERSION = 1, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
+
+static const char magic[8] = {'F', 'P', 'W', 'E', 'I', 'G', 'H', 'T'};
+
+// File format, in this machine's byte order. A file of the other byte order has an unknown version.
+struct header {
+    char magic[8];
+    uint32_t version, n_entries;
+    char layout[48];
+    uint64_t key, file_bytes, table_hash, header_hash; // header_hash covers all members before it
+};
+
+struct entry {
+    int64_t rows, columns;
+    uint32_t kind, index; // kind of the weight; index of the array in the weight
+    uint64_t at, bytes;
+};
+
+struct packed_cache {
+    char *path, layout[48];
+    uint64_t key;
+    void *map; // NULL: no matching file
+    size_t map_bytes;
+    uint32_t next; // next entry of the table
+    bool complete; // every weight so far came from the file
+};
+
+static uint64_t fnv1a(const void *bytes, size_t n) // FNV-1a, 64 bits
+{
+    uint64_t state = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return state;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+// NULL if the mapped file matches layout and key and is whole, else the reason.
+static const char *cache_check(const struct packed_cache *s)
+{
+    const struct header *header = s->map;
+    if (s->map_bytes < sizeof *header || memcmp(header->magic, magic, sizeof magic) != 0)
+        return "not a packed weight cache";
+    if (header->version != FORMAT_VERSION) return "another format version";
+    if (header->header_hash != fnv1a(header, offsetof(struct header, header_hash))) return "its header is damaged";
+    if (strncmp(header->layout, s->layout, sizeof header->layout) != 0) return "packed in another layout";
+    if (header->key != s->key) return "made from another checkpoint";
+    if (header->file_bytes != s->map_bytes) return "its length differs from the header";
+    if (header->n_entries > MAX_ENTRIES) return "its table is damaged";
+    size_t table_bytes = header->n_entries * sizeof(struct entry);
+    if (table_bytes > s->map_bytes - sizeof *header || header->table_hash != fnv1a(header + 1, table_bytes))
+        return "its table is damaged";
+    const struct entry *entries = (const struct entry *)(header + 1);
+    for (uint32_t i = 0; i < header->n_entries; i++)
+        if (entries[i].at % ARRAY_ALIGNMENT || entries[i].at > s->map_bytes ||
+            entries[i].bytes > s->map_bytes - entries[i].at)
+            return "its table points outside the file";
+    return NULL;
+}
+
+static void cache_unmap(struct packed_cache *s)
+{
+    if (s->map) munmap(s->map, s->map_bytes);
+    s->map = NULL;
+}
+
+static void cache_map(struct packed_cache *s)
+{
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    if (fd < 0) {
+        if (errno != ENOENT)
+            log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path),
+                      LOG_FIELD("reason", strerror(errno)));
+        return;
+    }
+    const char *wrong = "not a regular file";
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+        s->map_bytes = (size_t)info.st_size;
+        void *map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
+        s->map = map == MAP_FAILED ? NULL : map;
+        wrong = s->map ? cache_check(s) : strerror(errno);
+    }
+    close(fd);
+    if (wrong) {
+        log_event(LOG_INFO, "packed_cache_ignored", LOG_FIELD("path", s->path), LOG_FIELD("reason", wrong));
+        cache_unmap(s);
+        return;
+    }
+    madvise(s->map, s->map_bytes,
+            MADV_HUGEPAGE); // where the file system supports it: fewer page faults and page table walks
+    log_event(LOG_INFO, "packed_cache_used", LOG_FIELD("path", s->path), LOG_FIELD("bytes", s->map_bytes));
+}
+
+struct packed_cache *packed_cache_open(const char *path, const char *layout, uint64_t key)
+{
+    struct packed_cache *s = mem_alloc(sizeof *s);
+    s->path = mem_string(path);
+    snprintf(s->layout, sizeof s->layout, "%s", layout);
+    s->key = key;
+    cache_map(s);
+    s->complete = s->map != NULL;
+    return s;
+}
+
+bool packed_cache_hit(const struct packed_cache *s)
+{
+    return s->map != NULL;
+}
+
+void packed_cache_close(struct packed_cache *s)
+{
+    if (!s) return;
+    cache_unmap(s);
+    free(s->path);
+    free(s);
+}
+
+static bool entry_matches(const struct entry *e, const struct weight *w, int index, size_t bytes)
+{
+    return e->rows == w->rows && e->columns == w->columns && e->kind == (uint32_t)w->kind * 2 + w->gate_up &&
+           e->index == (uint32_t)index && e->bytes == bytes;
+}
+
+bool packed_cache_lookup(struct packed_cache *s, const struct weight *w, struct packed_array *arrays, int n)
+{
+    if (!s->complete) return false;
+    const struct header *header = s->map;
+    const struct entry *entries = (const struct entry *)(header + 1) + s->next;
+    bool all = s->next + (uint32_t)n <= header->n_entries;
+    for (int i = 0; i < n && all; i++)
+        all = entry_matches(&entries[i], w, i, arrays[i].bytes);
+    if (!all) {
+        log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path),
+                  LOG_FIELD("reason", "a weight has another shape in the file"), LOG_FIELD("rows", w->rows),
+                  LOG_FIELD("columns", w->columns));
+        return s->complete = false;
+    }
+    for (int i = 0; i < n; i++)
+        arrays[i].data = (char *)s->map + entries[i].at;
+    s->next += (uint32_t)n;
+    return true;
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+static bool write_all(int fd, const void *data, size_t bytes, uint64_t at)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fd, (const char *)data + done, bytes - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static uint64_t align_up(uint64_t at)
+{
+    return (at + ARRAY_ALIGNMENT - 1) / ARRAY_ALIGNMENT * ARRAY_ALIGNMENT;
+}
+
+// Header and table of a file of these weights; free() it.
+static struct header *header_create(const struct packed_cache *s, const struct packed_weight *weights, int n)
+{
+    uint32_t n_entries = 0;
+    for (int w = 0; w < n; w++)
+        n_entries += (uint32_t)weights[w].n;
+    size_t table_bytes = n_entries * sizeof(struct entry);
+    struct header *header = mem_alloc(sizeof *header + table_bytes);
+    struct entry *entry = (struct entry *)(header + 1);
+    uint64_t at = align_up(sizeof *header + table_bytes);
+    for (int w = 0; w < n; w++)
+        for (int i = 0; i < weights[w].n; i++) {
+            const struct weight *weight = weights[w].weight;
+            *entry++ = (struct entry){
+                weight->rows, weight->columns,           (uint32_t)weight->kind * 2 + weight->gate_up, (uint32_t)i,
+                at,           weights[w].arrays[i].bytes};
+            at = align_up(at + weights[w].arrays[i].bytes);
+        }
+    memcpy(header->magic, magic, sizeof magic);
+    memcpy(header->layout, s->layout, sizeof header->layout);
+    header->version = FORMAT_VERSION;
+    header->n_entries = n_entries;
+    header->key = s->key;
+    header->file_bytes = at;
+    header->table_hash = fnv1a(header + 1, table_bytes);
+    header->header_hash = fnv1a(header, offsetof(struct header, header_hash));
+    return header;
+}
+
+static bool write_file(int fd, const struct header *header, const struct packed_weight *weights, int n)
+{
+    const struct entry *entry = (const struct entry *)(header + 1);
+    bool ok = write_all(fd, header, sizeof *header + header->n_entries * sizeof *entry, 0);
+    for (int w = 0; w < n; w++)
+        for (int i = 0; i < weights[w].n && ok; i++, entry++)
+            ok = write_all(fd, weights[w].arrays[i].data, entry->bytes, entry->at);
+    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fdatasync(fd) == 0;
+}
+
+void packed_cache_write(struct packed_cache *s, const struct packed_weight *weights, int n)
+{
+    if (s->complete) return;
+    int64_t from_us = clock_now_us();
+    struct header *header = header_create(s, weights, n);
+    char *temporary = mem_format("%s.%d", s->path, (int)getpid());
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    bool ok = fd >= 0 && write_file(fd, header, weights, n);
+    int error = errno;
+    if (fd >= 0) close(fd);
+    if (ok && rename(temporary, s->path) != 0) {
+        ok = false;
+        error = errno;
+    }
+    if (ok) {
+        log_event(LOG_INFO, "packed_cache_written", LOG_FIELD("path", s->path), LOG_FIELD("bytes", header->file_bytes),
+                  LOG_MS("ms", clock_now_us() - from_us));
+    } else {
+        log_event(LOG_WARN, "packed_cache_write_failed", LOG_FIELD("path", s->path),
+                  LOG_FIELD("reason", strerror(error)));
+        if (fd >= 0) unlink(temporary);
+    }
+    free(temporary);
+    free(header);
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed weight cache: a file with the packed weights of one rank, written by the first start and mapped by later
+// starts. A start that maps it packs nothing, allocates no memory for weights, and shares the pages with other
+// processes of the host.
+//
+// The file is a header, a table of arrays, and the arrays, each on its own page, in the order in which the model
+// creates its weights. It is used only if all of these match: format version, packed layout of this backend, the
+// caller's key (it identifies the checkpoint), hashes of header and table, file length, and each weight's shape and
+// array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
+// checkpoint.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct packed_cache;
+struct weight;
+
+// One array of a weight.
+struct packed_array {
+    void *data;
+    size_t bytes;
+};
+
+// Maps `path` if it matches. Logs why an existing file does not match. Never NULL.
+struct packed_cache *packed_cache_open(const char *path, const char *layout, uint64_t key);
+bool packed_cache_hit(const struct packed_cache *cache); // the file matched
+void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; NULL is fine
+
+// Sets the data pointers of the next weight's arrays, whose sizes are given. False: the file lacks this weight and all
+// later ones.
+bool packed_cache_lookup(struct packed_cache *cache, const struct weight *w, struct packed_array *arrays, int n);
+
+// Writes these weights as a new file and renames it into place; logs success or failure. Does nothing if every weight
+// came from the file.
+struct packed_weight {
+    const struct weight *weight;
+    struct packed_array arrays[3];
+    int n;
+};
+void packed_cache_write(struct packed_cache *cache, const struct packed_weight *weights, int n);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/generation_wire.h"
+
+#include <assert.h>
+
+// The member of a message with the name of a field.
+struct member {
+    const ProtobufCFieldDescriptor *descriptor;
+    void *value;
+    uint32_t *case_p; // number of the oneof member that is set; NULL: the member has no presence
+};
+
+static struct member member_of(const ProtobufCMessage *m, const char *name)
+{
+    const ProtobufCFieldDescriptor *d = protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+    assert(d); // check_request goes through all fields and messages
+    bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
+    return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
+}
+
+// --- to a message
+
+static void field_to_message(const struct generation_field *f, const void *object, ProtobufCMessage *m)
+{
+    const void *from = (const char *)object + f->offset;
+    struct member to = member_of(m, f->name);
+    bool given = true;
+    switch (f->type) {
+    case GENERATION_FIELD_REAL: *(double *)to.value = *(const double *)from; break;
+    case GENERATION_FIELD_UINT64: *(uint64_t *)to.value = *(const uint64_t *)from; break;
+    case GENERATION_FIELD_BOOL: given = (*(protobuf_c_boolean *)to.value = *(const bool *)from); break;
+    case GENERATION_FIELD_OPTIONAL: given = *(const int *)from != f->default_value; // fall through
+    case GENERATION_FIELD_INT: *(int32_t *)to.value = *(const int *)from; break;    // int32 or uint32
+    }
+    if (to.case_p) *to.case_p = given ? to.descriptor->id : 0;
+}
+
+static void fields_to_message(const struct generation_field *fields, const void *object, ProtobufCMessage *m)
+{
+    for (const struct generation_field *f = fields; f->name; f++)
+        field_to_message(f, object, m);
+}
+
+void sampling_to_message(const struct sampling *s, ProtobufCMessage *m)
+{
+    fields_to_message(sampling_fields, s, m);
+    struct member ids = member_of(m, "stop_token_ids");
+    *(const int32_t **)ids.value = s->stop_ids;
+    *(size_t *)((char *)m + ids.descriptor->quantifier_offset) = (size_t)s->n_stop_ids;
+}
+
+void prefill_to_message(const struct prefill *p, ProtobufCMessage *m)
+{
+    fields_to_message(prefill_fields, p, m);
+}
+
+// --- from a message
+
+static int int_from_uint32(uint32_t number)
+{
+    return number < INT_MAX ? (int)number : INT_MAX;
+}
+
+static enum status field_from_message(const struct generation_field *f, const ProtobufCMessage *m, void *object)
+{
+    void *to = (char *)object + f->offset;
+    struct member from = member_of(m, f->name);
+    if (from.case_p && *from.case_p != from.descriptor->id) return STATUS_OK;
+    switch (f->type) {
+    case GENERATION_FIELD_REAL: *(double *)to = *(const double *)from.value; break;
+    case GENERATION_FIELD_UINT64: *(uint64_t *)to = *(const uint64_t *)from.value; break;
+    case GENERATION_FIELD_BOOL: *(bool *)to = *(const protobuf_c_boolean *)from.value; break;
+    case GENERATION_FIELD_OPTIONAL: // fall through
+    case GENERATION_FIELD_INT:
+        *(int *)to = from.descriptor->type == PROTOBUF_C_TYPE_UINT32 ? int_from_uint32(*(const uint32_t *)from.value)
+                                                                     : *(const int32_t *)from.value;
+        if (from.case_p && f->type == GENERATION_FIELD_OPTIONAL)
+            return generation_field_check(f, *(const uint32_t *)from.value);
+    }
+    return STATUS_OK;
+}
+
+static enum status fields_from_message(const struct generation_field *fields, const ProtobufCMessage *m, void *object)
+{
+    enum status status = STATUS_OK;
+    for (const struct generation_field *f = fields; f->name && status == STATUS_OK; f++)
+        status = field_from_message(f, m, object);
+    return status;
+}
+
+enum status sampling_from_message(const ProtobufCMessage *m, struct sampling *s)
+{
+    enum status status = fields_from_message(sampling_fields, m, s);
+    if (status != STATUS_OK) return status;
+    struct member ids = member_of(m, "stop_token_ids");
+    size_t n = *(const size_t *)((const char *)m + ids.descriptor->quantifier_offset);
+    if (n > STOP_IDS_MAX) {
+        return status_fail(STATUS_INVALID, "stop_token_ids: %zu given, at most %d are allowed", n, STOP_IDS_MAX);
+    }
+    const uint32_t *from = *(const uint32_t **)ids.value;
+    for (size_t i = 0; i < n; i++)
+        s->stop_ids[i] = int_from_uint32(from[i]);
+    s->n_stop_ids = (int)n;
+    return STATUS_OK;
+}
+
+enum status prefill_from_message(const ProtobufCMessage *m, struct prefill *p)
+{
+    return fields_from_message(prefill_fields, m, p);
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Converts between the messages of the cluster protocol and the scorer's structs. Values are not checked here:
+// scorer_add() checks them and answers with a sentence.
+#pragma once
+
+#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "speculator/scorer.h"
+
+// `item` borrows the message's tokens and *pinned_p, which the caller frees.
+void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
+                             struct token_range **pinned_p);
+
+// Results collected until they are sent together.
+struct score_outbox {
+    Forepack__Cluster__V1__ScoreResult **results; // [n] owned
+    int n, capacity;
+    size_t size_bytes; // approximate size of the message
+};
+void score_outbox_add(struct score_outbox *outbox, const struct score_result *result); // copies
+// Fills a message with all results, borrowed until score_outbox_clear().
+void score_outbox_message(const struct score_outbox *outbox, Forepack__Cluster__V1__ScoreResults *message);
+void score_outbox_clear(struct score_outbox *outbox);

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The batch builder and the encoding in which batches are broadcast: layout, block tables, what is wanted of rows, a
+// round trip, and encodings that do not add up.
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/batch_builder.h"
+#include "engine/batch_encoding.h"
+
+static const struct batch_limits limits = {
+    .rows = 8, .seqs = 3, .seq_blocks = 4, .logit_rows = 3, .importance_rows = 2};
+static const int32_t blocks[3][4] = {{7, 8}, {1, 2, 3, 4}, {9}};
+
+static void add_rows(struct batch_builder *b, int sequence, int n_blocks, int n_cached, int rows)
+{
+    batch_builder_add_sequence(b, blocks[sequence], n_blocks, n_cached);
+    for (int r = 0; r < rows; r++)
+        batch_builder_add_row(b, 100 * sequence + r, 10 * (n_cached + r));
+}
+
+static const struct ragged_batch *build(struct batch_builder *b, bool with_logits, bool with_tokens)
+{
+    const struct row_sampling sampling = {.uniform = 0.25, .top_p = 0.5, .inverse_temperature = 2, .top_k = 3};
+    batch_builder_reset(b);
+    add_rows(b, 0, 2, 20, 2);
+    if (with_logits) batch_builder_want_logits(b, b->batch.n_rows - 1);
+    add_rows(b, 1, 4, 50, 1);
+    if (with_tokens) batch_builder_want_token(b, b->batch.n_rows - 1, &sampling);
+    add_rows(b, 2, 1, 0, 3);
+    batch_builder_want_importance(b, 3);
+    return batch_builder_finish(b);
+}
+
+static void check_layout(const struct ragged_batch *batch)
+{
+    static const int32_t token[] = {0, 1, 100, 200, 201, 202}, position[] = {200, 210, 500, 0, 10, 20};
+    static const int32_t row_start[] = {0, 2, 3, 6}, kv_len[] = {20, 50, 0};
+    static const int32_t table[] = {7, 8, 0, 0, 1, 2, 3, 4, 9, 0, 0, 0};
+    ck_assert(batch->n_rows == 6 && batch->n_seqs == 3 && batch->max_blocks == 4);
+    ck_assert_mem_eq(batch->token, token, sizeof token);
+    ck_assert_mem_eq(batch->position, position, sizeof position);
+    ck_assert_mem_eq(batch->row_start, row_start, sizeof row_start);
+    ck_assert_mem_eq(batch->kv_len, kv_len, sizeof kv_len);
+    ck_assert_mem_eq(batch->block_table, table, sizeof table);
+    ck_assert(batch->n_importance_rows == 1 && batch->importance_row[0] == 5 && batch->importance_keys[0] == 3);
+    ck_assert_int_eq(batch->smoothing_window, 1);
+}
+
+START_TEST(rows_sequences_and_blocks_are_laid_out_in_order)
+{
+    struct batch_builder b;
+    batch_builder_init(&b, &limits);
+    check_layout(build(&b, true, true));
+    // A narrower pass afterwards: nothing of the wider one stays in its block table.
+    batch_builder_reset(&b);
+    add_rows(&b, 2, 1, 3, 1);
+    add_rows(&b, 0, 2, 17, 1);
+    const struct ragged_batch *batch = batch_builder_finish(&b);
+    ck_assert(batch->n_rows == 2 && batch->max_blocks == 2 && batch->n_logit_rows == 0 && !batch->sampling);
+    ck_assert_mem_eq(batch->block_table, ((int32_t[]){9, 0, 7, 8}), 4 * sizeof(int32_t));
+    batch_builder_fini(&b);
+}
+END_TEST
+
+START_TEST(a_pass_returns_logits_or_tokens_or_both)
+{
+    struct batch_builder b;
+    batch_builder_init(&b, &limits);
+    for (int logits = 0; logits < 2; logits++) {
+        for (int tokens = 0; tokens < 2; tokens++) {
+            const struct ragged_batch *batch = build(&b, logits, tokens);
+            ck_assert_int_eq(batch->n_logit_rows, logits + tokens);
+            ck_assert_int_eq(batch->sampling != NULL, tokens);
+            ck_assert_int_eq(batch->tokens_only, tokens && !logits);
+            if (logits) ck_assert_int_eq(batch->logit_row[0], 1);
+            if (tokens) ck_assert_int_eq(batch->logit_row[logits], 2);
+            if (tokens) ck_assert_int_eq(batch->sampling[logits].top_k, 3);
+            if (tokens && logits) ck_assert(batch->sampling[0].inverse_temperature == 0); // greedy, and ignored
+        }
+    }
+    batch_builder_fini(&b);
+}
+END_TEST
+
+START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
+{
+    struct batch_builder b;
+    batch_builder_init(&b, &limits);
+    for (int kind = 0; kind < 4; kind++) {
+        const struct ragged_batch *batch = build(&b, kind & 1, kind & 2);
+        size_t n = batch_encoded_ints(batch);
+        ck_assert_uint_le(n, batch_encoded_ints_max(limits.rows, limits.seqs, limits.seq_blocks));
+        int32_t *encoded = malloc(n * sizeof *encoded);
+        batch_encode(batch, encoded);
+        struct ragged_batch decoded;
+        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_OK);
+        check_layout(&decoded);
+        ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
+        ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
+        ck_assert(decoded.tokens_only == batch->tokens_only && !decoded.sampling == !batch->sampling);
+        if (decoded.sampling)
+            ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
+        free(encoded);
+    }
+    batch_builder_fini(&b);
+}
+END_TEST
+
+START_TEST(counts_that_do_not_add_up_are_refused)
+{
+    struct batch_builder b;
+    batch_builder_init(&b, &limits);
+    const struct ragged_batch *batch = build(&b, true, true);
+    size_t n = batch_encoded_ints(batch);
+    int32_t *encoded = malloc(n * sizeof *encoded);
+    for (int i = 0; i < 7; i++) {
+        struct ragged_batch decoded;
+        batch_encode(batch, encoded);
+        if (i == 5) continue; // the smoothing window takes part in no size
+        encoded[i] = i == 6 ? 3 : encoded[i] + 1;
+        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_INTERNAL);
+        encoded[i] = -1;
+        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_INTERNAL);
+    }
+    free(encoded);
+    batch_builder_fini(&b);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("batch");
+    TCase *tcase = tcase_create("batch");
+    tcase_add_test(tcase, rows_sequences_and_blocks_are_laid_out_in_order);
+    tcase_add_test(tcase, a_pass_returns_logits_or_tokens_or_both);
+    tcase_add_test(tcase, an_encoded_batch_is_decoded_to_the_same_batch);
+    tcase_add_test(tcase, counts_that_do_not_add_up_are_refused);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs a build into a folder of its own, moves it, runs a cluster from there, and builds the packages.
+# Expects FOREPACK_SOURCE (repository) and FOREPACK_BUILD (build folder of an optimised build).
+set -euo pipefail
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/forepack package XXXXXX") # a path with a space, on purpose
+cluster=
+clean_up() {
+    [ -z "$cluster" ] || { kill "$cluster" 2>/dev/null && wait "$cluster" || true; }
+    rm -rf "$work"
+}
+trap clean_up EXIT
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# ---- an installed tree ----
+
+cmake --install "$FOREPACK_BUILD" --prefix "$work/first" >"$work/install.log"
+mv "$work/first" "$work/installed"
+bin=$work/installed/bin
+version=$(sed -n 's/^project(forepack VERSION \([0-9.]*\).*/\1/p' "$FOREPACK_SOURCE/CMakeLists.txt")
+for program in forepack forepack-bench forepack-router forepack-worker forepack-speculator; do
+    [ "$("$bin/$program" --version)" = "$program $version" ] || fail "$program --version: $("$bin/$program" --version)"
+    [ -s "$work/installed/share/man/man1/$program.1" ] || fail "no man page of $program"
+done
+[ -s "$work/installed/share/man/man1/forepack-up.1" ] || fail "no man page of forepack up"
+[ -s "$work/installed/share/forepack/shapes/llama-3.1-8b.json" ] || fail "no shapes"
+
+demo=$work/installed/share/forepack/demo-model
+tokens() { jq -e '.token_ids | length' "$1"; }
+"$bin/forepack" generate --model "$demo/main" --prompt Hello --max-tokens 3 --ignore-eos --json >"$work/alone.json"
+[ "$(tokens "$work/alone.json")" = 3 ] || fail "generate --model: $(cat "$work/alone.json")"
+
+port=$((20000 + RANDOM % 12000))
+"$bin/forepack" up --port $port --threads 1 >"$work/up.log" 2>&1 </dev/null &
+cluster=$!
+for _ in $(seq 1200); do
+    ! grep -q ^ready: "$work/up.log" || break
+    kill -0 "$cluster" 2>/dev/null || break
+    read -rt 0.1 <> <(:) || true
+done
+grep -q ^ready: "$work/up.log" || { cat "$work/up.log" >&2; fail "forepack up does not start from an installed tree"; }
+"$bin/forepack" generate --server 127.0.0.1:$port --prompt Hello --max-tokens 3 --ignore-eos --json >"$work/answer.json"
+[ "$(tokens "$work/answer.json")" = 3 ] || fail "generate: $(cat "$work/answer.json")"
+kill -TERM "$cluster"
+wait "$cluster" || fail "forepack up ended with $?"
+cluster=
+
+# ---- packages ----
+
+command -v dpkg-shlibdeps >/dev/null || { echo "skipped: dpkg-shlibdeps is not installed, no .deb was built"; exit 77; }
+(cd "$FOREPACK_BUILD" && cpack -B "$work/packages") >"$work/cpack.log" 2>&1 || { cat "$work/cpack.log" >&2; fail cpack; }
+deb=$(echo "$work"/packages/forepack_*.deb)
+dpkg-deb -c "$deb" >"$work/content"
+for file in bin/forepack bin/forepack-router share/forepack/demo-model/main/config.json share/man/man1/forepack.1; do
+    grep -q "/usr/$file\(\.gz\)\?$" "$work/content" || fail "$file is not in ${deb##*/}"
+done
+depends=$(dpkg-deb -f "$deb" Depends)
+[[ $depends == *libgrpc* ]] || fail "dependencies of the package: $depends"
+tar -tzf "$work"/packages/forepack-*.tar.gz >"$work/content"
+grep -q '/bin/forepack-worker$' "$work/content" || fail "forepack-worker is not in the archive"
+echo "packaging: all passed"

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows a pass contains: decode rows first, then prompt rows within the token budget and the pace.
+#include "worker/scheduler_state.h"
+
+// ---- rows ----
+
+static int pass_rows_left(const struct scheduler *s)
+{
+    return s->rows_max - s->builder.batch.n_rows;
+}
+
+struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q)
+{
+    return (struct sampler_context){
+        .sampling = &q->sampling,
+        .eos = s->config->eos_id,
+        .n_eos = s->config->n_eos,
+        .prompt = q->penalty_ids ? q->penalty_ids : q->tokens,
+        .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
+        .output = q->tokens + q->n_kept,
+        .n_output = sequence_generated(q),
+    };
+}
+
+bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_context *context)
+{
+    return s->backend_samples && sampler_backend_can_sample(context);
+}
+
+// The last row added yields the sequence's next token.
+static void pass_want_next_token(struct scheduler *s, const struct sequence *q)
+{
+    struct sampler_context context = pass_sampler_context(s, q);
+    int row = s->builder.batch.n_rows - 1;
+    if (pass_is_sampled_by_backend(s, &context)) {
+        struct row_sampling sampling = sampler_row_sampling(&context);
+        batch_builder_want_token(&s->builder, row, &sampling);
+    } else {
+        batch_builder_want_logits(&s->builder, row);
+    }
+}
+
+// Adds the sequence's next n rows.
+static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
+{
+    q->pass_rows = n;
+    if (n == 0) return;
+    int of_prompt = q->n_kept - q->n_cached;
+    if (of_prompt > 0) s->prompt_rows += (uint64_t)(n < of_prompt ? n : of_prompt);
+    s->batched[s->builder.batch.n_seqs] = q;
+    batch_builder_add_sequence(&s->builder, q->blocks, q->n_blocks, q->n_cached);
+    for (int i = q->n_cached; i < q->n_cached + n; i++)
+        batch_builder_add_row(&s->builder, q->tokens[i], q->positions[i]);
+    if (n == sequence_pending(q)) pass_want_next_token(s, q);
+}
+
+// Adds as many rows of a prompt as the pass has room for and the pace allows.
+static void pass_add_prompt_rows(struct scheduler *s, struct sequence *q)
+{
+    int pending = sequence_pending(q), rows = pending < pass_rows_left(s) ? pending : pass_rows_left(s);
+    int n = pace_grant_rows(&s->pace, q->n_cached, rows, rows == pending && !q->is_chunked);
+    if (n > 0 && n < pending) q->is_chunked = true;
+    pass_add_rows(s, q, n);
+}
+
+// ---- prompts ahead of a long one ----
+
+// Of the running sequences in prefill, the one that was started first; NULL: none.
+static struct sequence *oldest_prompt(const struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (sequence_pending(s->running[i]) > 1) return s->running[i];
+    return NULL;
+}
+
+// Whether this pass can complete the prompt, of which `entries` are cached.
+static bool pass_fits_prompt(const struct scheduler *s, const struct sequence *q, int entries)
+{
+    int pending = q->n_tokens - entries;
+    return pending <= pass_rows_left(s) && pace_would_grant(&s->pace, entries, pending, !q->is_chunked);
+}
+
+// The prompt with the fewest pending rows, fewer than those of `longest`, among prompts without rows in this pass.
+// Starts it if it waits in the queue; NULL: none.
+static struct sequence *start_shortest_prompt(struct scheduler *s, const struct sequence *longest)
+{
+    int fewest = sequence_pending(longest);
+    struct sequence *running = NULL, *waiting = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) == 1 || q->pass_rows > 0 || sequence_pending(q) >= fewest) continue;
+        fewest = sequence_pending(q);
+        running = q;
+    }
+    for (struct sequence *q = s->queue.head; q; q = q->next) {
+        if (sequence_pending(q) >= fewest || admission_waits_for_prefix(s, q)) continue;
+        fewest = sequence_pending(q);
+        waiting = q;
+    }
+    return waiting && admission_start(s, waiting) ? waiting : running;
+}
+
+// Before a prompt that this pass cannot complete, half of the rows and of the pace go to prompts that it can complete,
+// then to a chunk of the shortest other prompt.
+static void add_short_prompts(struct scheduler *s, const struct sequence *longest)
+{
+    if (pass_fits_prompt(s, longest, longest->n_cached)) return;
+    double reserved = pace_reserve_half(&s->pace);
+    s->rows_max -= pass_rows_left(s) / 2;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) > 1 && q != longest && pass_fits_prompt(s, q, q->n_cached)) pass_add_prompt_rows(s, q);
+    }
+    for (struct sequence *q = s->queue.head, *next; q; q = next) {
+        next = q->next;
+        if (!pass_fits_prompt(s, q, admission_cached_entries(s, q)) || admission_waits_for_prefix(s, q)) continue;
+        if (!admission_start(s, q)) break;
+        pass_add_prompt_rows(s, q);
+    }
+    if (pass_rows_left(s) > 0 && pace_has_budget(&s->pace, false)) {
+        struct sequence *shortest = start_shortest_prompt(s, longest);
+        if (shortest) pass_add_prompt_rows(s, shortest);
+    }
+    s->rows_max = s->limits.token_budget;
+    pace_release_half(&s->pace, reserved);
+}
+
+// ---- the pass ----
+
+// First, so that a long prompt does not delay the next token of the running sequences.
+static void add_decode_rows(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (sequence_pending(s->running[i]) == 1) pass_add_rows(s, s->running[i], 1);
+}
+
+static void add_running_prompts(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) > 1 && q->pass_rows == 0) pass_add_prompt_rows(s, q);
+    }
+}
+
+// In the order of the queue, except for sequences that wait for a prefix.
+static void add_waiting_prompts(struct scheduler *s)
+{
+    for (struct sequence *q = s->queue.head, *next; q && pass_rows_left(s) > 0; q = next) {
+        next = q->next;
+        if (!pace_has_budget(&s->pace, q->n_tokens <= pass_rows_left(s)) || admission_waits_for_prefix(s, q)) continue;
+        if (!admission_start(s, q)) return;
+        pass_add_prompt_rows(s, q);
+    }
+}
+
+const struct ragged_batch *pass_compose(struct scheduler *s)
+{
+    batch_builder_reset(&s->builder);
+    admission_grow(s);
+    s->rows_max = s->limits.token_budget;
+    for (int i = 0; i < s->n_running; i++)
+        s->running[i]->pass_rows = 0;
+    add_decode_rows(s);
+    pace_pass_begin(&s->pace, s->builder.batch.n_rows);
+    const struct sequence *oldest = oldest_prompt(s);
+    if (oldest) add_short_prompts(s, oldest);
+    add_running_prompts(s);
+    add_waiting_prompts(s);
+    return batch_builder_finish(&s->builder);
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of the scheduler, for its three files only. Each uses the ones before it:
+//
+//     admission.c   which sequences run: KV blocks, prefix cache, preemption
+//     pass.c        which rows a pass contains
+//     scheduler.c   a step: composes the pass, runs it, samples tokens; and the public functions
+#pragma once
+
+#include "engine/batch_builder.h"
+#include "worker/pace.h"
+#include "worker/scheduler.h"
+#include "worker/sequence_queue.h"
+
+struct scheduler {
+    struct engine *engine; // borrowed
+    const struct model_config *config;
+    struct scheduler_limits limits;
+    scheduler_report_fn *report;
+    void *arg;
+    struct block_manager *blocks;
+    struct sampler *sampler;
+    bool backend_samples; // the backend can sample tokens, see model_samples()
+
+    struct sequence_queue queue;
+    struct sequence **running; // [max_seqs] in the order in which they were started
+    int n_running;
+    uint64_t preemptions, prompt_rows, reused_rows;
+    struct pace pace;
+
+    // The pass being composed.
+    struct batch_builder builder;
+    int rows_max;                    // its limit for now
+    struct sequence **batched;       // [max_seqs] its sequences, in the order of the batch
+    struct sequence_output *outputs; // [max_seqs]
+};
+
+// ---- admission.c
+
+// Moves a waiting sequence to the running ones if there is memory for it, see scheduler.h. False: there is not.
+bool admission_start(struct scheduler *s, struct sequence *q);
+
+// Allocates a block for each running sequence whose next row needs one, and preempts sequences when none is free. Call
+// it before rows are added: a preempted sequence has none. Sequences in prefill have all their blocks from the start.
+void admission_grow(struct scheduler *s);
+
+// Whether a running sequence will soon publish blocks that this waiting sequence should reuse.
+bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q);
+
+// Entries of a waiting sequence that the prefix cache holds.
+int admission_cached_entries(const struct scheduler *s, struct sequence *q);
+
+// Publishes the blocks that the sequence has filled. When two sequences computed the same block, one copy stays.
+void admission_publish(struct scheduler *s, struct sequence *q);
+
+void admission_remove_running(struct scheduler *s, int index);
+void admission_free_sequence(struct scheduler *s, struct sequence *q); // with its blocks
+
+// ---- pass.c
+
+// Composes the next pass in s->builder and s->batched.
+const struct ragged_batch *pass_compose(struct scheduler *s);
+
+// What sampling the sequence's next token depends on, beside its logits.
+struct sampler_context pass_sampler_context(const struct scheduler *s, const struct sequence *q);
+
+// Whether the backend samples the token. That depends on the request alone, not on other sequences in the pass.
+bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_context *context);

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sequences that wait at a worker group, in order. A list linked through the sequences; owned by the scheduler.
+#pragma once
+
+#include <stdint.h>
+
+#include "worker/sequence.h"
+
+struct sequence_queue {
+    struct sequence *head, *tail;
+    int n;
+};
+
+void sequence_queue_push_back(struct sequence_queue *queue, struct sequence *s);
+void sequence_queue_push_front(struct sequence_queue *queue, struct sequence *s);
+void sequence_queue_remove(struct sequence_queue *queue, struct sequence *s);
+struct sequence *sequence_queue_find(const struct sequence_queue *queue, uint64_t id); // NULL: not in the queue
