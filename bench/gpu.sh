@@ -201,7 +201,7 @@ sanitize() {
 }
 
 if [ $tests = yes ] && command -v compute-sanitizer >/dev/null; then
-    for test in check_draws check_cuda_attention check_cuda_exactness; do
+    for test in check_row_sampling check_cuda_attention check_cuda_exactness; do
         [ ! -x "$bin/${test}_gpu" ] || sanitize $test
     done
 elif [ $tests = yes ]; then

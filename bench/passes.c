@@ -82,7 +82,7 @@ static int passes_add_rows(struct passes *p, const int32_t *tokens, int n, int f
 // Like a worker, asks for a sampled token if the backend can sample, else for logits.
 static void passes_want_token(struct passes *p, int row)
 {
-    const struct draw greedy = batch_greedy();
+    const struct row_sampling greedy = batch_greedy();
     if (p->samples)
         batch_builder_want_token(&p->builder, row, &greedy);
     else

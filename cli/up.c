@@ -213,7 +213,7 @@ static void node_arguments(const struct child *c, struct arguments *a)
     argument_add_text(a, "--backend", o.backend);
     if (c->gpus.nodes > 1) {
         argument_add(a, "--gpu-memory-utilization");
-        argument_take(a, mem_format("%.3f", MODEL_KV_FRACTION / c->gpus.nodes));
+        argument_take(a, mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes));
     }
     argument_add_text(a, "--dtype", o.dtype);
     if (worker) argument_add_text(a, "--kv-cache-dtype", o.kv_dtype);

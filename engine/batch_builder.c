@@ -93,7 +93,7 @@ void batch_builder_want_logits(struct batch_builder *b, int row)
     b->any_read = true;
 }
 
-void batch_builder_want_token(struct batch_builder *b, int row, const struct draw *sampling)
+void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling)
 {
     b->sampling[logit_row_add(b, row)] = *sampling;
     b->any_sampled = true;
@@ -116,7 +116,7 @@ const struct ragged_batch *batch_builder_finish(struct batch_builder *b)
         memcpy(row, b->blocks[s], n * sizeof *row);
         memset(row + n, 0, (width - n) * sizeof *row);
     }
-    if (b->any_sampled) b->batch.draw = b->sampling;
-    b->batch.tokens_alone = b->any_sampled && !b->any_read;
+    if (b->any_sampled) b->batch.sampling = b->sampling;
+    b->batch.tokens_only = b->any_sampled && !b->any_read;
     return &b->batch;
 }

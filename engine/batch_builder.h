@@ -22,10 +22,10 @@ struct batch_builder {
     struct batch_limits limits;
     struct ragged_batch batch; // its arrays are those below
     int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row, *importance_row, *importance_keys;
-    struct draw *sampling;      // [logit_rows]
-    bool any_sampled, any_read; // rows whose token the backend samples; rows whose logits the caller reads
-    const int32_t **blocks;     // [seqs] borrowed from batch_builder_add_sequence() until batch_builder_finish()
-    int *n_blocks;              // [seqs]
+    struct row_sampling *sampling; // [logit_rows]
+    bool any_sampled, any_read;    // rows whose token the backend samples; rows whose logits the caller reads
+    const int32_t **blocks;        // [seqs] borrowed from batch_builder_add_sequence() until batch_builder_finish()
+    int *n_blocks;                 // [seqs]
 };
 
 void batch_builder_init(struct batch_builder *b, const struct batch_limits *limits);
@@ -40,7 +40,7 @@ void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t posit
 // What the pass returns for `row`, one of the last sequence: its logits, or a token that the backend samples. With both
 // kinds in one pass the backend returns logits and tokens for all of them.
 void batch_builder_want_logits(struct batch_builder *b, int row);
-void batch_builder_want_token(struct batch_builder *b, int row, const struct draw *sampling);
+void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling);
 
 // Wants the importance of the last row added, over the first `keys` entries of its sequence.
 void batch_builder_want_importance(struct batch_builder *b, int keys);
@@ -49,7 +49,7 @@ void batch_builder_want_importance(struct batch_builder *b, int keys);
 const struct ragged_batch *batch_builder_finish(struct batch_builder *b);
 
 // Sampling parameters of the likeliest token.
-static inline struct draw batch_greedy(void)
+static inline struct row_sampling batch_greedy(void)
 {
-    return (struct draw){.top_p = 1};
+    return (struct row_sampling){.top_p = 1};
 }

@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct draw) / sizeof(int32_t) };
+enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 enum { SAMPLING_NONE, SAMPLING_WITH_LOGITS, SAMPLING_ONLY }; // what the pass returns for logit rows
 
 size_t batch_encoded_ints(const struct ragged_batch *b)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
     return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
-           (b->draw ? SAMPLING_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
+           (b->sampling ? SAMPLING_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
 }
 
 // Every row may have logits, sampling parameters and importance.
@@ -30,11 +30,12 @@ static int32_t *ints_append(int32_t *to, const int32_t *from, size_t n)
 void batch_encode(const struct ragged_batch *b, int32_t *w)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int sampling = !b->draw ? SAMPLING_NONE : b->tokens_alone ? SAMPLING_ONLY : SAMPLING_WITH_LOGITS;
+    int sampling = !b->sampling ? SAMPLING_NONE : b->tokens_only ? SAMPLING_ONLY : SAMPLING_WITH_LOGITS;
     int32_t counts[COUNTS] = {b->n_rows,           b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_importance_rows,
                               b->smoothing_window, sampling};
     w = ints_append(w, counts, COUNTS);
-    if (b->draw) w = ints_append(w, (const int32_t *)(const void *)b->draw, SAMPLING_INTS * (size_t)b->n_logit_rows);
+    if (b->sampling)
+        w = ints_append(w, (const int32_t *)(const void *)b->sampling, SAMPLING_INTS * (size_t)b->n_logit_rows);
     w = ints_append(w, b->token, rows);
     w = ints_append(w, b->position, rows);
     w = ints_append(w, b->row_start, seqs + 1);
@@ -57,13 +58,13 @@ enum status batch_decode(const int32_t *w, size_t n_ints, struct ragged_batch *b
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
-    if (w[6] != SAMPLING_NONE) b->draw = (const void *)(w + COUNTS);
-    b->tokens_alone = w[6] == SAMPLING_ONLY;
+    if (w[6] != SAMPLING_NONE) b->sampling = (const void *)(w + COUNTS);
+    b->tokens_only = w[6] == SAMPLING_ONLY;
     if (!counts_are_valid(w) || batch_encoded_ints(b) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    b->token = w + COUNTS + (b->draw ? SAMPLING_INTS * b->n_logit_rows : 0);
+    b->token = w + COUNTS + (b->sampling ? SAMPLING_INTS * b->n_logit_rows : 0);
     b->position = b->token + rows;
     b->row_start = b->position + rows;
     b->kv_len = b->row_start + seqs + 1;

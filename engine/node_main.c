@@ -148,9 +148,9 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     Forepack__Cluster__V1__Hello hello;
     struct node *node;
     const struct model *model = engine_model(engine);
-    if (wants_bf16_sums(program->common) && comm->size > 1 && strcmp(model_backend(model), "cuda") == 0)
+    if (wants_bf16_sums(program->common) && comm->size > 1 && model_capabilities(model)->device_collectives)
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
-                  LOG_FIELD("reason", "GPUs exchange f32"));
+                  LOG_FIELD("reason", "the devices reduce in f32"));
     enum status status = run_warm_up_batch(engine);
     if (status != STATUS_OK) {
         report_failure(program, status);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all backends share: the table of dtypes, opening by name, checks of what callers hand in, and reading matrix
-// views in any dtype.
+// Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, the plain
+// way to run a pass, and opening by name.
 #include "kernels/backend.h"
 
 #include <string.h>
@@ -123,22 +123,22 @@ static enum status sequences_check(const struct ragged_batch *batch, const struc
     return STATUS_OK;
 }
 
-static enum status probes_check(const struct ragged_batch *batch, const struct backend_shape *shape)
+static enum status importance_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
     if (batch->n_importance_rows && (batch->smoothing_window < 1 || batch->smoothing_window % 2 == 0))
-        return status_fail(STATUS_INTERNAL, "ragged batch: probe window %d must be odd", batch->smoothing_window);
+        return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d must be odd", batch->smoothing_window);
     int s = 0;
     for (int p = 0; p < batch->n_importance_rows; p++) {
         int row = batch->importance_row[p], keys = batch->importance_keys[p];
         if (row < (p ? batch->importance_row[p - 1] : 0) || row >= batch->n_rows)
-            return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d out of order or of range", row);
+            return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d is out of order or out of range", row);
         while (row >= batch->row_start[s + 1])
             s++;
         if (keys < 1 || keys > batch->kv_len[s] + row - batch->row_start[s] + 1)
-            return status_fail(STATUS_INTERNAL, "ragged batch: probe row %d cannot see %d keys", row, keys);
+            return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d cannot see %d keys", row, keys);
     }
     if (ragged_importance_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
-        return status_fail(STATUS_INTERNAL, "ragged batch: probes of %lld keys, room for %d contexts of %d",
+        return status_fail(STATUS_INTERNAL, "ragged batch: importance of %lld keys, room for %d contexts of %d",
                            (long long)ragged_importance_size(batch), shape->max_seqs, shape->max_context);
     return STATUS_OK;
 }
@@ -165,7 +165,24 @@ enum status ragged_batch_check(const struct ragged_batch *batch, const struct ba
         return status_fail(STATUS_INTERNAL, "ragged batch: %d rows of %d sequences; room for 1 to %d and 1 to %d",
                            batch->n_rows, batch->n_seqs, shape->max_rows, shape->max_seqs);
     enum status status = sequences_check(batch, shape);
-    return status ? status : probes_check(batch, shape);
+    return status ? status : importance_check(batch, shape);
+}
+
+// ---- a pass ---------------------------------------------------------------------------------------------------------
+
+enum status pass_issue(const struct pass *pass, int rows, int logit_rows)
+{
+    for (int i = 0; i < pass->n_stages; i++) {
+        enum status status = pass->stage(pass->context, i, 0, rows);
+        if (status != STATUS_OK) return status;
+    }
+    return logit_rows ? pass->logits(pass->context, logit_rows) : STATUS_OK;
+}
+
+enum status backend_run_pass(struct backend *b, const struct pass *pass)
+{
+    enum status status = b->ops->begin(b, pass->batch);
+    return status != STATUS_OK ? status : pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
 }
 
 // ---- by name --------------------------------------------------------------------------------------------------------
@@ -177,15 +194,16 @@ static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype
     return status ? status : module.open(shape, dtype, backend_p);
 }
 
-// The GPU, unless there is none or it does not compute what is asked for. A GPU that is there and fails is an error:
-// whoever has one wants to know, not to be served slowly.
+// The GPU, unless there is none or it does not support the shape or dtype. A GPU that fails is an error: falling back
+// to the CPU would serve the same model many times slower without notice.
 static enum status open_auto(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p)
 {
     enum status status = open_cuda(shape, dtype, backend_p);
-    if (status == STATUS_OK) log_info("backend=cuda: a GPU was found");
+    if (status == STATUS_OK)
+        log_event(LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cuda"), LOG_FIELD("reason", "a GPU was found"));
     if (status != STATUS_NOT_FOUND && status != STATUS_UNSUPPORTED) return status;
-    log_info("backend=cpu: %s", status_message());
+    log_event(LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cpu"), LOG_REASON);
     return backend_open_cpu(shape, dtype, threads, backend_p);
 }
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device must be able to do for a Llama-class forward pass. `kernels/reference` does it in plain C and is the
-// oracle, `kernels/cpu` does it fast, `kernels/cuda` does it on a GPU; callers see only this header.
+// The operations of a forward pass of a Llama-class model. `kernels/reference` implements them in plain C and is the
+// oracle, `kernels/cpu` is the fast CPU implementation, `kernels/cuda` runs on a GPU. Callers include only this header
+// and query `capabilities` instead of comparing names.
 //
-// The interface is a handful of fused steps over opaque device memory, ordered as on one stream: an operation may
-// return before it is done, `read` waits; not so with host_memory. One thread at a time drives a backend. All sizes are
-// the rank's own share.
+// A backend is a set of fused steps over opaque tensors and weights, issued to one stream in order: a step may return
+// before it has run, `read` and `wait` wait for all steps before them. One thread at a time drives a backend. All sizes
+// are those of one tensor-parallel rank.
 //
 // Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K a weight of N outputs and K inputs.
 //
-// Exactness: a row's result never depends on which other rows share the batch, on its place in it, or on how a prompt
-// was cut into chunks. So sums over K run in one order whatever T is, and attention walks the KV blocks of a sequence
-// in order, tiled by block, whether a row is prefilled or decoded.
+// Exactness: a row's result depends neither on the other rows of the batch, nor on its place in the batch, nor on how
+// its prompt was cut into chunks. So sums over K run in one order for every T, and attention walks the KV blocks of a
+// sequence in order, tiled by block, for prefill and decode alike.
 //
-// Errors: creation can fail (memory, device); steps report a status too, since a device may be lost. Shapes are the
-// caller's duty and asserted.
+// Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
+// matching shapes; asserts check them.
 #pragma once
 
 #include <stdbool.h>
@@ -23,17 +24,18 @@
 #include "base/status.h"
 #include "kernels/ragged.h"
 
-// INT8: matrices as signed bytes with a scale per output, the rows they multiply as bytes with a scale per row made on
-// the fly. INT8_G128: both scales anew for every 128 of K. These two are ways to compute, not to store.
-// FP8: bytes that are e4m3fn numbers (sign, 4 bits of exponent, 3 of mantissa, up to 448, no infinities; arXiv
-// 2209.05433) times scales. As stored, see matrix_view; as computed, scales per output and per row as in INT8.
+// INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
+// per row. INT8_G128: both have one scale per 128 values of K. No checkpoint is stored in these two.
+// FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times
+// scales. A stored FP8 matrix has the scales of its matrix_view; a computed one has them per output and per row, as
+// INT8 does.
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"
-// The type of activations and embedding tables in a backend of `dtype`, of K and V too unless they are bytes: bf16 for
-// the types of 8 bits.
+// The type of activations and embedding tables in a backend of `dtype`, and of K and V unless kv_dtype has 8 bits. It
+// is bf16 for the 8-bit types.
 enum dtype dtype_of_activations(enum dtype dtype);
-// Bytes that the K or the V of one entry and KV head takes in `dtype`; in 8 bits with its scale.
+// Bytes of the K (or the V) of one KV entry and head in `dtype`, with its scale if `dtype` has 8 bits.
 size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct comm;
@@ -41,167 +43,182 @@ struct backend; // a device context: threads or stream, scratch memory
 struct tensor;  // device memory [max_rows][columns], row-major
 struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
 
-// The type a tensor holds. ACTIVATION is what the backend's matrix products read: f32 in an f32 backend, bf16 in
-// all others. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
+// The element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
+// others. The residual stream, q/k/v before RoPE and logits are F32 everywhere.
 enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION };
 
-// Rows [0, rows) x columns [0, columns) of a row-major matrix that lies in host memory (usually a mapped file), as a
-// view: element (r, c) is at data + r * row_stride_bytes + c * size of dtype. Need not be aligned.
+// A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
+// (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
 struct matrix_view {
     const void *data;
     enum dtype dtype; // F32, F16, BF16 or FP8
     int64_t rows, columns;
     int64_t row_stride_bytes;
-    // FP8: element (r, c) is its byte times scale number r * scale_stride. Lies as `data` does; NULL: all are 1.
+    // FP8 only: element (r, c) is its byte times scale[r * scale_stride]. Same memory as `data`; NULL: all scales
+    // are 1.
     const void *scale;
     enum dtype scale_dtype; // F32, F16 or BF16
-    int scale_stride;       // 1: one for each row; 0: one for all
+    int scale_stride;       // 1: one scale per row; 0: one scale for the matrix
 };
 
-// Model shape as one rank sees it.
+// Shape of the model and limits of a pass, for one rank.
 struct backend_shape {
     int n_layers;
     int n_heads, n_kv_heads; // of this rank; n_heads is a multiple of n_kv_heads
     int head_size;           // D, even
-    const float *inv_freq;   // [D/2] RoPE angle per position, copied. Dims i and i + D/2 rotate together
+    const float *inv_freq;   // [D/2] RoPE angle per position, copied. Dims i and i + D/2 rotate as a pair
     int max_rows;            // largest T
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
-    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries, for all layers; see also kv_create
-    int host_rank;           // this rank among the host_ranks of its host: which of the host's devices it uses
-    int host_ranks;          // 0: as 1
-    enum dtype kv_dtype;     // INT8, FP8 (neither in an f32 backend): see rope_append; any other: as activations
-    bool fp8_as_stored;      // FP8 backend: a matrix without parts in FP8 is computed in bf16; else it is quantised
-    int overlap_rows;        // between ranks, passes of twice as many rows or more go in halves, see `half`; 0: none
+    int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
+    int host_rank;           // index of this rank among the ranks of its host: selects the device
+    int host_ranks;          // ranks on this host; 0 means 1
+    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
+    bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
+    int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
 };
 
-// Whether K and V are bytes with scales.
+// Whether K and V are stored in 8 bits with scales.
 static inline bool backend_kv_bytes(const struct backend_shape *shape)
 {
     return shape->kv_dtype == DTYPE_INT8 || shape->kv_dtype == DTYPE_FP8;
 }
 
-// How a matrix product ends.
+// What a gemm does with its result.
 enum linear_mode {
     LINEAR_STORE,  // out = x W^T (+ bias)
     LINEAR_ADD,    // out += x W^T (+ bias); out is F32 (the residual stream)
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
 };
 
+// One forward pass, described by the model and run by the backend. The model issues the steps, the backend decides when
+// and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
+//
+// A stage is a sequence of steps that ends with the residual stream complete on every rank, that is after the sum over
+// ranks. `stage` issues stage i for rows [first_row, first_row + rows) of the batch; its steps apply to those rows of
+// their tensors. `logits` issues the steps from the residual stream to the logits. Both return the first failure.
+//
+// A backend calls stages 0 to n_stages - 1 in order for every row. It may pass more rows than the batch has, up to
+// max_logit_rows, when each row has a logit row: the extra rows are padding whose results are unused.
+struct pass {
+    const struct ragged_batch *batch; // valid until the results have been read
+    void *context;                    // first argument of the functions
+    enum status (*stage)(void *context, int i, int first_row, int rows);
+    enum status (*logits)(void *context, int logit_rows); // not called when there are no logit rows
+    int n_stages;
+    int max_logit_rows; // rows of the logits tensor
+};
+
+// Properties in which backends differ.
+struct backend_capabilities {
+    bool host_memory;        // tensors lie in host memory and steps have run when they return: results may be read in
+                             // place, at tensor_data and importance_data, instead of copied by `read`
+    bool exact_rows;         // a row's bits are the same in passes of any size (a GPU's gemm library sums in another
+                             // order for other numbers of rows)
+    bool device_collectives; // ranks reduce over links between their devices, by comm_open, in f32
+};
+
 struct backend_ops {
-    const char *name; // "reference", "cpu"
-    // Tensors and probe maxima lie in host memory and steps are done when they return: results may be read where they
-    // lie, at tensor_data and probe_data, instead of copied by `read` and probe_read.
-    bool host_memory;
+    const char *name; // "reference", "cpu", "cuda"
+    struct backend_capabilities capabilities;
 
-    void (*close)(struct backend *b); // frees everything made from it
+    void (*close)(struct backend *b); // frees everything created from it
 
-    // Memory. Tensors are made once, at start; the token loop allocates nothing.
+    // Memory. Tensors are created at start; the token loop allocates nothing.
     enum status (*tensor_create)(struct backend *b, enum tensor_kind kind, int max_rows, int columns,
                                  struct tensor **tensor_p);
-    // Where collectives work: the tensor's memory in the backend's space, row-major. F32 tensors only.
+    // The tensor's memory, row-major, in the backend's address space: what collectives work on. F32 tensors only.
     float *(*tensor_data)(struct backend *b, struct tensor *t);
-    // Copies the first `rows` rows of an F32 tensor to host memory; waits for all steps before it.
+    // Waits for all steps before, then copies the first `rows` rows of an F32 tensor to host memory.
     enum status (*read)(struct backend *b, const struct tensor *t, int rows, float *host);
 
-    // Weights: the rows of all parts one below the other ([q; k; v] is one weight). The views are not needed after.
+    // Weights. A weight holds the rows of all parts one below the other ([q; k; v] is one weight). The views are not
+    // used after the call.
     enum status (*weight_create)(struct backend *b, const struct matrix_view *parts, int n_parts,
                                  struct weight **weight_p);
     enum status (*weight_gate_up)(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
                                   struct weight **weight_p);
-    // An embedding table: only read by `embed`. Rows are vocabulary ids first_row .. first_row + rows - 1.
-    // `shared_head`, when not NULL, is a weight made of the same view (tied embeddings): may be read instead of a copy.
+    // An embedding table, read by `embed` only. Its rows are the vocabulary ids first_row .. first_row + rows - 1.
+    // `shared_head`: a weight made of the same view (tied embeddings), which may be read instead of a copy; or NULL.
     enum status (*weight_embedding)(struct backend *b, const struct matrix_view *table, int32_t first_row,
                                     struct weight *shared_head, struct weight **weight_p);
+    // A vector: views of one row each, laid end to end, stored as f32.
     enum status (*weight_vector)(struct backend *b, const struct matrix_view *parts, int n_parts,
-                                 struct weight **weight_p); // views of one row each, laid end to end, kept as f32
+                                 struct weight **weight_p);
 
-    // Packed weights kept in a file between starts. NULL where a backend packs nothing that is worth it. `open` before
-    // the first weight: from then on weights are taken from the file, in the order in which they were made, as long as
-    // they fit; true if there is such a file. `key` names the contents of the views; the layout and the end of the path
-    // are the backend's. `finish` after the last: writes the file unless all came from it. Neither fails: what they
-    // cannot use or write they log.
+    // A file of packed weights that later starts read instead of packing again; NULL in backends that do not pack.
+    // `packed_cache_open` before the first weight: returns true if the file exists; weights are then read from it in
+    // the order in which they were created, as long as they match. `key` identifies the contents of the views; the
+    // backend completes the path and owns the layout. `packed_cache_finish` after the last weight: writes the file
+    // unless every weight was read from it. Neither fails: a file that cannot be used or written is logged.
     bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
     void (*packed_cache_finish)(struct backend *b);
 
-    // Steps. `begin` takes the batch for the steps that follow (and prepares RoPE tables, clears the probe maxima);
-    // the batch's arrays must stay valid until the last of them.
+    // Runs a pass, see struct pass. Returns when every step is issued.
+    enum status (*run_pass)(struct backend *b, const struct pass *pass);
+    // Prepares the steps of one batch: checks it, prepares RoPE, clears the importance maxima. run_pass calls it; tests
+    // and benchmarks of single kernels call it themselves and then issue steps.
     enum status (*begin)(struct backend *b, const struct ragged_batch *batch);
-    // out [T, hidden] F32: the table's row of each token, zeros for tokens of other ranks.
+
+    // Steps.
+    // out [T, hidden] F32: each token's row of the table, zeros for tokens of other ranks.
     enum status (*embed)(struct backend *b, struct tensor *out, const struct weight *table);
-    // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` picks the rows of x (NULL: rows 0..rows-1).
+    // out [rows, n] ACTIVATION = x / rms(x) * gain. `row_index` selects rows of x; NULL: rows 0 .. rows - 1.
     enum status (*rmsnorm)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *gain,
                            float epsilon, const int32_t *row_index, int rows);
-    // x is ACTIVATION [rows, K]; out F32 or ACTIVATION [rows, N]; bias may be NULL.
+    // x is ACTIVATION [rows, K]; out is F32 or ACTIVATION [rows, N]; bias may be NULL.
     enum status (*linear)(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                           const struct weight *bias, enum linear_mode mode, int rows);
-    // qkv F32 [T, (H + 2 Hkv) D]: RMS-norms each q and k head (gains may be NULL: none), rotates q and k by position,
-    // writes q back in place and k, v to the cache of `layer`. With kv_dtype INT8 or FP8 each head's k, and each head's
-    // v, becomes D bytes times an f32 scale of their own, as QUANTISE_MAX in convert.h says; one that is not finite
-    // gets the scale NaN. So an entry depends on its own row alone. In INT8 q and k are turned before by a Hadamard
-    // matrix (arXiv 2404.00456): blocks of B dims, the largest power of two that divides D, times 1 / sqrt(B). That
-    // leaves q . k as it is, and spreads the few dims of K that are many times larger than the rest over all of a
-    // block. FP8 has exponents for those.
+    // qkv F32 [T, (H + 2 Hkv) D]: applies RMSNorm to each q and k head (gains may be NULL: none), rotates q and k by
+    // position, writes q back in place and k, v to the cache of `layer`. With kv_dtype INT8 or FP8 the k and the v of
+    // each head are D bytes times one f32 scale, as QUANTISE_MAX in convert.h defines; a head with a value that is not
+    // finite gets the scale NaN. So a KV entry depends on its own row alone. With INT8, q and k are multiplied by a
+    // Hadamard matrix before (arXiv 2404.00456): blocks of B dims, B the largest power of two that divides D, times
+    // 1 / sqrt(B). This leaves q . k unchanged and spreads the few dims of K with outliers over all dims of a block.
+    // FP8 needs no rotation: its exponents cover the outliers.
     enum status (*rope_append)(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon);
-    // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over its sequence's cache. Both of
-    // its products read what matrix products read: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
-    // the softmax f32. The weights are rounded as 2^(score log2(e) - M) with M an integer near the row's largest
-    // exponent, before the division by their unrounded sum: so any integer M gives the same rounding.
-    // With K and V in INT8 or FP8 the products read their bytes, which bf16 holds exactly: a score is (q . bytes) times
-    // the scale of k_e, and a weight takes the scale of v_e into itself before it is rounded (the sum does not). Probe
-    // rows also raise the probe maxima: softmax over the first importance_keys keys alone, averaged over the window
-    // (zeros outside, divisor always the window), maximum over this rank's heads and the layers so far.
+    // out ACTIVATION [T, H D]: attention of each row's q (in qkv, after rope_append) over the KV entries of its
+    // sequence. Inputs are rounded as in gemms: in a bf16 backend q, K, V and the softmax weights are bf16, sums and
+    // the softmax are f32. Weights are rounded as 2^(score log2(e) - M), M an integer near the row's largest exponent,
+    // and the result is divided by the sum of the unrounded weights. Every integer M gives the same rounding.
+    // With K and V in INT8 or FP8 the gemms read their bytes, which are exact in bf16: a score is (q . bytes) times the
+    // scale of k, and a weight is multiplied by the scale of v before it is rounded (the sum of weights is not).
+    // For importance rows it also raises the importance maxima: softmax over the first importance_keys keys, averaged
+    // over the smoothing window (zeros outside the prompt, divisor always the window), maximum over this rank's heads
+    // and the layers so far.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
-    // The probe maxima so far, F32 [1, sum of importance_keys], in the backend's memory (as tensor_data); NULL without
-    // probes.
-    float *(*probe_data)(struct backend *b);
-    enum status (*probe_read)(struct backend *b, float *host); // copies them to the host; waits
+    // The importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (as tensor_data); NULL
+    // when the batch has no importance rows.
+    float *(*importance_data)(struct backend *b);
+    enum status (*importance_read)(struct backend *b, float *host); // waits, then copies them to the host
 
-    // A pass of many rows between ranks in two halves: while the ranks sum up the residual of one, each goes on with
-    // the other. Both NULL in backends whose collectives hold up all steps.
-    // `halve`, right after `begin`: how many rows of the batch are the first half; 0: it goes whole.
-    int (*halve)(struct backend *b);
-    // What follows is for rows [first, first + rows) of the batch, one of the halves or all: `embed`, `rmsnorm` without
-    // row_index, `linear`, `rope_append`, `attention` and sums over ranks. They work on these rows of their tensors and
-    // come after all that was asked for these rows before; sums of other rows may be under way beside them. In each
-    // layer the first half attends before the second, which also raises the probe maxima.
-    enum status (*half)(struct backend *b, int first, int rows);
+    // The operations below are optional: NULL where a backend does not have them.
 
-    // Passes of one kind (decode), kept as a whole; NULL in backends that keep none. `replay` is to be asked right
-    // after `begin`: true if all steps up to the logits' product are under way already, as they were kept. Else *rows_p
-    // says for how many rows they are to be called: those of the batch or, where the pass is filled up to be kept,
-    // more; of the logits then as many.
-    bool (*replay)(struct backend *b, int *rows_p);
-    // After the logits' product, before anything reads what the pass computed; `steps` is how the steps ended.
-    // *again_p: the pass could not be kept and nothing was computed, the steps are to be called again.
-    enum status (*pass_end)(struct backend *b, enum status steps, bool *again_p);
-    // At start-up, after a first pass that was nobody's: chooses how to compute, by timing, each product that the pass
-    // asked for. Tensors hold rubbish afterwards. NULL: there is nothing to choose.
-    enum status (*warm)(struct backend *b);
-
-    // What a device with memory of its own has to offer beside; each may be NULL.
-    //
-    // Drawing tokens where the logits are. picks F32 [rows, 2]: a struct pick for each of `rows` rows of `logits`.
-    // Those lie in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves
-    // the shares of the ranks); row by row they are the logits of n_ids ids from first_id on, the last part's perhaps
-    // followed by what is none. With `draw` as the batch's draws say, by the id itself where they are equally likely;
-    // without, the likeliest, of equal logits the lower id. NaN counts as -inf.
-    enum status (*sample)(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
-                          int32_t first_id, int32_t n_ids, bool draw);
-    // Waits for all steps, as a read does: for ranks that have nothing to read, so that they notice what failed.
+    // At start-up, after a first dummy pass: times the algorithms of every gemm that the pass issued and selects the
+    // fastest. Overwrites the contents of tensors.
+    enum status (*tune)(struct backend *b);
+    // Samples one token per row of logits. sampled F32 [rows, 2] receives a struct sampled_id per row. The logits lie
+    // in `parts` parts one behind the other, each of `rows` rows of the tensor's columns (as gather leaves the shares
+    // of the ranks); concatenated by row they are the logits of ids first_id .. first_id + n_ids - 1, followed by
+    // padding. With use_sampling each row is sampled as batch.sampling says, walking equally likely tokens by id; else
+    // it gets the likeliest token, the lower id of equal logits. NaN counts as -inf.
+    enum status (*sample)(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
+                          int32_t first_id, int32_t n_ids, bool use_sampling);
+    // Waits for all steps, as `read` does: lets ranks that read nothing notice a failed step.
     enum status (*wait)(struct backend *b);
-    // A comm for collectives on this backend's memory, in step with its other steps. `host` is the comm between the
-    // same ranks on host memory; it stays the caller's, and is used for broadcasts as long as the new one is. All ranks
-    // together. While it is open the backend's waits notice a rank that failed. Closed before the backend.
+    // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`
+    // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
+    // it. While the new comm is open, the backend's waits notice a failed rank. Close it before the backend.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
-    // Bytes of the device in all, and free now.
+    // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
-    // Makes the KV cache, in place of the one of shape.n_kv_blocks, which such a backend does not make when it is
-    // opened: so it can have what weights and tensors leave free. Once, before the first `begin`.
+    // Creates the KV cache with n_kv_blocks instead of shape.n_kv_blocks. Called once, before the first `begin`, by
+    // callers that size the cache by the memory that weights and tensors leave free; otherwise the first `begin`
+    // creates it.
     enum status (*kv_create)(struct backend *b, int n_kv_blocks);
-    // What the device reaches for about `ms` each: 10^9 operations a second of a large bf16 product, 10^9 bytes a
-    // second read and written by a large copy.
+    // Measures the device for about `ms` each: 10^9 operations a second of a large bf16 gemm, 10^9 bytes a second read
+    // and written by a large copy.
     enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 
@@ -209,15 +226,20 @@ struct backend {
     const struct backend_ops *ops; // first member of every implementation's own struct
 };
 
-// `dtype` is the type of weights as computed with: f32, bf16, int8, int8-g128 or fp8. `threads` 0 means all the process
-// may use. The CPU backend reads views in FP8, but neither multiplies nor keeps K and V in it.
+// Issues every stage of a pass for `rows` rows in order, then the logits of `logit_rows` rows.
+enum status pass_issue(const struct pass *pass, int rows, int logit_rows);
+// The run_pass of backends that neither capture nor overlap: `begin`, then pass_issue for the rows of the batch.
+enum status backend_run_pass(struct backend *b, const struct pass *pass);
+
+// `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0: as many as the process
+// may use. The CPU backend reads views in FP8 but neither multiplies nor stores K and V in it.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
-// On a GPU, in bf16 or fp8. Only in the module (kernels/module.h): programs say backend_open("cuda"). STATUS_NOT_FOUND:
-// this machine has no GPU, no driver for it, or not its libraries.
+// On a GPU, in bf16 or fp8. Exported by the module only (kernels/module.h): programs call backend_open("cuda").
+// STATUS_NOT_FOUND: this machine has no GPU, no driver or not the libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-// By name: "reference", "cpu", "cuda" or "auto": the GPU where the CUDA backend is built, a GPU is there and computes
-// in `dtype`, else the CPU; the log says which and why. STATUS_INVALID names what there is.
+// By name: "reference", "cpu", "cuda" or "auto". "auto" opens the GPU if the CUDA backend is built, a GPU is found and
+// it computes in `dtype`, else the CPU; the choice and its reason are logged. STATUS_INVALID lists the names.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);

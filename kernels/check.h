@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks every backend makes of what it is handed: cheap beside a forward pass, and a wrong block number would
-// otherwise overwrite another sequence's cache. A failure is the caller's bug; the sentence says which.
+// Checks that every backend makes of its arguments. They are cheap beside a forward pass, and a wrong block number
+// would overwrite the KV entries of another sequence. A failure is a bug of the caller; the message names it.
 #pragma once
 
 #include "kernels/backend.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of one rank: every collective is already done.
+// The group of one rank: collectives have nothing to do.
 #include "kernels/comm.h"
 
 #include <stdlib.h>
@@ -7,28 +7,28 @@
 
 #include "base/mem.h"
 
-static enum status reduce(struct comm *c, float *data, size_t count)
+static enum status self_reduce(struct comm *c, float *data, size_t count)
 {
     return STATUS_OK;
 }
 
-static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+static enum status self_gather(struct comm *c, const float *data, size_t count, float *out)
 {
     if (count) memmove(out, data, count * sizeof *out);
     return STATUS_OK;
 }
 
-static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+static enum status self_broadcast(struct comm *c, void *bytes, size_t size_bytes)
 {
     return STATUS_OK;
 }
 
-static void close_self(struct comm *c)
+static void self_close(struct comm *c)
 {
     free(c);
 }
 
-static const struct comm_ops self_ops = {reduce, reduce, gather, broadcast, close_self, NULL};
+static const struct comm_ops self_ops = {self_reduce, self_reduce, self_gather, self_broadcast, self_close, NULL};
 
 enum status comm_open_self(struct comm **comm_p)
 {

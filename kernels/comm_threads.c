@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of one process: each shows the others where its buffer lies, then all work on them in place.
-// Waiting blocks on a condition variable, so more ranks than cores do no harm.
+// Ranks as threads of one process: each publishes the address of its buffer, then all work on the buffers in place. A
+// wait blocks on a condition variable, so there may be more ranks than cores.
 //
-// A reduction is cut over the ranks by element; every element is summed over ranks 0, 1, 2, ... by whichever rank
-// owns it and written to all buffers, so the result depends neither on the cut nor on the count.
+// The elements of a reduction are divided over the ranks. One rank sums an element over ranks 0, 1, 2, ... and writes
+// it to all buffers, so the result depends neither on the division nor on the count.
 #include "kernels/comm.h"
 
 #include <pthread.h>
@@ -14,15 +14,15 @@
 #include "base/mem.h"
 
 struct slot {
-    void *data; // of the rank, for the collective under way
+    void *data; // of the rank, for the current collective
     size_t count;
 };
 
 struct group {
-    pthread_mutex_t lock; // guards the four below; `slots` are ordered by the barrier instead
+    pthread_mutex_t lock; // guards turned .. open; the barrier orders accesses to `slots`
     pthread_cond_t turned;
     int arrived;         // ranks waiting at the barrier
-    unsigned generation; // barriers passed, so that a late waker does not mistake the next barrier for its own
+    unsigned generation; // barriers passed; tells a thread that wakes late from the next barrier
     int open;            // handles not yet closed
     int size;
     struct slot slots[];
@@ -55,8 +55,8 @@ static void barrier(struct comm *c)
     c->waits = false;
 }
 
-// Publishes this rank's buffer and waits for all. Counts that differ are a bug in the caller; all ranks see it.
-static enum status meet(struct comm *c, void *data, size_t count)
+// Publishes this rank's buffer and waits for all ranks. Different counts are a bug of the caller; all ranks report it.
+static enum status buffers_publish(struct comm *c, void *data, size_t count)
 {
     struct group *g = group_of(c);
     g->slots[c->rank] = (struct slot){data, count};
@@ -71,10 +71,10 @@ static enum status meet(struct comm *c, void *data, size_t count)
     return STATUS_OK;
 }
 
-static enum status reduce(struct comm *c, float *data, size_t count, float (*combine)(float, float))
+static enum status threads_reduce(struct comm *c, float *data, size_t count, float (*combine)(float, float))
 {
     struct group *g = group_of(c);
-    enum status status = meet(c, data, count);
+    enum status status = buffers_publish(c, data, count);
     if (status) return status;
     size_t size = (size_t)g->size, rank = (size_t)c->rank;
     for (size_t i = count * rank / size; i < count * (rank + 1) / size; i++) {
@@ -88,48 +88,48 @@ static enum status reduce(struct comm *c, float *data, size_t count, float (*com
     return STATUS_OK;
 }
 
-static float add(float a, float b)
+static float float_add(float a, float b)
 {
     return a + b;
 }
 
-static float larger(float a, float b)
+static float float_max(float a, float b)
 {
     return b > a ? b : a;
 }
 
-static enum status all_reduce_sum(struct comm *c, float *data, size_t count)
+static enum status threads_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
-    return reduce(c, data, count, add);
+    return threads_reduce(c, data, count, float_add);
 }
 
-static enum status all_reduce_max(struct comm *c, float *data, size_t count)
+static enum status threads_all_reduce_max(struct comm *c, float *data, size_t count)
 {
-    return reduce(c, data, count, larger);
+    return threads_reduce(c, data, count, float_max);
 }
 
-static enum status gather(struct comm *c, const float *data, size_t count, float *out)
+static enum status threads_gather(struct comm *c, const float *data, size_t count, float *out)
 {
     struct group *g = group_of(c);
-    enum status status = meet(c, c->rank ? (void *)data : (void *)out, count);
+    enum status status = buffers_publish(c, c->rank ? (void *)data : (void *)out, count);
     if (status) return status;
-    // Each rank copies its own part into rank 0's `out`; rank 0's buffer slot is that `out`.
+    // Each rank copies its part into rank 0's `out`, which rank 0 has published.
     if (count) memmove((float *)g->slots[0].data + (size_t)c->rank * count, data, count * sizeof *data);
     barrier(c);
     return STATUS_OK;
 }
 
-static enum status broadcast(struct comm *c, void *bytes, size_t size_bytes)
+static enum status threads_broadcast(struct comm *c, void *bytes, size_t size_bytes)
 {
     struct group *g = group_of(c);
-    enum status status = meet(c, bytes, size_bytes);
+    enum status status = buffers_publish(c, bytes, size_bytes);
     if (status) return status;
     if (c->rank && size_bytes) memcpy(bytes, g->slots[0].data, size_bytes);
     barrier(c);
     return STATUS_OK;
 }
 
-static void close_threads(struct comm *c)
+static void threads_close(struct comm *c)
 {
     struct group *g = group_of(c);
     pthread_mutex_lock(&g->lock);
@@ -143,7 +143,8 @@ static void close_threads(struct comm *c)
     free(c);
 }
 
-static const struct comm_ops thread_ops = {all_reduce_sum, all_reduce_max, gather, broadcast, close_threads, NULL};
+static const struct comm_ops thread_ops = {threads_all_reduce_sum, threads_all_reduce_max, threads_gather,
+                                           threads_broadcast,      threads_close,          NULL};
 
 enum status comm_open_threads(int size, struct comm **comms)
 {

@@ -8,7 +8,7 @@
 #define MODEL_DTYPES    "auto|f32|bf16|int8|int8-g128|fp8"
 #define MODEL_KV_DTYPES "auto|bf16|int8|fp8"
 
-#define MODEL_KV_FRACTION 0.9 // default fraction of a GPU's memory that a process may use, KV cache included
+#define MODEL_GPU_MEMORY_UTILIZATION 0.9 // default fraction of a GPU's memory that a process may use, KV cache included
 
 // Upper bounds of node options.
 enum { MODEL_ROWS_MAX = 1000000, MODEL_SEQS_MAX = 10000, MODEL_KV_BLOCKS_MAX = 100000000 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of a Llama-class model over a ragged batch, and what must be in place before it: the split over
-// ranks, the memory plan, buffers. Nothing is allocated once a model is open.
+// The forward pass of a Llama-class model over a ragged batch, and its preparation: the split over ranks, the memory
+// plan, buffers. Nothing is allocated once a model is open.
 #include "model/llama.h"
 
 #include <stdlib.h>
@@ -11,24 +11,79 @@
 #include "base/mem.h"
 #include "model/safetensors.h"
 
-// ---- the forward pass -----------------------------------------------------------------------------------------------
+// ---- the stages of a pass -------------------------------------------------------------------------------------------
 
-// The residual stream is whole on every rank. Each rank adds a part to it: rank 0 onto its copy, the others store
-// theirs alone, so that the sum over ranks is the new stream. One rank has nothing to sum.
+// The residual stream is whole on every rank. Rank 0 adds its part to its copy and the other ranks store only their
+// part, so the sum over ranks is the new stream.
 static enum linear_mode residual_mode(const struct model *m)
 {
     return m->comm->rank == 0 ? LINEAR_ADD : LINEAR_STORE;
 }
 
-static enum status join_residual(struct model *m, int first, int rows)
+static enum status residual_sum(struct model *m, int first_row, int rows)
 {
     if (m->comm->size == 1) return STATUS_OK;
     float *data = m->backend->ops->tensor_data(m->backend, m->residual);
     const size_t hidden = (size_t)m->config.hidden;
-    return m->comm->ops->all_reduce_sum(m->comm, data + (size_t)first * hidden, (size_t)rows * hidden);
+    return m->comm->ops->all_reduce_sum(m->comm, data + (size_t)first_row * hidden, (size_t)rows * hidden);
 }
 
-// The first `rows` rows of every rank's tensor, one rank's below the other's, into one on rank 0.
+static enum status embedding_stage(struct model *m)
+{
+    return m->backend->ops->embed(m->backend, m->residual, m->embedding);
+}
+
+static enum status attention_stage(struct model *m, int l, int rows)
+{
+    struct backend *b = m->backend;
+    const struct backend_ops *ops = b->ops;
+    const struct layer *layer = &m->layers[l];
+    const float epsilon = m->config.norm_epsilon;
+    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
+    TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
+    TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
+    TRY(ops->attention(b, l, m->attended, m->qkv));
+    return ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
+}
+
+static enum status mlp_stage(struct model *m, int l, int rows)
+{
+    struct backend *b = m->backend;
+    const struct backend_ops *ops = b->ops;
+    const struct layer *layer = &m->layers[l];
+    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL, rows));
+    TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
+    return ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows);
+}
+
+// The context of a pass's functions.
+struct forward_call {
+    struct model *m;
+    const struct ragged_batch *batch;
+};
+
+// Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum over ranks.
+static enum status forward_stage(void *context, int i, int first_row, int rows)
+{
+    struct model *m = ((const struct forward_call *)context)->m;
+    const int layer = (i - 1) / 2;
+    TRY(i == 0 ? embedding_stage(m) : i % 2 ? attention_stage(m, layer, rows) : mlp_stage(m, layer, rows));
+    return residual_sum(m, first_row, rows);
+}
+
+static enum status forward_logits(void *context, int logit_rows)
+{
+    const struct forward_call *call = context;
+    struct model *m = call->m;
+    struct backend *b = m->backend;
+    TRY(b->ops->rmsnorm(b, m->normed, m->residual, m->final_norm, m->config.norm_epsilon, call->batch->logit_row,
+                        logit_rows));
+    return b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
+}
+
+// ---- results --------------------------------------------------------------------------------------------------------
+
+// Copies the first `rows` rows of every rank's tensor, in rank order, into one tensor on rank 0.
 static enum status gather_rows(struct model *m, struct tensor *mine, int rows, int columns, struct tensor *all)
 {
     struct backend *b = m->backend;
@@ -36,13 +91,13 @@ static enum status gather_rows(struct model *m, struct tensor *mine, int rows, i
     return m->comm->ops->gather(m->comm, b->ops->tensor_data(b, mine), (size_t)rows * (size_t)columns, out);
 }
 
-// Where the host finds the first `rows` rows of an F32 tensor: where they lie, or in `copy` if that is the backend's
-// own memory.
+// The first `rows` rows of an F32 tensor in host memory: in place, or in `copy` if the backend has its own memory.
 static enum status read_rows(struct model *m, struct tensor *t, int rows, float *copy, const float **rows_p)
 {
     struct backend *b = m->backend;
-    *rows_p = b->ops->host_memory ? b->ops->tensor_data(b, t) : copy;
-    return b->ops->host_memory ? STATUS_OK : b->ops->read(b, t, rows, copy);
+    const bool in_place = b->ops->capabilities.host_memory;
+    *rows_p = in_place ? b->ops->tensor_data(b, t) : copy;
+    return in_place ? STATUS_OK : b->ops->read(b, t, rows, copy);
 }
 
 static enum status read_logits(struct model *m, int rows, const float **logits_p)
@@ -60,63 +115,68 @@ static enum status read_logits(struct model *m, int rows, const float **logits_p
     return STATUS_OK;
 }
 
-// Of each row the best of what `parts` ranks picked, their ids ascending: equal logits go to the lower one.
-static enum status read_tokens(struct model *m, struct tensor *picks, int parts, int rows)
+// The best token of each row among those of `parts` ranks. The ids of later ranks are larger, so equal logits go to the
+// lower id.
+static enum status read_tokens(struct model *m, struct tensor *sampled, int parts, int rows)
 {
     const float *found; // [part][row]
-    TRY(read_rows(m, picks, parts * rows, m->host_picks, &found));
+    TRY(read_rows(m, sampled, parts * rows, m->host_sampled, &found));
     for (int row = 0; row < rows; row++) {
-        struct pick best = {.id = -1}, pick;
+        struct sampled_id best = {.id = -1}, token;
         for (int part = 0; part < parts; part++) {
-            memcpy(&pick, found + 2 * (part * rows + row), sizeof pick);
-            if (pick.id >= 0 && (best.id < 0 || pick.logit > best.logit)) best = pick;
+            memcpy(&token, found + 2 * (part * rows + row), sizeof token);
+            if (token.id >= 0 && (best.id < 0 || token.logit > best.logit)) best = token;
         }
         m->host_tokens[row] = best.id;
     }
     return STATUS_OK;
 }
 
-static bool all_likeliest(const struct ragged_batch *batch)
+static bool all_greedy(const struct ragged_batch *batch)
 {
     for (int l = 0; l < batch->n_logit_rows; l++)
-        if (batch->draw[l].inverse_temperature > 0) return false;
+        if (batch->sampling[l].inverse_temperature > 0) return false;
     return true;
 }
 
-// What the batch wants of the logits, which are on the ranks in shares. The likeliest of all is the likeliest of those
-// that the ranks find in their shares; other draws need all logits in one place, as whoever wants them for himself
-// does.
+// Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
+// likeliest token is the best of the likeliest tokens of all shares; any other sampling, and reading logits, needs the
+// logits of all shares on rank 0.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
     const int rows = batch->n_logit_rows, size = m->comm->size;
-    const bool here = m->comm->rank == 0, drawn = batch->draw && (size == 1 || !all_likeliest(batch));
-    const bool wanted = !batch->draw || !batch->tokens_alone;
-    if (size > 1 && (wanted || drawn)) TRY(gather_rows(m, m->logits, rows, m->vocab_share, m->gathered));
-    if (drawn && here)
-        TRY(b->ops->sample(b, m->picks, size > 1 ? m->gathered : m->logits, size, rows, 0, m->config.vocab_size, true));
-    if (batch->draw && !drawn) {
-        TRY(b->ops->sample(b, m->picks, m->logits, 1, rows, m->first_id, m->n_ids, false));
-        TRY(gather_rows(m, m->picks, rows, 2, m->gathered_picks));
+    const bool here = m->comm->rank == 0, on_rank_0 = batch->sampling && (size == 1 || !all_greedy(batch));
+    const bool wanted = !batch->sampling || !batch->tokens_only;
+    if (size > 1 && (wanted || on_rank_0)) TRY(gather_rows(m, m->logits, rows, m->vocab_share, m->gathered));
+    if (on_rank_0 && here)
+        TRY(b->ops->sample(b, m->sampled, size > 1 ? m->gathered : m->logits, size, rows, 0, m->config.vocab_size,
+                           true));
+    if (batch->sampling && !on_rank_0) {
+        TRY(b->ops->sample(b, m->sampled, m->logits, 1, rows, m->first_id, m->n_ids, false));
+        TRY(gather_rows(m, m->sampled, rows, 2, m->gathered_sampled));
     }
-    if (here && batch->draw) {
-        TRY(read_tokens(m, drawn ? m->picks : m->gathered_picks, drawn ? 1 : size, rows));
+    if (here && batch->sampling) {
+        TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
     return here && wanted ? read_logits(m, rows, &result->logits) : STATUS_OK;
 }
 
-static enum status finish_probes(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
+static enum status finish_importance(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
-    float *maxima = b->ops->probe_data(b);
+    const bool in_place = b->ops->capabilities.host_memory;
+    float *maxima = b->ops->importance_data(b);
     if (m->comm->size > 1) TRY(m->comm->ops->all_reduce_max(m->comm, maxima, (size_t)ragged_importance_size(batch)));
     if (m->comm->rank != 0) return STATUS_OK;
-    result->probes = b->ops->host_memory ? maxima : m->host_probes;
-    return b->ops->host_memory ? STATUS_OK : b->ops->probe_read(b, m->host_probes);
+    result->importance = in_place ? maxima : m->host_importance;
+    return in_place ? STATUS_OK : b->ops->importance_read(b, m->host_importance);
 }
 
-// What the backend does not look at itself.
+// ---- the forward pass -----------------------------------------------------------------------------------------------
+
+// Checks what the backend does not check itself.
 static enum status check_batch(const struct model *m, const struct ragged_batch *batch)
 {
     if (batch->n_rows < 1 || batch->n_rows > m->shape.max_rows)
@@ -133,118 +193,45 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
         if (batch->logit_row[l] < 0 || batch->logit_row[l] >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: logit row %d of %d", (int)batch->logit_row[l],
                                batch->n_rows);
-    if (batch->draw && !model_samples(m))
-        return status_fail(STATUS_INTERNAL, "ragged batch: backend %s draws no tokens", m->backend->ops->name);
-    return STATUS_OK;
-}
-
-// The steps between two sums over ranks, for the rows that are under way.
-typedef enum status part_of_pass(struct model *m, int l, int rows);
-
-static enum status embed(struct model *m, int l, int rows)
-{
-    (void)l, (void)rows;
-    return m->backend->ops->embed(m->backend, m->residual, m->embedding);
-}
-
-static enum status attend(struct model *m, int l, int rows)
-{
-    struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
-    const struct layer *layer = &m->layers[l];
-    const float epsilon = m->config.norm_epsilon;
-    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->input_norm, epsilon, NULL, rows));
-    TRY(ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
-    TRY(ops->rope_append(b, l, m->qkv, layer->q_norm, layer->k_norm, epsilon));
-    TRY(ops->attention(b, l, m->attended, m->qkv));
-    return ops->linear(b, m->residual, m->attended, layer->o, layer->o_bias, residual_mode(m), rows);
-}
-
-static enum status feed_forward(struct model *m, int l, int rows)
-{
-    struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
-    const struct layer *layer = &m->layers[l];
-    TRY(ops->rmsnorm(b, m->normed, m->residual, layer->post_attention_norm, m->config.norm_epsilon, NULL, rows));
-    TRY(ops->linear(b, m->mlp, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
-    return ops->linear(b, m->residual, m->mlp, layer->down, NULL, residual_mode(m), rows);
-}
-
-// Of all rows, or of those before row `cut` and then of the others: so one half goes on while the other is summed up.
-static enum status run_part(struct model *m, part_of_pass *part, int l, int rows, int cut)
-{
-    for (int first = 0, end = cut ? cut : rows; first < rows; first = end, end = rows) {
-        if (cut) TRY(m->backend->ops->half(m->backend, first, end - first));
-        TRY(part(m, l, end - first));
-        TRY(join_residual(m, first, end - first));
-    }
-    return STATUS_OK;
-}
-
-// From the embedding to the logits.
-static enum status steps(struct model *m, const struct ragged_batch *batch, int rows, int logit_rows)
-{
-    struct backend *b = m->backend;
-    const struct backend_ops *ops = b->ops;
-    const int cut = ops->halve ? ops->halve(b) : 0;
-    TRY(run_part(m, embed, 0, rows, cut));
-    for (int l = 0; l < m->config.n_layers; l++) {
-        TRY(run_part(m, attend, l, rows, cut));
-        TRY(run_part(m, feed_forward, l, rows, cut));
-    }
-    if (cut) TRY(ops->half(b, 0, rows)); // both again
-    if (!logit_rows) return STATUS_OK;
-    TRY(ops->rmsnorm(b, m->normed, m->residual, m->final_norm, m->config.norm_epsilon, batch->logit_row, logit_rows));
-    return ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, logit_rows);
-}
-
-// The steps one by one, or as the backend kept them.
-static enum status run_steps(struct model *m, const struct ragged_batch *batch)
-{
-    struct backend *b = m->backend;
-    const bool keeps = b->ops->replay && (m->comm->size == 1 || m->comm != m->host_comm);
-    bool again = false;
-    do {
-        int rows = keeps ? m->max_logit_rows : batch->n_rows;
-        enum status status = STATUS_OK;
-        if (!keeps || !b->ops->replay(b, &rows))
-            status = steps(m, batch, rows, batch->n_logit_rows + rows - batch->n_rows);
-        if (keeps) status = b->ops->pass_end(b, status, &again);
-        TRY(status);
-    } while (again);
+    if (batch->sampling && !model_samples(m))
+        return status_fail(STATUS_INTERNAL, "ragged batch: backend %s does not sample tokens", m->backend->ops->name);
     return STATUS_OK;
 }
 
 enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     TRY(check_batch(m, batch));
-    TRY(m->backend->ops->begin(m->backend, batch));
-    TRY(run_steps(m, batch));
+    struct forward_call call = {m, batch};
+    const struct pass pass = {.batch = batch,
+                              .context = &call,
+                              .stage = forward_stage,
+                              .logits = forward_logits,
+                              .n_stages = 1 + 2 * m->config.n_layers,
+                              .max_logit_rows = m->max_logit_rows};
+    TRY(m->backend->ops->run_pass(m->backend, &pass));
     *result = (struct forward_result){0};
     if (batch->n_logit_rows) TRY(finish_logits(m, batch, result));
-    if (batch->n_importance_rows) TRY(finish_probes(m, batch, result));
+    if (batch->n_importance_rows) TRY(finish_importance(m, batch, result));
     return m->comm->rank == 0 || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
 }
 
-// A first pass tells the backend which products there are to choose algorithms for. Its row goes to block 0 of the
-// cache, which nobody holds yet.
 enum status model_warm_up(struct model *m)
 {
     struct backend *b = m->backend;
-    if (!b->ops->warm) return STATUS_OK;
+    if (!b->ops->tune) return STATUS_OK;
     const struct ragged_batch batch = ragged_warm_up_batch();
     struct forward_result result;
     TRY(model_forward(m, &batch, &result));
-    return b->ops->warm(b);
+    return b->ops->tune(b);
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-static enum status split(const struct model_options *options, struct model *m)
+static enum status split_over_ranks(const struct model_options *options, struct model *m)
 {
     const struct model_config *c = &m->config;
     const int size = m->comm->size;
-    // More ranks than KV heads: each head on as many ranks as share its query heads.
+    // With more ranks than KV heads, every rank that has query heads of a KV head holds a copy of that KV head.
     if (c->n_kv_heads % size != 0 && size % c->n_kv_heads != 0)
         return status_fail(
             STATUS_UNSUPPORTED,
@@ -325,8 +312,8 @@ static enum status choose_kv_dtype(const char *name, struct model *m)
     return status_fail(STATUS_INVALID, "kv-cache-dtype %s: must be one of " MODEL_KV_DTYPES, name);
 }
 
-// Sizes of the batch and of the KV cache.
-static enum status plan(const struct model_options *o, struct model *m)
+// Sets the limits of a batch and the size of the KV cache.
+static enum status shape_plan(const struct model_options *o, struct model *m)
 {
     const struct model_config *c = &m->config;
     int context = o->max_context ? o->max_context : c->max_context;
@@ -343,7 +330,8 @@ static enum status plan(const struct model_options *o, struct model *m)
     m->kv_block_bytes = (size_t)block_bytes;
     m->kv_bytes = (size_t)(blocks * block_bytes);
     m->kv_blocks_asked = o->n_kv_blocks;
-    m->gpu_memory_utilization = o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_KV_FRACTION;
+    m->gpu_memory_utilization =
+        o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_GPU_MEMORY_UTILIZATION;
     m->shape = (struct backend_shape){.n_layers = c->n_layers,
                                       .n_heads = m->n_heads,
                                       .n_kv_heads = m->n_kv_heads,
@@ -371,8 +359,8 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
         {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0, false},
         {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0, true},
         {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0, true},
-        {&m->picks, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0, true},
-        {&m->gathered_picks, TENSOR_F32, samples ? gathers : 0, 2, 0, true},
+        {&m->sampled, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0, true},
+        {&m->gathered_sampled, TENSOR_F32, samples ? gathers : 0, 2, 0, true},
     };
     int n = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
@@ -384,7 +372,7 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
     return n;
 }
 
-// Host memory for `columns` of each row of logits.
+// Host memory for `columns` floats per logit row.
 static float *make_host_rows(struct model *m, int columns)
 {
     m->logit_bytes += (size_t)columns * sizeof(float);
@@ -396,7 +384,7 @@ static enum status make_buffers(struct model *m)
     struct backend *b = m->backend;
     struct tensor_need list[MODEL_TENSORS_MAX];
     const int size = m->comm->size, n = model_list_tensors(m, model_samples(m), list);
-    const bool copies = !b->ops->host_memory;
+    const bool copies = !b->ops->capabilities.host_memory;
     for (int i = 0; i < n; i++) {
         TRY(b->ops->tensor_create(b, list[i].kind, list[i].rows, list[i].columns, list[i].tensor_p));
         m->pass_bytes += list[i].bytes;
@@ -410,8 +398,8 @@ static enum status make_buffers(struct model *m)
     if (copies || size > 1) m->host_logits = make_host_rows(m, m->config.vocab_size);
     if (!copies) return STATUS_OK;
     if (size > 1) m->host_gathered = make_host_rows(m, size * m->vocab_share);
-    if (model_samples(m)) m->host_picks = make_host_rows(m, 2 * size);
-    m->host_probes = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
+    if (model_samples(m)) m->host_sampled = make_host_rows(m, 2 * size);
+    m->host_importance = mem_alloc_array((size_t)m->shape.max_seqs * (size_t)m->shape.max_context, sizeof(float));
     return STATUS_OK;
 }
 
@@ -422,7 +410,7 @@ static enum status open_backend(const struct model_options *options, struct mode
     m->shape.inv_freq = inv_freq;
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // not every backend, nor every GPU, multiplies in FP8
+        m->dtype = DTYPE_BF16; // neither every backend nor every GPU multiplies in FP8
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
     m->shape.inv_freq = NULL; // the backend has its copy
@@ -433,8 +421,8 @@ static enum status open_backend(const struct model_options *options, struct mode
     return status;
 }
 
-// Takes packed weights from the last start's file, where the options name one. Its name tells what is in it apart from
-// the other files of the folder; the key tells whether it is still the same.
+// Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes and ranks
+// in one folder; the key tells whether the checkpoint has changed since the file was written.
 static enum status open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
@@ -454,11 +442,11 @@ static enum status open_saved(const struct model_options *o, const struct safete
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
     TRY(check_options(options, &m->config));
-    TRY(split(options, m));
+    TRY(split_over_ranks(options, m));
     TRY(choose_dtype(options, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
-    TRY(plan(options, m));
-    m->shape.fp8_as_stored = st && m->config.fp8; // what its publisher left in 16 bits stays so
+    TRY(shape_plan(options, m));
+    m->shape.fp8_as_stored = st && m->config.fp8; // matrices stored in 16 bits are computed in 16 bits
     return STATUS_OK;
 }
 
@@ -489,11 +477,12 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         model_close(m);
         return status;
     }
-    log_info("model_open dir=%s architecture=%s layers=%d backend=%s dtype=%s kv_dtype=%s rank=%d/%d weight_bytes=%zu "
-             "context=%d ms=%.0f",
-             options->dir, m->config.architecture, m->config.n_layers, m->backend->ops->name, dtype_name(m->dtype),
-             dtype_name(m->kv_dtype), comm->rank, comm->size, m->weight_bytes, m->shape.max_context,
-             (double)(clock_now_us() - from_us) / 1000);
+    log_event(LOG_INFO, "model_opened", LOG_FIELD("dir", options->dir),
+              LOG_FIELD("architecture", m->config.architecture), LOG_FIELD("layers", m->config.n_layers),
+              LOG_FIELD("backend", m->backend->ops->name), LOG_FIELD("dtype", dtype_name(m->dtype)),
+              LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)), LOG_FIELD("rank", comm->rank),
+              LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
+              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("ms", clock_now_us() - from_us));
     *model_p = m;
     return STATUS_OK;
 }
@@ -506,8 +495,8 @@ void model_close(struct model *m)
     free(m->layers);
     free(m->host_logits);
     free(m->host_gathered);
-    free(m->host_probes);
-    free(m->host_picks);
+    free(m->host_importance);
+    free(m->host_sampled);
     free(m->host_tokens);
     free(m);
 }
@@ -530,6 +519,11 @@ enum dtype model_dtype(const struct model *m)
 enum dtype model_kv_dtype(const struct model *m)
 {
     return m->kv_dtype;
+}
+
+const struct backend_capabilities *model_capabilities(const struct model *m)
+{
+    return &m->backend->ops->capabilities;
 }
 
 bool model_samples(const struct model *m)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of a model: what load.c fills and llama.c runs. Not for other folders.
+// The inside of a model, shared by load.c, memory.c and llama.c. Other folders include model/model.h.
 #pragma once
 
 #include "model/model.h"
@@ -18,21 +18,22 @@ struct model {
     struct model_config config;
     enum dtype dtype, kv_dtype;
     int max_logit_rows;
-    struct comm *comm;      // host_comm, or one on the device's memory that is ours
+    struct comm *comm;      // host_comm, or a comm on device memory, which the model owns
     struct comm *host_comm; // borrowed
     struct backend *backend;
     struct backend_shape shape;
     size_t weight_bytes, kv_bytes;
-    size_t pass_bytes;             // of working memory, in the backend
+    size_t pass_bytes;             // of working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
-    int kv_blocks_asked;           // 0: as many as there is room for
+    int kv_blocks_asked;           // 0: as many as fit
     double gpu_memory_utilization; // of the device's memory, see struct model_options
-    size_t free_at_start;          // of the device's memory, before weights
-    bool saves, saved;             // packed weights are kept between starts; those of the last start are there
+    size_t free_at_start;          // bytes of device memory before weights
+    bool saves, saved;             // packed weights are written to a file; the file of an earlier start exists
 
-    // This rank's share: H, Hkv and I above, and V vocabulary ids from first_id on. V is the same on every rank; where
-    // the ranks do not divide the vocabulary, the last rank's table ends early and its head has rows of zeros.
+    // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
+    // same on every rank; where the number of ranks does not divide the vocabulary, the last rank's table is shorter
+    // and its head has rows of zeros.
     int n_heads, n_kv_heads, first_kv_head, intermediate;
     int vocab_share, first_id, n_ids;
 
@@ -41,49 +42,50 @@ struct model {
     struct weight *final_norm; // [hidden]
     struct weight *head;       // [V, hidden]
 
-    // Working memory, in the backend.
-    struct tensor *residual;       // [max_rows, hidden] f32
-    struct tensor *normed;         // [max_rows, hidden] activation
-    struct tensor *qkv;            // [max_rows, (H + 2 Hkv) D] f32
-    struct tensor *attended;       // [max_rows, H D] activation
-    struct tensor *mlp;            // [max_rows, I] activation
-    struct tensor *logits;         // [max_logit_rows, V] f32
-    struct tensor *gathered;       // [size * max_logit_rows, V] f32, on rank 0 of several
-    struct tensor *picks;          // [max_logit_rows, 2] struct pick; where the backend samples, like
-    struct tensor *gathered_picks; // [size * max_logit_rows, 2], on rank 0 of several
+    // Working memory in the backend.
+    struct tensor *residual;         // [max_rows, hidden] f32
+    struct tensor *normed;           // [max_rows, hidden] activation
+    struct tensor *qkv;              // [max_rows, (H + 2 Hkv) D] f32
+    struct tensor *attended;         // [max_rows, H D] activation
+    struct tensor *mlp;              // [max_rows, I] activation
+    struct tensor *logits;           // [max_logit_rows, V] f32
+    struct tensor *gathered;         // [size * max_logit_rows, V] f32; rank 0 of several ranks
+    struct tensor *sampled;          // [max_logit_rows, 2] struct sampled_id; NULL if the backend does not sample
+    struct tensor *gathered_sampled; // [size * max_logit_rows, 2]; rank 0 of several ranks
 
-    // On rank 0, in host memory. What would only be a copy is NULL where the backend's memory is the host's.
-    float *host_logits;   // [max_logit_rows, vocab_size]: a copy, or of several ranks put together
-    float *host_gathered; // copy [size * max_logit_rows, V]
-    float *host_probes;   // copy [max_seqs * max_context]
-    float *host_picks;    // copy [size * max_logit_rows, 2]
-    int32_t *host_tokens; // [max_logit_rows]
+    // Host memory on rank 0. Copies are NULL if the backend's memory is host memory.
+    float *host_logits;     // [max_logit_rows, vocab_size]: a copy, or the logits of all ranks side by side
+    float *host_gathered;   // copy [size * max_logit_rows, V]
+    float *host_importance; // copy [max_seqs * max_context]
+    float *host_sampled;    // copy [size * max_logit_rows, 2]
+    int32_t *host_tokens;   // [max_logit_rows]
 };
 
 struct safetensors;
 
-// A pass that is nobody's, once passes can be made, from which the backend chooses how to compute. All ranks together.
+// Runs the dummy warm-up batch and then has the backend select its algorithms by timing. Does nothing in backends
+// without `tune`. All ranks call it together, after comm and KV cache exist and before the first sequence.
 enum status model_warm_up(struct model *m);
 
-// What is known of a rank's model before a backend is open, from its config and comm: the split, the dtypes, sizes of
-// the batch and the KV cache. st may be NULL.
+// Fills the members that need no backend, from config and comm: the split over ranks, the dtypes, the sizes of the
+// batch and of the KV cache. st may be NULL.
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m);
 
-// Working memory in the backend: where each tensor goes, and how large it is.
+// One tensor of working memory: where its pointer goes and its size.
 struct tensor_need {
     struct tensor **tensor_p;
     enum tensor_kind kind;
     int rows, columns;
     size_t bytes;
-    bool of_logits; // its rows are for max_logit_rows, not for max_rows
+    bool of_logits; // sized by max_logit_rows, not by max_rows
 };
 enum { MODEL_TENSORS_MAX = 16 };
-int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]); // how many
+// Returns how many tensors it listed. `samples`: the backend samples tokens.
+int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]);
 
-// The dtype of a checkpoint: FP8 if config.json says so, else that of its embedding table; bf16 where there is none (st
-// NULL).
+// The dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table; bf16 if st is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
-// Fills m->embedding .. m->head from the mapped files, reading this rank's rows and columns only; from dummy.h where
-// there are none (st NULL).
+// Creates the weights m->embedding .. m->head from the mapped files, reading only this rank's rows and columns; from
+// dummy.h if st is NULL.
 enum status model_load_weights(struct model *m, const struct safetensors *st);

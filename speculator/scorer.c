@@ -284,7 +284,7 @@ static void prompt_add_rows(struct scorer *s, struct prompt *p)
     if (!p->has_importance) return;
     batch_builder_want_importance(b, p->n);
     if (!p->has_next_token) return;
-    const struct draw greedy = batch_greedy();
+    const struct row_sampling greedy = batch_greedy();
     if (s->model.samples)
         batch_builder_want_token(b, b->batch.n_rows - 1, &greedy);
     else
@@ -373,7 +373,7 @@ static void prompt_advance(struct scorer *s, struct prompt *p)
 
 static void apply_results(struct scorer *s, const struct forward_result *out)
 {
-    const float *importance = out->probes;
+    const float *importance = out->importance;
     int logit_row = 0;
     for (int i = 0; i < s->n_running; i++) {
         struct prompt *p = s->prompts[i];

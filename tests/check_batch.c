@@ -21,7 +21,7 @@ static void add_rows(struct batch_builder *b, int sequence, int n_blocks, int n_
 
 static const struct ragged_batch *build(struct batch_builder *b, bool with_logits, bool with_tokens)
 {
-    const struct draw sampling = {.uniform = 0.25, .top_p = 0.5, .inverse_temperature = 2, .top_k = 3};
+    const struct row_sampling sampling = {.uniform = 0.25, .top_p = 0.5, .inverse_temperature = 2, .top_k = 3};
     batch_builder_reset(b);
     add_rows(b, 0, 2, 20, 2);
     if (with_logits) batch_builder_want_logits(b, b->batch.n_rows - 1);
@@ -57,7 +57,7 @@ START_TEST(rows_sequences_and_blocks_are_laid_out_in_order)
     add_rows(&b, 2, 1, 3, 1);
     add_rows(&b, 0, 2, 17, 1);
     const struct ragged_batch *batch = batch_builder_finish(&b);
-    ck_assert(batch->n_rows == 2 && batch->max_blocks == 2 && batch->n_logit_rows == 0 && !batch->draw);
+    ck_assert(batch->n_rows == 2 && batch->max_blocks == 2 && batch->n_logit_rows == 0 && !batch->sampling);
     ck_assert_mem_eq(batch->block_table, ((int32_t[]){9, 0, 7, 8}), 4 * sizeof(int32_t));
     batch_builder_fini(&b);
 }
@@ -71,12 +71,12 @@ START_TEST(a_pass_returns_logits_or_tokens_or_both)
         for (int tokens = 0; tokens < 2; tokens++) {
             const struct ragged_batch *batch = build(&b, logits, tokens);
             ck_assert_int_eq(batch->n_logit_rows, logits + tokens);
-            ck_assert_int_eq(batch->draw != NULL, tokens);
-            ck_assert_int_eq(batch->tokens_alone, tokens && !logits);
+            ck_assert_int_eq(batch->sampling != NULL, tokens);
+            ck_assert_int_eq(batch->tokens_only, tokens && !logits);
             if (logits) ck_assert_int_eq(batch->logit_row[0], 1);
             if (tokens) ck_assert_int_eq(batch->logit_row[logits], 2);
-            if (tokens) ck_assert_int_eq(batch->draw[logits].top_k, 3);
-            if (tokens && logits) ck_assert(batch->draw[0].inverse_temperature == 0); // greedy, and ignored
+            if (tokens) ck_assert_int_eq(batch->sampling[logits].top_k, 3);
+            if (tokens && logits) ck_assert(batch->sampling[0].inverse_temperature == 0); // greedy, and ignored
         }
     }
     batch_builder_fini(&b);
@@ -98,9 +98,9 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         check_layout(&decoded);
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
-        ck_assert(decoded.tokens_alone == batch->tokens_alone && !decoded.draw == !batch->draw);
-        if (decoded.draw)
-            ck_assert_mem_eq(decoded.draw, batch->draw, (size_t)batch->n_logit_rows * sizeof *batch->draw);
+        ck_assert(decoded.tokens_only == batch->tokens_only && !decoded.sampling == !batch->sampling);
+        if (decoded.sampling)
+            ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
         free(encoded);
     }
     batch_builder_fini(&b);

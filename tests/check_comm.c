@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// comm_self and comm_threads: every collective, sums in rank order, results that do not depend on the count.
+// comm_self and comm_threads: every collective, sums in rank order, results independent of the count.
 #include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 enum { COUNT = 1001 };
 
 // A value whose float sum depends on the order in which ranks are added.
-static float value(int rank, size_t i)
+static float rank_value(int rank, size_t i)
 {
     static const float scale[] = {1e8f, 1, -1e8f, 1e-3f, 3e4f};
     return scale[rank % 5] * (float)(1 + (i * 7 + (size_t)rank) % 13);
@@ -18,40 +18,40 @@ static float value(int rank, size_t i)
 
 static float sum_in_rank_order(int size, size_t i)
 {
-    float sum = value(0, i);
+    float sum = rank_value(0, i);
     for (int r = 1; r < size; r++)
-        sum += value(r, i);
+        sum += rank_value(r, i);
     return sum;
 }
 
-// All collectives as one rank sees them; ck_assert must not be used off the main thread, so failures are counted.
-static int exercise(struct comm *c)
+// Runs all collectives of one rank. ck_assert must not be used outside the main thread, so failures are counted.
+static int collectives_check(struct comm *c)
 {
     int bad = 0;
     float data[COUNT];
     for (size_t count = 0; count <= COUNT; count += count < 8 ? 1 : 331) {
         for (size_t i = 0; i < count; i++)
-            data[i] = value(c->rank, i);
+            data[i] = rank_value(c->rank, i);
         bad += c->ops->all_reduce_sum(c, data, count) != STATUS_OK;
         for (size_t i = 0; i < count; i++)
             bad += data[i] != sum_in_rank_order(c->size, i);
 
         for (size_t i = 0; i < count; i++)
-            data[i] = value(c->rank, i);
+            data[i] = rank_value(c->rank, i);
         bad += c->ops->all_reduce_max(c, data, count) != STATUS_OK;
         for (size_t i = 0; i < count; i++) {
-            float max = value(0, i);
+            float max = rank_value(0, i);
             for (int r = 1; r < c->size; r++)
-                max = value(r, i) > max ? value(r, i) : max;
+                max = rank_value(r, i) > max ? rank_value(r, i) : max;
             bad += data[i] != max;
         }
 
         for (size_t i = 0; i < count; i++)
-            data[i] = value(c->rank, i);
+            data[i] = rank_value(c->rank, i);
         float *all = c->rank ? NULL : malloc((count * (size_t)c->size + 1) * sizeof *all);
         bad += c->ops->gather(c, data, count, all) != STATUS_OK;
         for (size_t i = 0; all && i < count * (size_t)c->size; i++)
-            bad += all[i] != value((int)(i / count), i % count);
+            bad += all[i] != rank_value((int)(i / count), i % count);
         free(all);
 
         char text[16] = "";
@@ -72,7 +72,7 @@ struct rank {
 static void *rank_main(void *arg)
 {
     struct rank *rank = arg;
-    rank->bad = exercise(rank->comm);
+    rank->bad = collectives_check(rank->comm);
     float data[2] = {0};
     rank->status = rank->comm->ops->all_reduce_sum(rank->comm, data, rank->comm->rank == 1 ? 1 : 2);
     rank->comm->ops->close(rank->comm);
@@ -84,7 +84,7 @@ START_TEST(one_rank_changes_nothing)
     struct comm *c;
     ck_assert_int_eq(comm_open_self(&c), STATUS_OK);
     ck_assert(c->rank == 0 && c->size == 1);
-    ck_assert_int_eq(exercise(c), 0);
+    ck_assert_int_eq(collectives_check(c), 0);
     c->ops->close(c);
 }
 END_TEST
@@ -102,7 +102,7 @@ START_TEST(threads_reduce_in_rank_order)
     for (int r = 0; r < size; r++) {
         pthread_join(ranks[r].thread, NULL);
         ck_assert_int_eq(ranks[r].bad, 0);
-        // In the last call rank 1 brought another count: every rank must say so rather than sum garbage.
+        // In the last call rank 1 passed another count: every rank must report an error.
         ck_assert_int_eq(ranks[r].status, size > 1 ? STATUS_INTERNAL : STATUS_OK);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of attention (kernels/cuda: rope, attention, decode, importance) against plain loops in double, at odd
-// shapes, on the emulated GPU or on a real one. And that a row's result is the same to the bit whatever shares the
-// batch with it, however its sequence was cut into chunks.
+// shapes, on the emulated GPU or a real one; and that a row's result has the same bits whatever the other rows of the
+// batch are and however its sequence was cut into chunks.
 #include <check.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -32,11 +32,10 @@ static double e4m3_value(uint8_t code)
 struct shape {
     int head_size, n_kv_heads, group;
     bool fp8;
-    int window;
 };
 
-// A sequence: entries before, rows.
-struct cut {
+// A sequence: cached entries and rows.
+struct seq_rows {
     int kv_len, rows;
 };
 
@@ -67,7 +66,7 @@ static void *to_device(const void *host, size_t bytes)
     return device;
 }
 
-// K and V value `dim` of an entry as the products see it (bytes without their scale), and that scale.
+// Value `dim` of K or V of an entry as gemms read it (FP8 without the scale), and its scale.
 static double kv_value(const struct bench *b, int seq, int entry, bool v, int kv_head, int dim)
 {
     int block = b->table[seq * b->batch.max_blocks + entry / KV_BLOCK_TOKENS];
@@ -83,8 +82,8 @@ static double kv_scale(const struct bench *b, int seq, int entry, bool v, int kv
                         : 1;
 }
 
-// Everything in the cache is something: NaN wherever no sequence of the batch has an entry.
-static void fill_cache(struct bench *b)
+// Fills the cache: random entries, and NaN wherever no sequence of the batch has an entry.
+static void cache_fill(struct bench *b)
 {
     memset(b->data, 0xff, b->kv_bytes); // NaN in both types
     memset(b->scale, 0xff, b->kv_scales * sizeof *b->scale);
@@ -103,32 +102,32 @@ static void fill_cache(struct bench *b)
                 }
 }
 
-static void schedule(struct bench *b)
+static void batch_schedule(struct bench *b)
 {
     struct backend_shape shape = {.n_heads = b->n_heads,
                                   .n_kv_heads = b->shape.n_kv_heads,
                                   .max_rows = b->batch.n_rows,
                                   .max_seqs = b->batch.n_seqs,
                                   .max_context = b->batch.max_blocks * KV_BLOCK_TOKENS};
-    size_t bytes = schedule_most_bytes(&shape);
+    size_t bytes = schedule_max_bytes(&shape);
     void *host = mem_alloc(bytes);
     CUDA(cudaMalloc(&b->staging_device, bytes));
-    struct schedule_options options = {.group = b->shape.group, .window = b->shape.window};
+    struct schedule_options options = {.group = b->shape.group};
     size_t used = schedule_make(&b->batch, &options, host, b->staging_device, &b->on_device);
     CUDA(cudaMemcpy(b->staging_device, host, used, cudaMemcpyHostToDevice));
     free(host);
 }
 
-static void build(struct bench *b, struct shape shape, const struct cut *cuts, int n_seqs)
+static void bench_build(struct bench *b, struct shape shape, const struct seq_rows *seqs, int n_seqs)
 {
     *b = (struct bench){.shape = shape, .n_heads = shape.n_kv_heads * shape.group};
     b->columns = (b->n_heads + 2 * shape.n_kv_heads) * shape.head_size;
     int rows = 0, n_blocks = 0, max_blocks = 0;
     for (int s = 0; s < n_seqs; s++) {
-        int blocks = (cuts[s].kv_len + cuts[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+        int blocks = (seqs[s].kv_len + seqs[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         b->row_start[s] = rows;
-        b->kv_len[s] = cuts[s].kv_len;
-        rows += cuts[s].rows;
+        b->kv_len[s] = seqs[s].kv_len;
+        rows += seqs[s].rows;
         n_blocks += blocks;
         if (blocks > max_blocks) max_blocks = blocks;
     }
@@ -142,7 +141,7 @@ static void build(struct bench *b, struct shape shape, const struct cut *cuts, i
         order[i] = order[j], order[j] = i;
     }
     for (int s = 0, next = 0; s < n_seqs; s++)
-        for (int i = 0; i < (cuts[s].kv_len + cuts[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS; i++)
+        for (int i = 0; i < (seqs[s].kv_len + seqs[s].rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS; i++)
             b->table[s * max_blocks + i] = order[next++];
     free(order);
     b->batch = (struct ragged_batch){.n_rows = rows,
@@ -169,16 +168,16 @@ static void build(struct bench *b, struct shape shape, const struct cut *cuts, i
     CUDA(cudaStreamCreate(&b->stream));
 }
 
-// Copies what was built to the device.
-static void bring(struct bench *b)
+// Copies everything to the device.
+static void bench_upload(struct bench *b)
 {
     b->kv.data = to_device(b->data, b->kv_bytes);
     b->kv.scale = b->shape.fp8 ? to_device(b->scale, b->kv_scales * sizeof *b->scale) : NULL;
     b->qkv_device = to_device(b->qkv, (size_t)b->batch.n_rows * (size_t)b->columns * sizeof *b->qkv);
-    schedule(b);
+    batch_schedule(b);
 }
 
-static void tear_down(struct bench *b)
+static void bench_free(struct bench *b)
 {
     CUDA(cudaStreamDestroy(b->stream));
     CUDA(cudaFree(b->kv.data));
@@ -195,25 +194,24 @@ static void tear_down(struct bench *b)
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
-// Weights of the entries [first, n) as 2^(score - M); returns their sum.
-static double slow_weights(const struct bench *b, int seq, const float *q, int kv_head, int first, int n,
-                           double *weight)
+// Weights of the first n entries as 2^(score - M); returns their sum.
+static double slow_weights(const struct bench *b, int seq, const float *q, int kv_head, int n, double *weight)
 {
     int d = b->shape.head_size;
-    double most = -INFINITY, sum = 0;
-    for (int e = first; e < n; e++) {
+    double largest = -INFINITY, sum = 0;
+    for (int e = 0; e < n; e++) {
         double product = 0;
         for (int i = 0; i < d; i++)
             product += (double)bf16_to_f32(bf16_from_f32(q[i])) * kv_value(b, seq, e, false, kv_head, i);
         weight[e] = product * kv_scale(b, seq, e, false, kv_head) / sqrt(d) * M_LOG2E;
-        most = fmax(most, weight[e]);
+        largest = fmax(largest, weight[e]);
     }
-    for (int e = first; e < n; e++)
-        sum += weight[e] = exp2(weight[e] - rint(most));
+    for (int e = 0; e < n; e++)
+        sum += weight[e] = exp2(weight[e] - rint(largest));
     return sum;
 }
 
-// `room`: what two roundings may change, that of the result, and that of the weight that counts most at a border.
+// `room`: the tolerance, for the rounding of the result and for a weight near a rounding boundary.
 static void slow_attention(const struct bench *b, double *out, double *room)
 {
     int d = b->shape.head_size;
@@ -222,28 +220,26 @@ static void slow_attention(const struct bench *b, double *out, double *room)
         for (int t = b->row_start[s]; t < b->row_start[s + 1]; t++)
             for (int h = 0; h < b->n_heads; h++) {
                 int n = b->kv_len[s] + t - b->row_start[s] + 1, kv_head = h / b->shape.group;
-                int first = b->shape.window && n > b->shape.window ? n - b->shape.window : 0;
-                double sum =
-                    slow_weights(b, s, b->qkv + (size_t)t * (size_t)b->columns + h * d, kv_head, first, n, weight);
-                for (int e = first; e < n; e++)
+                double sum = slow_weights(b, s, b->qkv + (size_t)t * (size_t)b->columns + h * d, kv_head, n, weight);
+                for (int e = 0; e < n; e++)
                     weight[e] =
                         (double)bf16_to_f32(bf16_from_f32((float)(weight[e] * kv_scale(b, s, e, true, kv_head))));
                 for (int i = 0; i < d; i++) {
-                    double total = 0, most = 0, all = 0;
-                    for (int e = first; e < n; e++) {
+                    double total = 0, largest = 0, all = 0;
+                    for (int e = 0; e < n; e++) {
                         double part = weight[e] * kv_value(b, s, e, true, kv_head, i);
-                        total += part, all += fabs(part), most = fmax(most, fabs(part));
+                        total += part, all += fabs(part), largest = fmax(largest, fabs(part));
                     }
                     size_t at = ((size_t)t * (size_t)b->n_heads + (size_t)h) * (size_t)d + (size_t)i;
                     out[at] = total / sum;
-                    room[at] = 0x1p-8 * fabs(out[at]) + (0x1p-7 * most + 1e-5 * all) / sum;
+                    room[at] = 0x1p-8 * fabs(out[at]) + (0x1p-7 * largest + 1e-5 * all) / sum;
                 }
             }
     free(weight);
 }
 
 // Runs attention with scratch and output of their exact sizes; returns the output, [T][stride] bf16. `more_splits`:
-// launched with more stretches than there are, as a captured pass is.
+// launched with more splits than needed, as a captured pass is.
 static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
 {
     size_t out_bytes = (size_t)b->batch.n_rows * (size_t)stride * 2;
@@ -251,11 +247,10 @@ static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
     void *out_device = to_device(out, out_bytes);
     struct device_batch *d = &b->on_device;
     d->max_splits += more_splits;
-    size_t floats = attention_partial_floats(d->n_lone, d->max_splits, b->n_heads, b->shape.head_size);
+    size_t floats = attention_partial_floats(d->n_single, d->max_splits, b->n_heads, b->shape.head_size);
     float *partials;
     CUDA(cudaMalloc((void **)&partials, (floats + 1) * sizeof *partials));
-    CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, b->shape.window,
-                          partials));
+    CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, partials));
     CUDA(cudaStreamSynchronize(b->stream));
     CUDA(cudaMemcpy(out, out_device, out_bytes, cudaMemcpyDeviceToHost));
     d->max_splits -= more_splits;
@@ -269,12 +264,12 @@ static int stride_of(const struct bench *b)
     return (b->n_heads * b->shape.head_size + 15) / 16 * 16;
 }
 
-static void check_attention(struct shape shape, const struct cut *cuts, int n_seqs)
+static void check_attention(struct shape shape, const struct seq_rows *seqs, int n_seqs)
 {
     struct bench b;
-    build(&b, shape, cuts, n_seqs);
-    fill_cache(&b);
-    bring(&b);
+    bench_build(&b, shape, seqs, n_seqs);
+    cache_fill(&b);
+    bench_upload(&b);
     int n = b.n_heads * shape.head_size, stride = stride_of(&b);
     double *expected = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *expected);
     double *room = mem_alloc_array((size_t)b.batch.n_rows * (size_t)n, sizeof *room);
@@ -284,51 +279,50 @@ static void check_attention(struct shape shape, const struct cut *cuts, int n_se
         for (int i = 0; i < n; i++) {
             size_t at = (size_t)t * (size_t)n + (size_t)i;
             double x = (double)bf16_to_f32(out[t * stride + i]), y = expected[at];
-            ck_assert_msg(fabs(x - y) <= room[at],
-                          "D %d, %d KV heads, group %d, window %d%s: row %d, %d: %g, expected %g", shape.head_size,
-                          shape.n_kv_heads, shape.group, shape.window, shape.fp8 ? ", fp8" : "", t, i, x, y);
+            ck_assert_msg(fabs(x - y) <= room[at], "D %d, %d KV heads, group %d%s: row %d, %d: %g, expected %g",
+                          shape.head_size, shape.n_kv_heads, shape.group, shape.fp8 ? ", fp8" : "", t, i, x, y);
         }
     free(out);
     free(expected);
     free(room);
-    tear_down(&b);
+    bench_free(&b);
 }
 
-static const struct cut mixed[] = {{0, 1}, {5, 2}, {300, 17}, {0, 65}, {300, 1}, {5, 1}, {0, 2}, {700, 1}, {5, 200}};
+static const struct seq_rows mixed[] = {{0, 1}, {5, 2}, {300, 17}, {0, 65}, {300, 1},
+                                        {5, 1}, {0, 2}, {700, 1},  {5, 200}};
 enum { N_MIXED = sizeof mixed / sizeof *mixed };
 
-START_TEST(attention_equals_the_slow_one)
+START_TEST(attention_matches_plain_loops)
 {
     static const struct shape shapes[] = {
-        {128, 2, 4, false, 0}, {128, 1, 1, false, 0}, {64, 2, 2, false, 0},  {64, 1, 8, false, 0},
-        {16, 2, 4, false, 0},  {8, 3, 1, false, 0},   {24, 1, 7, false, 0},  {80, 1, 2, false, 0},
-        {32, 1, 4, false, 0},  {256, 1, 1, false, 0}, {96, 1, 20, false, 0}, {128, 1, 4, true, 0},
-        {8, 2, 2, true, 0},    {24, 1, 3, true, 0},   {80, 1, 8, true, 0},   {256, 1, 1, true, 0},
-        {64, 1, 2, false, 40}, {16, 1, 4, false, 1},  {128, 1, 2, true, 70}, {8, 1, 130, false, 0},
+        {128, 2, 4, false}, {128, 1, 1, false}, {64, 2, 2, false}, {64, 1, 8, false}, {16, 2, 4, false},
+        {8, 3, 1, false},   {24, 1, 7, false},  {80, 1, 2, false}, {32, 1, 4, false}, {256, 1, 1, false},
+        {96, 1, 20, false}, {128, 1, 4, true},  {8, 2, 2, true},   {24, 1, 3, true},  {80, 1, 8, true},
+        {256, 1, 1, true},  {64, 1, 2, false},  {16, 1, 4, false}, {128, 1, 2, true}, {8, 1, 130, false},
     };
     check_attention(shapes[_i], mixed, shapes[_i].head_size * shapes[_i].group > 1000 ? N_MIXED - 1 : N_MIXED);
 }
 END_TEST
 
-// More entries than SPLITS_MAX of the shortest stretches.
-START_TEST(long_lone_rows)
+// More entries than SPLITS_MAX of the shortest splits hold.
+START_TEST(long_single_rows)
 {
-    static const struct cut cuts[] = {{33000, 1}, {255, 1}, {256, 1}};
-    check_attention((struct shape){8, 1, 2, false, 0}, cuts, 3);
-    check_attention((struct shape){8, 1, 2, true, 20000}, cuts, 3);
+    static const struct seq_rows seqs[] = {{33000, 1}, {255, 1}, {256, 1}};
+    check_attention((struct shape){8, 1, 2, false}, seqs, 3);
+    check_attention((struct shape){8, 1, 2, true}, seqs, 3);
 }
 END_TEST
 
-// Rows of `whole` that `part` has, too, come out the same to the bit. Both begin with the same sequence, of which
-// `part` has rows after more entries.
-static void check_same_rows(struct shape shape, const struct cut *whole, int n_whole, const struct cut *part,
+// Rows that are in both `whole` and `part` have the same bits. Both begin with the same sequence; `part` has later rows
+// of it, after more entries.
+static void check_same_rows(struct shape shape, const struct seq_rows *whole, int n_whole, const struct seq_rows *part,
                             int n_part)
 {
     struct bench a, b;
-    build(&a, shape, whole, n_whole);
-    fill_cache(&a);
-    build(&b, shape, part, n_part);
-    fill_cache(&b);
+    bench_build(&a, shape, whole, n_whole);
+    cache_fill(&a);
+    bench_build(&b, shape, part, n_part);
+    cache_fill(&b);
     int skipped = part[0].kv_len - whole[0].kv_len, rows = part[0].rows, d = shape.head_size;
     for (int e = 0; e < part[0].kv_len + rows; e++)
         for (int v = 0; v < 2; v++)
@@ -340,8 +334,8 @@ static void check_same_rows(struct shape shape, const struct cut *whole, int n_w
                 b.scale[to] = a.scale[from];
             }
     memcpy(b.qkv, a.qkv + skipped * a.columns, (size_t)(rows * a.columns) * sizeof *b.qkv);
-    bring(&a);
-    bring(&b);
+    bench_upload(&a);
+    bench_upload(&b);
     int stride = stride_of(&a);
     uint16_t *of_whole = run_attention(&a, stride, 0), *of_part = run_attention(&b, stride, 2);
     for (int i = 0; i < rows * stride; i++)
@@ -351,20 +345,20 @@ static void check_same_rows(struct shape shape, const struct cut *whole, int n_w
                           (double)bf16_to_f32(of_whole[skipped * stride + i]));
     free(of_whole);
     free(of_part);
-    tear_down(&a);
-    tear_down(&b);
+    bench_free(&a);
+    bench_free(&b);
 }
 
 START_TEST(rows_do_not_depend_on_their_neighbours)
 {
-    static const struct shape shapes[] = {{64, 1, 4, false, 0}, {128, 1, 2, true, 0}, {16, 2, 3, false, 50}};
+    static const struct shape shapes[] = {{64, 1, 4, false}, {128, 1, 2, true}, {16, 2, 3, false}};
     struct shape shape = shapes[_i];
-    // Prefilled at once, among others; then by chunks.
-    static const struct cut whole[] = {{37, 150}, {300, 9}, {0, 70}, {100, 1}};
-    static const struct cut chunks[][2] = {{{37, 2}, {5, 3}}, {{39, 64}, {5, 2}}, {{103, 84}, {8, 40}}};
+    // Prefilled at once, beside other sequences; then in chunks.
+    static const struct seq_rows whole[] = {{37, 150}, {300, 9}, {0, 70}, {100, 1}};
+    static const struct seq_rows chunks[][2] = {{{37, 2}, {5, 3}}, {{39, 64}, {5, 2}}, {{103, 84}, {8, 40}}};
     for (int i = 0; i < 3; i++)
         check_same_rows(shape, whole, 4, chunks[i], 2);
-    static const struct cut alone[] = {{700, 1}}, among[] = {{700, 1}, {3, 1}, {1500, 1}, {7, 30}, {0, 1}};
+    static const struct seq_rows alone[] = {{700, 1}}, among[] = {{700, 1}, {3, 1}, {1500, 1}, {7, 30}, {0, 1}};
     check_same_rows(shape, among, 5, alone, 1);
 }
 END_TEST
@@ -389,14 +383,14 @@ static void slow_rope(const float *head, const float *gain, double epsilon, int 
 
 static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
 {
-    static const struct cut cuts[] = {{0, 3}, {40, 1}, {7, 12}};
+    static const struct seq_rows seqs[] = {{0, 3}, {40, 1}, {7, 12}};
     struct bench b;
-    build(&b, (struct shape){d, n_kv_heads, group, fp8, 0}, cuts, 3);
-    for (int t = 0; t < b.batch.n_rows; t++) // the largest at the end: where an angle in f32 is off by 0.4%
+    bench_build(&b, (struct shape){d, n_kv_heads, group, fp8}, seqs, 3);
+    for (int t = 0; t < b.batch.n_rows; t++) // the largest at the end, where an f32 angle is off by 0.4%
         b.position[t] = t < 3 ? t : 131071 - 3 * (b.batch.n_rows - 1 - t);
-    int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the lone row
+    int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the single row
     if (fp8) b.qkv[broken] = INFINITY;
-    bring(&b);
+    bench_upload(&b);
     float *inv_freq = mem_alloc_array((size_t)d / 2, sizeof *inv_freq), *gain[2];
     for (int i = 0; i < d / 2; i++)
         inv_freq[i] = powf(500000, -2.f * (float)i / (float)d);
@@ -423,9 +417,9 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
                 for (int i = 0; i < d; i++)
                     head[i] = (double)from[i];
                 if (!is_v) slow_rope(from, gains ? gain[!is_q] : NULL, (double)1e-5f, b.position[t], inv_freq, d, head);
-                double most = 0;
+                double largest = 0;
                 for (int i = 0; i < d; i++)
-                    most = fmax(most, fabs(head[i]));
+                    largest = fmax(largest, fabs(head[i]));
                 int kv_head = is_v ? h - b.n_heads - n_kv_heads : h - b.n_heads;
                 int entry = b.kv_len[s] + t - b.row_start[s];
                 double scale = is_q ? 1 : kv_scale(&b, s, entry, is_v, kv_head);
@@ -435,13 +429,13 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
                         ck_assert(kv_value(&b, s, entry, is_v, kv_head, i) == 0);
                     continue;
                 }
-                if (!is_q && fp8) ck_assert_double_eq_tol(scale, most / 448, 1e-6 * most);
+                if (!is_q && fp8) ck_assert_double_eq_tol(scale, largest / 448, 1e-6 * largest);
                 for (int i = 0; i < d; i++) {
                     double x = is_q ? (double)after[t * b.columns + h * d + i]
                                     : scale * kv_value(&b, s, entry, is_v, kv_head, i);
-                    // f32: sums of two products, sin and cos to 1e-7. bf16: half of 2^-7. e4m3: half of 2^-3, or of
-                    // the smallest step.
-                    double room = 4e-7 * most;
+                    // f32: sums of two terms, sin and cos to 1e-7. bf16: half of 2^-7. e4m3: half of 2^-3, or of the
+                    // smallest step.
+                    double room = 4e-7 * largest;
                     if (!is_q) room += fp8 ? fmax(0x1p-4 * fabs(head[i]), 0x1p-10 * scale) : 0x1p-8 * fabs(head[i]);
                     ck_assert_msg(fabs(x - head[i]) <= room * 1.001,
                                   "D %d%s, row %d (position %d), head %d, dim %d: %.9g, expected %.9g", d,
@@ -456,10 +450,10 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
         free(gain[i]);
         CUDA(cudaFree(gain_device[i]));
     }
-    tear_down(&b);
+    bench_free(&b);
 }
 
-START_TEST(rope_equals_the_slow_one)
+START_TEST(rope_matches_plain_loops)
 {
     static const int sizes[] = {8, 16, 24, 64, 80, 128, 256};
     for (int i = 0; i < 7; i++)
@@ -481,7 +475,7 @@ static void slow_importance_of(const struct bench *b, float *maxima)
         for (int h = 0; h < b->n_heads; h++) {
             const float *q = b->qkv + b->importance_row[p] * b->columns + h * d;
             int n = b->importance_keys[p];
-            double sum = slow_weights(b, s, q, h / b->shape.group, 0, n, weight);
+            double sum = slow_weights(b, s, q, h / b->shape.group, n, weight);
             for (int j = 0; j < n; j++) {
                 double around = 0;
                 for (int i = j - reach; i <= j + reach; i++)
@@ -495,20 +489,20 @@ static void slow_importance_of(const struct bench *b, float *maxima)
 
 static void check_importance(struct shape shape, int window)
 {
-    static const struct cut cuts[] = {{0, 5}, {300, 1}, {299, 40}, {700, 1}};
+    static const struct seq_rows seqs[] = {{0, 5}, {300, 1}, {299, 40}, {700, 1}};
     struct bench b;
-    build(&b, shape, cuts, 4);
-    fill_cache(&b);
+    bench_build(&b, shape, seqs, 4);
+    cache_fill(&b);
     b.batch.smoothing_window = window;
-    // Two rows of one sequence, a prompt that ends before the row, one of a single key.
+    // Two rows of one sequence, a prompt that ends before the row, a prompt of one key.
     static const int rows[] = {4, 5, 6, 45, 46}, keys[] = {1, 301, 17, 339, 513};
     b.batch.n_importance_rows = 5;
     for (int p = 0; p < 5; p++)
         b.importance_row[p] = rows[p], b.importance_keys[p] = keys[p];
-    bring(&b);
+    bench_upload(&b);
     size_t n = (size_t)ragged_importance_size(&b.batch);
     float *expected = mem_alloc_array(n, sizeof *expected), *maxima = mem_alloc_array(n, sizeof *maxima);
-    for (size_t i = 0; i < n; i++) // of layers before
+    for (size_t i = 0; i < n; i++) // maxima of earlier layers
         expected[i] = maxima[i] = i % 3 ? 0 : (float)random_below(100) / 5000;
     slow_importance_of(&b, expected);
     float *maxima_device = to_device(maxima, n * sizeof *maxima), *sums;
@@ -524,17 +518,17 @@ static void check_importance(struct shape shape, int window)
     CUDA(cudaFree(maxima_device));
     free(expected);
     free(maxima);
-    tear_down(&b);
+    bench_free(&b);
 }
 
-START_TEST(importance_equals_the_slow_one)
+START_TEST(importance_matches_plain_loops)
 {
     static const int windows[] = {1, 13, 401};
     for (int i = 0; i < 3; i++) {
-        check_importance((struct shape){64, 2, 4, false, 0}, windows[i]);
-        check_importance((struct shape){24, 1, 19, true, 0}, windows[i]);
-        check_importance((struct shape){128, 1, 2, false, 0}, windows[i]);
-        check_importance((struct shape){256, 1, 1, true, 0}, windows[i]);
+        check_importance((struct shape){64, 2, 4, false}, windows[i]);
+        check_importance((struct shape){24, 1, 19, true}, windows[i]);
+        check_importance((struct shape){128, 1, 2, false}, windows[i]);
+        check_importance((struct shape){256, 1, 1, true}, windows[i]);
     }
 }
 END_TEST
@@ -549,11 +543,11 @@ int main(void)
     Suite *suite = suite_create("cuda_attention");
     TCase *all = tcase_create("all");
     tcase_set_timeout(all, 0);
-    tcase_add_loop_test(all, attention_equals_the_slow_one, 0, 20);
-    tcase_add_test(all, long_lone_rows);
+    tcase_add_loop_test(all, attention_matches_plain_loops, 0, 20);
+    tcase_add_test(all, long_single_rows);
     tcase_add_loop_test(all, rows_do_not_depend_on_their_neighbours, 0, 3);
-    tcase_add_test(all, rope_equals_the_slow_one);
-    tcase_add_test(all, importance_equals_the_slow_one);
+    tcase_add_test(all, rope_matches_plain_loops);
+    tcase_add_test(all, importance_matches_plain_loops);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK); // a device does not survive a fork

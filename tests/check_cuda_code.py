@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler made of the CUDA kernels, read from the built module itself (no tool of the toolkit is needed).
+"""Checks the machine code of the CUDA kernels in the built module, without tools of the toolkit.
 
-For each architecture: attention runs on tensor cores, no kernel needs more registers than fit its threads, and none
-keeps more of them in local memory than stated. Names the kernel that fails.
+For each architecture: attention uses tensor cores, and no kernel exceeds its bounds on registers and on accesses to local
+memory. Failures name the kernel.
 
 Usage: check_cuda_code.py libforepack_cuda.so ARCHITECTURE...   (80 90 100)
 """
@@ -13,11 +13,11 @@ import sys
 
 EM_CUDA = 190
 REGISTERS = 0x2F  # attribute of .nv.info: symbol, registers a thread
-HMMA, LDL, STL = 0x23C, 0x983, 0x387  # low 12 bits of an instruction of 128: product on tensor cores, local memory
+HMMA, LDL, STL = 0x23C, 0x983, 0x387  # low 12 bits of a 128-bit instruction: tensor cores, local memory
 
-# Registers of a thread, and instructions that touch local memory (spilled registers, or arrays indexed while it runs).
-# Attention keeps its sums in registers and takes what a thread can have; a few values that are spilled outside of its
-# loops do no harm. All other kernels are bound by memory and live from many threads.
+# Registers per thread, and instructions that access local memory (spilled registers, dynamically indexed arrays), by
+# whether the kernel is attention. Attention keeps its sums in registers and may use all of them; a few spills outside its
+# loops do no harm. All other kernels are bound by memory and need many threads.
 BOUNDS = {True: (255, 32), False: (128, 0)}
 
 Kernel = collections.namedtuple("Kernel", "name registers tensor local instructions")
@@ -38,7 +38,7 @@ def sections(data, at):
 
 
 def architecture(flags):
-    """The number stands in the second byte since CUDA 13, which keeps something small in the first; before in the first."""
+    """In the second byte since CUDA 13, whose first byte is a small number; in the first byte before."""
     return flags & 0xFF if flags & 0xFF >= 50 else flags >> 8 & 0xFF
 
 
@@ -65,7 +65,7 @@ def kernels(data, by_name):
 
 
 def cubins(data):
-    at = data.find(b"\x7fELF", 1)  # the file itself begins with one
+    at = data.find(b"\x7fELF", 1)  # the file itself begins with this
     while at >= 0:
         if struct.unpack_from("<H", data, at + 18)[0] == EM_CUDA:
             yield at
@@ -84,15 +84,15 @@ def main():
             print(f"sm_{arch} registers={kernel.registers} tensor={kernel.tensor} local={kernel.local} {kernel.name}")
             where = f"sm_{arch}: {kernel.name}"
             is_attention = "attend_" in kernel.name
-            most_registers, most_local = BOUNDS[is_attention]
-            if kernel.registers > most_registers:
-                failures.append(f"{where}: {kernel.registers} registers, at most {most_registers}")
-            if kernel.local > most_local:
-                failures.append(f"{where}: {kernel.local} accesses to local memory, at most {most_local}")
+            max_registers, max_local = BOUNDS[is_attention]
+            if kernel.registers > max_registers:
+                failures.append(f"{where}: {kernel.registers} registers, at most {max_registers}")
+            if kernel.local > max_local:
+                failures.append(f"{where}: {kernel.local} accesses to local memory, at most {max_local}")
             if is_attention:
                 attention.add(arch)
                 if not kernel.tensor:
-                    failures.append(f"{where}: nothing runs on tensor cores")
+                    failures.append(f"{where}: no tensor core instruction")
     failures += [f"sm_{arch}: no kernels were compiled for it" for arch in sorted(wanted - seen)]
     failures += [f"sm_{arch}: no attention kernel" for arch in sorted(wanted & seen - attention)]
     for failure in failures:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model over several emulated GPUs, joined by NCCL: it computes what one GPU computes, also in decode passes that are
-// kept, and the same bits in halves whose sums run beside each other's steps as whole; it sizes its KV cache by the
-// rank that has least room, a rank that fails is told of by all, and one that hangs is named. Ranks are threads; the
-// GPUs that this needs several of are there in emulation alone.
+// A model over several emulated GPUs, connected by NCCL: it computes the same as one GPU, also in captured decode
+// passes; two micro-batches give the same bits as the whole batch; the KV cache is sized by the rank with the least
+// room; all ranks report a failed rank, and a hung rank is named. Ranks are threads. A machine rarely has several GPUs,
+// so this runs in emulation only.
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -48,7 +48,7 @@ static void prefill(struct ranks *ranks, struct forward *f, float *logits)
     memcpy(logits, ranks_forward(ranks, &f->batch).logits, 2 * VOCAB * sizeof *logits);
 }
 
-// Two sequences a few tokens on, from the same tokens whatever the logits say.
+// Decodes two sequences with fixed tokens, independent of the logits.
 static void decode(struct ranks *ranks, struct forward *f, int step, float *logits)
 {
     forward_start(f, 2);
@@ -70,7 +70,7 @@ static void run(const char *dir, int size, float logits[STEPS + 1][2 * VOCAB])
     free(f);
 }
 
-// Sums over ranks round in another order, and partial sums of bf16 products in another place.
+// Results differ by rounding: sums over ranks have another order, partial sums are rounded at other places.
 START_TEST(several_gpus_compute_what_one_does)
 {
     static float one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
@@ -78,7 +78,7 @@ START_TEST(several_gpus_compute_what_one_does)
     run(dir, 1, one);
     int graphs = emulator_graph_launches();
     run(dir, _i, several);
-    ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are kept with the pass
+    ck_assert_int_gt(emulator_graph_launches(), graphs); // NCCL's calls are captured with the pass
     double largest = 0, worst = 0;
     for (int s = 0; s <= STEPS; s++)
         for (int i = 0; i < 2 * VOCAB; i++) {
@@ -91,38 +91,38 @@ START_TEST(several_gpus_compute_what_one_does)
 }
 END_TEST
 
-enum { HALVES_SLOTS = 4, HALVES_FLOATS = 8 * VOCAB + 512 };
+enum { SLOTS = 4, RESULT_FLOATS = 8 * VOCAB + 512 };
 
-static void keep(float *kept, int *n, const float *from, int count)
+static void results_append(float *results, int *n, const float *from, int count)
 {
-    ck_assert_int_le(*n + count, HALVES_FLOATS);
-    memcpy(kept + *n, from, (size_t)count * sizeof *kept);
+    ck_assert_int_le(*n + count, RESULT_FLOATS);
+    memcpy(results + *n, from, (size_t)count * sizeof *results);
     *n += count;
 }
 
-// Two passes of 119 and 101 rows: halves of 64 rows and the rest, cut within a prompt and within its continuation, with
-// lone rows in either half, and probes that look at both. Returns how many floats came of them.
-static int run_in_halves(const struct model_options *options, int size, float kept[HALVES_FLOATS], int *launches_p)
+// Two passes of 119 and 101 rows: micro-batches of 64 rows and the rest, divided within a prompt and within its
+// continuation, with single rows in each, and importance rows that attend to both. Returns the number of result floats.
+static int run_two_passes(const struct model_options *options, int size, float results[RESULT_FLOATS], int *launches_p)
 {
-    static const int lengths[2][HALVES_SLOTS] = {{50, 1, 60, 8}, {1, 70, 1, 29}};
+    static const int lengths[2][SLOTS] = {{50, 1, 60, 8}, {1, 70, 1, 29}};
     struct ranks ranks;
     struct forward *f = calloc(1, sizeof *f);
-    int cached[HALVES_SLOTS] = {0}, n = 0;
+    int cached[SLOTS] = {0}, n = 0;
     ranks_open(&ranks, options, size);
     int before = emulator_launches();
     for (int pass = 0; pass < 2; pass++) {
-        forward_start(f, HALVES_SLOTS);
-        for (int slot = 0; slot < HALVES_SLOTS; slot++) {
+        forward_start(f, SLOTS);
+        for (int slot = 0; slot < SLOTS; slot++) {
             int32_t tokens[128];
             for (int i = 0; i < lengths[pass][slot]; i++)
                 tokens[i] = (i * 31 + 7 + 50 * slot + 100 * pass) % VOCAB;
             forward_add(f, slot, cached[slot], tokens, NULL, lengths[pass][slot], LOGITS_LAST);
             cached[slot] += lengths[pass][slot];
-            if (slot % 2 == 0) forward_probe(f, cached[slot] - pass, 3);
+            if (slot % 2 == 0) forward_add_importance(f, cached[slot] - pass, 3);
         }
         struct forward_result result = ranks_forward(&ranks, &f->batch);
-        keep(kept, &n, result.logits, HALVES_SLOTS * VOCAB);
-        keep(kept, &n, result.probes, (int)ragged_importance_size(&f->batch));
+        results_append(results, &n, result.logits, SLOTS * VOCAB);
+        results_append(results, &n, result.importance, (int)ragged_importance_size(&f->batch));
     }
     *launches_p = emulator_launches() - before;
     ranks_close(&ranks);
@@ -130,12 +130,12 @@ static int run_in_halves(const struct model_options *options, int size, float ke
     return n;
 }
 
-// All that is emulated computes a row the same whatever its company, and streams of other ranks and beside go first: a
-// step or a sum that does not wait for what it reads finds something else.
-START_TEST(halves_compute_what_the_whole_does)
+// The emulated library computes a row the same in every batch. The emulator runs other streams first, so a step or a
+// sum that does not wait for its input reads wrong values.
+START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 {
     static const char *const dtypes[][2] = {{"bf16", "bf16"}, {"fp8", "fp8"}};
-    static float whole[HALVES_FLOATS], halves[HALVES_FLOATS];
+    static float whole[RESULT_FLOATS], micro[RESULT_FLOATS];
     char *dir = model_dir();
     for (int d = 0; d < 2; d++) {
         struct model_options options = options_for(dir);
@@ -143,21 +143,21 @@ START_TEST(halves_compute_what_the_whole_does)
         options.kv_dtype = dtypes[d][1];
         options.max_rows = 128;
         options.overlap_rows = 1000;
-        int launches, in_halves;
-        int n = run_in_halves(&options, _i, whole, &launches);
+        int launches, divided;
+        int n = run_two_passes(&options, _i, whole, &launches);
         options.overlap_rows = 50;
-        ck_assert_int_eq(run_in_halves(&options, _i, halves, &in_halves), n);
-        ck_assert_int_gt(in_halves, launches);
+        ck_assert_int_eq(run_two_passes(&options, _i, micro, &divided), n);
+        ck_assert_int_gt(divided, launches);
         for (int i = 0; i < n; i++)
-            ck_assert_msg(memcmp(&whole[i], &halves[i], sizeof whole[i]) == 0,
-                          "%s, number %d of %d: %g whole, %g in halves", options.dtype, i, n, (double)whole[i],
-                          (double)halves[i]);
+            ck_assert_msg(memcmp(&whole[i], &micro[i], sizeof whole[i]) == 0,
+                          "%s, number %d of %d: %g whole, %g in micro-batches", options.dtype, i, n, (double)whole[i],
+                          (double)micro[i]);
     }
     tiny_model_remove(dir);
 }
 END_TEST
 
-START_TEST(the_cache_gets_what_is_left_everywhere)
+START_TEST(the_kv_cache_fits_on_every_rank)
 {
     char *dir = model_dir();
     struct model_options options = options_for(dir);
@@ -170,7 +170,7 @@ START_TEST(the_cache_gets_what_is_left_everywhere)
     ck_assert_int_eq(blocks, model_kv_blocks(ranks.model[1]));
     ranks_close(&ranks);
 
-    options.gpu_memory_utilization = 1e-9; // less than the weights have taken
+    options.gpu_memory_utilization = 1e-9; // less than the weights use
     ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(status_message(), "no room for 1 KV blocks"));
     ck_assert_ptr_nonnull(strstr(status_message(), "a higher gpu-memory-utilization"));
@@ -182,8 +182,8 @@ START_TEST(the_cache_gets_what_is_left_everywhere)
 }
 END_TEST
 
-// In a decode pass, or in one of halves.
-START_TEST(a_rank_that_fails_is_told_of_by_all)
+// In a decode pass, or in one of two micro-batches.
+START_TEST(a_failed_rank_is_reported_by_all)
 {
     static const int32_t tokens[100];
     char *dir = model_dir();
@@ -201,7 +201,7 @@ START_TEST(a_rank_that_fails_is_told_of_by_all)
     forward_add(f, 0, PROMPT, tokens, NULL, _i ? 100 : 1, LOGITS_LAST);
     ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE);
     ck_assert_msg(strstr(status_message(), "NCCL: ") != NULL, "%s", status_message());
-    ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE); // and stays so
+    ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_UNAVAILABLE); // also later
     emulator_fail_rank(-1);
     ranks_close(&ranks);
     free(f);
@@ -236,7 +236,7 @@ static void *step_once(void *arg)
     if (r->comm->rank == 0) {
         const struct ragged_batch batch = ragged_warm_up_batch();
         struct forward_result result;
-        r->comm->limit_ms = 500; // what engine_set_step_timeout comes down to, but for the watchdog
+        r->comm->limit_ms = 500; // as engine_set_step_timeout, without the watchdog
         r->status = engine_forward(r->engine, &batch, &result);
         emulator_hang_rank(-1);
     } else {
@@ -255,7 +255,7 @@ static void on_all(struct rank *ranks, void *(*what)(void *))
         pthread_join(ranks[r].thread, NULL);
 }
 
-START_TEST(a_rank_that_hangs_is_named)
+START_TEST(a_hung_rank_is_named)
 {
     char *dir = model_dir();
     struct rank ranks[ENGINES] = {0};
@@ -271,7 +271,8 @@ START_TEST(a_rank_that_hangs_is_named)
     emulator_hang_rank(HANGS);
     on_all(ranks, step_once);
     ck_assert_int_eq(ranks[0].status, STATUS_UNAVAILABLE);
-    static const char *const says[] = {"rank 0 on ", ": a step waits for its GPU since 0.5 s: all 4 ranks answer, the ",
+    static const char *const says[] = {"rank 0 on ",
+                                       ": a step has not ended on the GPU in 0.5 s: all 4 ranks answer, the ",
                                        "others wait for ", "rank 2 (host "};
     for (size_t i = 0; i < sizeof says / sizeof says[0]; i++)
         ck_assert_msg(strstr(ranks[0].message, says[i]) != NULL, "%s: %s", says[i], ranks[0].message);
@@ -305,12 +306,12 @@ int main(void)
     TCase *tc = tcase_create("comm");
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 2, 3);
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
-    tcase_add_loop_test(tc, halves_compute_what_the_whole_does, 2, 3);
-    tcase_add_loop_test(tc, halves_compute_what_the_whole_does, 4, 5);
-    tcase_add_test(tc, the_cache_gets_what_is_left_everywhere);
+    tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 2, 3);
+    tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
+    tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
     tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
-    tcase_add_loop_test(tc, a_rank_that_fails_is_told_of_by_all, 0, 2);
-    tcase_add_test(tc, a_rank_that_hangs_is_named);
+    tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);
+    tcase_add_test(tc, a_hung_rank_is_named);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GPU itself: that it computes what CUDA defines, and that it notices what CUDA forbids.
+// The emulated GPU: it computes what CUDA defines and detects what CUDA forbids.
 #include <check.h>
 #include <cublasLt.h>
 #include <math.h>
@@ -44,16 +44,16 @@ template <typename T> static void to_host(T *to, const T *from, size_t n)
 // out[block] = sum of a row, by shuffles within warps and shared memory between them.
 static __global__ void sum_rows(float *out, const float *x, int n)
 {
-    __shared__ float of_warp[32];
+    __shared__ float warp_sums[32];
     float sum = 0;
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
         sum += x[(int64_t)blockIdx.x * n + i];
     sum = warp_sum(sum);
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = sum;
+    if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
     __syncthreads();
     if (threadIdx.x == 0)
         for (unsigned i = 1; i < blockDim.x / WARP; i++)
-            sum += of_warp[i];
+            sum += warp_sums[i];
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
@@ -78,7 +78,7 @@ START_TEST(sums_rows)
 }
 END_TEST
 
-// What each lane gets of the others, into out[operation][lane].
+// Writes the value each lane receives to out[operation][lane].
 static __global__ void shuffles(int *out)
 {
     int lane = (int)threadIdx.x, *at = out + lane;
@@ -111,7 +111,7 @@ START_TEST(shuffles_as_cuda_does)
 }
 END_TEST
 
-// Writes to shared memory, then reads what another thread wrote, in both directions: a missing barrier shows in one.
+// Writes to shared memory, then reads the value of another thread, in both directions: one exposes a missing barrier.
 template <bool BARRIER> static __global__ void neighbours(float *out, int step)
 {
     DYNAMIC_SHARED(float, shared);
@@ -136,17 +136,17 @@ START_TEST(dynamic_shared_memory_begins_as_nan)
             ck_assert(got[0][i] == (float)((i + step + THREADS) % THREADS));
             wrong += isnan(got[1][i]) != 0;
         }
-        ck_assert_int_gt(wrong, 0); // one of the two blocks ran against the direction
+        ck_assert_int_gt(wrong, 0); // one of the two blocks ran in the other order
     }
     OK(cudaFree(out));
 }
 END_TEST
 
-static __global__ void tally(int *count, float *sum, int *most)
+static __global__ void tally(int *count, float *sum, int *largest)
 {
     atomicAdd(count, 1);
     atomicAdd(sum, 0.5f);
-    atomicMax(most, (int)(blockIdx.x * blockDim.x + threadIdx.x));
+    atomicMax(largest, (int)(blockIdx.x * blockDim.x + threadIdx.x));
 }
 
 START_TEST(atomics_count_all_threads)
@@ -179,7 +179,7 @@ START_TEST(e4m3_keeps_its_own_values)
 }
 END_TEST
 
-// ---- what CUDA forbids: each ends the program -----------------------------------------------------------------------
+// ---- errors that end the program ------------------------------------------------------------------------------------
 
 static __global__ void leaves_early(float *out)
 {
@@ -226,10 +226,10 @@ static __global__ void reads(float *out, struct pointers from)
     out[0] = from.data[0];
 }
 
-// Runs in a process of its own, which ends by SIGABRT or a sanitizer's exit code.
+// Runs in a child process, which ends by SIGABRT or with a sanitizer's exit code.
 START_TEST(mistakes_end_the_program)
 {
-    freopen("/dev/null", "w", stderr); // the sentences of those ends
+    freopen("/dev/null", "w", stderr); // discards the messages
     float *out = device_array<float>(128), *host = (float *)calloc(128, sizeof *host);
     switch (_i) {
     case 0: CUDA_LAUNCH(leaves_early, 1, 64, 0, stream, out); break;
@@ -239,9 +239,9 @@ START_TEST(mistakes_end_the_program)
     case 4: CUDA_LAUNCH(writes, 1, 1, 0, stream, host, 0); break;
     case 5: CUDA_LAUNCH(reads, 1, 1, 0, stream, out, pointers{1, host}); break;
     case 6: cudaMemcpyAsync(out, out + 64, 4, cudaMemcpyHostToDevice, stream); break;
-    case 7: CUDA_LAUNCH(writes, 1, 1, 0, stream, out, 128); break; // from here on AddressSanitizer is needed
+    case 7: CUDA_LAUNCH(writes, 1, 1, 0, stream, out, 128); break; // the following need AddressSanitizer
     case 8: CUDA_LAUNCH(writes_shared, 1, 1, 12, stream, out, 3); break;
-    case 9: out[3] = 1; break; // device memory in the host's hands
+    case 9: out[3] = 1; break; // the host writes to device memory
     }
     cudaStreamSynchronize(stream);
     free(host);
@@ -265,7 +265,7 @@ START_TEST(copies_from_pinned_memory_read_it_late)
     float *value = static_cast<float *>(pinned), *x = device_array<float>(1), got;
     *value = 1;
     to_device(x, value, 1);
-    *value = 2; // a mistake that shows: nothing has waited yet
+    *value = 2; // a detected mistake: nothing has waited yet
     to_host(&got, x, 1);
     ck_assert(got == 2);
     float pageable = 3;
@@ -278,7 +278,7 @@ START_TEST(copies_from_pinned_memory_read_it_late)
 }
 END_TEST
 
-START_TEST(graphs_replay_with_what_memory_holds_then)
+START_TEST(graphs_replay_with_current_memory)
 {
     enum { N = 32 };
     void *pinned;
@@ -313,7 +313,7 @@ START_TEST(graphs_replay_with_what_memory_holds_then)
 }
 END_TEST
 
-START_TEST(captures_refuse_what_would_wait)
+START_TEST(captures_refuse_waits)
 {
     cudaGraph_t graph;
     void *p;
@@ -343,11 +343,11 @@ START_TEST(streams_wait_for_events)
     OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
     OK(cudaEventRecord(event, stream));
     OK(cudaStreamWaitEvent(other, event, 0));
-    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles what the first stream made, before that adds to it
+    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles the result of the first stream before that adds to it
     OK(cudaEventRecord(doubled, other));
     OK(cudaStreamWaitEvent(stream, doubled, 0));
     OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
-    OK(cudaEventRecord(event, stream)); // nobody waits for this one
+    OK(cudaEventRecord(event, stream)); // no stream waits for this record
     OK(cudaStreamSynchronize(stream));
     to_host(&got, x, 1);
     ck_assert(got == 3);
@@ -358,7 +358,7 @@ START_TEST(streams_wait_for_events)
 }
 END_TEST
 
-START_TEST(memory_ends)
+START_TEST(memory_is_limited)
 {
     size_t free_bytes, total;
     void *p, *q;
@@ -374,7 +374,7 @@ START_TEST(memory_ends)
 }
 END_TEST
 
-START_TEST(zeros_reach_as_far_as_they_were_asked_for)
+START_TEST(memset_covers_exactly_its_range)
 {
     const size_t bytes = (size_t)6 << 20, from = 5, to = bytes - 7;
     unsigned char *x = device_array<unsigned char>(bytes), *got = (unsigned char *)malloc(bytes);
@@ -414,11 +414,11 @@ START_TEST(launches_that_no_device_can_run_are_refused)
 }
 END_TEST
 
-// ---- products -------------------------------------------------------------------------------------------------------
+// ---- gemms ----------------------------------------------------------------------------------------------------------
 
 // out [t][n] = x [t][k] w [n][k], row-major: for the library out^T (n x t) = w^T transposed times x.
-static cublasStatus_t product(float *out, const void *w, const void *x, cudaDataType type, int t, int n, int k,
-                              float beta, const float *scales[2], int algorithm)
+static cublasStatus_t gemm(float *out, const void *w, const void *x, cudaDataType type, int t, int n, int k, float beta,
+                           const float *scales[2], int algorithm)
 {
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t p;
@@ -462,7 +462,7 @@ static cublasStatus_t product(float *out, const void *w, const void *x, cudaData
 
 enum { T = 3, N = 16, K = 48 };
 
-START_TEST(products_are_those_of_the_numbers)
+START_TEST(gemms_match_plain_loops)
 {
     static __nv_bfloat16 w[N * K], x[T * K];
     static uint8_t w8[N * K], x8[T * K];
@@ -488,14 +488,14 @@ START_TEST(products_are_those_of_the_numbers)
         const float *scales[2] = {scale[0], scale[1]};
         OK(cudaMemsetAsync(out, 0, T * N * sizeof *out, stream));
         for (int round = 0; round <= (way == 1); round++)
-            ck_assert_int_eq(product(out, way == 2 ? (void *)dw8 : dw, way == 2 ? (void *)dx8 : dx,
-                                     way == 2 ? CUDA_R_8F_E4M3 : CUDA_R_16BF, T, N, K, way == 1,
-                                     way == 2 ? scales : NULL, way == 3 ? 2 : 0),
+            ck_assert_int_eq(gemm(out, way == 2 ? (void *)dw8 : dw, way == 2 ? (void *)dx8 : dx,
+                                  way == 2 ? CUDA_R_8F_E4M3 : CUDA_R_16BF, T, N, K, way == 1, way == 2 ? scales : NULL,
+                                  way == 3 ? 2 : 0),
                              CUBLAS_STATUS_SUCCESS);
         to_host(got, out, T * N);
         for (int t = 0; t < T; t++)
             for (int n = 0; n < N; n++) {
-                float want = 0; // of small integers: exact
+                float want = 0; // small integers: exact
                 for (int k = 0; k < K; k++)
                     want += (float)((n * K + k) % 13 - 6) * (float)((t * K + k) % 7 - 3);
                 if (way == 1) want *= 2;
@@ -504,13 +504,13 @@ START_TEST(products_are_those_of_the_numbers)
                               (double)want);
             }
     }
-    // What the library cannot do: e4m3 of 15 inputs, scales for each row before Hopper, e4m3 on an A100.
+    // Unsupported: e4m3 with K = 15, scales per row on other devices than Hopper, e4m3 on an A100.
     const float *scales[2] = {scale[0], scale[1]};
-    ck_assert_int_ne(product(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, 15, 0, scales, 0), CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_ne(gemm(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, 15, 0, scales, 0), CUBLAS_STATUS_SUCCESS);
     emulator_set_capability(10, 0);
-    ck_assert_int_ne(product(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, K, 0, scales, 0), CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_ne(gemm(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, K, 0, scales, 0), CUBLAS_STATUS_SUCCESS);
     emulator_set_capability(8, 0);
-    ck_assert_int_ne(product(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, K, 0, NULL, 0), CUBLAS_STATUS_SUCCESS);
+    ck_assert_int_ne(gemm(out, dw8, dx8, CUDA_R_8F_E4M3, T, N, K, 0, NULL, 0), CUBLAS_STATUS_SUCCESS);
     void *all[] = {dw, dx, dw8, dx8, out, scale[0], scale[1]};
     for (void *one : all)
         OK(cudaFree(one));
@@ -525,7 +525,7 @@ struct rank {
     pthread_t thread;
     ncclUniqueId id;
     int rank;
-    bool kept; // sums in a graph
+    bool captured; // sums in a graph
     float sum[COUNT], gathered[RANKS * COUNT];
 };
 
@@ -552,9 +552,9 @@ static void *run_rank(void *argument)
     for (int i = 0; i < COUNT; i++)
         values[i] = (float)(i * (r->rank + 1));
     OK(cudaMemcpyAsync(x, values, sizeof values, cudaMemcpyHostToDevice, own));
-    if (r->kept) OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+    if (r->captured) OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
     ck_assert_int_eq(ncclAllReduce(x, x, COUNT, ncclFloat, ncclSum, comm, own), ncclSuccess);
-    if (r->kept) {
+    if (r->captured) {
         OK(cudaStreamEndCapture(own, &graph));
         OK(cudaGraphInstantiate(&exec, graph, 0));
         for (int i = 0; i < 2; i++)
@@ -590,13 +590,13 @@ START_TEST(ranks_sum_and_gather)
     ncclUniqueId id;
     ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
     for (int r = 0; r < RANKS; r++) {
-        ranks[r].id = id, ranks[r].rank = r, ranks[r].kept = _i;
+        ranks[r].id = id, ranks[r].rank = r, ranks[r].captured = _i;
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < RANKS; r++)
         pthread_join(ranks[r].thread, NULL);
     for (int i = 0; i < COUNT; i++) {
-        float want = (float)(i * (1 + 2 + 3) * (_i ? 3 : 1)); // twice: the sum of three sums
+        float want = (float)(i * (1 + 2 + 3) * (_i ? 3 : 1)); // with a graph launched twice: the sum of three sums
         for (int r = 0; r < RANKS; r++) {
             ck_assert(ranks[r].sum[i] == want);
             ck_assert(ranks[0].gathered[r * COUNT + i] == want);
@@ -622,14 +622,14 @@ int main(void)
     tcase_add_test(tests, atomics_count_all_threads);
     tcase_add_test(tests, e4m3_keeps_its_own_values);
     tcase_add_test(tests, copies_from_pinned_memory_read_it_late);
-    tcase_add_test(tests, graphs_replay_with_what_memory_holds_then);
-    tcase_add_test(tests, captures_refuse_what_would_wait);
+    tcase_add_test(tests, graphs_replay_with_current_memory);
+    tcase_add_test(tests, captures_refuse_waits);
     tcase_add_test(tests, streams_wait_for_events);
-    tcase_add_test(tests, memory_ends);
-    tcase_add_test(tests, zeros_reach_as_far_as_they_were_asked_for);
+    tcase_add_test(tests, memory_is_limited);
+    tcase_add_test(tests, memset_covers_exactly_its_range);
     tcase_add_test(tests, a_lost_device_fails_every_call);
     tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
-    tcase_add_test(tests, products_are_those_of_the_numbers);
+    tcase_add_test(tests, gemms_match_plain_loops);
     tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 2);
     tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 10);
     suite_add_tcase(suite, tests);

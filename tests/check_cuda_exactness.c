@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the CUDA backend a row's attention never depends on its company: prefilled whole or in chunks (of two rows or
-// more), decoded alone or beside others, on any blocks, the bits are the same. (Its matrix products are the library's,
-// which may choose another algorithm for another number of rows: docs/operating.md.)
+// On the CUDA backend the attention of a row does not depend on the batch: prefilled whole or in chunks (of two rows or
+// more), decoded alone or beside other sequences, in any KV blocks, it has the same bits. (Gemms are the library's,
+// which may use another algorithm for another number of rows.)
 #include <math.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 
 enum { SEQUENCES = 3, LENGTH = 290, MAX_BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
-// Head size, query heads of a KV head, KV heads, what K and V are kept in.
+// Head size, query heads per KV head, KV heads, dtype of K and V.
 static const struct form {
     int d, group, n_kv_heads;
     enum dtype kv_dtype;
@@ -60,7 +60,7 @@ static void device_close(void)
         free(it.values[s]);
 }
 
-// Blocks in another order: what the ones now taken held is another's.
+// Permutes the KV blocks, so that sequences reuse blocks that held entries of others.
 static void shuffle_blocks(void)
 {
     int32_t *all = it.blocks[0];
@@ -71,8 +71,8 @@ static void shuffle_blocks(void)
     }
 }
 
-// Rows [done[s], done[s] + rows[s]) of each sequence in one pass (0 rows: it is not in it); what attention gives them,
-// one after another.
+// Runs rows [done[s], done[s] + rows[s]) of each sequence in one pass (0 rows: not in the pass). Returns the results of
+// attention in row order.
 static float *attend(const int done[SEQUENCES], const int rows[SEQUENCES], int *n_p)
 {
     static int32_t token[SEQUENCES * LENGTH], position[SEQUENCES * LENGTH];
@@ -105,7 +105,7 @@ static float *attend(const int done[SEQUENCES], const int rows[SEQUENCES], int *
     return read_activation(it.b, it.out, total, it.width, n_p);
 }
 
-// A whole sequence alone, in one pass: [LENGTH][*n_p].
+// Runs a whole sequence alone, in one pass: [LENGTH][*n_p].
 static float *attend_whole(int s, int *n_p)
 {
     int done[SEQUENCES] = {0}, rows[SEQUENCES] = {0};
@@ -127,7 +127,7 @@ START_TEST(chunks_beside_others_are_the_same_bits)
         for (int s = 0; s < SEQUENCES; s++) {
             int rest = LENGTH - done[s];
             rows[s] = s == 0 || random_below(3) ? 2 + random_below(random_below(2) ? 20 : 300) : 0;
-            if (rows[s] > rest - 2) rows[s] = rows[s] ? rest : 0; // never a lone one at the end
+            if (rows[s] > rest - 2) rows[s] = rows[s] ? rest : 0; // the last chunk has at least two rows
         }
         float *part = attend(done, rows, &n);
         for (int s = 0; s < SEQUENCES; s++) {
@@ -140,7 +140,7 @@ START_TEST(chunks_beside_others_are_the_same_bits)
         left = 0;
         for (int s = 0; s < SEQUENCES; s++)
             left += done[s] < LENGTH;
-        if (done[0] == LENGTH) break; // the others have been company enough
+        if (done[0] == LENGTH) break; // enough mixed passes
     }
     for (int s = 0; s < SEQUENCES; s++)
         free(whole[s]);
@@ -148,14 +148,14 @@ START_TEST(chunks_beside_others_are_the_same_bits)
 }
 END_TEST
 
-START_TEST(lone_rows_beside_others_are_the_same_bits)
+START_TEST(single_rows_beside_others_are_the_same_bits)
 {
     device_open(&forms[_i]);
     int n, none[SEQUENCES] = {0}, all[SEQUENCES];
     for (int s = 0; s < SEQUENCES; s++)
         all[s] = LENGTH;
     shuffle_blocks();
-    free(attend(none, all, &n)); // fills the cache; what follows computes single entries of it again
+    free(attend(none, all, &n)); // fills the cache; later passes compute single entries again
     for (int round = 0; round < 4; round++) {
         int done[SEQUENCES], rows[SEQUENCES], at = 0;
         for (int s = 0; s < SEQUENCES; s++) {
@@ -169,7 +169,7 @@ START_TEST(lone_rows_beside_others_are_the_same_bits)
             alone[s] = rows[s];
             float *own = attend(done, alone, &n);
             ck_assert_msg(!memcmp(own, together + at * n, (size_t)(rows[s] * n) * sizeof *own),
-                          "sequence %d, %d rows from %d: other bits in company", s, rows[s], done[s]);
+                          "sequence %d, %d rows from %d: other bits beside others", s, rows[s], done[s]);
             at += rows[s];
             free(own);
         }
@@ -179,8 +179,8 @@ START_TEST(lone_rows_beside_others_are_the_same_bits)
 }
 END_TEST
 
-// The same numbers decoded and prefilled: not the same bits, since the kernels differ, but the same within bf16.
-START_TEST(lone_rows_agree_with_prefilled_ones)
+// The same rows decoded and prefilled: equal within bf16, not in bits, since the kernels differ.
+START_TEST(single_rows_agree_with_prefilled_ones)
 {
     device_open(&forms[_i]);
     int n;
@@ -206,8 +206,8 @@ int main(void)
     TCase *tests = tcase_create("attention");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, chunks_beside_others_are_the_same_bits, 0, FORMS);
-    tcase_add_loop_test(tests, lone_rows_beside_others_are_the_same_bits, 0, FORMS);
-    tcase_add_loop_test(tests, lone_rows_agree_with_prefilled_ones, 0, FORMS);
+    tcase_add_loop_test(tests, single_rows_beside_others_are_the_same_bits, 0, FORMS);
+    tcase_add_loop_test(tests, single_rows_agree_with_prefilled_ones, 0, FORMS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL in a group of one rank, which is all that one GPU can hold: it connects, every collective gives back what it
-// got, also in passes that are kept and in those of halves, and it closes. Groups of several are in check_cuda_comm, on
-// emulated GPUs.
+// NCCL in a group of one rank, which is all that one GPU can hold: it connects, every collective returns its input,
+// also in captured passes and in micro-batches, and it closes. check_cuda_comm tests larger groups on emulated GPUs.
 #include <stdio.h>
 
 #include "kernels/comm.h"
@@ -9,7 +8,7 @@
 #include "tests/cuda_here.h"
 #include "tests/kernel_fixture.h"
 
-enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, MOST_ROWS = 128 };
+enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, ROWS_MAX = 128 };
 
 static struct backend *b;
 static struct comm *self, *comm;
@@ -21,11 +20,11 @@ static void setup(void)
                                         .n_kv_heads = 1,
                                         .head_size = 16,
                                         .inv_freq = (float[8]){1},
-                                        .max_rows = MOST_ROWS,
+                                        .max_rows = ROWS_MAX,
                                         .max_seqs = ROWS,
-                                        .max_context = MOST_ROWS,
+                                        .max_context = ROWS_MAX,
                                         .n_kv_blocks = ROWS,
-                                        .overlap_rows = MOST_ROWS / 2};
+                                        .overlap_rows = ROWS_MAX / 2};
     OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &b));
     OK(comm_open_self(&self));
     OK(b->ops->comm_open(b, self, &comm));
@@ -46,7 +45,7 @@ static void check_holds(struct tensor *t, const float *values)
     ck_assert_mem_eq(got, values, sizeof got);
 }
 
-START_TEST(one_rank_gets_back_what_it_gave)
+START_TEST(collectives_of_one_rank_return_their_input)
 {
     struct tensor *t = make_tensor(b, TENSOR_F32, ROWS, COLUMNS), *other = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
     float *values = random_floats(N, 3);
@@ -68,66 +67,81 @@ START_TEST(one_rank_gets_back_what_it_gave)
 }
 END_TEST
 
-START_TEST(sums_are_kept_with_their_pass)
+// A pass of one stage: embeds `rows` rows and sums them over the ranks.
+struct sum_pass {
+    struct tensor *out;
+    const struct weight *table;
+    int stages_issued, rows; // rows of the last stage
+};
+
+static enum status sum_stage(void *context, int i, int first_row, int rows)
+{
+    struct sum_pass *p = context;
+    p->stages_issued++;
+    p->rows = rows;
+    enum status status = b->ops->embed(b, p->out, p->table);
+    if (status != STATUS_OK) return status;
+    float *data = b->ops->tensor_data(b, p->out);
+    return comm->ops->all_reduce_sum(comm, data + first_row * COLUMNS, (size_t)(rows * COLUMNS));
+}
+
+static enum status no_logits(void *context, int logit_rows)
+{
+    return STATUS_OK;
+}
+
+static void check_rows(const float *got, const float *values, const int32_t *token, int rows)
+{
+    for (int i = 0; i < rows * COLUMNS; i++)
+        ck_assert(got[i] == bf16_to_f32(bf16_from_f32(values[token[i / COLUMNS] * COLUMNS + i % COLUMNS])));
+}
+
+START_TEST(sums_are_captured_with_their_pass)
 {
     float *values = random_floats(10 * COLUMNS, 1), got[3 * COLUMNS];
     struct matrix_view view = float_view(values, 10, COLUMNS);
     struct weight *table;
     OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
-    struct tensor *out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
-    for (int pass = 0; pass < 5; pass++) {
-        const int32_t token[3] = {pass, 9 - pass, pass / 2};
+    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS), .table = table};
+    for (int i = 0; i < 5; i++) {
+        const int32_t token[3] = {i, 9 - i, i / 2};
         const struct ragged_batch batch = three_single_rows(token);
-        bool again = false;
-        int rows = ROWS;
-        OK(b->ops->begin(b, &batch));
-        bool replayed = b->ops->replay(b, &rows);
-        ck_assert_int_eq(replayed, pass >= 2); // kept, and not refused: NCCL can be captured
-        enum status status = replayed ? STATUS_OK : b->ops->embed(b, out, table);
-        if (status == STATUS_OK && !replayed)
-            status = comm->ops->all_reduce_sum(comm, b->ops->tensor_data(b, out), (size_t)rows * COLUMNS);
-        OK(b->ops->pass_end(b, status, &again));
-        ck_assert(!again);
-        OK(b->ops->read(b, out, 3, got));
-        for (int i = 0; i < 3 * COLUMNS; i++)
-            ck_assert(got[i] == bf16_to_f32(bf16_from_f32(values[token[i / COLUMNS] * COLUMNS + i % COLUMNS])));
+        OK(b->ops->run_pass(b, &(struct pass){&batch, &sums, sum_stage, no_logits, 1, ROWS}));
+        ck_assert_int_eq(sums.stages_issued, i < 2 ? i + 1 : 2); // then replayed: NCCL can be captured
+        OK(b->ops->read(b, sums.out, 3, got));
+        check_rows(got, values, token, 3);
     }
     free(values);
 }
 END_TEST
 
-START_TEST(halves_are_summed_beside)
+START_TEST(micro_batches_are_summed_in_a_second_stream)
 {
-    static float got[MOST_ROWS * COLUMNS];
+    enum { STAGES = 4 };
+    static float got[ROWS_MAX * COLUMNS];
     float *values = random_floats(10 * COLUMNS, 1);
     struct matrix_view view = float_view(values, 10, COLUMNS);
     struct weight *table;
     OK(b->ops->weight_embedding(b, &view, 0, NULL, &table));
-    struct tensor *out = make_tensor(b, TENSOR_F32, MOST_ROWS, COLUMNS);
-    float *data = b->ops->tensor_data(b, out);
-    int32_t token[MOST_ROWS], position[MOST_ROWS], blocks[MOST_ROWS / KV_BLOCK_TOKENS];
-    for (int r = 0; r < MOST_ROWS; r++)
+    struct sum_pass sums = {.out = make_tensor(b, TENSOR_F32, ROWS_MAX, COLUMNS), .table = table};
+    int32_t token[ROWS_MAX], position[ROWS_MAX], blocks[ROWS_MAX / KV_BLOCK_TOKENS];
+    for (int r = 0; r < ROWS_MAX; r++)
         token[r] = r % 10, position[r] = r, blocks[r / KV_BLOCK_TOKENS] = r / KV_BLOCK_TOKENS;
-    int32_t row_start[2] = {0, MOST_ROWS}, kv_len = 0;
-    struct ragged_batch batch = {
-        MOST_ROWS, token, position, 1, row_start, &kv_len, blocks, ROWS, .smoothing_window = 1};
-    for (int pass = 0; pass < 3; pass++) {
-        OK(b->ops->begin(b, &batch));
-        ck_assert_int_eq(b->ops->halve(b), MOST_ROWS / 2);
-        for (int round = 0; round < 4; round++)
-            for (int first = 0; first < MOST_ROWS; first += MOST_ROWS / 2) {
-                OK(b->ops->half(b, first, MOST_ROWS / 2));
-                OK(b->ops->embed(b, out, table));
-                OK(comm->ops->all_reduce_sum(comm, data + first * COLUMNS, MOST_ROWS / 2 * COLUMNS));
-            }
-        OK(b->ops->half(b, 0, MOST_ROWS));
-        OK(b->ops->read(b, out, MOST_ROWS, got));
-        for (int i = 0; i < MOST_ROWS * COLUMNS; i++)
-            ck_assert(got[i] == bf16_to_f32(bf16_from_f32(values[token[i / COLUMNS] * COLUMNS + i % COLUMNS])));
+    int32_t row_start[2] = {0, ROWS_MAX}, kv_len = 0;
+    struct ragged_batch batch = {ROWS_MAX, token, position, 1, row_start, &kv_len, blocks, ROWS, .smoothing_window = 1};
+    const struct pass pass = {&batch, &sums, sum_stage, no_logits, STAGES, ROWS};
+    for (int i = 0; i < 3; i++) {
+        sums.stages_issued = 0;
+        OK(b->ops->run_pass(b, &pass));
+        ck_assert_int_eq(sums.stages_issued, 2 * STAGES);
+        ck_assert_int_eq(sums.rows, ROWS_MAX / 2);
+        OK(b->ops->read(b, sums.out, ROWS_MAX, got));
+        check_rows(got, values, token, ROWS_MAX);
     }
-    row_start[1] = batch.n_rows = MOST_ROWS - 1; // too few for halves
-    OK(b->ops->begin(b, &batch));
-    ck_assert_int_eq(b->ops->halve(b), 0);
+    row_start[1] = batch.n_rows = ROWS_MAX - 1; // too few rows for two micro-batches
+    sums.stages_issued = 0;
+    OK(b->ops->run_pass(b, &pass));
+    ck_assert_int_eq(sums.stages_issued, STAGES);
     free(values);
 }
 END_TEST
@@ -139,9 +153,9 @@ int main(int argc, char **argv)
     TCase *tests = tcase_create("cuda_nccl");
     tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, one_rank_gets_back_what_it_gave);
-    tcase_add_test(tests, sums_are_kept_with_their_pass);
-    tcase_add_test(tests, halves_are_summed_beside);
+    tcase_add_test(tests, collectives_of_one_rank_return_their_input);
+    tcase_add_test(tests, sums_are_captured_with_their_pass);
+    tcase_add_test(tests, micro_batches_are_summed_in_a_second_stream);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA backend does not compute on, each with its sentence, on emulated GPUs that are as wanted: none, too
-// few, too old, too small, lost.
+// Devices and shapes that the CUDA backend refuses, with their messages, on emulated GPUs: none, too few, too old, too
+// small, lost.
 #include <stdio.h>
 
 #include "tests/cuda_emulator/emulator.h"
@@ -30,7 +30,7 @@ static void check_refused(const struct backend_shape *shape, enum dtype dtype, e
     ck_assert_msg(strstr(status_message(), word) != NULL, "%s", status_message());
 }
 
-START_TEST(what_it_cannot_do_is_a_sentence)
+START_TEST(unsupported_shapes_and_devices_are_refused)
 {
     emulate_one_gpu();
     struct backend_shape shape = small;
@@ -69,7 +69,7 @@ START_TEST(a_device_that_is_too_small_is_refused)
 }
 END_TEST
 
-START_TEST(a_lost_device_is_told_by_every_wait)
+START_TEST(a_lost_device_is_reported_by_every_wait)
 {
     emulate_one_gpu();
     struct backend *b;
@@ -89,9 +89,9 @@ int main(void)
 {
     Suite *suite = suite_create("cuda_refused");
     TCase *tests = tcase_create("cuda_refused");
-    tcase_add_test(tests, what_it_cannot_do_is_a_sentence);
+    tcase_add_test(tests, unsupported_shapes_and_devices_are_refused);
     tcase_add_test(tests, a_device_that_is_too_small_is_refused);
-    tcase_add_test(tests, a_lost_device_is_told_by_every_wait);
+    tcase_add_test(tests, a_lost_device_is_reported_by_every_wait);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of kernels/cuda/rows.cu by themselves, at odd widths, on an emulated GPU: what they compute, and that
-// they leave alone what is not theirs.
+// The kernels of kernels/cuda/rows.cu at odd widths, on an emulated GPU: their results, and that they write nothing
+// else.
 #include <math.h>
 
 #include "kernels/convert.h"
@@ -22,7 +22,7 @@ static void *to_device(const void *host, size_t bytes)
     return device;
 }
 
-// Ends what to_device began: the memory comes back to the host and goes.
+// Copies memory of to_device back to the host and frees it.
 static void from_device(void *host, void *device, size_t bytes)
 {
     ck_assert_int_eq(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
@@ -37,7 +37,7 @@ static uint16_t *bf16_of(const float *values, size_t n)
     return halves;
 }
 
-// Of ROWS rows of `stride`, the first n columns are what `want` says, to `relative`; the others are as they were.
+// Checks ROWS rows of `stride`: the first n columns equal `want` within `relative`, the others are unchanged.
 static void check_bf16(const uint16_t *got, const double *want, int n, int stride, double relative)
 {
     for (int r = 0; r < ROWS; r++)
@@ -59,7 +59,7 @@ static uint16_t *guarded(int stride)
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-START_TEST(embed_copies_rows_of_the_own_share)
+START_TEST(embed_copies_rows_of_this_rank)
 {
     const int n = widths[_i], stride = cuda_stride(n);
     enum { TABLE = 5, FIRST = 100 };
@@ -136,8 +136,8 @@ START_TEST(swiglu_reads_both_halves_of_a_row)
 }
 END_TEST
 
-// Bytes and scales are those that convert.h defines, bit for bit.
-START_TEST(rows_become_fp8_as_the_reference_makes_them)
+// Bytes and scales have the bits that convert.h defines.
+START_TEST(rows_are_quantised_as_convert_h_defines)
 {
     const int n = widths[_i], stride = cuda_stride(n);
     enum { ALL = 6 };
@@ -161,14 +161,14 @@ START_TEST(rows_become_fp8_as_the_reference_makes_them)
         from_device(bytes, device_out, (size_t)(ALL * stride));
         from_device(scale, device_scale, sizeof scale);
         for (int r = 0; r < ALL; r++) {
-            float most = 0;
+            float largest = 0;
             for (int c = 0; c < n; c++)
-                most = fmaxf(most, fabsf(x[r * stride + c]));
+                largest = fmaxf(largest, fabsf(x[r * stride + c]));
             bool finite = r != 3 && r != 4;
-            if (finite) ck_assert(scale[r] == most / E4M3_MAX);
+            if (finite) ck_assert(scale[r] == largest / E4M3_MAX);
             if (!finite) ck_assert(isnan(scale[r]));
             for (int c = 0; c < stride; c++) {
-                float q = !finite || most < QUANTISE_MIN ? 0 : x[r * stride + c] * (E4M3_MAX / most);
+                float q = !finite || largest < QUANTISE_MIN ? 0 : x[r * stride + c] * (E4M3_MAX / largest);
                 ck_assert_int_eq(bytes[r * stride + c], c < n ? e4m3_from_f32(q) : 0xaa);
             }
         }
@@ -226,10 +226,10 @@ int main(void)
     Suite *suite = suite_create("cuda_rows");
     TCase *tests = tcase_create("cuda_rows");
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, embed_copies_rows_of_the_own_share, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, embed_copies_rows_of_this_rank, 0, N_WIDTHS);
     tcase_add_loop_test(tests, rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
     tcase_add_loop_test(tests, swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);
-    tcase_add_loop_test(tests, rows_become_fp8_as_the_reference_makes_them, 0, N_WIDTHS);
+    tcase_add_loop_test(tests, rows_are_quantised_as_convert_h_defines, 0, N_WIDTHS);
     tcase_add_loop_test(tests, epilogue_scales_adds_and_stores, 0, N_WIDTHS);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens drawn on the device against the sampler of the CPU: from the same logits by the same uniform number the same
-// token, for shares of the vocabulary in one piece and in several, and the likeliest against a plain loop.
+// Tokens sampled on the device against the CPU sampler: the same token from the same logits and random number, with the
+// vocabulary in one part and in several; and the likeliest token against a plain loop.
 #include <check.h>
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -38,8 +38,8 @@ static void *on_device(const void *host, size_t bytes)
     return device;
 }
 
-// A few rows of V logits: smooth, coarse (many equal ones), steep, with values that are no numbers.
-static void fill(float *logits, int rows, int v)
+// Fills rows of V logits: smooth, coarse (many equal ones), steep, with NaN and infinities.
+static void logits_fill(float *logits, int rows, int v)
 {
     for (int r = 0; r < rows; r++) {
         int kind = below(4);
@@ -53,8 +53,7 @@ static void fill(float *logits, int rows, int v)
     }
 }
 
-// As a gather over `parts` ranks leaves the rows: [part][row][columns]; behind the vocabulary what must not be read as
-// a logit.
+// The layout after a gather over `parts` ranks: [part][row][columns]; values behind the vocabulary must not be read.
 static float *in_parts(const float *logits, int rows, int v, int parts, int columns)
 {
     float *out = malloc((size_t)parts * (size_t)rows * (size_t)columns * sizeof *out);
@@ -68,8 +67,8 @@ static float *in_parts(const float *logits, int rows, int v, int parts, int colu
     return out;
 }
 
-static void run(const float *logits, int rows, int v, int parts, int32_t first_id, const struct draw *draws,
-                struct pick *picks)
+static void sample_run(const float *logits, int rows, int v, int parts, int32_t first_id,
+                       const struct row_sampling *params, struct sampled_id *sampled)
 {
     int columns = (v + parts - 1) / parts;
     float *laid = in_parts(logits, rows, v, parts, columns);
@@ -80,15 +79,15 @@ static void run(const float *logits, int rows, int v, int parts, int32_t first_i
                                    .columns = columns,
                                    .n_ids = v,
                                    .first_id = first_id};
-    struct draw *device_draws = draws ? on_device(draws, (size_t)rows * sizeof *draws) : NULL;
-    memset(picks, 0x55, (size_t)rows * sizeof *picks);
-    struct pick *out = on_device(picks, (size_t)rows * sizeof *picks);
+    struct row_sampling *device_params = params ? on_device(params, (size_t)rows * sizeof *params) : NULL;
+    memset(sampled, 0x55, (size_t)rows * sizeof *sampled);
+    struct sampled_id *out = on_device(sampled, (size_t)rows * sizeof *sampled);
     cudaError_t error =
-        draws ? launch_sample(NULL, &all, rows, device_draws, out) : launch_argmax(NULL, &all, rows, out);
+        params ? launch_sample(NULL, &all, rows, device_params, out) : launch_argmax(NULL, &all, rows, out);
     ck_assert_int_eq(error, cudaSuccess);
-    ck_assert_int_eq(cudaMemcpy(picks, out, (size_t)rows * sizeof *picks, cudaMemcpyDeviceToHost), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpy(sampled, out, (size_t)rows * sizeof *sampled, cudaMemcpyDeviceToHost), cudaSuccess);
     cudaFree((void *)all.data);
-    cudaFree(device_draws);
+    cudaFree(device_params);
     cudaFree(out);
     free(laid);
 }
@@ -96,25 +95,25 @@ static void run(const float *logits, int rows, int v, int parts, int32_t first_i
 static const int vocabularies[] = {1, 2, 31, 33, 260, 1000, 1025, V_MAX};
 enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
 
-START_TEST(the_likeliest_is_what_a_plain_loop_finds)
+START_TEST(the_likeliest_matches_a_plain_loop)
 {
     int v = vocabularies[_i];
     source.state = 11 + (uint64_t)_i;
     float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
-    struct pick picks[ROWS];
-    fill(logits, ROWS, v);
+    struct sampled_id sampled[ROWS];
+    logits_fill(logits, ROWS, v);
     for (int i = 0; i < v; i++)
-        logits[i] = i % 2 ? NAN : -INFINITY; // nothing to choose in the first row
+        logits[i] = i % 2 ? NAN : -INFINITY; // no token can be sampled in the first row
     for (int parts = 1; parts <= 3 && (parts - 1) * ((v + parts - 1) / parts) < v; parts += 2) {
-        run(logits, ROWS, v, parts, 7000, NULL, picks);
+        sample_run(logits, ROWS, v, parts, 7000, NULL, sampled);
         for (int r = 0; r < ROWS; r++) {
             const float *row = logits + (size_t)r * (size_t)v;
-            float most = -INFINITY;
+            float largest = -INFINITY;
             int best = -1;
             for (int i = 0; i < v; i++)
-                if (row[i] > most) most = row[i], best = i;
-            ck_assert_int_eq(picks[r].id, best < 0 ? -1 : 7000 + best);
-            if (best >= 0) ck_assert(picks[r].logit == fminf(most, 3.40282347e38f));
+                if (row[i] > largest) largest = row[i], best = i;
+            ck_assert_int_eq(sampled[r].id, best < 0 ? -1 : 7000 + best);
+            if (best >= 0) ck_assert(sampled[r].logit == fminf(largest, 3.40282347e38f));
         }
     }
     free(logits);
@@ -133,18 +132,18 @@ static void random_sampling(struct sampling *p, int v)
     if (below(8) == 0) p->min_p = 1;
 }
 
-// Where the masses of two tokens meet within rounding both are right; with these seeds no draw falls there.
-START_TEST(draws_are_those_of_the_sampler)
+// At the boundary of two tokens both are right within rounding; with these seeds no random number is that close.
+START_TEST(tokens_match_the_sampler)
 {
     int v = vocabularies[_i];
     source.state = 1000 + (uint64_t)_i;
     float *logits = malloc(ROWS * (size_t)v * sizeof *logits);
-    struct pick picks[ROWS];
-    struct draw draws[ROWS];
+    struct sampled_id sampled[ROWS];
+    struct row_sampling params[ROWS];
     int32_t expected[ROWS];
     static const int32_t output[1000];
     struct sampler *s = sampler_create(v);
-    fill(logits, ROWS, v);
+    logits_fill(logits, ROWS, v);
     for (int i = 0; i < v; i++)
         logits[i] = NAN;
     for (int r = 0; r < ROWS; r++) {
@@ -153,15 +152,15 @@ START_TEST(draws_are_those_of_the_sampler)
         struct sampler_context context = {.sampling = &sampling, .output = output, .n_output = below(1000)};
         struct sampled_token token = {.token = -1};
         ck_assert(sampler_backend_can_sample(&context));
-        draws[r] = sampler_draw(&context);
+        params[r] = sampler_row_sampling(&context);
         sampler_sample_token(s, logits + (size_t)r * (size_t)v, &context, &token);
         expected[r] = token.token;
     }
     for (int parts = 1; parts <= 4 && (parts - 1) * ((v + parts - 1) / parts) < v; parts += 3) {
-        run(logits, ROWS, v, parts, 0, draws, picks);
+        sample_run(logits, ROWS, v, parts, 0, params, sampled);
         for (int r = 0; r < ROWS; r++)
-            ck_assert_msg(picks[r].id == expected[r], "row %d of %d logits in %d parts: token %d, expected %d", r, v,
-                          parts, picks[r].id, expected[r]);
+            ck_assert_msg(sampled[r].id == expected[r], "row %d of %d logits in %d parts: token %d, expected %d", r, v,
+                          parts, sampled[r].id, expected[r]);
     }
     sampler_free(s);
     free(logits);
@@ -172,8 +171,8 @@ int main(void)
 {
     Suite *suite = suite_create("cuda_sample");
     TCase *tc = tcase_create("sample");
-    tcase_add_loop_test(tc, the_likeliest_is_what_a_plain_loop_finds, 0, N_VOCABULARIES);
-    tcase_add_loop_test(tc, draws_are_those_of_the_sampler, 0, N_VOCABULARIES);
+    tcase_add_loop_test(tc, the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);
+    tcase_add_loop_test(tc, tokens_match_the_sampler, 0, N_VOCABULARIES);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);

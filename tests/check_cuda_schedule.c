@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/schedule and geometry: every pair of a row and a head is attended once, costliest tiles first; what the
-// device finds is what the batch says; nothing outside of the staging. Neither a GPU nor its emulation is needed.
+// kernels/cuda/schedule and geometry: every row-head is computed once, costliest tiles first; the device's arrays hold
+// the batch; nothing is written outside the staging memory. Needs neither a GPU nor its emulation.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { MAX_ROWS = 700, MAX_SEQS = 24, MAX_CONTEXT = 40000, COLUMNS = MAX_CONTEXT / KV_BLOCK_TOKENS + 3 };
 
-// A batch of random shape with the arrays that it borrows.
+// A batch of random shape and its arrays.
 struct made {
     struct ragged_batch batch;
     int32_t token[MAX_ROWS], position[MAX_ROWS], logit_row[MAX_ROWS], importance_row[MAX_ROWS],
@@ -20,7 +20,7 @@ struct made {
     int32_t row_start[MAX_SEQS + 1], kv_len[MAX_SEQS], table[MAX_SEQS * COLUMNS];
 };
 
-static void make(struct made *m, int most_rows)
+static void batch_make(struct made *m, int max_rows)
 {
     int n_seqs = 1 + random_below(MAX_SEQS - 4), rows = 0;
     m->batch = (struct ragged_batch){
@@ -39,7 +39,7 @@ static void make(struct made *m, int most_rows)
     for (int s = 0; s < n_seqs; s++) {
         m->row_start[s] = rows;
         m->kv_len[s] = random_below(3) ? random_below(300) : random_below(MAX_CONTEXT - 600);
-        int room = MAX_ROWS - 8 - rows - (n_seqs - s), count = random_below(3) ? 1 + random_below(most_rows) : 1;
+        int room = MAX_ROWS - 8 - rows - (n_seqs - s), count = random_below(3) ? 1 + random_below(max_rows) : 1;
         rows += count <= room ? count : 1;
     }
     m->row_start[n_seqs] = m->batch.n_rows = rows;
@@ -55,7 +55,7 @@ static void make(struct made *m, int most_rows)
     }
 }
 
-// Where the device's array lies in the staging that `host` holds.
+// The host copy of a device array, in the staging memory `host`.
 static const void *staged(const void *host, const char *device, const void *at)
 {
     return (const char *)host + ((const char *)at - device);
@@ -73,20 +73,18 @@ static void check_tiles(const struct made *m, const struct schedule_options *opt
     int group = options->group, *seen = mem_alloc_array((size_t)MAX_ROWS * (size_t)group, sizeof *seen), before = 0;
     for (int i = 0; i < d->n_tiles; i++) {
         const struct attend_tile *t = &tiles[i];
-        ck_assert_int_ge(t->pairs, 1);
-        ck_assert_int_le(t->pairs, ATTEND_PAIRS);
+        ck_assert_int_ge(t->count, 1);
+        ck_assert_int_le(t->count, TILE_ROW_HEADS);
         int rows = batch->row_start[t->seq + 1] - batch->row_start[t->seq];
         ck_assert_int_gt(rows, 1);
-        ck_assert_int_le(t->pair + t->pairs, rows * group);
-        for (int p = t->pair; p < t->pair + t->pairs; p++)
-            seen[batch->row_start[t->seq] * group + p]++;
-        int first = batch->kv_len[t->seq] + t->pair / group, window = options->window;
-        int end = batch->kv_len[t->seq] + (t->pair + t->pairs - 1) / group + 1;
-        int entries = end - (window && first >= window ? first - window + 1 : 0);
-        int first_row = batch->row_start[t->seq] + t->pair / group;
-        int last_row = batch->row_start[t->seq] + (t->pair + t->pairs - 1) / group;
-        ck_assert(i < d->cut_tiles ? last_row < options->cut : first_row >= options->cut);
-        if (i && i != d->cut_tiles) ck_assert_int_ge(before, entries);
+        ck_assert_int_le(t->first + t->count, rows * group);
+        for (int k = t->first; k < t->first + t->count; k++)
+            seen[batch->row_start[t->seq] * group + k]++;
+        int entries = batch->kv_len[t->seq] + (t->first + t->count - 1) / group + 1;
+        int first_row = batch->row_start[t->seq] + t->first / group;
+        int last_row = batch->row_start[t->seq] + (t->first + t->count - 1) / group;
+        ck_assert(i < d->first_tiles ? last_row < options->first_rows : first_row >= options->first_rows);
+        if (i && i != d->first_tiles) ck_assert_int_ge(before, entries);
         before = entries;
     }
     int wrong = 0;
@@ -98,34 +96,34 @@ static void check_tiles(const struct made *m, const struct schedule_options *opt
     free(seen);
 }
 
-static void check_lone(const struct made *m, const int32_t *lone, const struct device_batch *d, int padding)
+static void check_single(const struct made *m, const int32_t *single, const struct device_batch *d, int padding)
 {
     int n = 0, splits = padding ? 1 : 0;
     for (int s = 0; s < m->batch.n_seqs; s++)
         if (m->row_start[s + 1] - m->row_start[s] == 1) {
-            ck_assert_int_eq(lone[n++], m->row_start[s]);
+            ck_assert_int_eq(single[n++], m->row_start[s]);
             int own = geometry_splits(m->kv_len[s] + 1);
             splits = own > splits ? own : splits;
         }
     for (int i = 0; i < padding; i++)
-        ck_assert_int_eq(lone[n++], m->batch.n_rows + i);
-    ck_assert_int_eq(d->n_lone, n);
+        ck_assert_int_eq(single[n++], m->batch.n_rows + i);
+    ck_assert_int_eq(d->n_single, n);
     ck_assert_int_eq(d->max_splits, splits);
     for (int i = 0; i < n; i++)
-        ck_assert((lone[i] < d->cut) == (i < d->cut_lone));
+        ck_assert((single[i] < d->first_rows) == (i < d->first_single));
 }
 
-// The halves one behind the other are the whole.
-static void check_halves(const struct device_batch *d)
+// The two micro-batches together are the batch.
+static void check_micro_batches(const struct device_batch *d)
 {
-    struct device_batch first = schedule_half(d, false), second = schedule_half(d, true);
+    struct device_batch first = schedule_micro_batch(d, false), second = schedule_micro_batch(d, true);
     ck_assert_int_eq(first.first_row, 0);
     ck_assert_int_eq(second.first_row, first.n_rows);
     ck_assert_int_eq(first.n_rows + second.n_rows, d->n_rows);
     ck_assert(first.tiles == d->tiles && second.tiles == first.tiles + first.n_tiles);
     ck_assert_int_eq(first.n_tiles + second.n_tiles, d->n_tiles);
-    ck_assert(first.lone_row == d->lone_row && second.lone_row == first.lone_row + first.n_lone);
-    ck_assert_int_eq(first.n_lone + second.n_lone, d->n_lone);
+    ck_assert(first.single_row == d->single_row && second.single_row == first.single_row + first.n_single);
+    ck_assert_int_eq(first.n_single + second.n_single, d->n_single);
     ck_assert_int_eq(first.n_importance_rows, 0);
     ck_assert_int_eq(second.n_importance_rows, d->n_importance_rows);
 }
@@ -135,23 +133,22 @@ START_TEST(staging_holds_the_batch_and_its_work)
     struct made *m = mem_alloc(sizeof *m);
     const char *device = (const char *)(uintptr_t)0x7f0000000000;
     for (int round = 0; round < 200; round++) {
-        make(m, 1 + random_below(200));
+        batch_make(m, 1 + random_below(200));
         const struct ragged_batch *batch = &m->batch;
-        static const int groups[] = {1, 2, 3, 4, 7, 8, 64, 200}, windows[] = {0, 1, 100, 4096};
+        static const int groups[] = {1, 2, 3, 4, 7, 8, 64, 200};
         struct schedule_options options = {.group = groups[random_below(8)],
-                                           .window = windows[random_below(4)],
                                            .table_columns = random_below(2) ? COLUMNS : 0,
                                            .padding_rows = random_below(2) ? random_below(4) : 0,
                                            .padding_block = 7777};
-        if (!options.padding_rows) options.cut = random_below(batch->n_rows);
+        if (!options.padding_rows) options.first_rows = random_below(batch->n_rows);
         int padding = options.padding_rows, n = batch->n_rows, n_seqs = batch->n_seqs;
         struct backend_shape shape = {.n_heads = 2 * options.group,
                                       .n_kv_heads = 2,
                                       .max_rows = n + padding,
                                       .max_seqs = n_seqs + padding,
                                       .max_context = COLUMNS * KV_BLOCK_TOKENS};
-        size_t bytes = schedule_most_bytes(&shape);
-        void *host = malloc(bytes); // not cleared, and of its exact size: sanitizers see what is wrong
+        size_t bytes = schedule_max_bytes(&shape);
+        void *host = malloc(bytes); // not cleared and of its exact size, for sanitizers
         struct device_batch d;
         size_t used = schedule_make(batch, &options, host, device, &d);
         ck_assert_uint_le(used, bytes);
@@ -169,7 +166,7 @@ START_TEST(staging_holds_the_batch_and_its_work)
         ck_assert_int_eq(d.max_blocks, options.table_columns ? COLUMNS : schedule_table_columns(batch));
 
         const int32_t *row_seq = staged(host, device, d.row_seq), *table = staged(host, device, d.block_table);
-        const int32_t *probe_first = staged(host, device, d.probe_first);
+        const int32_t *importance_first = staged(host, device, d.importance_first);
         for (int s = 0; s < n_seqs; s++) {
             int entries = batch->kv_len[s] + batch->row_start[s + 1] - batch->row_start[s];
             for (int r = batch->row_start[s]; r < batch->row_start[s + 1]; r++)
@@ -187,37 +184,37 @@ START_TEST(staging_holds_the_batch_and_its_work)
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.token))[n + i], 0);
             ck_assert_int_eq(((const int32_t *)staged(host, device, d.logit_row))[batch->n_logit_rows + i], n + i);
         }
-        ck_assert_int_eq(probe_first[batch->n_importance_rows], ragged_importance_size(batch));
+        ck_assert_int_eq(importance_first[batch->n_importance_rows], ragged_importance_size(batch));
         for (int p = 0; p < batch->n_importance_rows; p++)
-            ck_assert_int_eq(probe_first[p + 1] - probe_first[p], batch->importance_keys[p]);
+            ck_assert_int_eq(importance_first[p + 1] - importance_first[p], batch->importance_keys[p]);
         check_tiles(m, &options, staged(host, device, d.tiles), &d);
-        check_lone(m, staged(host, device, d.lone_row), &d, padding);
-        ck_assert_int_eq(d.cut, options.cut);
-        if (d.cut) check_halves(&d);
+        check_single(m, staged(host, device, d.single_row), &d, padding);
+        ck_assert_int_eq(d.first_rows, options.first_rows);
+        if (d.first_rows) check_micro_batches(&d);
         free(host);
     }
     free(m);
 }
 END_TEST
 
-// A captured pass keeps its pointers: they must not depend on lengths, only on counts.
-START_TEST(equal_counts_lie_at_equal_places)
+// A captured pass reuses its pointers: they depend on counts, not on lengths.
+START_TEST(equal_counts_have_equal_addresses)
 {
     struct made *m = mem_alloc(sizeof *m);
     void *host = malloc(1 << 22);
     struct schedule_options options = {.group = 4, .table_columns = COLUMNS};
     struct device_batch first = {0};
     for (int round = 0; round < 20; round++) {
-        make(m, 1);
+        batch_make(m, 1);
         m->batch.n_importance_rows = 0;
-        options.padding_rows = MAX_SEQS - m->batch.n_seqs; // a bucket of MAX_SEQS rows
+        options.padding_rows = MAX_SEQS - m->batch.n_seqs; // a graph of MAX_SEQS rows
         struct device_batch d;
         schedule_make(&m->batch, &options, host, host, &d);
-        ck_assert_int_eq(d.n_lone, MAX_SEQS);
+        ck_assert_int_eq(d.n_single, MAX_SEQS);
         if (round == 0) first = d;
-        d.max_splits = first.max_splits; // a captured pass uses the most that it was made for
-        d.most_probe_keys = first.most_probe_keys;
-        ck_assert(d.token == first.token && d.lone_row == first.lone_row && d.block_table == first.block_table);
+        d.max_splits = first.max_splits; // a captured pass has fixed bounds
+        d.max_importance_keys = first.max_importance_keys;
+        ck_assert(d.token == first.token && d.single_row == first.single_row && d.block_table == first.block_table);
         ck_assert(d.logit_row == first.logit_row && d.row_seq == first.row_seq && d.kv_len == first.kv_len);
         ck_assert_int_eq(d.n_rows, first.n_rows);
     }
@@ -226,29 +223,24 @@ START_TEST(equal_counts_lie_at_equal_places)
 }
 END_TEST
 
-START_TEST(stretches_cover_a_row)
+START_TEST(splits_cover_a_row)
 {
     for (int n = 1; n < 300000; n += n < 600 ? 1 : 1977) {
-        int stretch = geometry_stretch(n), splits = geometry_splits(n);
-        ck_assert_int_eq(stretch % SPLIT_ENTRIES, 0);
+        int split_entries = geometry_split_entries(n), splits = geometry_splits(n);
+        ck_assert_int_eq(split_entries % SPLIT_ENTRIES, 0);
         ck_assert_int_le(splits, SPLITS_MAX);
-        ck_assert_int_ge(splits * stretch, n);
-        ck_assert_int_lt((splits - 1) * stretch, n);
+        ck_assert_int_ge(splits * split_entries, n);
+        ck_assert_int_lt((splits - 1) * split_entries, n);
     }
-    ck_assert_int_eq(geometry_stretch(SPLIT_ENTRIES * SPLITS_MAX), SPLIT_ENTRIES);
+    ck_assert_int_eq(geometry_split_entries(SPLIT_ENTRIES * SPLITS_MAX), SPLIT_ENTRIES);
     ck_assert_int_ge(geometry_splits(INT32_MAX), 1);
     ck_assert_int_le(geometry_splits(INT32_MAX), SPLITS_MAX);
 }
 END_TEST
 
-START_TEST(windows_and_places)
+START_TEST(kv_entries_do_not_overlap)
 {
-    for (int own = 0; own < 50; own++)
-        for (int window = 0; window < 50; window++) {
-            int first = geometry_first_seen(own, window);
-            ck_assert_int_eq(own - first + 1, window && window <= own ? window : own + 1);
-        }
-    // Blocks of one layer after another, K before V, heads in between: no two places overlap, none is left out.
+    // By layer, then block, K before V, then head: no two blocks of entries overlap and there are no gaps.
     struct kv_cache kv = {.n_layers = 3, .n_blocks = 5, .n_kv_heads = 2, .head_size = 8};
     int64_t expected = 0;
     for (int layer = 0; layer < 3; layer++)
@@ -265,9 +257,9 @@ int main(void)
     TCase *cases = tcase_create("all");
     tcase_set_timeout(cases, 0);
     tcase_add_test(cases, staging_holds_the_batch_and_its_work);
-    tcase_add_test(cases, equal_counts_lie_at_equal_places);
-    tcase_add_test(cases, stretches_cover_a_row);
-    tcase_add_test(cases, windows_and_places);
+    tcase_add_test(cases, equal_counts_have_equal_addresses);
+    tcase_add_test(cases, splits_cover_a_row);
+    tcase_add_test(cases, kv_entries_do_not_overlap);
     suite_add_tcase(suite, cases);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

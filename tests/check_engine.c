@@ -99,12 +99,12 @@ enum { PROMPT = sizeof prompt / sizeof *prompt };
 // For a backend that samples: tokens and logits, then greedy tokens only, for which no rank gathers logits.
 static void ask_for_tokens(struct ragged_batch *batch, int step)
 {
-    static struct draw draws[PROMPT];
+    static struct row_sampling draws[PROMPT];
     for (int i = 0; i < PROMPT; i++)
-        draws[i] =
-            (struct draw){.uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 && step < 2 ? 0.5f : 0};
-    batch->draw = draws;
-    batch->tokens_alone = step == 2;
+        draws[i] = (struct row_sampling){
+            .uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 && step < 2 ? 0.5f : 0};
+    batch->sampling = draws;
+    batch->tokens_only = step == 2;
 }
 
 static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
@@ -120,8 +120,8 @@ static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
         ck_assert_int_eq(engine_forward(engine, &f->batch, &mine), STATUS_OK);
         struct forward_result theirs = ranks_forward(alone, &f->batch);
         size_t rows = (size_t)f->batch.n_logit_rows;
-        ck_assert_int_eq(!mine.logits, f->batch.tokens_alone);
-        ck_assert_int_eq(!mine.tokens, !f->batch.draw);
+        ck_assert_int_eq(!mine.logits, f->batch.tokens_only);
+        ck_assert_int_eq(!mine.tokens, !f->batch.sampling);
         if (mine.logits) ck_assert_mem_eq(mine.logits, theirs.logits, rows * vocab * sizeof(float));
         if (mine.tokens) ck_assert_mem_eq(mine.tokens, theirs.tokens, rows * sizeof *mine.tokens);
     }

@@ -146,7 +146,7 @@ static void model_forward(struct model *m, const struct ragged_batch *batch, flo
     OK(b->ops->rmsnorm(b, m->normed, m->x, m->norm, 1e-5f, NULL, rows));
     OK(b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, rows));
     OK(b->ops->read(b, m->logits, rows, logits));
-    if (batch->n_importance_rows) OK(b->ops->probe_read(b, importance));
+    if (batch->n_importance_rows) OK(b->ops->importance_read(b, importance));
 }
 
 static void run_alone(struct model *m, struct sequence *q)

@@ -320,9 +320,9 @@ static void check_attention(struct run *run)
     forward_start(&f, 8); // like a speculator: prefill, then token by token
     forward_add(&f, 1, 0, prompt.id, NULL, prompt.n, LOGITS_LAST);
     for (size_t step = 0; step < steps; step++) {
-        forward_probe(&f, prompt.n, 1);
+        forward_add_importance(&f, prompt.n, 1);
         struct forward_result result = ranks_forward(&run->ranks, &f.batch);
-        compare_importance(run, &golden, step, result.probes);
+        compare_importance(run, &golden, step, result.importance);
         if (step + 1 == steps) break;
         check_choice(run, result.logits, ahead.id[step], "look-ahead", (int)step);
         forward_start(&f, 8);
@@ -333,13 +333,13 @@ static void check_attention(struct run *run)
     memcpy(prompt.id + n, ahead.id, (size_t)ahead.n * sizeof ahead.id[0]);
     forward_add(&f, 2, 0, prompt.id, NULL, prompt.n + ahead.n, LOGITS_NONE);
     for (size_t step = 0; step < steps; step++) {
-        forward_probe(&f, prompt.n, 1);
+        forward_add_importance(&f, prompt.n, 1);
         f.importance_row[step] = prompt.n - 1 + (int)step;
     }
     struct forward_result result = ranks_forward(&run->ranks, &f.batch);
     ck_assert_ptr_null(result.logits);
     for (size_t step = 0; step < steps; step++)
-        compare_importance(run, &golden, step, result.probes + step * n);
+        compare_importance(run, &golden, step, result.importance + step * n);
     free(golden.data);
 }
 

@@ -423,8 +423,8 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
             rotated[i] = mem_alloc_array((size_t)(rows * columns), sizeof(float));
             OK(b->ops->read(b, qkv[i], rows, rotated[i]));
             importance[i] = mem_alloc_array((size_t)importance_size, sizeof(float));
-            ck_assert((b->ops->probe_data(b) != NULL) == (importance_size > 0));
-            if (importance_size) OK(b->ops->probe_read(b, importance[i]));
+            ck_assert((b->ops->importance_data(b) != NULL) == (importance_size > 0));
+            if (importance_size) OK(b->ops->importance_read(b, importance[i]));
         }
         for (int r = 0; r < rows; r++) // q only: backends may leave anything in the k and v columns
             compare(rotated[1] + r * columns, rotated[0] + r * columns, 1, n_heads * d, 1e-5f, 1e-6f);

@@ -226,9 +226,9 @@ static void check_importance(struct comparison *c, const double *const *scores)
     forward_start(&f, 8);
     for (int p = 0; p < 2; p++) {
         forward_add(&f, 4 + p, 0, c->prompts[p].token, c->prompts[p].position, c->prompts[p].n, LOGITS_NONE);
-        forward_probe(&f, c->prompts[p].n, WINDOW);
+        forward_add_importance(&f, c->prompts[p].n, WINDOW);
     }
-    const float *importance = ranks_forward(&c->ranks, &f.batch).probes;
+    const float *importance = ranks_forward(&c->ranks, &f.batch).importance;
     for (int p = 0; p < 2; p++) {
         int n = c->prompts[p].n;
         for (int j = 0; j < n; j++) {

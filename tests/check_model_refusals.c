@@ -232,7 +232,7 @@ START_TEST(a_batch_over_the_limits_is_refused_and_the_next_one_runs)
         forward_add(&f, 0, 0, token, NULL, 4, LOGITS_LAST);
         result = ranks_forward(&ranks, &f.batch);
         ck_assert_ptr_nonnull(result.logits);
-        ck_assert_ptr_null(result.probes);
+        ck_assert_ptr_null(result.importance);
         ranks_close(&ranks);
     }
     tiny_model_remove(dir);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference backend against values worked out by hand or by the C library, and the checks all backends share.
+// The reference backend against values computed by hand or by the C library, and the checks common to all backends.
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -88,7 +88,7 @@ START_TEST(e4m3_converts_every_value)
 }
 END_TEST
 
-// The nearest of all numbers there are, the even one of two that are as near.
+// The nearest representable value; of two equally near ones the even one.
 static uint8_t slow_e4m3(double value)
 {
     uint8_t best = 0;
@@ -114,7 +114,7 @@ static void check_e4m3(float value)
 
 START_TEST(e4m3_rounds_to_nearest_even_and_saturates)
 {
-    for (int code = 0; code < 256; code++) // what it can hold stays
+    for (int code = 0; code < 256; code++) // representable values are unchanged
         if ((code & 0x7f) != 0x7f) ck_assert_uint_eq(e4m3_from_f32(e4m3_to_f32((uint8_t)code)), (unsigned)code);
     for (uint8_t code = 0; code < 0x7e; code++) {
         float value = e4m3_to_f32(code), middle = (value + e4m3_to_f32(code + 1)) / 2;
@@ -175,7 +175,7 @@ START_TEST(fp8_views_apply_the_scales_of_their_rows)
 }
 END_TEST
 
-// 17 lies between 16 and 18, which are neighbours in FP8.
+// 17 lies between the FP8 neighbours 16 and 18.
 START_TEST(fp8_products_round_rows_and_matrices)
 {
     const float ones[3] = {1, 1, 1}, gains[3] = {448, 17, -1}, matrix[3] = {448, 17, 1};
@@ -202,7 +202,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
         b->ops->weight_vector(b, &gain_view, 1, &gain);
         put(b, raw, ones, 3);
         b->ops->rmsnorm(b, x, raw, gain, 0, NULL, 1);
-        // A matrix of parts is in FP8 all over if one of them is.
+        // A weight of several parts is computed in FP8 if one part is stored in FP8.
         b->ops->weight_create(b, (struct matrix_view[]){bytes, plain, bytes}, 3, &w);
         b->ops->linear(b, out, x, w, NULL, LINEAR_STORE, 1);
         float y[3];
@@ -216,7 +216,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
         b->ops->linear(b, one, x, w, NULL, LINEAR_STORE, 1);
         b->ops->read(b, one, 1, y);
         ck_assert_float_eq(y[0], as_stored ? 448 * 448 + 17 * 17 - 1 : 448 * 448 + 16 * 16 - 1);
-        // An embedding table is not multiplied: it stays bf16, tied or not.
+        // An embedding table is not a gemm operand: it is bf16, tied or not.
         b->ops->weight_embedding(b, &plain, 0, w, &table);
         struct ragged_batch batch = {.n_rows = 1,
                                      .token = (int32_t[]){0},
@@ -230,7 +230,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
         b->ops->embed(b, out, table);
         b->ops->read(b, out, 1, y);
         ck_assert_mem_eq(y, matrix, sizeof y);
-        // A row that is not finite shows.
+        // A row that is not finite gives NaN.
         put(b, raw, (float[]){1, NAN, 1}, 3);
         b->ops->rmsnorm(b, x, raw, gain, 0, NULL, 1);
         b->ops->weight_create(b, &bytes, 1, &w);
@@ -242,7 +242,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
 }
 END_TEST
 
-// Of one entry attention is its V, as the cache holds it; of two the K, as held, decide.
+// Attention over one entry is its V as stored in the cache; over two entries it depends on K as stored.
 START_TEST(fp8_entries_are_rounded_with_a_scale_each)
 {
     struct backend *b;
@@ -262,14 +262,14 @@ START_TEST(fp8_entries_are_rounded_with_a_scale_each)
     for (int bad = 0; bad < 2; bad++) {
         struct ragged_batch batch = {.n_rows = 2,
                                      .token = (int32_t[]){0, 0},
-                                     .position = (int32_t[]){0, 0}, // nothing is rotated
+                                     .position = (int32_t[]){0, 0}, // no rotation
                                      .n_seqs = 1,
                                      .row_start = (int32_t[]){0, 2},
                                      .kv_len = (int32_t[]){0},
                                      .block_table = (int32_t[]){0},
                                      .max_blocks = 1};
         b->ops->begin(b, &batch);
-        // K and V of entry 0, then those of entry 1, 448 times smaller: 17 is held as 16 in all of them.
+        // K and V of entry 0, then of entry 1, 448 times smaller: 17 is stored as 16 in all of them.
         const float rows[32] = {
             [8] = 448, 17, [12] = 448, 17, -17, 1, [17] = 0.125f, [24] = 1, 0, 17 / 448.f, 0, [28] = bad ? INFINITY : 1,
             17 / 448.f};
@@ -379,9 +379,9 @@ START_TEST(embed_leaves_zeros_for_other_ranks)
 }
 END_TEST
 
-// Two chunks of one sequence through blocks 4 and 2; all keys equal, so attention is the mean of the values so far,
-// and the smoothed probe is the window's share of 1/n.
-START_TEST(attention_and_probes_over_equal_keys)
+// Two chunks of one sequence through blocks 4 and 2. All keys are equal, so attention is the mean of the values so far
+// and the importance of a key is 1/n times the part of the window that lies within the prompt.
+START_TEST(attention_and_importance_over_equal_keys)
 {
     struct backend *b = open_f32();
     struct tensor *qkv, *out;
@@ -425,12 +425,12 @@ START_TEST(attention_and_probes_over_equal_keys)
                 ck_assert_float_eq_tol(y[8 * t + c], (float)(done + t) / 2, 1e-5f);
     }
     float probe[20];
-    b->ops->probe_read(b, probe);
+    b->ops->importance_read(b, probe);
     for (int j = 0; j < 20; j++) {
         int inside = (j < 2 ? j : 2) + 1 + (19 - j < 2 ? 19 - j : 2);
         ck_assert_float_eq_tol(probe[j], (float)inside / 100, 1e-6f);
     }
-    ck_assert(b->ops->probe_data(b) != NULL);
+    ck_assert(b->ops->importance_data(b) != NULL);
     b->ops->close(b);
 }
 END_TEST
@@ -512,7 +512,7 @@ START_TEST(bad_shapes_and_batches_are_named)
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     start[1] = 1, keys[0] = 2;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
-    ck_assert_str_eq(status_message(), "ragged batch: probe row 1 cannot see 2 keys");
+    ck_assert_str_eq(status_message(), "ragged batch: importance row 1 cannot see 2 keys");
     keys[0] = 1, batch.smoothing_window = 4;
     ck_assert_int_eq(ragged_batch_check(&batch, &shape), STATUS_INTERNAL);
     batch.smoothing_window = 1, batch.n_rows = 9;
@@ -534,7 +534,7 @@ int main(void)
     tcase_add_test(tcase, views_of_any_dtype_need_no_alignment);
     tcase_add_test(tcase, linear_modes_end_as_they_say);
     tcase_add_test(tcase, embed_leaves_zeros_for_other_ranks);
-    tcase_add_test(tcase, attention_and_probes_over_equal_keys);
+    tcase_add_test(tcase, attention_and_importance_over_equal_keys);
     tcase_add_test(tcase, rope_rotates_pairs_half_a_head_apart);
     tcase_add_test(tcase, bad_shapes_and_batches_are_named);
     suite_add_tcase(suite, tcase);

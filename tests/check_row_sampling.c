@@ -41,13 +41,13 @@ static const int sizes[] = {1, 2, 4};
 static void compare(struct ranks *ranks, struct forward *f, const struct sampling *how, int vocab)
 {
     static const int32_t output[ROWS];
-    struct draw sampling[ROWS];
+    struct row_sampling sampling[ROWS];
     int32_t beside[ROWS];
     struct sampler *s = sampler_create(vocab);
     for (int r = 0; r < ROWS; r++)
         sampling[r] =
             sampler_row_sampling(&(struct sampler_context){.sampling = &how[r], .output = output, .n_output = r});
-    f->batch.draw = sampling;
+    f->batch.sampling = sampling;
     struct forward_result result = ranks_forward(ranks, &f->batch);
     ck_assert(result.tokens && result.logits);
     memcpy(beside, result.tokens, sizeof beside);
@@ -60,12 +60,12 @@ static void compare(struct ranks *ranks, struct forward *f, const struct samplin
         ck_assert_msg(token.token == beside[r], "row %d of %d ranks: the backend sampled %d, the sampler %d", r,
                       ranks->size, beside[r], token.token);
     }
-    f->batch.tokens_alone = true;
+    f->batch.tokens_only = true;
     result = ranks_forward(ranks, &f->batch);
     ck_assert_ptr_null(result.logits);
     ck_assert_mem_eq(result.tokens, beside, sizeof beside);
-    f->batch.tokens_alone = false;
-    f->batch.draw = NULL;
+    f->batch.tokens_only = false;
+    f->batch.sampling = NULL;
     sampler_free(s);
 }
 
@@ -143,10 +143,10 @@ START_TEST(a_backend_that_cannot_sample_says_so)
     ck_assert(!model_samples(ranks.model[0]));
     forward_start(f, 1);
     forward_add(f, 0, 0, (int32_t[]){1, 2}, NULL, 2, LOGITS_LAST);
-    f->batch.draw = &(struct draw){.top_p = 1};
+    f->batch.sampling = &(struct row_sampling){.top_p = 1};
     struct forward_result result;
     ck_assert_int_eq(ranks_try_forward(&ranks, &f->batch, &result), STATUS_INTERNAL);
-    ck_assert_str_eq(status_message(), "ragged batch: backend cpu draws no tokens");
+    ck_assert_str_eq(status_message(), "ragged batch: backend cpu does not sample tokens");
     free(f);
     ranks_close(&ranks);
     tiny_model_remove(dir);
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     backend = argc > 1 ? argv[1] : "reference";
     if (strcmp(backend, "cuda") == 0 && !cuda_is_here()) return EXIT_SKIPPED;
     Suite *suite = suite_create("row_sampling");
-    TCase *tc = tcase_create("draws");
+    TCase *tc = tcase_create("row_sampling");
     tcase_add_loop_test(tc, tokens_are_those_of_the_sampler, 0, 3);
     tcase_add_loop_test(tc, the_memory_of_a_logit_row_is_counted_as_by_hand, 0, 3);
     tcase_add_test(tc, a_backend_that_cannot_sample_says_so);

@@ -87,7 +87,7 @@ static enum status fake_forward(void *context, const struct ragged_batch *batch,
     }
     ck_assert_int_eq(next_logit, batch->n_logit_rows);
     ck_assert_int_eq(next_probe, batch->n_importance_rows);
-    *result = (struct forward_result){.logits = f->logits, .probes = f->probes};
+    *result = (struct forward_result){.logits = f->logits, .importance = f->probes};
     return STATUS_OK;
 }
 

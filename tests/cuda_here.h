@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether tests of the CUDA backend can run.
+// Detection of a GPU for tests of the CUDA backend.
 #pragma once
 
 #include <stdbool.h>
@@ -10,8 +10,8 @@
 #include "kernels/backend.h"
 #include "tests/skip.h"
 
-// Whether there is a GPU, or an emulated one; says why not. Asked in a process of its own: tests
-// fork, and a process that has used a GPU must not. Fibers are beyond ThreadSanitizer.
+// Whether there is a GPU or an emulated one; prints the reason if not. A child process checks, since tests fork and a
+// process that has used a GPU must not. ThreadSanitizer does not support fibers.
 static inline bool cuda_is_here(void)
 {
 #ifdef __SANITIZE_THREAD__

@@ -75,7 +75,7 @@ enum status ranks_try_forward(struct ranks *r, const struct ragged_batch *batch,
     for (int rank = 1; rank < r->size; rank++) {
         pthread_join(job[rank].thread, NULL);
         ck_assert_ptr_null(job[rank].result.logits);
-        ck_assert_ptr_null(job[rank].result.probes);
+        ck_assert_ptr_null(job[rank].result.importance);
         if (job[rank].status != STATUS_OK && status == STATUS_OK)
             status = status_fail(job[rank].status, "rank %d: %s", rank, job[rank].message);
     }
@@ -128,7 +128,7 @@ void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, 
     f->row_start[s + 1] = b->n_rows;
 }
 
-void forward_probe(struct forward *f, int keys, int window)
+void forward_add_importance(struct forward *f, int keys, int window)
 {
     f->importance_row[f->batch.n_importance_rows] = f->batch.n_rows - 1;
     f->importance_keys[f->batch.n_importance_rows++] = keys;

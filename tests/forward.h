@@ -43,6 +43,6 @@ void forward_add(struct forward *f, int slot, int kv_len, const int32_t *token, 
                  enum logit_rows logits);
 
 // Makes the last row added an importance row over the first `keys` entries of its sequence.
-void forward_probe(struct forward *f, int keys, int window);
+void forward_add_importance(struct forward *f, int keys, int window);
 
 int32_t forward_argmax(const float *logits, int n);

@@ -33,7 +33,7 @@ static void pass_want_next_token(struct scheduler *s, const struct sequence *q)
     struct sampler_context context = pass_sampler_context(s, q);
     int row = s->builder.batch.n_rows - 1;
     if (pass_is_sampled_by_backend(s, &context)) {
-        struct draw sampling = sampler_row_sampling(&context);
+        struct row_sampling sampling = sampler_row_sampling(&context);
         batch_builder_want_token(&s->builder, row, &sampling);
     } else {
         batch_builder_want_logits(&s->builder, row);

@@ -339,15 +339,15 @@ bool sampler_backend_can_sample(const struct sampler_context *context)
            !masks_end_tokens(context);
 }
 
-struct draw sampler_row_sampling(const struct sampler_context *context)
+struct row_sampling sampler_row_sampling(const struct sampler_context *context)
 {
     const struct sampling *p = context->sampling;
-    if (p->temperature < TEMPERATURE_GREEDY) return (struct draw){.top_p = 1};
-    return (struct draw){.uniform = sampler_uniform(p->seed, (uint64_t)context->n_output),
-                         .top_p = p->top_p,
-                         .inverse_temperature = (float)(1 / p->temperature),
-                         .min_p = (float)p->min_p,
-                         .top_k = p->top_k};
+    if (p->temperature < TEMPERATURE_GREEDY) return (struct row_sampling){.top_p = 1};
+    return (struct row_sampling){.uniform = sampler_uniform(p->seed, (uint64_t)context->n_output),
+                                 .top_p = p->top_p,
+                                 .inverse_temperature = (float)(1 / p->temperature),
+                                 .min_p = (float)p->min_p,
+                                 .top_k = p->top_k};
 }
 
 enum status sampler_fail_no_token(void)

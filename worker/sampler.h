@@ -53,7 +53,7 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
 // sum of weights is within rounding (a few 1e-9 of the total) of the value that the random number or top-p compares it
 // with.
 bool sampler_backend_can_sample(const struct sampler_context *context);
-struct draw sampler_row_sampling(const struct sampler_context *context); // its parameters
+struct row_sampling sampler_row_sampling(const struct sampler_context *context); // its parameters
 enum status sampler_fail_no_token(void); // the failure of sampler_sample_token() when no token can be sampled
 
 // Whether `token` ends the text: a stop id, or an end-of-text token that is not ignored.

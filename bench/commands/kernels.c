@@ -196,7 +196,7 @@ static enum status kernels_warm_up(struct kernels *k)
     double seconds;
     k->m = k->max_rows;
     enum status status = kernels_run(&self, &seconds);
-    return status == STATUS_OK ? k->backend->ops->warm(k->backend) : status;
+    return status == STATUS_OK ? k->backend->ops->tune(k->backend) : status;
 }
 
 static enum status kernels_open(struct kernels *k)
@@ -240,7 +240,7 @@ static enum status kernels_open(struct kernels *k)
     if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, normed, hidden);
     if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, attended, q);
     dummy_free(dummy);
-    return status == STATUS_OK && b->ops->warm ? kernels_warm_up(k) : status;
+    return status == STATUS_OK && b->ops->tune ? kernels_warm_up(k) : status;
 }
 
 // ---- report ---------------------------------------------------------------------------------------------------------

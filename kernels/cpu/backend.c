@@ -191,7 +191,7 @@ static void cpu_close(struct backend *b)
 
 static const struct backend_ops cpu_ops = {
     .name = "cpu",
-    .host_memory = true,
+    .capabilities = {.host_memory = true, .exact_rows = true},
     .close = cpu_close,
     .tensor_create = cpu_tensor_create,
     .tensor_data = cpu_tensor_data,
@@ -202,14 +202,15 @@ static const struct backend_ops cpu_ops = {
     .weight_vector = cpu_weight_vector,
     .packed_cache_open = cpu_packed_cache_open,
     .packed_cache_finish = cpu_packed_cache_finish,
+    .run_pass = backend_run_pass,
     .begin = cpu_begin,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
-    .probe_data = cpu_importance_data,
-    .probe_read = cpu_importance_read,
+    .importance_data = cpu_importance_data,
+    .importance_read = cpu_importance_read,
 };
 
 static enum status cpu_scratch_create(struct cpu *cpu)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file is text: what it was made for, then a line for each choice: the key's numbers and the algorithm's words.
+// See algorithms.h. The file is text: a header, the GPU and library, then a line per choice: the numbers of the key and
+// the words of the algorithm.
 #include "kernels/cuda/algorithms.h"
 
 #include <ctype.h>
@@ -14,18 +15,18 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define FORMAT "forepack products 1"
+#define FORMAT "forepack gemm 1"
 
-enum { KEY_INTS = sizeof(struct product_key) / sizeof(int32_t) };
-enum { ALGO_WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / sizeof(uint64_t), MOST_CHOICES = 1 << 16 };
+enum { KEY_INTS = sizeof(struct gemm_key) / sizeof(int32_t) };
+enum { ALGO_WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / sizeof(uint64_t), CHOICES_MAX = 1 << 16 };
 
 struct choice {
-    struct product_key key;
+    struct gemm_key key;
     cublasLtMatmulAlgo_t algo;
 };
 
 struct algorithms {
-    char *folder, *path; // NULL: nowhere
+    char *folder, *path; // NULL: choices are not saved
     char *made_for;      // the file's second line
     struct choice *choices;
     int n, capacity;
@@ -34,7 +35,7 @@ struct algorithms {
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-static bool parse(const char *line, struct choice *choice)
+static bool choice_parse(const char *line, struct choice *choice)
 {
     int32_t ints[KEY_INTS];
     for (int i = 0; i < KEY_INTS; i++) {
@@ -54,8 +55,8 @@ static bool parse(const char *line, struct choice *choice)
     return line[strspn(line, " \n")] == 0;
 }
 
-// Drops the line's end; false if it had none: the file ends within a line.
-static bool chomp(char *line)
+// Removes the newline; false if there is none, since the file ends within a line.
+static bool line_chomp(char *line)
 {
     size_t n = strlen(line);
     if (!n || line[n - 1] != '\n') return false;
@@ -63,22 +64,22 @@ static bool chomp(char *line)
     return true;
 }
 
-// All lines, or NULL and why not.
-static const char *read_choices(struct algorithms *a, FILE *file)
+// Reads all lines. Returns NULL, or why the file is ignored.
+static const char *choices_read(struct algorithms *a, FILE *file)
 {
     char *line = NULL;
     size_t room = 0;
     const char *wrong = NULL;
     for (int number = 1; !wrong && getline(&line, &room, file) > 0; number++) {
         struct choice choice;
-        if (!chomp(line))
+        if (!line_chomp(line))
             wrong = "its last line is cut off";
         else if (number == 1)
-            wrong = strcmp(line, FORMAT) == 0 ? NULL : "it is no list of algorithms that this version knows";
+            wrong = strcmp(line, FORMAT) == 0 ? NULL : "the format is not of this version";
         else if (number == 2)
-            wrong = strcmp(line, a->made_for) == 0 ? NULL : "it was made for another GPU or library";
-        else if (!parse(line, &choice) || a->n == MOST_CHOICES)
-            wrong = "a line of it is no choice of an algorithm";
+            wrong = strcmp(line, a->made_for) == 0 ? NULL : "it was written for another GPU or library";
+        else if (!choice_parse(line, &choice) || a->n == CHOICES_MAX)
+            wrong = "a line cannot be parsed";
         else
             algorithms_put(a, &choice.key, &choice.algo);
     }
@@ -87,24 +88,25 @@ static const char *read_choices(struct algorithms *a, FILE *file)
     return wrong;
 }
 
-static void load(struct algorithms *a)
+static void choices_load(struct algorithms *a)
 {
     FILE *file = fopen(a->path, "r");
     if (!file) {
-        if (errno != ENOENT) log_warn("algorithms_ignored path=%s reason=\"%s\"", a->path, strerror(errno));
+        if (errno != ENOENT)
+            log_event(LOG_WARN, "algorithms_ignored", LOG_FIELD("path", a->path), LOG_FIELD("reason", strerror(errno)));
         return;
     }
-    const char *wrong = read_choices(a, file);
+    const char *wrong = choices_read(a, file);
     fclose(file);
     a->changed = false;
     if (!wrong) return;
-    log_warn("algorithms_ignored path=%s reason=\"%s\"", a->path, wrong);
+    log_event(LOG_WARN, "algorithms_ignored", LOG_FIELD("path", a->path), LOG_FIELD("reason", wrong));
     a->n = 0;
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-static bool write_choices(const struct algorithms *a, FILE *file)
+static bool choices_write(const struct algorithms *a, FILE *file)
 {
     fprintf(file, "%s\n%s\n", FORMAT, a->made_for);
     for (int c = 0; c < a->n; c++) {
@@ -119,8 +121,8 @@ static bool write_choices(const struct algorithms *a, FILE *file)
     return fflush(file) == 0 && !ferror(file);
 }
 
-// Makes the folder and the one it lies in: ~/.cache may not be there yet.
-static bool make_folder(const char *folder)
+// Creates the folder and its parent: ~/.cache may not exist.
+static bool folder_create(const char *folder)
 {
     char *above = mem_string(folder);
     char *slash = strrchr(above, '/');
@@ -133,15 +135,15 @@ static bool make_folder(const char *folder)
 void algorithms_save(struct algorithms *a)
 {
     if (!a->path || !a->changed) return;
-    // Ranks write at the same time: each a file of its own, the last to be renamed stays.
+    // Ranks write at the same time: each writes its own file, the last rename wins.
     char *made = mem_format("%s.%ld", a->path, (long)getpid());
-    FILE *file = make_folder(a->folder) ? fopen(made, "w") : NULL;
-    bool written = file && write_choices(a, file);
+    FILE *file = folder_create(a->folder) ? fopen(made, "w") : NULL;
+    bool written = file && choices_write(a, file);
     if (file && fclose(file) != 0) written = false;
     if (written && rename(made, a->path) == 0) {
         a->changed = false;
     } else {
-        log_warn("algorithms_not_saved path=%s reason=\"%s\"", a->path, strerror(errno));
+        log_event(LOG_WARN, "algorithms_not_saved", LOG_FIELD("path", a->path), LOG_FIELD("reason", strerror(errno)));
         if (file) unlink(made);
     }
     free(made);
@@ -149,23 +151,23 @@ void algorithms_save(struct algorithms *a)
 
 // ---- choices --------------------------------------------------------------------------------------------------------
 
-static struct choice *find(const struct algorithms *a, const struct product_key *key)
+static struct choice *choice_find(const struct algorithms *a, const struct gemm_key *key)
 {
     for (int i = 0; i < a->n; i++)
         if (memcmp(&a->choices[i].key, key, sizeof *key) == 0) return &a->choices[i];
     return NULL;
 }
 
-bool algorithms_find(const struct algorithms *a, const struct product_key *key, cublasLtMatmulAlgo_t *algo_p)
+bool algorithms_find(const struct algorithms *a, const struct gemm_key *key, cublasLtMatmulAlgo_t *algo_p)
 {
-    const struct choice *choice = find(a, key);
+    const struct choice *choice = choice_find(a, key);
     if (choice) *algo_p = choice->algo;
     return choice != NULL;
 }
 
-void algorithms_put(struct algorithms *a, const struct product_key *key, const cublasLtMatmulAlgo_t *algo)
+void algorithms_put(struct algorithms *a, const struct gemm_key *key, const cublasLtMatmulAlgo_t *algo)
 {
-    struct choice *choice = find(a, key);
+    struct choice *choice = choice_find(a, key);
     if (!choice) {
         MEM_GROW(a->choices, a->n, a->capacity);
         choice = &a->choices[a->n++];
@@ -176,7 +178,7 @@ void algorithms_put(struct algorithms *a, const struct product_key *key, const c
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-static char *cache_folder(void)
+static char *folder_path(void)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache && *cache) return mem_format("%s/forepack", cache);
@@ -187,14 +189,14 @@ struct algorithms *algorithms_open(const char *gpu, size_t library_version)
 {
     struct algorithms *a = mem_alloc(sizeof *a);
     a->made_for = mem_format("%s, cuBLASLt %zu", gpu, library_version);
-    a->folder = cache_folder();
+    a->folder = folder_path();
     if (!a->folder) return a;
     char *name = mem_string(a->made_for);
     for (char *c = name; *c; c++)
         if (!isalnum((unsigned char)*c)) *c = '-';
-    a->path = mem_format("%s/products-%s", a->folder, name);
+    a->path = mem_format("%s/gemm-%s", a->folder, name);
     free(name);
-    load(a);
+    choices_load(a);
     return a;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend as an object: device and memory, opening and closing, tensors, and the steps that are one launch.
+// The CUDA backend: device and memory, opening and closing, tensors, running a pass, and the steps that are one launch.
 #include "kernels/cuda/cuda.h"
 
 #include <assert.h>
@@ -12,14 +12,14 @@
 #include "kernels/check.h"
 #include "kernels/cuda/schedule.h"
 
-enum { MOST_HEAD_SIZE = 256 };
+enum { HEAD_SIZE_MAX = 256 };
 
 // ---- the device -----------------------------------------------------------------------------------------------------
 
 enum status cuda_status(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess) return STATUS_OK;
-    cudaGetLastError(); // so that it is not reported once more
+    cudaGetLastError(); // or the next call would report it again
     return status_fail(error == cudaErrorMemoryAllocation ? STATUS_EXHAUSTED : STATUS_UNAVAILABLE, "%s: %s", what,
                        cudaGetErrorString(error));
 }
@@ -35,7 +35,7 @@ enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, voi
         cudaGetLastError();
         cudaMemGetInfo(&available, &total);
         return status_fail(STATUS_EXHAUSTED,
-                           "needs %zu MiB for %s, GPU %d has %zu of its %zu MiB free: take fewer KV blocks, rows or "
+                           "needs %zu MiB for %s, GPU %d has %zu of its %zu MiB free: use fewer KV blocks, rows or "
                            "sequences, weights of fewer bits, or more ranks",
                            (bytes + mib - 1) / mib, what, cuda->device, available / mib, total / mib);
     }
@@ -66,8 +66,8 @@ static enum status device_open(struct cuda *cuda)
     }
     const int ranks = cuda->shape.host_ranks > 1 ? cuda->shape.host_ranks : 1;
     if (error == cudaSuccess && ranks > n_devices)
-        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each takes one of its own", ranks,
-                           n_devices);
+        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each rank needs its own GPU",
+                           ranks, n_devices);
     cuda->device = cuda->shape.host_rank;
     if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
     enum status status = cuda_status(error, "CUDA device");
@@ -82,7 +82,7 @@ static enum status device_open(struct cuda *cuda)
     return cuda_status(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "CUDA stream");
 }
 
-static enum status memory(struct backend *b, size_t *total_p, size_t *free_p)
+static enum status memory_read(struct backend *b, size_t *total_p, size_t *free_p)
 {
     return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
 }
@@ -101,7 +101,7 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
     enum status status = cuda_allocate(cuda, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = products_reserve(cuda, max_rows, NULL);
+    if (status == STATUS_OK && !f32) status = gemm_reserve(cuda, max_rows, NULL);
     if (status != STATUS_OK) {
         cudaFree(t->data);
         free(t);
@@ -120,8 +120,8 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    // The copy into memory that is not pinned blocks until all before it is done: in a group the wait that notices
-    // ranks that fail or hang comes first.
+    // A copy into memory that is not pinned blocks until all steps are done. In a group, first wait in a way that
+    // notices failed and hung ranks.
     enum status status = cuda->wait ? cuda_wait(cuda) : STATUS_OK;
     if (status != STATUS_OK) return status;
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
@@ -134,14 +134,14 @@ static enum status tensor_read(struct backend *b, const struct tensor *t, int ro
     return read_floats(cuda_of(b), t->data, (size_t)rows * (size_t)t->columns, host);
 }
 
-static enum status wait(struct backend *b)
+static enum status steps_wait(struct backend *b)
 {
     return cuda_wait(cuda_of(b));
 }
 
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
-// One block more than the caller has: the rows that fill up kept passes write there.
+// One block more than the caller has: padding rows of captured passes write there.
 static enum status kv_create(struct backend *b, int n_kv_blocks)
 {
     struct cuda *cuda = cuda_of(b);
@@ -165,46 +165,64 @@ static enum status kv_create(struct backend *b, int n_kv_blocks)
 
 // ---- the pass -------------------------------------------------------------------------------------------------------
 
-// What of the batch this backend has less room for than the checks of all backends say.
-static enum status probes_check(const struct cuda *cuda, const struct ragged_batch *batch)
+// The limits of importance rows in this backend are lower than those of ragged_batch_check.
+static enum status importance_check(const struct cuda *cuda, const struct ragged_batch *batch)
 {
-    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= PROBE_WINDOW_MOST)
+    if (batch->n_importance_rows <= cuda->shape.max_rows && batch->smoothing_window <= IMPORTANCE_WINDOW_MAX)
         return STATUS_OK;
-    return status_fail(STATUS_INTERNAL, "ragged batch: %d probes in windows of %d; room for %d in windows of %d",
-                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, PROBE_WINDOW_MOST);
+    return status_fail(STATUS_INTERNAL,
+                       "ragged batch: %d importance rows, smoothing window %d; at most %d and %d on a GPU",
+                       batch->n_importance_rows, batch->smoothing_window, cuda->shape.max_rows, IMPORTANCE_WINDOW_MAX);
+}
+
+// Copies the batch and the work lists of attention to the device, in one copy.
+static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *batch)
+{
+    struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
+                                       .padding_block = cuda->shape.n_kv_blocks};
+    cuda->capturable = graphs_begin(cuda->graphs, batch, &options);
+    if (!cuda->capturable) options.first_rows = overlap_first_rows(cuda, batch);
+    cuda->batch = *batch;
+    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->padded);
+    cuda->unpadded = cuda->padded;
+    cuda->unpadded.n_rows -= options.padding_rows;
+    cuda->unpadded.n_seqs -= options.padding_rows;
+    cuda->unpadded.n_single -= options.padding_rows;
+    cuda->unpadded.n_logit_rows -= options.padding_rows;
+    cuda->on_device = cuda->unpadded;
+    cuda->micro_batch = ALL_ROWS;
+    cudaError_t error =
+        cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
+    return error == cudaSuccess ? cudaEventRecord(cuda->staged, cuda->stream) : error;
 }
 
 static enum status begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct cuda *cuda = cuda_of(b);
     enum status status = ragged_batch_check(batch, &cuda->shape);
-    if (status == STATUS_OK) status = probes_check(cuda, batch);
+    if (status == STATUS_OK) status = importance_check(cuda, batch);
     if (status == STATUS_OK && !cuda->kv.data) status = kv_create(b, cuda->shape.n_kv_blocks); // as the shape says
     if (status != STATUS_OK) return status;
     upload_close(cuda);                              // weights are complete
-    cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may be another one than the last pass's
+    cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may not be that of the last pass
     // Ranks that read nothing back may be a pass ahead of the device.
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
     if (error != cudaSuccess) return cuda_status(error, "CUDA: a step failed");
-
-    struct schedule_options options = {.group = cuda->shape.n_heads / cuda->shape.n_kv_heads,
-                                       .padding_block = cuda->shape.n_kv_blocks};
-    if (!graphs_begin(cuda->graphs, batch, &options)) options.cut = halves_cut(cuda, batch);
-    cuda->batch = *batch;
-    size_t bytes = schedule_make(batch, &options, cuda->staging_host, cuda->staging_device, &cuda->filled_up);
-    cuda->as_given = cuda->filled_up;
-    cuda->as_given.n_rows -= options.padding_rows;
-    cuda->as_given.n_seqs -= options.padding_rows;
-    cuda->as_given.n_lone -= options.padding_rows;
-    cuda->as_given.n_logit_rows -= options.padding_rows;
-    cuda->on_device = cuda->as_given;
-    cuda->half = -1;
-    error = cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
-    if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
+    error = batch_upload(cuda, batch);
+    const size_t importance_bytes = (size_t)ragged_importance_size(batch) * sizeof *cuda->importance;
     if (error == cudaSuccess && batch->n_importance_rows)
-        error =
-            cudaMemsetAsync(cuda->probe, 0, (size_t)ragged_importance_size(batch) * sizeof *cuda->probe, cuda->stream);
+        error = cudaMemsetAsync(cuda->importance, 0, importance_bytes, cuda->stream);
     return cuda_status(error, "CUDA: the start of a pass");
+}
+
+static enum status run_pass(struct backend *b, const struct pass *pass)
+{
+    struct cuda *cuda = cuda_of(b);
+    enum status status = begin(b, pass->batch);
+    if (status != STATUS_OK) return status;
+    if (cuda->capturable) return graphs_run(cuda, pass);
+    if (cuda->unpadded.first_rows) return overlap_run(cuda, pass);
+    return pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
 }
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
@@ -219,7 +237,8 @@ static enum status embed(struct backend *b, struct tensor *out, const struct wei
                        "embed");
 }
 
-// The rows on the device: the batch's logit rows are there; others are fetched, from memory that may change after.
+// Row indices on the device. The batch's logit rows are there already. Other indices are copied, and the copy is waited
+// for, since the caller may change them afterwards.
 static enum status rows_on_device(struct cuda *cuda, const int32_t *row_index, int rows, const int32_t **device_p)
 {
     *device_p = row_index ? cuda->on_device.logit_row : NULL;
@@ -268,22 +287,22 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     const int n_heads = cuda->shape.n_heads;
     assert(out->kind == TENSOR_ACTIVATION && out->columns == n_heads * cuda->shape.head_size);
     enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
-                                                      out->stride, qkv->data, n_heads, 0, cuda->partials),
+                                                      out->stride, qkv->data, n_heads, cuda->partials),
                                      "attention");
     if (status != STATUS_OK || !cuda->on_device.n_importance_rows) return status;
-    return cuda_status(launch_importance(cuda->stream, &cuda->kv, &cuda->on_device, layer, cuda->probe, qkv->data,
-                                         n_heads, cuda->probe_sums),
+    return cuda_status(launch_importance(cuda->stream, &cuda->kv, &cuda->on_device, layer, cuda->importance, qkv->data,
+                                         n_heads, cuda->importance_sums),
                        "importance");
 }
 
-static float *probe_data(struct backend *b)
+static float *importance_data(struct backend *b)
 {
-    return cuda_of(b)->on_device.n_importance_rows ? cuda_of(b)->probe : NULL;
+    return cuda_of(b)->on_device.n_importance_rows ? cuda_of(b)->importance : NULL;
 }
 
-static enum status probe_read(struct backend *b, float *host)
+static enum status importance_read(struct backend *b, float *host)
 {
-    return read_floats(cuda_of(b), cuda_of(b)->probe, (size_t)ragged_importance_size(&cuda_of(b)->batch), host);
+    return read_floats(cuda_of(b), cuda_of(b)->importance, (size_t)ragged_importance_size(&cuda_of(b)->batch), host);
 }
 
 // ---- opening --------------------------------------------------------------------------------------------------------
@@ -292,28 +311,28 @@ static enum status scratch_create(struct cuda *cuda)
 {
     const struct backend_shape *shape = &cuda->shape;
     const size_t rows = (size_t)shape->max_rows, half = (size_t)shape->head_size / 2;
-    const int splits = graphs_splits(shape->max_context);
+    const int splits = graphs_max_splits(shape->max_context);
     const struct {
         void **memory_p;
         size_t bytes;
         const char *what;
     } parts[] = {
-        {&cuda->staging_device, schedule_most_bytes(shape), "batches"},
+        {&cuda->staging_device, schedule_max_bytes(shape), "batches"},
         {(void **)&cuda->inv_freq, half * sizeof *cuda->inv_freq, "the frequencies of RoPE"},
-        {(void **)&cuda->row_index, rows * sizeof *cuda->row_index, "an index of rows"},
-        {(void **)&cuda->probe, (size_t)shape->max_seqs * (size_t)shape->max_context * sizeof *cuda->probe,
-         "the maxima of probes"},
-        {(void **)&cuda->probe_sums, importance_sum_floats(shape->max_rows, shape->n_heads) * sizeof(float),
-         "the sums of probes"},
+        {(void **)&cuda->row_index, rows * sizeof *cuda->row_index, "row indices"},
+        {(void **)&cuda->importance, (size_t)shape->max_seqs * (size_t)shape->max_context * sizeof *cuda->importance,
+         "importance maxima"},
+        {(void **)&cuda->importance_sums, importance_sum_floats(shape->max_rows, shape->n_heads) * sizeof(float),
+         "importance sums"},
         {(void **)&cuda->partials,
          attention_partial_floats(shape->max_seqs, splits, shape->n_heads, shape->head_size) * sizeof(float),
-         "the stretches of attention"},
+         "partial results of attention"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         enum status status = cuda_allocate(cuda, parts[i].bytes, parts[i].what, parts[i].memory_p);
         if (status != STATUS_OK) return status;
     }
-    cudaError_t error = cudaHostAlloc(&cuda->staging_host, schedule_most_bytes(shape), cudaHostAllocDefault);
+    cudaError_t error = cudaHostAlloc(&cuda->staging_host, schedule_max_bytes(shape), cudaHostAllocDefault);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&cuda->staged, cudaEventDisableTiming);
     if (error != cudaSuccess) return cuda_status(error, "pinned memory for batches");
     error = cudaMemcpyAsync(cuda->inv_freq, shape->inv_freq, half * sizeof *cuda->inv_freq, cudaMemcpyHostToDevice,
@@ -326,9 +345,9 @@ static void cuda_close(struct backend *b)
     struct cuda *cuda = cuda_of(b);
     cudaSetDevice(cuda->device);
     if (cuda->stream) cudaStreamSynchronize(cuda->stream);
-    halves_close(cuda);
+    overlap_close(cuda);
     graphs_close(cuda->graphs);
-    products_close(cuda->products);
+    gemm_close(cuda->gemm);
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
         next = t->next;
@@ -348,8 +367,8 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->kv.scale);
     cudaFree(cuda->inv_freq);
     cudaFree(cuda->row_index);
-    cudaFree(cuda->probe);
-    cudaFree(cuda->probe_sums);
+    cudaFree(cuda->importance);
+    cudaFree(cuda->importance_sums);
     cudaFree(cuda->partials);
     if (cuda->stream) cudaStreamDestroy(cuda->stream);
     free(cuda);
@@ -357,6 +376,7 @@ static void cuda_close(struct backend *b)
 
 static const struct backend_ops cuda_ops = {
     .name = "cuda",
+    .capabilities = {.device_collectives = true},
     .close = cuda_close,
     .tensor_create = tensor_create,
     .tensor_data = tensor_data,
@@ -365,61 +385,61 @@ static const struct backend_ops cuda_ops = {
     .weight_gate_up = cuda_weight_gate_up,
     .weight_embedding = cuda_weight_embedding,
     .weight_vector = cuda_weight_vector,
+    .run_pass = run_pass,
     .begin = begin,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = cuda_linear,
     .rope_append = rope_append,
     .attention = attention,
-    .probe_data = probe_data,
-    .probe_read = probe_read,
-    .halve = cuda_halve,
-    .half = cuda_half,
-    .replay = cuda_replay,
-    .pass_end = cuda_pass_end,
-    .warm = cuda_warm,
-    .wait = wait,
-    .memory = memory,
+    .importance_data = importance_data,
+    .importance_read = importance_read,
+    .tune = cuda_tune,
+    .wait = steps_wait,
+    .memory = memory_read,
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
     .measure = cuda_measure,
 };
 
-static enum status check(const struct backend_shape *shape, enum dtype dtype)
+static enum status shape_check(const struct backend_shape *shape, enum dtype dtype)
 {
     enum status status = backend_shape_check(shape, dtype);
     if (status != STATUS_OK) return status;
     if (dtype != DTYPE_BF16 && dtype != DTYPE_FP8)
         return status_fail(STATUS_UNSUPPORTED, "dtype %s: the CUDA backend computes in bf16 or fp8", dtype_name(dtype));
-    if (shape->head_size > MOST_HEAD_SIZE || shape->head_size % 8)
+    if (shape->head_size > HEAD_SIZE_MAX || shape->head_size % 8)
         return status_fail(STATUS_UNSUPPORTED,
-                           "head size %d: the CUDA backend's attention takes multiples of 8 up to %d", shape->head_size,
-                           MOST_HEAD_SIZE);
+                           "head size %d: the CUDA backend's attention supports multiples of 8 up to %d",
+                           shape->head_size, HEAD_SIZE_MAX);
     if (shape->kv_dtype == DTYPE_INT8)
-        return status_fail(STATUS_UNSUPPORTED, "K and V in int8: the CUDA backend keeps them in bf16 or fp8");
+        return status_fail(STATUS_UNSUPPORTED, "K and V in int8: the CUDA backend stores them in bf16 or fp8");
     return STATUS_OK;
 }
 
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
 {
-    enum status status = check(shape, dtype);
+    enum status status = shape_check(shape, dtype);
     if (status != STATUS_OK) return status;
     struct cuda *cuda = mem_alloc(sizeof *cuda);
     *cuda = (struct cuda){.base = {&cuda_ops}, .shape = *shape, .dtype = dtype};
     status = device_open(cuda);
-    if (status == STATUS_OK) status = halves_open(cuda);
-    if (status == STATUS_OK) status = products_open(cuda, &cuda->products);
+    if (status == STATUS_OK) status = overlap_open(cuda);
+    if (status == STATUS_OK) status = gemm_open(cuda, &cuda->gemm);
     if (status == STATUS_OK) status = scratch_create(cuda);
     cuda->graphs = graphs_open(shape);
-    cuda->shape.inv_freq = NULL; // the caller's
+    cuda->shape.inv_freq = NULL; // owned by the caller
     if (status != STATUS_OK) {
         cuda_close(&cuda->base);
         return status;
     }
     const struct cudaDeviceProp *p = &cuda->properties;
-    log_info("cuda_open device=%d name=\"%s\" capability=%d.%d multiprocessors=%d memory_bytes=%zu", cuda->device,
-             p->name, p->major, p->minor, p->multiProcessorCount, p->totalGlobalMem);
+    char capability[32];
+    snprintf(capability, sizeof capability, "%d.%d", p->major, p->minor);
+    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("name", p->name),
+              LOG_FIELD("compute_capability", capability), LOG_FIELD("multiprocessors", p->multiProcessorCount),
+              LOG_FIELD("memory_bytes", p->totalGlobalMem));
     *backend_p = &cuda->base;
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of the CUDA backend: its structs, shared by the files that implement backend_ops. Host code is C; kernels and
-// their launchers are CUDA C (*.cu), declared in launch.h. Everything a pass does is put into one stream, but for sums
-// over ranks that run beside it (halves.c).
+// The inside of the CUDA backend: its structs, shared by the files that implement backend_ops. Host code is C; kernels
+// and their launchers are CUDA C (*.cu), declared in launch.h. All steps of a pass go into one stream, except the sums
+// over ranks of micro-batches, which run in a second stream (overlap.c).
 #pragma once
 
 #include <cublasLt.h>
@@ -11,10 +11,10 @@
 #include "kernels/cuda/launch.h"
 
 struct tensor {
-    struct tensor *next; // all of a backend, for close
+    struct tensor *next; // list of all tensors of a backend, freed by close
     enum tensor_kind kind;
     int max_rows, columns;
-    int stride; // elements from row to row: columns for F32, cuda_stride for ACTIVATION (bf16), with zeros behind
+    int stride; // elements per row: columns for F32, cuda_stride(columns) for ACTIVATION (bf16), padded with zeros
     void *data; // device
 };
 
@@ -23,18 +23,20 @@ enum weight_kind { WEIGHT_MATRIX, WEIGHT_EMBEDDING, WEIGHT_VECTOR };
 struct weight {
     struct weight *next;
     enum weight_kind kind;
-    int64_t rows, columns; // N, K. A gate_up weight has all rows of gate, then all of up
-    int stride;            // elements from row to row: cuda_stride(K), with zeros behind
-    enum dtype dtype;      // of `data`: DTYPE_BF16, DTYPE_FP8; DTYPE_F32 for a VECTOR
-    void *data;            // device. FP8: rows of zeros follow, up to cuda_stride(N)
-    float *scale;          // FP8: [N] device, one per output
+    int64_t rows, columns; // N, K. A gate_up weight has all rows of gate, then all rows of up
+    int stride;            // elements per row: cuda_stride(K), padded with zeros
+    enum dtype dtype;      // of `data`: DTYPE_BF16 or DTYPE_FP8; DTYPE_F32 for a VECTOR
+    void *data;            // device. FP8: padded with rows of zeros to cuda_stride(N)
+    float *scale;          // FP8: [N] on the device, one per output
     int32_t first_row;     // EMBEDDING: vocabulary id of row 0
-    bool borrowed;         // data belongs to the weight it is tied to
+    bool borrowed;         // data belongs to the tied weight
 };
 
-struct products; // gemm.c: cuBLASLt, its workspace and the algorithms chosen
-struct graphs;   // graphs.c: decode passes as they were captured
-struct upload;   // weights.c: pinned memory that weights pass through
+struct gemm;   // gemm.c: cuBLASLt, its workspace and the selected algorithms
+struct graphs; // graphs.c: captured decode passes
+struct upload; // weights.c: pinned memory through which weights are copied
+
+enum { ALL_ROWS = -1 };
 
 struct cuda {
     struct backend base;
@@ -43,33 +45,34 @@ struct cuda {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
-    struct comm *comm;                      // of its group while one is open, which then sets
-    enum status (*wait)(struct cuda *cuda); // how to wait for the stream so that a rank that failed is noticed
+    struct comm *comm;                      // of the group while it is open. It sets `wait`:
+    enum status (*wait)(struct cuda *cuda); // a wait for the stream that notices failed ranks; NULL without a group
 
-    // Of the pass under way, set by begin: one copy from pinned memory brings all of it.
+    // The pass under way, set by begin. One copy from pinned memory brings all of it to the device.
     struct ragged_batch batch;     // the caller's
-    struct device_batch on_device; // what the steps work on, see launch.h: one of these two, or half of the first
-    struct device_batch as_given;  // the batch
-    struct device_batch filled_up; // with rows added to decode passes, so that they can be kept
+    struct device_batch on_device; // rows that steps apply to: `unpadded`, `padded` or a micro-batch of `unpadded`
+    struct device_batch unpadded;  // the batch as given
+    struct device_batch padded;    // with padding rows if `capturable`
+    bool capturable;               // see graphs_begin
     void *staging_host, *staging_device;
     cudaEvent_t staged; // the last copy is done
 
-    // Of passes in halves, see halves.c.
-    cudaStream_t beside;   // where a half's residual is summed up
-    cudaEvent_t ready;     // for the sum: the half's steps before it are done
-    cudaEvent_t summed[2]; // each half's last sum is done
-    int half;              // under way: 0, 1; -1: all rows
+    // Micro-batches, see overlap.c.
+    cudaStream_t reduce_stream; // all-reduces the residual of a micro-batch
+    cudaEvent_t reduce_ready;   // the steps that compute that residual are done
+    cudaEvent_t reduced[2];     // the last all-reduce of each micro-batch is done
+    int micro_batch;            // the one that steps are issued for: 0, 1 or ALL_ROWS
 
     float *inv_freq; // device [D/2]
     struct kv_cache kv;
-    int32_t *row_index; // device [max_rows], for callers of rmsnorm with rows of their own
-    float *probe;       // device, maxima of the pass
-    float *probe_sums;  // device [max_rows][H][2]
-    float *partials;    // device, of split rows: see launch_attention
+    int32_t *row_index;     // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
+    float *importance;      // device: maxima of the pass
+    float *importance_sums; // device: see launch_importance
+    float *partials;        // device: see launch_attention
 
-    struct products *products;
+    struct gemm *gemm;
     struct graphs *graphs;
-    struct upload *upload; // while weights are made
+    struct upload *upload; // exists while weights are created
     struct tensor *tensors;
     struct weight *weights;
 };
@@ -79,13 +82,13 @@ static inline struct cuda *cuda_of(struct backend *b)
     return (struct cuda *)b;
 }
 
-// Rows of matrices that products read begin at multiples of 16 elements: what the fast algorithms ask for.
+// Rows of gemm inputs begin at multiples of 16 elements, as the fast algorithms require.
 static inline int cuda_stride(int64_t columns)
 {
     return (int)((columns + 15) / 16 * 16);
 }
 
-// Where the step's rows are in a tensor, from its row `first` on: of half a pass the step has rows of its own.
+// Address of row `first` of the step's rows in a tensor. A micro-batch's rows begin within the tensor.
 static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, int first)
 {
     const size_t row = (size_t)(cuda->on_device.first_row + first), size = t->kind == TENSOR_F32 ? sizeof(float) : 2;
@@ -94,11 +97,12 @@ static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, i
 
 // ---- backend.c ----
 
-// "what: sentence of the runtime" as STATUS_UNAVAILABLE, out of memory as STATUS_EXHAUSTED. cudaSuccess is STATUS_OK.
+// cudaSuccess is STATUS_OK; out of memory is STATUS_EXHAUSTED; all else is STATUS_UNAVAILABLE. The message is `what`
+// and the sentence of the runtime.
 enum status cuda_status(cudaError_t error, const char *what);
-// Device memory, zeroed, or a sentence with the device's numbers.
+// Allocates zeroed device memory; a failure reports the device's total and free memory.
 enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p);
-// For all that was put into the stream: the only place that waits within a pass.
+// Waits for everything in the stream. The only place that waits within a pass.
 enum status cuda_wait(struct cuda *cuda);
 
 // ---- weights.c ----
@@ -111,30 +115,31 @@ enum status cuda_weight_embedding(struct backend *b, const struct matrix_view *t
                                   struct weight *shared_head, struct weight **weight_p);
 enum status cuda_weight_vector(struct backend *b, const struct matrix_view *parts, int n_parts,
                                struct weight **weight_p);
-// Gives back what making weights needs. May be called at any time: the next weight takes it anew.
+// Frees the upload buffers. May be called at any time: the next weight allocates them again.
 void upload_close(struct cuda *cuda);
 
 // ---- gemm.c ----
 
-enum status products_open(struct cuda *cuda, struct products **products_p);
-void products_close(struct products *p); // may be NULL
-// Makes room for products of up to `rows` rows, and with `w` (or NULL), whatever their mode: they allocate nothing.
-enum status products_reserve(struct cuda *cuda, int rows, const struct weight *w);
+enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p);
+void gemm_close(struct gemm *g); // may be NULL
+// Reserves scratch memory for gemms of up to `rows` rows, and for gemms with `w` (may be NULL) in every mode, so that
+// gemms allocate nothing.
+enum status gemm_reserve(struct cuda *cuda, int rows, const struct weight *w);
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                         const struct weight *bias, enum linear_mode mode, int rows);
-enum status cuda_warm(struct backend *b);
+enum status cuda_tune(struct backend *b);
 
-// ---- halves.c ----
+// ---- overlap.c ----
 
-enum status halves_open(struct cuda *cuda);
-void halves_close(struct cuda *cuda);
-// Rows of the first half if the batch is to go in halves, else 0. For all ranks the same.
-int halves_cut(const struct cuda *cuda, const struct ragged_batch *batch);
-int cuda_halve(struct backend *b);
-enum status cuda_half(struct backend *b, int first, int rows);
-// Around a sum over ranks, which is to be put into this stream.
-enum status halves_sum_begin(struct cuda *cuda, cudaStream_t *stream_p);
-enum status halves_sum_end(struct cuda *cuda);
+enum status overlap_open(struct cuda *cuda);
+void overlap_close(struct cuda *cuda);
+// Rows of the first micro-batch, or 0 if the batch runs as a whole. The same on all ranks.
+int overlap_first_rows(const struct cuda *cuda, const struct ragged_batch *batch);
+// Runs a pass whose batch is divided into micro-batches.
+enum status overlap_run(struct cuda *cuda, const struct pass *pass);
+// Call around every sum over ranks: the sum goes into *stream_p.
+enum status overlap_sum_begin(struct cuda *cuda, cudaStream_t *stream_p);
+enum status overlap_sum_end(struct cuda *cuda);
 
 // ---- graphs.c ----
 
@@ -142,16 +147,17 @@ struct schedule_options;
 
 struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
-// Whether the batch is of a kind that is kept; then says how it is to be filled up.
+// Whether passes of this kind can be captured; then sets the padding of the batch.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
-// At least as many stretches as any row that sees up to so many entries has, and the same for many such numbers.
-int graphs_splits(int entries);
-bool cuda_replay(struct backend *b, int *rows_p);
-enum status cuda_pass_end(struct backend *b, enum status steps, bool *again_p);
+// Upper bound on the splits of a row that attends to up to `entries` entries; few different values, so that one graph
+// serves many lengths.
+int graphs_max_splits(int entries);
+// Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
+enum status graphs_run(struct cuda *cuda, const struct pass *pass);
 
 // ---- sample.c, comm_nccl.c, measure.c ----
 
-enum status cuda_sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
-                        int32_t first_id, int32_t n_ids, bool draw);
+enum status cuda_sample(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
+                        int32_t first_id, int32_t n_ids, bool use_sampling);
 enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
 enum status cuda_measure(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of lone rows (decode): every entry is read once and used a few times, so reading K and V is all that
-// counts. Entries are cut into stretches, each with a thread block of its own, so that a single sequence fills the
-// device (flash decoding); the partial results of a row are then put together in order. A warp of a stretch's block
-// takes every fourth KV block; V of a block and K of the next are in flight while K is computed with. Two blocks lie on
-// a multiprocessor (three of bytes, which are half as long): some 60 KB on the way, where latency times bandwidth asks
-// for 30. Registers hold them, so more blocks would spill.
+// Decode attention: single rows (one row of a sequence in the pass). Each entry is read once and used a few times, so
+// the kernel is bound by reading K and V. Entries are divided into splits, each with its own thread block, so that a
+// single sequence fills the device (flash decoding); the partial results of a row are then combined in order. The warps
+// of a block take the KV blocks of a split in turn; V of a block and K of the next are loaded while K is multiplied.
+// Two thread blocks fit on a multiprocessor (three for FP8, whose entries are half as long), with about 60 KB in
+// flight, where latency times bandwidth needs 30. The data in flight is in registers, so more blocks would spill.
 //
-// How a row's entries are cut depends on its own number of them alone, and all sums have a fixed order. A stretch that
-// a row does not have ends at once: a captured pass is launched with the most stretches that it may need.
+// How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
+// that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/scores.h"
 
 enum { WARPS = 4, HEAD_MAX = 256 };
 
-// The largest heads have too many sums for a warp: two warps share a KV block, each for half of V's dims.
-template <int DP> struct share {
+// The largest heads have too many sums for one warp: two warps process a KV block, each for half of the dims of V.
+template <int DP> struct warp_dims {
     enum { DIMS = DP < 128 ? DP : 128, COUNT = DP / DIMS, TURNS = WARPS / COUNT };
 };
 
-// ---- one stretch ----------------------------------------------------------------------------------------------------
+// ---- one split ------------------------------------------------------------------------------------------------------
 
 // A lane's part of 64 dims of a block of V: dims 8 g .. 8 g + 7 of entries 2c, 2c+1, 2c+8, 2c+9. So lane (g, c) has
-// column g of B for eight products, whose columns 0..7 are dims i, 8 + i, 16 + i, ... for product i.
+// column g of B for eight mma; columns 0..7 of mma i are dims i, 8 + i, 16 + i, ...
 template <bool FP8> struct value_part {
     typename packed8<FP8>::type values[4];
 };
@@ -31,27 +31,26 @@ static __device__ __forceinline__ int value_entry(int i)
     return 2 * ((int)threadIdx.x % 4) + i % 2 + i / 2 * 8;
 }
 
-// 64 dims of a block from `dim` on. Entries outside of [first, end) are zeros: a weight of zero does not help against a
-// NaN that lies there.
+// Loads 64 dims of a block from `dim` on. Entries from `end` on become zeros, since a NaN there times a weight of zero
+// would be NaN.
 template <bool FP8>
 static __device__ __forceinline__ void load_values(value_part<FP8> *part, const char *block, int d, int dim, int entry,
-                                                   int first, int end)
+                                                   int end)
 {
     dim += 8 * ((int)threadIdx.x % WARP / 4);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int e = entry + value_entry(i);
-        part->values[i] = load8<FP8>(block, value_entry(i) * d + dim, e >= first && e < end && dim < d);
+        part->values[i] = load8<FP8>(block, value_entry(i) * d + dim, e < end && dim < d);
     }
 }
 
-static __device__ __forceinline__ void load_value_scales(float scale[4], const float *block, int entry, int first,
-                                                         int end)
+static __device__ __forceinline__ void load_value_scales(float scale[4], const float *block, int entry, int end)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int e = entry + value_entry(i);
-        scale[i] = e >= first && e < end ? __ldg(block + value_entry(i)) : 0;
+        scale[i] = e < end ? __ldg(block + value_entry(i)) : 0;
     }
 }
 
@@ -60,29 +59,29 @@ static __device__ __forceinline__ uint32_t component(uint4 v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Online softmax (arXiv 1805.02867) of heads g and g + 8, of the entries so far. The sums are those of the lane's own
-// columns; out[p][i] is C of product i of 64 dims.
+// State of the online softmax (arXiv 1805.02867) of heads g and g + 8. The sums cover the lane's own columns; out[p][i]
+// is C of mma i of 64 dims.
 template <int DP> struct softmax {
-    float exponent[2], sum[2], out[share<DP>::DIMS / 64][8][4];
+    float exponent[2], sum[2], out[warp_dims<DP>::DIMS / 64][8][4];
 };
 
-// Scores of 16 entries to weights, which are A of the product with V; what there is so far is brought to the new
+// Turns the scores of 16 entries into weights, the operand A of the mma with V, and rescales the state to the new
 // exponents. Weights are 2^(score - an integer near the largest), see backend.h.
 template <int DP, bool FP8>
 static __device__ __forceinline__ void weigh(uint32_t a[4], softmax<DP> *state, float s[2][4], const float scale[4])
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float most = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
-        most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, 2));
-        most = fmaxf(state->exponent[r], rintf(most));
-        if (most != state->exponent[r]) {
-            float factor = exp2_approx(state->exponent[r] - most);
-            state->exponent[r] = most;
+        float largest = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
+        largest = fmaxf(state->exponent[r], rintf(largest));
+        if (largest != state->exponent[r]) {
+            float factor = exp2_approx(state->exponent[r] - largest);
+            state->exponent[r] = largest;
             state->sum[r] *= factor;
 #pragma unroll
-            for (int p = 0; p < share<DP>::DIMS / 64; p++)
+            for (int p = 0; p < warp_dims<DP>::DIMS / 64; p++)
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     state->out[p][i][2 * r] *= factor;
@@ -94,7 +93,7 @@ static __device__ __forceinline__ void weigh(uint32_t a[4], softmax<DP> *state, 
             float weight[2];
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                weight[k] = exp2_approx(s[half][2 * r + k] - most);
+                weight[k] = exp2_approx(s[half][2 * r + k] - largest);
                 state->sum[r] += weight[k];
                 if (FP8) weight[k] *= scale[2 * half + k];
             }
@@ -116,15 +115,15 @@ static __device__ __forceinline__ void multiply_values(float out[8][4], const ui
     }
 }
 
-// What the warps of a block hand to each other.
+// Results of the warps of a block, in shared memory.
 template <int DP> struct warp_results {
-    enum { STRIDE = share<DP>::DIMS + 4 };
+    enum { STRIDE = warp_dims<DP>::DIMS + 4 };
     float exponent[WARPS][SCORE_HEADS], sum[WARPS][SCORE_HEADS];
     float out[WARPS][SCORE_HEADS][STRIDE];
 };
 
-// Lane (g, c) has dims 64 p + 16 c .. + 15 of the share, for heads g and g + 8: column 2c of product i is dim 16 c + i
-// of the 64.
+// Lane (g, c) has dims 64 p + 16 c .. + 15 of its warp's dims, for heads g and g + 8: column 2c of mma i is dim 16 c +
+// i of the 64.
 template <int DP> static __device__ __forceinline__ void store_results(warp_results<DP> *all, const softmax<DP> *state)
 {
     int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, g = lane / 4, c = lane % 4;
@@ -136,7 +135,7 @@ template <int DP> static __device__ __forceinline__ void store_results(warp_resu
         int head = g + 8 * r;
         if (c == 0) all->exponent[warp][head] = state->exponent[r], all->sum[warp][head] = sum;
 #pragma unroll
-        for (int p = 0; p < share<DP>::DIMS / 64; p++)
+        for (int p = 0; p < warp_dims<DP>::DIMS / 64; p++)
 #pragma unroll
             for (int k = 0; k < 2; k++) // columns 2c and 2c + 1
 #pragma unroll
@@ -149,17 +148,16 @@ template <int DP> static __device__ __forceinline__ void store_results(warp_resu
     }
 }
 
-// Grid: stretches x chunks of heads x lone rows; shared memory: q and warp_results.
+// Grid: splits x chunks of heads x single rows; shared memory: q and warp_results.
 template <int DP, bool FP8>
 static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
-    attend_stretch_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, int window,
-                          float *partials)
+    attend_split_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *partials)
 {
-    int d = kv.head_size, row = batch.lone_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
-    int first = geometry_first_seen(n - 1, window), stretch = geometry_stretch(n);
-    int64_t begin = (int64_t)blockIdx.x * stretch;
-    if (begin >= n || begin + stretch <= first) return; // the whole block
-    int end = (int)min(begin + stretch, (int64_t)n);
+    int d = kv.head_size, row = batch.single_row[blockIdx.z], s = batch.row_seq[row], n = batch.kv_len[s] + 1;
+    int split_entries = geometry_split_entries(n);
+    int64_t begin = (int64_t)blockIdx.x * split_entries;
+    if (begin >= n) return; // the whole block
+    int end = (int)min(begin + split_entries, (int64_t)n);
     score_heads heads = score_heads_of((int)blockIdx.y, n_heads, kv.n_kv_heads);
 
     DYNAMIC_SHARED(unsigned char, shared);
@@ -173,7 +171,7 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     for (int r = 0; r < 2; r++)
         state.exponent[r] = EXPONENT_NONE, state.sum[r] = 0;
 #pragma unroll
-    for (int p = 0; p < share<DP>::DIMS / 64; p++)
+    for (int p = 0; p < warp_dims<DP>::DIMS / 64; p++)
 #pragma unroll
         for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -181,17 +179,15 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
                 state.out[p][i][k] = 0;
 
     const int32_t *table = batch.block_table + (int64_t)s * batch.max_blocks;
-    const int warp = (int)threadIdx.x / WARP, turns = share<DP>::TURNS, last = (end - 1) / KV_BLOCK_TOKENS;
-    const int first_dim = warp % share<DP>::COUNT * share<DP>::DIMS;
-    int i = (int)begin / KV_BLOCK_TOKENS + warp / share<DP>::COUNT;
-    while (i < first / KV_BLOCK_TOKENS)
-        i += turns;
+    const int warp = (int)threadIdx.x / WARP, turns = warp_dims<DP>::TURNS, last = (end - 1) / KV_BLOCK_TOKENS;
+    const int first_dim = warp % warp_dims<DP>::COUNT * warp_dims<DP>::DIMS;
+    int i = (int)begin / KV_BLOCK_TOKENS + warp / warp_dims<DP>::COUNT;
     const float scale = score_scale(d);
-    // K of the next block is loaded before V of this one is used. Larger heads have no registers for that, nor for all
-    // of K at once.
+    // K of the next block is loaded before V of this block is used. The largest heads lack registers for this, and for
+    // all of K at once.
     typedef score_keys<DP, FP8> keys_part;
     const bool ahead = keys_part::PARTS == 1;
-    const int64_t zero = geometry_kv_at(&kv, layer, 0, false, heads.kv_head); // where block 0 lies
+    const int64_t zero = geometry_kv_at(&kv, layer, 0, false, heads.kv_head); // index of block 0
     const int block_size = 2 * kv.n_kv_heads * KV_BLOCK_TOKENS, values_at = block_size / 2;
     int64_t at = zero, next = zero;
     keys_part keys;
@@ -203,12 +199,12 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
     for (; i <= last; i += turns) {
         int entry = i * KV_BLOCK_TOKENS;
         const char *block = block_data<FP8>(&kv, at + values_at);
-        value_part<FP8> values[share<DP>::DIMS / 64];
+        value_part<FP8> values[warp_dims<DP>::DIMS / 64];
         float scores[2][4] = {}, value_scale[4];
-        if (FP8) load_value_scales(value_scale, kv.scale + at + values_at, entry, first, end);
+        if (FP8) load_value_scales(value_scale, kv.scale + at + values_at, entry, end);
 #pragma unroll
-        for (int p = 0; ahead && p < share<DP>::DIMS / 64; p++)
-            load_values(&values[p], block, d, first_dim + 64 * p, entry, first, end);
+        for (int p = 0; ahead && p < warp_dims<DP>::DIMS / 64; p++)
+            load_values(&values[p], block, d, first_dim + 64 * p, entry, end);
 #pragma unroll
         for (int part = 0; part < keys_part::PARTS; part++) {
             if (!ahead) load_keys(&keys, block_data<FP8>(&kv, at), d, part);
@@ -218,65 +214,63 @@ static __global__ void __launch_bounds__(WARPS *WARP, FP8 &&DP <= 128 ? 3 : 2)
         at = next;
         if (ahead && i + turns <= last) load_keys(&keys, block_data<FP8>(&kv, at), d, 0);
         next = zero + (int64_t)__ldg(table + min(i + 2 * turns, last)) * block_size;
-        mask_scores(scores, entry, first, end);
+        mask_scores(scores, entry, end);
         uint32_t a[4];
         weigh<DP, FP8>(a, &state, scores, value_scale);
 #pragma unroll
-        for (int p = 0; p < share<DP>::DIMS / 64; p++) {
-            if (!ahead) load_values(&values[p], block, d, first_dim + 64 * p, entry, first, end);
+        for (int p = 0; p < warp_dims<DP>::DIMS / 64; p++) {
+            if (!ahead) load_values(&values[p], block, d, first_dim + 64 * p, entry, end);
             multiply_values(state.out[p], a, &values[p]);
         }
     }
     store_results(results, &state);
     __syncthreads();
 
-    float *outs = partials + geometry_partial_sums(batch.n_lone, n_heads, batch.max_splits);
+    float *outs = partials + geometry_partial_sums(batch.n_single, n_heads, batch.max_splits);
     for (int k = (int)threadIdx.x; k < heads.count * DP; k += WARPS * WARP) {
         int head = k / DP, dim = k % DP;
         if (dim >= d) continue;
-        float most = EXPONENT_NONE, out = 0, sum = 0;
-        const int from = dim / share<DP>::DIMS; // the first of the warps that have this share
-        for (int w = from; w < WARPS; w += share<DP>::COUNT)
-            most = fmaxf(most, results->exponent[w][head]);
-        for (int w = from; w < WARPS; w += share<DP>::COUNT) {
-            float factor = exp2_approx(results->exponent[w][head] - most);
-            out += results->out[w][head][dim % share<DP>::DIMS] * factor;
+        float largest = EXPONENT_NONE, out = 0, sum = 0;
+        const int from = dim / warp_dims<DP>::DIMS; // the first warp that has this dim
+        for (int w = from; w < WARPS; w += warp_dims<DP>::COUNT)
+            largest = fmaxf(largest, results->exponent[w][head]);
+        for (int w = from; w < WARPS; w += warp_dims<DP>::COUNT) {
+            float factor = exp2_approx(results->exponent[w][head] - largest);
+            out += results->out[w][head][dim % warp_dims<DP>::DIMS] * factor;
             sum += results->sum[w][head] * factor;
         }
         int64_t at =
             geometry_partial_at((int)blockIdx.z, heads.first + head, (int)blockIdx.x, n_heads, batch.max_splits);
         outs[at * d + dim] = out;
-        if (dim == 0) partials[2 * at] = most, partials[2 * at + 1] = sum;
+        if (dim == 0) partials[2 * at] = largest, partials[2 * at + 1] = sum;
     }
 }
 
-// ---- all of a row's -------------------------------------------------------------------------------------------------
+// ---- all splits of a row --------------------------------------------------------------------------------------------
 
-// Grid: query heads x lone rows. Warps take the stretches in turn and are then added up in order.
+// Grid: query heads x single rows. Warps sum the splits in turn; the sums of the warps are added in order.
 static __global__ void __launch_bounds__(WARPS *WARP)
-    combine_kernel(device_batch batch, uint16_t *out, int out_stride, int n_heads, int d, int window,
-                   const float *partials)
+    combine_kernel(device_batch batch, uint16_t *out, int out_stride, int n_heads, int d, const float *partials)
 {
-    __shared__ float weight[SPLITS_MAX], warp_most[WARPS], warp_total[WARPS];
+    __shared__ float weight[SPLITS_MAX], warp_largest[WARPS], warp_total[WARPS];
     __shared__ float sums[WARPS][HEAD_MAX];
-    int row = batch.lone_row[blockIdx.y], n = batch.kv_len[batch.row_seq[row]] + 1, stretch = geometry_stretch(n);
-    int from = geometry_first_seen(n - 1, window) / stretch, splits = (n - 1) / stretch - from + 1;
+    int row = batch.single_row[blockIdx.y], n = batch.kv_len[batch.row_seq[row]] + 1, splits = geometry_splits(n);
     int thread = (int)threadIdx.x, warp = thread / WARP, lane = thread % WARP;
-    int64_t at = geometry_partial_at((int)blockIdx.y, (int)blockIdx.x, from, n_heads, batch.max_splits);
+    int64_t at = geometry_partial_at((int)blockIdx.y, (int)blockIdx.x, 0, n_heads, batch.max_splits);
 
-    float exponent = EXPONENT_NONE, sum = 0; // of stretch `thread`: there are at most as many as threads
+    float exponent = EXPONENT_NONE, sum = 0; // of split `thread`: there are at most as many splits as threads
     if (thread < splits) exponent = partials[2 * (at + thread)], sum = partials[2 * (at + thread) + 1];
-    float most = warp_max(exponent);
-    if (lane == 0) warp_most[warp] = most;
+    float largest = warp_max(exponent);
+    if (lane == 0) warp_largest[warp] = largest;
     __syncthreads();
-    most = fmaxf(fmaxf(warp_most[0], warp_most[1]), fmaxf(warp_most[2], warp_most[3]));
-    float factor = exp2_approx(exponent - most), total = warp_sum(sum * factor);
+    largest = fmaxf(fmaxf(warp_largest[0], warp_largest[1]), fmaxf(warp_largest[2], warp_largest[3]));
+    float factor = exp2_approx(exponent - largest), total = warp_sum(sum * factor);
     weight[thread] = factor;
     if (lane == 0) warp_total[warp] = total;
     __syncthreads();
     total = warp_total[0] + warp_total[1] + warp_total[2] + warp_total[3];
 
-    const float *outs = partials + geometry_partial_sums(batch.n_lone, n_heads, batch.max_splits) + at * d;
+    const float *outs = partials + geometry_partial_sums(batch.n_single, n_heads, batch.max_splits) + at * d;
     for (int dim = 4 * lane; dim < d; dim += 4 * WARP) {
         float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll 4
@@ -299,39 +293,39 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 template <int DP, bool FP8>
-static cudaError_t launch_stretches(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                    const float *qkv, int n_heads, int window, float *partials)
+static cudaError_t launch_splits(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
+                                 const float *qkv, int n_heads, float *partials)
 {
-    dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_lone);
+    dim3 grid((unsigned)batch->max_splits, (unsigned)score_chunks(n_heads, kv->n_kv_heads), (unsigned)batch->n_single);
     size_t shared = score_q<DP>::BYTES + sizeof(warp_results<DP>);
-    return CUDA_LAUNCH((attend_stretch_kernel<DP, FP8>), grid, WARPS * WARP, shared, stream, *kv, *batch, layer, qkv,
-                       n_heads, window, partials);
+    return CUDA_LAUNCH((attend_split_kernel<DP, FP8>), grid, WARPS * WARP, shared, stream, *kv, *batch, layer, qkv,
+                       n_heads, partials);
 }
 
 template <int DP>
 static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
-                                    const float *qkv, int n_heads, int window, float *partials)
+                                    const float *qkv, int n_heads, float *partials)
 {
-    return kv->fp8 ? launch_stretches<DP, true>(stream, kv, batch, layer, qkv, n_heads, window, partials)
-                   : launch_stretches<DP, false>(stream, kv, batch, layer, qkv, n_heads, window, partials);
+    return kv->fp8 ? launch_splits<DP, true>(stream, kv, batch, layer, qkv, n_heads, partials)
+                   : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, partials);
 }
 
-size_t attention_partial_floats(int max_lone, int max_splits, int n_heads, int head_size)
+size_t attention_partial_floats(int max_single, int max_splits, int n_heads, int head_size)
 {
-    size_t n = (size_t)max_lone * (size_t)max_splits * (size_t)n_heads;
-    return (size_t)geometry_partial_sums(max_lone, n_heads, max_splits) + n * (size_t)head_size;
+    size_t n = (size_t)max_single * (size_t)max_splits * (size_t)n_heads;
+    return (size_t)geometry_partial_sums(max_single, n_heads, max_splits) + n * (size_t)head_size;
 }
 
-cudaError_t launch_attention_lone(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
-                                  int layer, void *out, int out_stride, const float *qkv, int n_heads, int window,
-                                  float *partials)
+cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
+                                    int layer, void *out, int out_stride, const float *qkv, int n_heads,
+                                    float *partials)
 {
     int d = kv->head_size;
-    cudaError_t error = d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, window, partials)
-                        : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, window, partials)
-                                   : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, window, partials);
+    cudaError_t error = d <= 64    ? launch_head_size<64>(stream, kv, batch, layer, qkv, n_heads, partials)
+                        : d <= 128 ? launch_head_size<128>(stream, kv, batch, layer, qkv, n_heads, partials)
+                                   : launch_head_size<256>(stream, kv, batch, layer, qkv, n_heads, partials);
     if (error != cudaSuccess) return error;
-    dim3 grid((unsigned)n_heads, (unsigned)batch->n_lone);
+    dim3 grid((unsigned)n_heads, (unsigned)batch->n_single);
     return CUDA_LAUNCH(combine_kernel, grid, WARPS * WARP, 0, stream, *batch, static_cast<uint16_t *>(out), out_stride,
-                       n_heads, d, window, static_cast<const float *>(partials));
+                       n_heads, d, static_cast<const float *>(partials));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every kernel includes first: CUDA's headers under nvcc, or their emulation on the CPU (tests/cuda_emulator), and
-// the few words that both share. A .cu file that stays with these, and with kernels/cuda/ptx.h for single instructions,
-// compiles by both.
+// The first include of every kernel: CUDA's headers under nvcc, or their emulation on the CPU (tests/cuda_emulator),
+// and a few helpers. A .cu file that uses only these, and kernels/cuda/ptx.h for single instructions, compiles with
+// both.
 #pragma once
 
 #include <stddef.h>
@@ -23,9 +23,9 @@ template <typename T> struct cuda_as {
     typedef T type;
 };
 
-enum { CUDA_SHARED_UNASKED = 48 * 1024 }; // a kernel gets more dynamic shared memory only when it was asked for
+enum { CUDA_SHARED_UNASKED = 48 * 1024 }; // a kernel must request more dynamic shared memory than this
 
-// Arguments are converted to the kernel's own types, as in a call.
+// Arguments are converted to the kernel's parameter types, as in a call.
 template <typename... P>
 static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes,
                                       cudaStream_t stream, typename cuda_as<P>::type... args)
@@ -41,13 +41,13 @@ static inline cudaError_t cuda_launch(void (*kernel)(P...), dim3 grid, dim3 bloc
 }
 #endif
 
-// Puts kernel(args...) into the stream: CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, args...), a cudaError_t.
+// Launches kernel(args...): CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, args...) is a cudaError_t.
 #define CUDA_LAUNCH(...) cuda_launch(__VA_ARGS__)
 
 enum { WARP = 32 };
 static const unsigned FULL_WARP = 0xffffffffu;
 
-// Of the values of all 32 lanes, in every lane; always in the same order.
+// Reductions over the 32 lanes, with the result in every lane; always in the same order.
 static __device__ __forceinline__ float warp_sum(float x)
 {
 #pragma unroll
@@ -64,7 +64,7 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-// e4m3 has no infinity: what is too large becomes +-448, NaN stays NaN.
+// e4m3 has no infinity: values out of range become +-448, NaN stays NaN.
 static __device__ __forceinline__ uint8_t e4m3_from_float(float x)
 {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who reads what in attention: pure functions that the host's lists and the kernels share, so that both agree and the
-// host's tests cover both.
+// How attention divides its work and where its data lies: pure functions shared by the host's lists and the kernels, so
+// that both agree and tests on the host cover both.
 #pragma once
 
 #include "kernels/cuda/launch.h"
@@ -12,14 +12,8 @@
 #define HOST_DEVICE
 #endif
 
-// A row whose own entry is `own` sees the entries from here to `own`. window: entries it sees at most; 0: all.
-HOST_DEVICE static inline int geometry_first_seen(int own, int window)
-{
-    return window > 0 && own >= window ? own - window + 1 : 0;
-}
-
-// Entries in a stretch of a row that sees entries below n: a power of two times SPLIT_ENTRIES.
-HOST_DEVICE static inline int geometry_stretch(int n)
+// Entries per split of a row that attends to n entries: a power of two times SPLIT_ENTRIES.
+HOST_DEVICE static inline int geometry_split_entries(int n)
 {
     int entries = SPLIT_ENTRIES;
     while ((int64_t)entries * SPLITS_MAX < n)
@@ -29,27 +23,26 @@ HOST_DEVICE static inline int geometry_stretch(int n)
 
 HOST_DEVICE static inline int geometry_splits(int n)
 {
-    int entries = geometry_stretch(n);
+    int entries = geometry_split_entries(n);
     return (int)(((int64_t)n + entries - 1) / entries);
 }
 
-// Entry 0 of a block, for K (v false) or V of a KV head: its number among all in kv_cache.scale. In kv_cache.data it
-// starts at D times that.
+// Index of entry 0 of a block in kv_cache.scale, for K (v false) or V of a KV head. In kv_cache.data the entry starts
+// at D times this index.
 HOST_DEVICE static inline int64_t geometry_kv_at(const struct kv_cache *kv, int layer, int block, bool v, int kv_head)
 {
     int64_t blocks = (int64_t)layer * kv->n_blocks + block;
     return ((blocks * 2 + (v ? 1 : 0)) * kv->n_kv_heads + kv_head) * KV_BLOCK_TOKENS;
 }
 
-// The partial result of a stretch of lone row i (of n_lone) and a query head: its number among all of them. `partials`
-// holds the largest exponent and the sum of each, one after another, and then, aligned to 16 bytes, D sums of weighted
-// V of each.
-HOST_DEVICE static inline int64_t geometry_partial_at(int lone, int head, int split, int n_heads, int max_splits)
+// Index of the partial result of one split of single row i (of n_single) and a query head. `partials` holds first the
+// largest exponent and the sum of weights of every partial result, then, aligned to 16 bytes, its D sums of weighted V.
+HOST_DEVICE static inline int64_t geometry_partial_at(int single, int head, int split, int n_heads, int max_splits)
 {
-    return ((int64_t)lone * n_heads + head) * max_splits + split;
+    return ((int64_t)single * n_heads + head) * max_splits + split;
 }
 
-HOST_DEVICE static inline int64_t geometry_partial_sums(int n_lone, int n_heads, int max_splits)
+HOST_DEVICE static inline int64_t geometry_partial_sums(int n_single, int n_heads, int max_splits)
 {
-    return (2 * (int64_t)n_lone * n_heads * max_splits + 3) / 4 * 4;
+    return (2 * (int64_t)n_single * n_heads * max_splits + 3) / 4 * 4;
 }

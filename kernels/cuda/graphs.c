@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode passes kept as CUDA graphs. A pass of a few rows is a few hundred kernels of some microseconds each: putting
-// them into the stream one by one would take longer than they do. What a captured pass reads of the batch lies in the
-// staging memory, at places that follow from its counts alone (schedule.h). So batches are filled up to a few numbers
-// of rows, by rows that are sequences of their own in a block of the cache that no caller has, and their block tables
-// to a few widths; passes that are then alike replay one graph.
+// Decode passes as CUDA graphs. A pass of a few rows is a few hundred kernels of some microseconds each; launching them
+// one by one takes longer than running them, launching a captured graph does not. The kernels of a captured pass read
+// the batch from staging memory, at addresses that depend only on its counts (schedule.h). So batches are padded to a
+// few numbers of rows, with rows that are sequences of their own in a KV block that no caller has, and their block
+// tables are padded to a few widths. All passes of one kind (rows, width) replay the same graph.
 //
-// Kept are passes in which every sequence has one row whose logits are wanted, without probes. The first pass of a kind
-// runs as it is (libraries load kernels when they first use them, which a capture forbids), the second is captured, the
-// third and all after replay it. What cannot be captured runs as it is from then on.
+// A pass can be captured if every sequence has one row whose logits are wanted, and no row is an importance row. The
+// first pass of a kind runs eagerly (libraries load kernels at their first launch, which a capture forbids), the second
+// is captured, the third and later ones replay the graph. Kinds whose capture fails run eagerly from then on.
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -16,11 +16,12 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
 
-// Rows: 1, 2, 4, 8, 16, then every eighth. Columns of block tables: powers of two times what a stretch covers.
-enum { MOST_ROWS = 256, ROW_KINDS = 4 + 1 + (MOST_ROWS - 16) / 8 };
-enum { LEAST_COLUMNS = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
+// Numbers of rows: 1, 2, 4, 8, 16, then every multiple of 8. Columns of block tables: powers of two times those of the
+// shortest split.
+enum { ROWS_MAX = 256, ROW_KINDS = 4 + 1 + (ROWS_MAX - 16) / 8 };
+enum { COLUMNS_MIN = SPLIT_ENTRIES / KV_BLOCK_TOKENS, COLUMN_KINDS = 24 };
 
-enum state { NEW, SEEN, KEPT, REFUSED };
+enum state { NEW, LOADED, CAPTURED, EAGER }; // LOADED: one pass ran, its kernels are loaded
 
 struct kind {
     enum state state;
@@ -28,13 +29,10 @@ struct kind {
 };
 
 struct graphs {
-    int most_rows, most_columns;
+    int max_rows, max_columns;
     struct kind kinds[ROW_KINDS][COLUMN_KINDS];
-    struct kind *of_batch; // that of the batch begun last; NULL: it is not of any
-    struct kind *open;     // pass_end is to come for it
-    bool capturing;
-    int splits;           // of rows whose blocks fill the columns of this kind
-    cudaError_t launched; // how the replay began
+    struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
+    int max_splits;        // of a row whose block table fills the columns of that kind
 };
 
 // ---- kinds ----------------------------------------------------------------------------------------------------------
@@ -47,7 +45,7 @@ static int row_kind(int rows)
     return rows <= 16 ? kind : 4 + (rows - 16 + 7) / 8;
 }
 
-static int rows_of(int kind)
+static int row_kind_rows(int kind)
 {
     return kind <= 4 ? 1 << kind : 16 + 8 * (kind - 4);
 }
@@ -55,19 +53,19 @@ static int rows_of(int kind)
 static int column_kind(int columns)
 {
     int kind = 0;
-    while (LEAST_COLUMNS << kind < columns)
+    while (COLUMNS_MIN << kind < columns)
         kind++;
     return kind;
 }
 
-static int splits_of(int column_kind)
+static int column_kind_splits(int kind)
 {
-    return 1 << column_kind < SPLITS_MAX ? 1 << column_kind : SPLITS_MAX;
+    return 1 << kind < SPLITS_MAX ? 1 << kind : SPLITS_MAX;
 }
 
-int graphs_splits(int entries)
+int graphs_max_splits(int entries)
 {
-    return splits_of(column_kind((entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
+    return column_kind_splits(column_kind((entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
 }
 
 static bool is_decode(const struct ragged_batch *batch)
@@ -78,9 +76,9 @@ static bool is_decode(const struct ragged_batch *batch)
 struct graphs *graphs_open(const struct backend_shape *shape)
 {
     struct graphs *g = mem_alloc(sizeof *g);
-    g->most_rows = shape->max_rows < shape->max_seqs ? shape->max_rows : shape->max_seqs;
-    if (g->most_rows > MOST_ROWS) g->most_rows = MOST_ROWS;
-    g->most_columns = (shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    g->max_rows = shape->max_rows < shape->max_seqs ? shape->max_rows : shape->max_seqs;
+    if (g->max_rows > ROWS_MAX) g->max_rows = ROWS_MAX;
+    g->max_columns = (shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     return g;
 }
 
@@ -95,64 +93,52 @@ void graphs_close(struct graphs *g)
 
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options)
 {
-    g->of_batch = g->open = NULL;
-    if (!is_decode(batch) || batch->n_rows > g->most_rows) return false;
+    g->of_batch = NULL;
+    if (!is_decode(batch) || batch->n_rows > g->max_rows) return false;
     const int rows = row_kind(batch->n_rows), columns = column_kind(schedule_table_columns(batch));
     if (columns >= COLUMN_KINDS) return false;
-    const int filled_up = rows_of(rows) < g->most_rows ? rows_of(rows) : g->most_rows;
-    const int width = LEAST_COLUMNS << columns;
-    options->padding_rows = filled_up - batch->n_rows;
-    options->table_columns = width < g->most_columns ? width : g->most_columns;
+    const int padded = row_kind_rows(rows) < g->max_rows ? row_kind_rows(rows) : g->max_rows;
+    const int width = COLUMNS_MIN << columns;
+    options->padding_rows = padded - batch->n_rows;
+    options->table_columns = width < g->max_columns ? width : g->max_columns;
     g->of_batch = &g->kinds[rows][columns];
-    g->splits = splits_of(columns);
+    g->max_splits = column_kind_splits(columns);
     return true;
 }
 
 // ---- a pass ---------------------------------------------------------------------------------------------------------
 
-static void refuse(struct kind *kind, const struct cuda *cuda, const char *why)
+static void capture_failed(struct kind *kind, const struct cuda *cuda, const char *reason)
 {
-    kind->state = REFUSED;
-    log_warn("graph_refused rows=%d columns=%d reason=\"%s\": such passes are put together anew each time",
-             cuda->filled_up.n_rows, cuda->filled_up.max_blocks, why);
+    kind->state = EAGER;
+    log_event(LOG_WARN, "graph_capture_failed", LOG_FIELD("rows", cuda->padded.n_rows),
+              LOG_FIELD("table_columns", cuda->padded.max_blocks), LOG_FIELD("reason", reason),
+              LOG_FIELD("action", "falling back to eager launch"));
 }
 
-bool cuda_replay(struct backend *b, int *rows_p)
+static enum status issue_padded(struct cuda *cuda, const struct pass *pass)
 {
-    struct cuda *cuda = cuda_of(b);
-    struct graphs *g = cuda->graphs;
-    struct kind *kind = g->of_batch;
-    const int room = *rows_p;
-    cuda->on_device = cuda->as_given;
-    *rows_p = cuda->batch.n_rows;
-    if (!kind || kind->state == REFUSED || cuda->filled_up.n_rows > room) return false;
-
-    cuda->on_device = cuda->filled_up;
-    cuda->on_device.max_splits = g->splits;
-    *rows_p = cuda->filled_up.n_rows;
-    if (kind->state == NEW) {
-        kind->state = SEEN;
-        return false;
-    }
-    int suspended = no_alloc_suspend();
-    if (kind->state == KEPT) {
-        g->launched = cudaGraphLaunch(kind->exec, cuda->stream);
-    } else {
-        // Relaxed: what else the process does with the device at this time is not ours to forbid.
-        cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeRelaxed);
-        g->capturing = error == cudaSuccess;
-        if (!g->capturing) {
-            cudaGetLastError();
-            refuse(kind, cuda, cudaGetErrorString(error));
-        }
-    }
-    no_alloc_resume(suspended);
-    if (kind->state != REFUSED) g->open = kind;
-    return kind->state == KEPT;
+    cuda->on_device = cuda->padded;
+    cuda->on_device.max_splits = cuda->graphs->max_splits;
+    return pass_issue(pass, cuda->padded.n_rows, cuda->padded.n_logit_rows);
 }
 
-// Ends the capture of steps that ended with `steps`, and puts what was captured into the stream; or says why not.
-static const char *keep(struct cuda *cuda, struct kind *kind, enum status steps)
+static enum status issue_unpadded(struct cuda *cuda, const struct pass *pass)
+{
+    cuda->on_device = cuda->unpadded;
+    return pass_issue(pass, pass->batch->n_rows, pass->batch->n_logit_rows);
+}
+
+static const char *capture_begin(struct cuda *cuda)
+{
+    // Relaxed: other threads may use the device meanwhile.
+    cudaError_t error = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeRelaxed);
+    if (error != cudaSuccess) cudaGetLastError();
+    return error != cudaSuccess ? cudaGetErrorString(error) : NULL;
+}
+
+// Ends the capture of steps that returned `steps` and launches the graph. Returns NULL or why there is none.
+static const char *capture_end(struct cuda *cuda, struct kind *kind, enum status steps)
 {
     cudaGraph_t graph = NULL;
     cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph);
@@ -163,21 +149,44 @@ static const char *keep(struct cuda *cuda, struct kind *kind, enum status steps)
     return steps != STATUS_OK ? status_message() : error != cudaSuccess ? cudaGetErrorString(error) : NULL;
 }
 
-enum status cuda_pass_end(struct backend *b, enum status steps, bool *again_p)
+// Captures the pass and launches it; if that fails, runs it eagerly.
+static enum status capture_run(struct cuda *cuda, const struct pass *pass, struct kind *kind)
 {
-    struct cuda *cuda = cuda_of(b);
-    struct graphs *g = cuda->graphs;
-    struct kind *kind = g->open;
-    *again_p = false;
-    g->open = NULL;
-    if (!kind) return steps;
-    if (!g->capturing) return steps != STATUS_OK ? steps : cuda_status(g->launched, "a kept pass");
-    g->capturing = false;
     int suspended = no_alloc_suspend();
-    const char *why_not = keep(cuda, kind, steps);
-    if (why_not) refuse(kind, cuda, why_not);
+    const char *why_not = capture_begin(cuda);
     no_alloc_resume(suspended);
-    *again_p = why_not != NULL;
-    if (!why_not) kind->state = KEPT;
-    return STATUS_OK;
+    if (!why_not) {
+        enum status status = issue_padded(cuda, pass);
+        suspended = no_alloc_suspend();
+        why_not = capture_end(cuda, kind, status);
+        no_alloc_resume(suspended);
+    }
+    if (!why_not) {
+        kind->state = CAPTURED;
+        return STATUS_OK;
+    }
+    suspended = no_alloc_suspend();
+    capture_failed(kind, cuda, why_not);
+    no_alloc_resume(suspended);
+    return issue_unpadded(cuda, pass);
+}
+
+static enum status replay_run(struct cuda *cuda, struct kind *kind)
+{
+    cuda->on_device = cuda->padded;
+    cuda->on_device.max_splits = cuda->graphs->max_splits;
+    int suspended = no_alloc_suspend();
+    cudaError_t error = cudaGraphLaunch(kind->exec, cuda->stream);
+    no_alloc_resume(suspended);
+    return cuda_status(error, "a captured pass");
+}
+
+enum status graphs_run(struct cuda *cuda, const struct pass *pass)
+{
+    struct kind *kind = cuda->graphs->of_batch;
+    if (kind->state == EAGER || cuda->padded.n_rows > pass->max_logit_rows) return issue_unpadded(cuda, pass);
+    if (kind->state == CAPTURED) return replay_run(cuda, kind);
+    if (kind->state == LOADED) return capture_run(cuda, pass, kind);
+    kind->state = LOADED;
+    return issue_padded(cuda, pass);
 }

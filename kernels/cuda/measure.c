@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// backend_ops.measure: what the device reaches, to judge the backend by. A product of matrices large enough that
-// nothing but the tensor cores counts, of random values since the power that they draw depends on them; and copies of
-// buffers that no cache holds, whose bytes count twice, read and written.
+// backend_ops.measure: the speed that the device reaches, as a bar for the backend. A gemm of large matrices of random
+// values (the power that tensor cores draw, and so their clock, depends on the values), and copies of buffers larger
+// than any cache, whose bytes count twice, as read and as written.
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 enum { SIDE = 8192, WORKSPACE_BYTES = 64 << 20 };
 static const size_t COPY_BYTES = (size_t)512 << 20;
 
-struct bench {
+struct device_bench {
     cudaStream_t stream;
     cudaEvent_t from, to;
     void *a, *b, *c, *workspace, *copy_from, *copy_to;
@@ -36,7 +36,7 @@ struct bench {
                                cublasLtGetStatusString(blas_call));                                                    \
     } while (0)
 
-static enum status fill(const struct bench *m)
+static enum status bench_fill(const struct device_bench *m)
 {
     const size_t n = (size_t)SIDE * SIDE;
     uint16_t *values = mem_alloc_array(n, sizeof *values);
@@ -51,7 +51,7 @@ static enum status fill(const struct bench *m)
     return cuda_status(error, "measuring the GPU");
 }
 
-static enum status open(struct bench *m)
+static enum status bench_open(struct device_bench *m)
 {
     const size_t bytes = (size_t)SIDE * SIDE * sizeof(uint16_t);
     CUDA(cudaEventCreate(&m->from));
@@ -63,10 +63,10 @@ static enum status open(struct bench *m)
     CUDA(cudaMalloc(&m->copy_from, COPY_BYTES));
     CUDA(cudaMalloc(&m->copy_to, COPY_BYTES));
     CUDA(cudaMemset(m->copy_from, 1, COPY_BYTES));
-    enum status status = fill(m);
+    enum status status = bench_fill(m);
     if (status != STATUS_OK) return status;
 
-    const cublasOperation_t transposed = CUBLAS_OP_T; // the layout of a weight's product
+    const cublasOperation_t transposed = CUBLAS_OP_T; // the layout of gemms with weights
     const size_t workspace = WORKSPACE_BYTES;
     int found = 0;
     BLAS(cublasLtCreate(&m->handle));
@@ -81,7 +81,7 @@ static enum status open(struct bench *m)
     return found ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "measuring the GPU: cuBLASLt has no algorithm");
 }
 
-static enum status product(const struct bench *m)
+static enum status bench_gemm(const struct device_bench *m)
 {
     const float one = 1, zero = 0;
     BLAS(cublasLtMatmul(m->handle, m->operation, &one, m->a, m->layout, m->b, m->layout, &zero, m->c, m->layout, m->c,
@@ -89,34 +89,35 @@ static enum status product(const struct bench *m)
     return STATUS_OK;
 }
 
-static enum status copy(const struct bench *m)
+static enum status bench_copy(const struct device_bench *m)
 {
     CUDA(cudaMemcpyAsync(m->copy_to, m->copy_from, COPY_BYTES, cudaMemcpyDeviceToDevice, m->stream));
     return STATUS_OK;
 }
 
-// Seconds of one run, of as many as take about `ms`; the first is not counted.
-static enum status time_runs(const struct bench *m, enum status (*run)(const struct bench *), int ms, double *seconds_p)
+// Mean seconds of one run, over runs of about `ms` in total. The first run is not counted.
+static enum status bench_time(const struct device_bench *m, enum status (*run)(const struct device_bench *), int ms,
+                              double *seconds_p)
 {
-    enum { TURN = 8 };
-    float elapsed_ms = 0, turn_ms;
+    enum { BATCH = 8 }; // runs between two events
+    float elapsed_ms = 0, batch_ms;
     int runs = 0;
     enum status status = run(m);
     while (status == STATUS_OK && elapsed_ms < (float)ms) {
         CUDA(cudaEventRecord(m->from, m->stream));
-        for (int i = 0; i < TURN && status == STATUS_OK; i++)
+        for (int i = 0; i < BATCH && status == STATUS_OK; i++)
             status = run(m);
         CUDA(cudaEventRecord(m->to, m->stream));
         CUDA(cudaEventSynchronize(m->to));
-        CUDA(cudaEventElapsedTime(&turn_ms, m->from, m->to));
-        elapsed_ms += turn_ms;
-        runs += TURN;
+        CUDA(cudaEventElapsedTime(&batch_ms, m->from, m->to));
+        elapsed_ms += batch_ms;
+        runs += BATCH;
     }
     *seconds_p = runs ? (double)elapsed_ms / 1000 / runs : 0;
     return status;
 }
 
-static void close(struct bench *m)
+static void bench_close(struct device_bench *m)
 {
     if (m->preference) cublasLtMatmulPreferenceDestroy(m->preference);
     if (m->layout) cublasLtMatrixLayoutDestroy(m->layout);
@@ -131,14 +132,14 @@ static void close(struct bench *m)
 
 enum status cuda_measure(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p)
 {
-    struct bench m = {.stream = ((struct cuda *)b)->stream};
-    double product_s = 0, copy_s = 0;
-    enum status status = open(&m);
-    if (status == STATUS_OK) status = time_runs(&m, product, ms, &product_s);
-    if (status == STATUS_OK) status = time_runs(&m, copy, ms, &copy_s);
-    close(&m);
+    struct device_bench m = {.stream = ((struct cuda *)b)->stream};
+    double gemm_s = 0, copy_s = 0;
+    enum status status = bench_open(&m);
+    if (status == STATUS_OK) status = bench_time(&m, bench_gemm, ms, &gemm_s);
+    if (status == STATUS_OK) status = bench_time(&m, bench_copy, ms, &copy_s);
+    bench_close(&m);
     if (status != STATUS_OK) return status;
-    *gflops_p = product_s > 0 ? 2.0 * SIDE * SIDE * SIDE / product_s / 1e9 : 0;
+    *gflops_p = gemm_s > 0 ? 2.0 * SIDE * SIDE * SIDE / gemm_s / 1e9 : 0;
     *gbytes_per_s_p = copy_s > 0 ? 2.0 * (double)COPY_BYTES / copy_s / 1e9 : 0;
     return STATUS_OK;
 }

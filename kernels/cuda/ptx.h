@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The single instructions that attention is made of, each with a twin in plain C++ for the emulator, written from the
-// fragment layouts of the PTX ISA. All but the conversions are operations of a whole warp: all 32 lanes come.
+// The single instructions that attention uses, each with an equivalent in plain C++ for the emulator, written from the
+// fragment layouts of the PTX ISA. All except the conversions are operations of a whole warp: all 32 lanes must call.
 //
-// Fragments, for lane = 4 g + c (g: 0..7, c: 0..3), two bf16 in a register, the lower index in the lower half:
-//   A [16 x 16]  a0 = (row g, columns 2c, 2c+1), a1 = (row g+8, the same), a2 = (row g, columns 2c+8, 2c+9), a3
-//   likewise B [16 x 8]   b0 = (rows 2c, 2c+1, column g), b1 = (rows 2c+8, 2c+9, column g) C [16 x 8]   c0, c1 = (row
-//   g, columns 2c, 2c+1), c2, c3 = (row g+8, the same), in f32
-// So C of one product is, rounded and packed, half of an A of the next: scores become weights without leaving the lane.
+// Fragments of lane 4 g + c (g: 0..7, c: 0..3); a register holds two bf16, the lower index in the lower half:
+//   A [16 x 16]  a0 = (row g, columns 2c, 2c+1), a1 = (row g+8, columns 2c, 2c+1),
+//                a2 = (row g, columns 2c+8, 2c+9), a3 = (row g+8, columns 2c+8, 2c+9)
+//   B [16 x 8]   b0 = (rows 2c, 2c+1, column g), b1 = (rows 2c+8, 2c+9, column g)
+//   C [16 x 8]   f32: c0, c1 = (row g, columns 2c, 2c+1), c2, c3 = (row g+8, columns 2c, 2c+1)
+// So C of one mma, rounded and packed, is half of A of the next: scores become weights without leaving the lane.
 #pragma once
 
 #include "kernels/cuda/device.h"
@@ -25,7 +26,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return bits;
 }
 
-// The lower and the upper halves of a and b: one byte permutation each.
+// The lower halves, and the upper halves, of a and b: one byte permutation each.
 static __device__ __forceinline__ uint32_t pack_lower(uint32_t a, uint32_t b)
 {
     return (a & 0xffff) | b << 16;
@@ -63,10 +64,10 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
 
-// Starts to copy 16 or 8 bytes from global to shared memory, both aligned to that: the first `bytes` of them, the
-// others become zeros. With 0 bytes nothing is read. The lane's copies so far are a group at `commit`; `wait<n>` waits
-// until all but the last n groups are there, for this thread: others see them after a barrier. What 16 bytes bring
-// passes by the L1 cache.
+// Starts a copy of 16 or 8 bytes from global to shared memory, both aligned to their size: the first `bytes` bytes are
+// copied, the rest is set to zero; with 0 bytes nothing is read. `commit` puts the lane's copies so far into a group.
+// `wait<n>` waits until all but the last n groups of this thread are complete; other threads see them after a barrier.
+// Copies of 16 bytes bypass the L1 cache.
 template <int SIZE> static __device__ __forceinline__ void copy_async(void *shared, const void *global, int bytes)
 {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
@@ -94,15 +95,15 @@ static __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
-// sin and cos of 2 pi x, as accurate as sinf of a small argument. No table for large ones: |x| is at most 1.
+// sin and cos of 2 pi x for |x| <= 1, as accurate as sinf of a small argument.
 static __device__ __forceinline__ void sincos_of_turn(float x, float *sin_p, float *cos_p)
 {
     sincospif(2 * x, sin_p, cos_p);
 }
 
-// Two e4m3 values, in bytes 1 and 3, as bf16. The bits are moved to where bf16 has them, which leaves an exponent that
-// is 120 too small: the product with 2^120 is exact, and makes subnormals right as well. (Hopper converts by one
-// instruction, but only to f16.) NaN codes are not among K and V: they have a scale of NaN instead.
+// Converts two e4m3 values, in bytes 1 and 3, to bf16. Moving the bits to their bf16 places leaves an exponent that is
+// 120 too small; multiplying by 2^120 is exact and also correct for subnormals. (Hopper converts with one instruction,
+// but only to f16.) K and V have no NaN codes: a head that is not finite has the scale NaN instead.
 static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t bytes_1_and_3)
 {
     uint32_t bits = (bytes_1_and_3 & 0x80008000) | (bytes_1_and_3 >> 4 & 0x07f007f0), result;
@@ -110,7 +111,7 @@ static __device__ __forceinline__ uint32_t bf16_from_e4m3(uint32_t bytes_1_and_3
     return result;
 }
 
-// 0, byte 2 i, 0, byte 2 i + 1.
+// Bytes 2 I and 2 I + 1, each with a zero byte below it.
 template <int I> static __device__ __forceinline__ uint32_t spread_bytes(uint32_t bytes)
 {
     return __byte_perm(bytes, 0, I ? 0x3424 : 0x1404);
@@ -128,7 +129,7 @@ static inline void emulated_unpack(double to[2], uint32_t both)
     to[1] = (double)__uint_as_float(both & 0xffff0000);
 }
 
-// Most of the time of a test is spent here, on memory that the exchange has checked.
+// Tests spend most of their time here, on memory that the exchange has checked.
 __attribute__((no_sanitize("address"))) static inline void emulated_multiply(float c[4], const emulated_fragments *all,
                                                                              int lane)
 {
@@ -179,8 +180,8 @@ static inline void load_matrices_transposed(uint32_t r[4], const void *row, EMUL
     emulated_load_matrices(r, row, true, file, line);
 }
 
-// Copies happen as late as the hardware may: at the wait. Until then the place holds NaN, so that a kernel that reads
-// too early shows it.
+// Copies happen at the wait, as late as the hardware may do them. Until then the destination holds NaN, which exposes a
+// kernel that reads too early.
 struct emulated_copy {
     char *to;
     const char *from;
@@ -196,7 +197,7 @@ static inline int emulated_thread(void)
 
 template <int SIZE> static inline void copy_async(void *shared, const void *global, int bytes)
 {
-    static_assert(SIZE == 8 || SIZE == 16, "what cp.async copies");
+    static_assert(SIZE == 8 || SIZE == 16, "cp.async copies 8 or 16 bytes");
     assert((uintptr_t)shared % SIZE == 0 && (uintptr_t)global % SIZE == 0 && bytes >= 0 && bytes <= SIZE);
     memset(shared, 0xff, SIZE);
     int thread = emulated_thread();

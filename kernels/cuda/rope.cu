@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RoPE at given positions (arXiv 2104.09864), with the norms of the heads before it and the write into the paged cache
-// after it, in one reading of q, k and v. A warp takes a head of a row; a lane takes dims i, i+1 and their partners
-// i + D/2, i+1 + D/2, so that all memory goes by in whole lines.
+// RoPE at given positions (arXiv 2104.09864), fused with the norms of the heads before it and the write to the paged
+// cache after it, so that q, k and v are read once. A warp processes one head of one row; a lane has dims i, i+1 and
+// their partners i + D/2, i+1 + D/2, so that whole lines are read and written.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/geometry.h"
 #include "kernels/cuda/ptx.h"
@@ -9,11 +9,11 @@
 enum {
     WARPS = 4,
     HEAD_MAX = 256,
-    ROUNDS = HEAD_MAX / 4 / WARP, // of a lane's four dims
+    ROUNDS = HEAD_MAX / 4 / WARP, // of four dims per lane
 };
 
-// A lane's share of a head: dims at(j), at(j) + 1 and those half a head further.
-struct share {
+// A lane's dims of a head: dim_of(j), dim_of(j) + 1 and their partners half a head further.
+struct lane_dims {
     float low[ROUNDS][2], high[ROUNDS][2];
 };
 
@@ -22,7 +22,7 @@ static __device__ __forceinline__ int dim_of(int j)
     return 2 * ((int)threadIdx.x % WARP + j * WARP);
 }
 
-static __device__ __forceinline__ void load_share(share *x, const float *head, int half)
+static __device__ __forceinline__ void load_dims(lane_dims *x, const float *head, int half)
 {
 #pragma unroll
     for (int j = 0; j < ROUNDS; j++) {
@@ -37,7 +37,7 @@ static __device__ __forceinline__ void load_share(share *x, const float *head, i
     }
 }
 
-static __device__ __forceinline__ void normalise(share *x, const float *gain, int half, float epsilon)
+static __device__ __forceinline__ void normalise(lane_dims *x, const float *gain, int half, float epsilon)
 {
     float sum = 0;
 #pragma unroll
@@ -57,9 +57,9 @@ static __device__ __forceinline__ void normalise(share *x, const float *gain, in
         }
 }
 
-// The angle is a position times a frequency, up to 131071 radians or more: an f32 of that size has steps of 0.008. In
-// double it is exact; whole turns are taken off there, and what is left is small.
-static __device__ __forceinline__ void rotate(share *x, int position, const float *inv_freq, int half)
+// The angle is position times frequency, up to 131071 radians or more, where f32 has steps of 0.008. The product is
+// computed in double, whole turns are subtracted, and the small rest is converted to f32.
+static __device__ __forceinline__ void rotate(lane_dims *x, int position, const float *inv_freq, int half)
 {
     const double turns_per_radian = 0.15915494309189533577;
 #pragma unroll
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void rotate(share *x, int position, const floa
         }
 }
 
-static __device__ __forceinline__ void store_f32(const share *x, float *head, int half)
+static __device__ __forceinline__ void store_f32(const lane_dims *x, float *head, int half)
 {
 #pragma unroll
     for (int j = 0; j < ROUNDS; j++) {
@@ -88,7 +88,7 @@ static __device__ __forceinline__ void store_f32(const share *x, float *head, in
     }
 }
 
-static __device__ __forceinline__ void store_bf16(const share *x, uint16_t *entry, int half)
+static __device__ __forceinline__ void store_bf16(const lane_dims *x, uint16_t *entry, int half)
 {
 #pragma unroll
     for (int j = 0; j < ROUNDS; j++) {
@@ -104,22 +104,22 @@ static __device__ __forceinline__ uint16_t pack_e4m3(float low, float high)
     return (uint16_t)(e4m3_from_float(low) | e4m3_from_float(high) << 8);
 }
 
-// As kernels/convert.h says for e4m3: bytes times a scale, and zeros with the scale NaN if a value is not finite.
-static __device__ __forceinline__ void store_e4m3(const share *x, uint8_t *entry, float *scale, int half)
+// Quantises to e4m3 as kernels/convert.h defines; zeros with the scale NaN if a value is not finite.
+static __device__ __forceinline__ void store_e4m3(const lane_dims *x, uint8_t *entry, float *scale, int half)
 {
-    const float e4m3_most = 448, least = 0x1p-100f;
-    float most = 0, not_finite = 0;
+    const float e4m3_max = 448, smallest = 0x1p-100f;
+    float largest = 0, not_finite = 0;
 #pragma unroll
     for (int j = 0; j < ROUNDS; j++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            most = fmaxf(most, fmaxf(fabsf(x->low[j][k]), fabsf(x->high[j][k])));
-            float sum = x->low[j][k] - x->low[j][k] + (x->high[j][k] - x->high[j][k]); // NaN of what is not finite
+            largest = fmaxf(largest, fmaxf(fabsf(x->low[j][k]), fabsf(x->high[j][k])));
+            float sum = x->low[j][k] - x->low[j][k] + (x->high[j][k] - x->high[j][k]); // NaN if a value is not finite
             if (sum != 0) not_finite = 1;
         }
-    most = warp_max(most);
+    largest = warp_max(largest);
     not_finite = warp_max(not_finite);
-    float factor = not_finite != 0 || most < least ? 0 : e4m3_most / most;
+    float factor = not_finite != 0 || largest < smallest ? 0 : e4m3_max / largest;
 #pragma unroll
     for (int j = 0; j < ROUNDS; j++) {
         int i = dim_of(j);
@@ -132,10 +132,11 @@ static __device__ __forceinline__ void store_e4m3(const share *x, uint8_t *entry
         *reinterpret_cast<uint16_t *>(entry + i) = low;
         *reinterpret_cast<uint16_t *>(entry + half + i) = high;
     }
-    if (threadIdx.x % WARP == 0) *scale = not_finite != 0 ? __int_as_float(0x7fc00000) : most / e4m3_most;
+    if (threadIdx.x % WARP == 0) *scale = not_finite != 0 ? __int_as_float(0x7fc00000) : largest / e4m3_max;
 }
 
-// Grid: rows x heads of q, k and v in WARPS; a warp to a head. No shared memory. D is a multiple of 8, at most 256.
+// Grid: rows x groups of WARPS heads of q, k and v; one warp per head. No shared memory. D is a multiple of 8, at most
+// 256.
 static __global__ void __launch_bounds__(WARPS *WARP)
     rope_append_kernel(kv_cache kv, device_batch batch, int layer, float *qkv, int n_heads, const float *q_gain,
                        const float *k_gain, float epsilon, const float *inv_freq)
@@ -145,8 +146,8 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     if (head >= n_heads + 2 * n_kv) return; // a whole warp
     float *data = qkv + ((int64_t)row * (n_heads + 2 * n_kv) + head) * d;
     bool is_v = head >= n_heads + n_kv;
-    share x;
-    load_share(&x, data, half);
+    lane_dims x;
+    load_dims(&x, data, half);
     if (!is_v) {
         const float *gain = head < n_heads ? q_gain : k_gain;
         if (gain) normalise(&x, gain, half, epsilon);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps that are one loop over rows: embedding, RMSNorm, SwiGLU, rows as FP8, the end of a product. All are bound
-// by memory: accesses of 16 bytes where the shape allows it, one element at a time where it does not. A row belongs to
-// one thread block whose size follows from the row's length alone, and sums run in one order: a row's result does not
-// depend on how many others there are.
+// Steps that are one loop over rows: embedding, RMSNorm, SwiGLU, quantisation to FP8, gemm epilogue. All are bound by
+// memory: 16-byte accesses where the shape allows them, else one element at a time. A row belongs to one thread block
+// whose size depends only on the row's length, and sums run in one order, so a row's result does not depend on the
+// number of rows.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 
-enum { MOST_THREADS = 512, STRIPE_THREADS = 256 };
+enum { THREADS_MAX = 512, STRIPE_THREADS = 256 };
 
-// Elements that a thread handles at a time: 8 bf16 are 16 bytes, 8 f32 are two times 16.
+// Elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16.
 enum { WIDE = 8 };
 
 static const float E4M3_MAX = 448.f;
-static const float E4M3_MIN = 0x1p-100f; // rows without larger values become zeros: 448 / largest is then a number
+static const float E4M3_MIN = 0x1p-100f; // rows of smaller values become zeros, since 448 / largest could overflow
 
-// Threads for a row of n: all of it in few steps, no more warps than there is work.
+// Threads for a row of n elements: few steps per thread, no warps without work.
 static int threads_of(int n)
 {
     int threads = (n / WIDE + WARP - 1) / WARP * WARP;
-    return threads < WARP ? WARP : threads > MOST_THREADS ? MOST_THREADS : threads;
+    return threads < WARP ? WARP : threads > THREADS_MAX ? THREADS_MAX : threads;
 }
 
-// ---- groups of W neighbours -----------------------------------------------------------------------------------------
+// ---- groups of W elements -------------------------------------------------------------------------------------------
 
 template <int W> static __device__ __forceinline__ void load(float *to, const float *from)
 {
@@ -103,9 +103,9 @@ template <int W> static __device__ __forceinline__ void store_bytes(uint8_t *to,
 
 // ---- embedding ------------------------------------------------------------------------------------------------------
 
-// A block for each row.
+// One thread block per row.
 template <int W>
-static __global__ void __launch_bounds__(MOST_THREADS)
+static __global__ void __launch_bounds__(THREADS_MAX)
     embed_kernel(float *out, const __nv_bfloat16 *table, int table_stride, int64_t table_rows, int32_t first_row,
                  const int32_t *token, int hidden)
 {
@@ -136,38 +136,39 @@ cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------
 
-enum { MOST_WARPS = MOST_THREADS / WARP };
+enum { WARPS_MAX = THREADS_MAX / WARP };
 
-// Of the values of all threads of a block, in every thread: by warps, then over warps in their order. All threads call.
-static __device__ __forceinline__ float block_sum(float x, float *of_warps)
+// Reductions over all threads of a block, with the result in every thread: within warps, then over warps in order. All
+// threads of the block must call.
+static __device__ __forceinline__ float block_sum(float x, float *warp_values)
 {
     x = warp_sum(x);
-    if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+    if (threadIdx.x % WARP == 0) warp_values[threadIdx.x / WARP] = x;
     __syncthreads();
     float sum = 0;
     for (int w = 0; w < (int)blockDim.x / WARP; w++)
-        sum += of_warps[w];
+        sum += warp_values[w];
     return sum;
 }
 
-static __device__ __forceinline__ float block_max(float x, float *of_warps)
+static __device__ __forceinline__ float block_max(float x, float *warp_values)
 {
     x = warp_max(x);
-    if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+    if (threadIdx.x % WARP == 0) warp_values[threadIdx.x / WARP] = x;
     __syncthreads();
-    float most = of_warps[0];
+    float largest = warp_values[0];
     for (int w = 1; w < (int)blockDim.x / WARP; w++)
-        most = fmaxf(most, of_warps[w]);
-    return most;
+        largest = fmaxf(largest, warp_values[w]);
+    return largest;
 }
 
-// A block for each row; the row is read twice, the second time from the cache.
+// One thread block per row; the row is read twice, the second time from the cache.
 template <int W>
-static __global__ void __launch_bounds__(MOST_THREADS)
+static __global__ void __launch_bounds__(THREADS_MAX)
     rmsnorm_kernel(__nv_bfloat16 *out, int out_stride, const float *x, const float *gain, float epsilon,
                    const int32_t *row_index, int n)
 {
-    __shared__ float of_warps[MOST_WARPS];
+    __shared__ float warp_values[WARPS_MAX];
     int64_t row = row_index ? row_index[blockIdx.x] : (int64_t)blockIdx.x;
     const float *from = x + row * n;
     __nv_bfloat16 *to = out + (int64_t)blockIdx.x * out_stride;
@@ -180,7 +181,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
         for (int j = 0; j < W; j++)
             squares += group[j] * group[j];
     }
-    const float scale = 1 / sqrtf(block_sum(squares, of_warps) / (float)n + epsilon);
+    const float scale = 1 / sqrtf(block_sum(squares, warp_values) / (float)n + epsilon);
     for (int i = first; i < n; i += step) {
         float group[W], gains[W];
         load<W>(group, from + i);
@@ -205,7 +206,7 @@ cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const
 
 // ---- SwiGLU (arXiv 2002.05202) --------------------------------------------------------------------------------------
 
-// A grid of rows x stripes of columns.
+// Grid: rows x stripes of columns.
 template <int W>
 static __global__ void __launch_bounds__(STRIPE_THREADS)
     swiglu_kernel(__nv_bfloat16 *out, int out_stride, const float *x, int x_stride, int n)
@@ -223,7 +224,7 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
     store<W>(out + (int64_t)blockIdx.x * out_stride + i, gate);
 }
 
-// Blocks for the stripes of a row of n, each of STRIPE_THREADS or fewer groups of w.
+// Grid of rows x stripes of `threads` groups of w elements.
 static dim3 stripes(int rows, int n, int w, int threads)
 {
     return dim3((unsigned)rows, (unsigned)((n + w * threads - 1) / (w * threads)));
@@ -248,26 +249,26 @@ cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const 
 
 // ---- rows as FP8 ----------------------------------------------------------------------------------------------------
 
-// A block for each row, which is read twice. Bytes behind n stay as they are.
+// One thread block per row; the row is read twice. Bytes behind n are not written.
 template <int W, typename T>
-static __global__ void __launch_bounds__(MOST_THREADS)
+static __global__ void __launch_bounds__(THREADS_MAX)
     quantise_kernel(uint8_t *out, int out_stride, float *row_scale, const T *x, int x_stride, int n)
 {
-    __shared__ float of_warps[MOST_WARPS];
+    __shared__ float warp_values[WARPS_MAX];
     const T *from = x + (int64_t)blockIdx.x * x_stride;
     uint8_t *to = out + (int64_t)blockIdx.x * out_stride;
     const int first = (int)threadIdx.x * W, step = (int)blockDim.x * W;
-    float most = 0;
+    float largest = 0;
     for (int i = first; i < n; i += step) {
         float group[W];
         load<W>(group, from + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            most = fmaxf(most, group[j] - group[j] == 0 ? fabsf(group[j]) : INFINITY); // fmaxf would pass over NaN
+            largest = fmaxf(largest, group[j] - group[j] == 0 ? fabsf(group[j]) : INFINITY); // fmaxf ignores NaN
     }
-    most = block_max(most, of_warps);
-    const bool finite = most < INFINITY;
-    const float factor = finite && most >= E4M3_MIN ? E4M3_MAX / most : 0;
+    largest = block_max(largest, warp_values);
+    const bool finite = largest < INFINITY;
+    const float factor = finite && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;
     for (int i = first; i < n; i += step) {
         float group[W];
         load<W>(group, from + i);
@@ -276,7 +277,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
             group[j] = factor == 0 ? 0 : group[j] * factor;
         store_bytes<W>(to + i, group);
     }
-    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? most / E4M3_MAX : NAN;
+    if (threadIdx.x == 0) row_scale[blockIdx.x] = finite ? largest / E4M3_MAX : NAN;
 }
 
 template <typename T>
@@ -299,9 +300,9 @@ cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride,
                                                                n);
 }
 
-// ---- the end of a product -------------------------------------------------------------------------------------------
+// ---- gemm epilogue --------------------------------------------------------------------------------------------------
 
-// A grid of rows x stripes of columns. x may be out.
+// Grid: rows x stripes of columns. x may be out.
 template <int W, bool ADD, typename T>
 static __global__ void __launch_bounds__(STRIPE_THREADS)
     epilogue_kernel(T *out, int out_stride, const float *x, int x_stride, const float *row_scale,
@@ -309,7 +310,7 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
 {
     int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * W;
     if (i >= n) return; // no barrier follows
-    float y[W], of_columns[W];
+    float y[W], column[W];
     load<W>(y, x + (int64_t)blockIdx.x * x_stride + i);
     if (row_scale) {
         float scale = row_scale[blockIdx.x];
@@ -318,23 +319,23 @@ static __global__ void __launch_bounds__(STRIPE_THREADS)
             y[j] *= scale;
     }
     if (column_scale) {
-        load<W>(of_columns, column_scale + i);
+        load<W>(column, column_scale + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            y[j] *= of_columns[j];
+            y[j] *= column[j];
     }
     if (bias) {
-        load<W>(of_columns, bias + i);
+        load<W>(column, bias + i);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            y[j] += of_columns[j];
+            y[j] += column[j];
     }
     T *to = out + (int64_t)blockIdx.x * out_stride + i;
     if (ADD) {
-        load<W>(of_columns, to);
+        load<W>(column, to);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            y[j] += of_columns[j];
+            y[j] += column[j];
     }
     store<W>(to, y);
 }

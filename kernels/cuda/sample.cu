@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drawing tokens where the logits are, as worker/sampler.h says what the numbers of a draw mean and in which order they
-// apply: min-p, top-k, top-p, one draw that walks the tokens by id. One thread block a row; nothing is sorted.
+// Samples tokens on the device, with the parameters and in the order that worker/sampler.h defines: min-p, top-k,
+// top-p, then one random number that selects a token by walking the tokens by id. One thread block per row; nothing is
+// sorted.
 //
-// Weights are the sampler's bits (the same arithmetic, without fused multiply-adds), added up as integers in units of
-// 2^-45: so sums do not depend on how threads share them, and a row's token is the same in every launch. A vocabulary
-// of 2^18 fits into 64 bits. Beside the sampler's sums in double that is off by less than V * 2^-45 of the best token's
-// weight; only a draw or a top-p that falls into such a crack may choose the neighbour.
+// Weights have the bits of the CPU sampler (the same arithmetic, without fused multiply-adds) and are summed as
+// integers in units of 2^-45. So sums do not depend on how threads divide them, and a row's token is the same in every
+// launch. A vocabulary of 2^18 fits into 64 bits. The sampler sums in double; the difference is less than V * 2^-45 of
+// the best token's weight, so only a random number or a top-p within this distance of a boundary selects the
+// neighbouring token.
 //
-// What top-k and top-p keep is a run of tokens, best first; of equal logits the lower ids. Its end is found by halving
-// the range of logits, as integers in the same order, and reading the row each time: 20 to 30 passes over what lies in
-// the L2 cache. A row that wants neither costs four.
+// Top-k and top-p keep a run of tokens, best first, lower ids first among equal logits. The end of the run is found by
+// bisecting the range of logits, mapped to integers in the same order, with one read of the row per step: 20 to 30
+// reads, from the L2 cache. A row with neither takes four reads.
 #include <float.h>
 #include <math.h>
 
@@ -18,7 +20,7 @@
 
 enum { THREADS = 1024, WARPS = THREADS / WARP };
 
-typedef unsigned long long mass_t; // of weights, in units of 2^-45
+typedef unsigned long long mass; // sum of weights, in units of 2^-45
 static const float MASS_OF_ONE = 35184372088832.0f;
 
 // ---- numbers, as in worker/sampler.c --------------------------------------------------------------------------------
@@ -29,7 +31,7 @@ static __device__ __forceinline__ float clamp_logit(float x)
     return x > FLT_MAX ? FLT_MAX : x == 0 ? 0 : x; // one zero, so that equal logits are equal bits
 }
 
-// The same order as the logits.
+// An integer in the same order as the logits.
 static __device__ __forceinline__ uint32_t key_of(float x)
 {
     uint32_t bits = __float_as_uint(x);
@@ -58,13 +60,13 @@ static __device__ __forceinline__ float exp_negative(float x)
 
 // ---- one row --------------------------------------------------------------------------------------------------------
 
-// Of a block, in shared memory.
+// Shared memory of a thread block.
 struct scratch {
-    mass_t of_warp[WARPS], of_thread[THREADS];
-    struct pick best_of_warp[WARPS];
+    mass of_warp[WARPS], of_thread[THREADS];
+    struct sampled_id warp_best[WARPS];
 };
 
-// Of a row, and what of it is still in the draw: keys over `edge`, and that key itself for indices up to edge_index.
+// A row and the tokens still eligible: keys above `edge`, and key `edge` for indices up to edge_index.
 struct row {
     struct scratch *scratch;
     const float *data;
@@ -86,23 +88,23 @@ static __device__ __forceinline__ float weight_of(const struct row *row, float l
     return exp_negative(__fmul_rn(__fadd_rn(logit, -row->max), row->inverse_temperature));
 }
 
-// What a token counts for. Tokens that are out of the draw count for nothing in all of these.
+// The value of a token in a sum. Tokens that are not eligible count as zero.
 enum measure {
     COUNT, // 1 from key `from` up
     TIES,  // 1 at key `from`
     MASS,  // its weight from key `from` up
 };
 
-static __device__ __forceinline__ mass_t measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
+static __device__ __forceinline__ mass measure_at(const struct row *row, int i, enum measure measure, uint32_t from)
 {
     float logit = logit_at(row, i);
     uint32_t key = key_of(logit);
     if (key < from || key < row->edge || (key == row->edge && i > row->edge_index)) return 0;
     if (measure == TIES) return key == from;
-    return measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
+    return measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit), MASS_OF_ONE);
 }
 
-static __device__ __forceinline__ mass_t warp_sum_mass(mass_t x)
+static __device__ __forceinline__ mass warp_sum_mass(mass x)
 {
 #pragma unroll
     for (int lanes = WARP / 2; lanes > 0; lanes /= 2)
@@ -110,29 +112,30 @@ static __device__ __forceinline__ mass_t warp_sum_mass(mass_t x)
     return x;
 }
 
-// Each warp's sum of x in of_warp, for all threads.
-static __device__ __forceinline__ void sum_by_warp(struct scratch *scratch, mass_t x)
+// Writes each warp's sum of x to of_warp, for all threads.
+static __device__ __forceinline__ void scratch_sum(struct scratch *scratch, mass x)
 {
     x = warp_sum_mass(x);
-    __syncthreads(); // the sums before these have been read
+    __syncthreads(); // the previous sums have been read
     if (threadIdx.x % WARP == 0) scratch->of_warp[threadIdx.x / WARP] = x;
     __syncthreads();
 }
 
-static __device__ mass_t sum_row(const struct row *row, enum measure measure, uint32_t from)
+static __device__ mass row_sum(const struct row *row, enum measure measure, uint32_t from)
 {
-    mass_t x = 0;
+    mass x = 0;
     for (int i = (int)threadIdx.x; i < row->n; i += THREADS)
         x += measure_at(row, i, measure, from);
-    sum_by_warp(row->scratch, x);
-    mass_t sum = 0;
+    scratch_sum(row->scratch, x);
+    mass sum = 0;
     for (int w = 0; w < WARPS; w++)
         sum += row->scratch->of_warp[w];
     return sum;
 }
 
-// Which of n sums, one after another, takes the running total over *left_p; *left_p becomes what is left at its start.
-static __device__ __forceinline__ int find(const mass_t *sums, int n, mass_t *left_p)
+// Returns the index of the sum at which the running total exceeds *left_p, and subtracts the sums before it from
+// *left_p.
+static __device__ __forceinline__ int sum_find(const mass *sums, int n, mass *left_p)
 {
     int at = 0;
     for (; at < n - 1 && sums[at] <= *left_p; at++)
@@ -140,59 +143,59 @@ static __device__ __forceinline__ int find(const mass_t *sums, int n, mass_t *le
     return at;
 }
 
-// The index at which the sum by id gets over `target`, which must be less than all of it: first the stretch that a warp
-// has summed, then in it the thread, then its few.
-static __device__ int find_index(const struct row *row, enum measure measure, uint32_t from, mass_t target)
+// Returns the index at which the sum by id exceeds `target`, which must be less than the total: finds first the part of
+// the row that one warp has summed, then the thread within it, then the element.
+static __device__ int row_find(const struct row *row, enum measure measure, uint32_t from, mass target)
 {
-    int stretch = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
-    int begin = warp * stretch, end = min(begin + stretch, row->n);
-    mass_t x = 0;
+    int part_size = (row->n + WARPS - 1) / WARPS, warp = (int)threadIdx.x / WARP;
+    int begin = warp * part_size, end = min(begin + part_size, row->n);
+    mass x = 0;
     for (int i = begin + (int)threadIdx.x % WARP; i < end; i += WARP)
         x += measure_at(row, i, measure, from);
-    sum_by_warp(row->scratch, x);
-    begin = find(row->scratch->of_warp, WARPS, &target) * stretch;
-    end = min(begin + stretch, row->n);
+    scratch_sum(row->scratch, x);
+    begin = sum_find(row->scratch->of_warp, WARPS, &target) * part_size;
+    end = min(begin + part_size, row->n);
 
-    int few = (stretch + THREADS - 1) / THREADS;
+    int per_thread = (part_size + THREADS - 1) / THREADS;
     x = 0;
-    for (int i = begin + (int)threadIdx.x * few; i < min(begin + ((int)threadIdx.x + 1) * few, end); i++)
+    for (int i = begin + (int)threadIdx.x * per_thread; i < min(begin + ((int)threadIdx.x + 1) * per_thread, end); i++)
         x += measure_at(row, i, measure, from);
     row->scratch->of_thread[threadIdx.x] = x;
-    sum_by_warp(row->scratch, x);
-    int thread = find(row->scratch->of_warp, WARPS, &target) * WARP;
-    thread += find(row->scratch->of_thread + thread, WARP, &target);
+    scratch_sum(row->scratch, x);
+    int thread = sum_find(row->scratch->of_warp, WARPS, &target) * WARP;
+    thread += sum_find(row->scratch->of_thread + thread, WARP, &target);
 
-    int i = begin + thread * few;
-    for (mass_t here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
+    int i = begin + thread * per_thread;
+    for (mass here; i < end - 1 && (here = measure_at(row, i, measure, from)) <= target; i++)
         target -= here;
     return i;
 }
 
-// Keeps the shortest run of tokens, best first, that measures `need`; all where they measure less.
-static __device__ void keep_best(struct row *row, enum measure measure, mass_t need)
+// Keeps the shortest run of tokens, best first, whose sum reaches `need`; keeps all if the total is less.
+static __device__ void row_keep_best(struct row *row, enum measure measure, mass need)
 {
-    uint32_t low = row->edge,
-             high = key_of(row->max) + 1; // from `low` up they measure enough, from `high` up they do not
-    if (sum_row(row, measure, low) < need) return;
+    // The sum from key `low` up reaches `need`, the sum from `high` up does not.
+    uint32_t low = row->edge, high = key_of(row->max) + 1;
+    if (row_sum(row, measure, low) < need) return;
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
-        if (sum_row(row, measure, middle) >= need)
+        if (row_sum(row, measure, middle) >= need)
             low = middle;
         else
             high = middle;
     }
-    mass_t above = sum_row(row, measure, low + 1), ties = sum_row(row, TIES, low);
-    mass_t each = measure == COUNT ? 1 : (mass_t)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
-    mass_t taken = (need - above + each - 1) / each;
-    int last = taken < ties ? find_index(row, TIES, low, taken - 1) : row->edge == low ? row->edge_index : row->n - 1;
+    mass above = row_sum(row, measure, low + 1), ties = row_sum(row, TIES, low);
+    mass each = measure == COUNT ? 1 : (mass)__fmul_rn(weight_of(row, logit_of_key(low)), MASS_OF_ONE);
+    mass needed = (need - above + each - 1) / each;
+    int last = needed < ties ? row_find(row, TIES, low, needed - 1) : row->edge == low ? row->edge_index : row->n - 1;
     row->edge = low;
     row->edge_index = last;
 }
 
-// The least key whose weight is positive and at least `least`: no token below it is in the draw.
-static __device__ uint32_t least_key(const struct row *row, float least)
+// The smallest key whose weight is positive and at least `least`: tokens below it are not eligible.
+static __device__ uint32_t row_min_key(const struct row *row, float least)
 {
-    uint32_t low = key_of(-INFINITY), high = key_of(row->max); // of weight 0 and 1
+    uint32_t low = key_of(-INFINITY), high = key_of(row->max); // their weights are 0 and 1
     while (high - low > 1) {
         uint32_t middle = low + (high - low) / 2;
         float weight = weight_of(row, logit_of_key(middle));
@@ -204,50 +207,51 @@ static __device__ uint32_t least_key(const struct row *row, float least)
     return high;
 }
 
-static __device__ bool better(struct pick a, struct pick b)
+static __device__ bool better(struct sampled_id a, struct sampled_id b)
 {
-    return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 is the last
+    return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 sorts last
 }
 
-// The index of the likeliest, -1 where all are -inf, and its logit; the same in all threads.
-static __device__ struct pick likeliest(const struct row *row)
+// Index and logit of the likeliest token, -1 if all logits are -inf; the same in all threads.
+static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
-    struct pick *best_of_warp = row->scratch->best_of_warp, best = {-INFINITY, -1};
+    struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};
     for (int i = (int)threadIdx.x; i < row->n; i += THREADS) {
-        struct pick here = {logit_at(row, i), i};
+        struct sampled_id here = {logit_at(row, i), i};
         if (here.logit > best.logit) best = here;
     }
 #pragma unroll
     for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        struct pick other = {__shfl_xor_sync(FULL_WARP, best.logit, lanes), __shfl_xor_sync(FULL_WARP, best.id, lanes)};
+        struct sampled_id other = {__shfl_xor_sync(FULL_WARP, best.logit, lanes),
+                                   __shfl_xor_sync(FULL_WARP, best.id, lanes)};
         if (better(other, best)) best = other;
     }
-    if (threadIdx.x % WARP == 0) best_of_warp[threadIdx.x / WARP] = best;
+    if (threadIdx.x % WARP == 0) warp_best[threadIdx.x / WARP] = best;
     __syncthreads();
     for (int w = 0; w < WARPS; w++)
-        if (better(best_of_warp[w], best)) best = best_of_warp[w];
+        if (better(warp_best[w], best)) best = warp_best[w];
     return best;
 }
 
-static __device__ int draw_index(struct row *row, const struct draw *draw)
+static __device__ int row_sample(struct row *row, const struct row_sampling *sampling)
 {
-    row->inverse_temperature = draw->inverse_temperature;
-    row->edge = least_key(row, draw->min_p);
+    row->inverse_temperature = sampling->inverse_temperature;
+    row->edge = row_min_key(row, sampling->min_p);
     row->edge_index = row->n - 1;
-    if (draw->top_k > 0 && draw->top_k < row->n) keep_best(row, COUNT, (mass_t)draw->top_k);
-    mass_t all = sum_row(row, MASS, 0);
-    if (draw->top_p < 1) {
-        keep_best(row, MASS, (mass_t)ceil(draw->top_p * (double)all));
-        all = sum_row(row, MASS, 0);
+    if (sampling->top_k > 0 && sampling->top_k < row->n) row_keep_best(row, COUNT, (mass)sampling->top_k);
+    mass all = row_sum(row, MASS, 0);
+    if (sampling->top_p < 1) {
+        row_keep_best(row, MASS, (mass)ceil(sampling->top_p * (double)all));
+        all = row_sum(row, MASS, 0);
     }
-    mass_t target = (mass_t)(draw->uniform * (double)all);
-    return find_index(row, MASS, 0, target < all ? target : all - 1);
+    mass target = (mass)(sampling->uniform * (double)all);
+    return row_find(row, MASS, 0, target < all ? target : all - 1);
 }
 
-// Grid: a block of THREADS for each row. Static shared memory only.
-template <bool DRAWS>
+// Grid: one block of THREADS per row. Static shared memory only.
+template <bool SAMPLES>
 static __global__ void __launch_bounds__(THREADS)
-    pick_kernel(struct logit_rows logits, const struct draw *draw, struct pick *out)
+    sample_kernel(struct logit_rows logits, const struct row_sampling *sampling, struct sampled_id *out)
 {
     __shared__ struct scratch scratch;
     struct row row = {&scratch,
@@ -259,25 +263,26 @@ static __global__ void __launch_bounds__(THREADS)
                       0,
                       0,
                       0};
-    struct pick pick = likeliest(&row);
-    row.max = pick.logit;
-    // The same for all threads of the block.
-    if (DRAWS && pick.id >= 0 && draw[blockIdx.x].inverse_temperature > 0) {
-        pick.id = draw_index(&row, draw + blockIdx.x);
-        pick.logit = logit_at(&row, pick.id);
+    struct sampled_id token = row_likeliest(&row);
+    row.max = token.logit;
+    // Uniform in the block.
+    if (SAMPLES && token.id >= 0 && sampling[blockIdx.x].inverse_temperature > 0) {
+        token.id = row_sample(&row, sampling + blockIdx.x);
+        token.logit = logit_at(&row, token.id);
     }
-    if (pick.id >= 0) pick.id += logits.first_id;
-    if (threadIdx.x == 0) out[blockIdx.x] = pick;
+    if (token.id >= 0) token.id += logits.first_id;
+    if (threadIdx.x == 0) out[blockIdx.x] = token;
 }
 
-extern "C" cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows, struct pick *out)
+extern "C" cudaError_t launch_argmax(cudaStream_t stream, const struct logit_rows *logits, int rows,
+                                     struct sampled_id *out)
 {
-    return CUDA_LAUNCH(pick_kernel<false>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits,
-                       (const struct draw *)NULL, out);
+    return CUDA_LAUNCH(sample_kernel<false>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits,
+                       (const struct row_sampling *)NULL, out);
 }
 
 extern "C" cudaError_t launch_sample(cudaStream_t stream, const struct logit_rows *logits, int rows,
-                                     const struct draw *draw, struct pick *out)
+                                     const struct row_sampling *sampling, struct sampled_id *out)
 {
-    return CUDA_LAUNCH(pick_kernel<true>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits, draw, out);
+    return CUDA_LAUNCH(sample_kernel<true>, dim3((unsigned)rows), dim3(THREADS), 0, stream, *logits, sampling, out);
 }

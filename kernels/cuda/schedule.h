@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's part of a pass: the batch as the device reads it, with the work lists of attention, laid into staging
-// memory that one copy brings over. Plain host code, allocates nothing.
+// The host's part of a pass: lays out the batch as kernels read it, with the work lists of attention, in staging memory
+// that one copy brings to the device. Plain host code that allocates nothing.
 //
-// Where a list lies depends only on the counts of the batch (rows, sequences, tiles, probes, table columns): passes of
-// equal counts have equal pointers, which is what a captured graph needs.
+// The address of a list depends only on the counts of the batch (rows, sequences, tiles, importance rows, table
+// columns). Passes of equal counts have equal pointers, as captured graphs require.
 #pragma once
 
 #include "kernels/backend.h"
 #include "kernels/cuda/launch.h"
 
 struct schedule_options {
-    int group;  // query heads of a KV head
-    int window; // see launch_attention; here it only tells what is costly
+    int group; // query heads per KV head
     // Columns of the block table; 0: schedule_table_columns(batch). A captured graph has a fixed number.
     int table_columns;
-    // Rows before this one are a half of their own, see schedule_half; 0: there are no halves. Without padding rows.
-    int cut;
-    // So many rows are added at the end, each a sequence of its own without earlier entries (token and position 0) that
-    // uses `padding_block`, and a logit row: they fill up a captured pass.
+    // Rows of the first micro-batch, see schedule_micro_batch; 0: the batch is not divided. Requires padding_rows == 0.
+    int first_rows;
+    // Rows added at the end to pad a captured pass. Each is a sequence without earlier entries (token and position 0)
+    // that writes to `padding_block`, and has a logit row.
     int padding_rows;
     int32_t padding_block;
 };
 
 // Blocks of the batch's longest sequence.
 int schedule_table_columns(const struct ragged_batch *batch);
-// Staging that any batch of this shape takes, padding rows counted as rows and sequences.
-size_t schedule_most_bytes(const struct backend_shape *shape);
-// Fills `host` and returns the bytes it used, which belong at `device` (both aligned to 16 bytes).
+// Staging bytes that suffice for every batch of this shape; padding rows count as rows and sequences.
+size_t schedule_max_bytes(const struct backend_shape *shape);
+// Fills `host` and returns the bytes used, to be copied to `device` (both aligned to 16 bytes).
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
                      const void *device, struct device_batch *out);
-// Of a batch that was made with a cut the rows before it, or those from it on.
-struct device_batch schedule_half(const struct device_batch *whole, bool second);
+// One of the two micro-batches of a batch that was made with first_rows.
+struct device_batch schedule_micro_batch(const struct device_batch *whole, bool second);

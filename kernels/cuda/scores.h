@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of a KV block's 16 entries for up to 16 query heads of one row, by one warp, for the kernels that are bound by
-// reading K and V: all heads of a KV group share what is read. The heads are the 16 rows of an mma, the missing ones
-// zeros: tensor cores have time to spare here, and K needs no conversion to f32.
+// Scores of the 16 entries of a KV block for up to 16 query heads of one row, computed by one warp. For kernels bound
+// by reading K and V: all heads of a group share the reads. The heads are the 16 rows of an mma, missing heads are
+// zeros; tensor cores have time to spare here, and K needs no conversion to f32.
 //
-// K goes from global memory straight into registers, in 16 bytes to a lane, without shared memory. That works since
-// a sum over dims may take them in any order, as long as q does so, too: B's lane (g, c) has entry g, and what the
-// layout calls rows 2c, 2c+1, 2c+8, 2c+9 of two products are dims 32 p + 8 c .. + 7 here. A quad reads 64 bytes in a
-// row of an entry.
+// K goes from global memory directly into registers, 16 bytes per lane, without shared memory. This works because a sum
+// over dims may take them in any order, as long as q uses the same order: lane (g, c) of B has entry g, and the rows
+// 2c, 2c+1, 2c+8, 2c+9 of two mma are dims 32 p + 8 c .. + 7. Four lanes read 64 contiguous bytes of an entry.
 #pragma once
 
 #include "kernels/cuda/geometry.h"
@@ -14,10 +13,10 @@
 
 enum { SCORE_HEADS = 16 };
 
-// Lowest exponent there is: of nothing seen so far. Finite, so that a masked score's -inf minus it is no NaN.
+// The exponent before any entry. Finite, so that the -inf of a masked score minus it is not NaN.
 #define EXPONENT_NONE (-0x1p100f)
 
-// Eight values of K or V as the cache has them.
+// Eight values of K or V as stored in the cache.
 template <bool FP8> struct packed8 {
     typedef uint4 type;
 };
@@ -35,13 +34,13 @@ static __device__ __forceinline__ uint4 as_bf16(uint2 values)
     return bf16_from_e4m3x8(values);
 }
 
-// The D values of each entry of a block, from geometry_kv_at on.
+// Address of a block's values; `at` is geometry_kv_at of its entry 0.
 template <bool FP8> static __device__ __forceinline__ const char *block_data(const kv_cache *kv, int64_t at)
 {
     return static_cast<const char *>(kv->data) + at * kv->head_size * (FP8 ? 1 : 2);
 }
 
-// Values `at` .. `at` + 7 of a block, which are zeros unless `there`.
+// Values `at` .. `at` + 7 of a block; zeros unless `there`.
 template <bool FP8>
 static __device__ __forceinline__ typename packed8<FP8>::type load8(const char *block, int at, bool there)
 {
@@ -58,7 +57,7 @@ static __device__ __forceinline__ uint4 pack8(const float *from)
     return packed;
 }
 
-// Which query heads a block takes: one KV head's, in chunks of SCORE_HEADS.
+// The query heads of a thread block: up to SCORE_HEADS heads of one KV head.
 struct score_heads {
     int kv_head, first, count;
 };
@@ -79,9 +78,8 @@ static __device__ __forceinline__ score_heads score_heads_of(int chunk, int n_he
     return heads;
 }
 
-// q of the heads as bf16 in shared memory, [SCORE_HEADS][SCORE_STRIDE]: zeros beyond the heads and beyond D. The
-// padding puts neighbouring rows into the two halves of a line, so that a quarter of a warp reads without bank
-// conflicts.
+// q of the heads as bf16 in shared memory, [SCORE_HEADS][STRIDE], zeros beyond the heads and beyond D. The padding puts
+// neighbouring rows into different halves of the banks, so that a quarter of a warp reads without bank conflicts.
 template <int DP> struct score_q {
     enum { STRIDE = DP + 32, BYTES = SCORE_HEADS * STRIDE * 2 };
 };
@@ -97,7 +95,7 @@ static __device__ __forceinline__ void load_q(uint16_t *q, const float *row, con
     }
 }
 
-// A lane's part of a block of K, of as many dims as are held at a time.
+// A lane's part of a block of K, for the DIMS dims that are in registers at once.
 template <int DP, bool FP8> struct score_keys {
     enum { DIMS = DP < 128 ? DP : 128, PARTS = DP / DIMS };
     typename packed8<FP8>::type values[2][DIMS / 32]; // [entries 0..7, 8..15]
@@ -137,7 +135,7 @@ static __device__ __forceinline__ void add_scores(float s[2][4], const score_key
     }
 }
 
-// Scores times `scale`, in FP8 times the scales of the entries, too, which begin at `entry_scales`.
+// Multiplies scores by `scale`, and with FP8 by the scales of the entries, which begin at `entry_scales`.
 template <bool FP8>
 static __device__ __forceinline__ void scale_scores(float s[2][4], const float *entry_scales, float scale)
 {
@@ -153,17 +151,17 @@ static __device__ __forceinline__ void scale_scores(float s[2][4], const float *
     }
 }
 
-// Scores of the block's entries outside of [first, end) become -inf. `entry`: the block's first.
-static __device__ __forceinline__ void mask_scores(float s[2][4], int entry, int first, int end)
+// Sets the scores of entries from `end` on to -inf. `entry`: first entry of the block.
+static __device__ __forceinline__ void mask_scores(float s[2][4], int entry, int end)
 {
-    if (entry >= first && entry + KV_BLOCK_TOKENS <= end) return;
+    if (entry + KV_BLOCK_TOKENS <= end) return;
     int c = (int)threadIdx.x % 4;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int e = entry + 8 * half + 2 * c + i % 2;
-            if (e < first || e >= end) s[half][i] = -INFINITY;
+            if (e >= end) s[half][i] = -INFINITY;
         }
 }
 

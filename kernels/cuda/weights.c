@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights on their way from mapped files to the device: in pieces through two buffers of pinned memory, so that one is
-// filled (read from the file, converted) while the copy of the other is under way. What is to become FP8 is quantised
-// on the device. Nothing waits for the last copies: they stand in the stream before the first step.
+// Copies weights from mapped files to the device, in pieces through two buffers of pinned memory: one is filled (read
+// from the file, converted) while the other is copied. Weights that become FP8 are quantised on the device. Nothing
+// waits for the last copies: they precede the first step in the stream.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +14,9 @@ static const size_t PIECE_BYTES = (size_t)16 << 20;
 
 struct upload {
     unsigned char *pinned[2];
-    cudaEvent_t sent[2]; // the copy from it is done
-    int turn;            // which is filled next
-    void *rows;          // device: a piece of rows that become FP8
+    cudaEvent_t sent[2]; // the copy from this buffer is done
+    int turn;            // the buffer to fill next
+    void *rows;          // device: a piece of rows to be quantised
 };
 
 // ---- pieces ---------------------------------------------------------------------------------------------------------
@@ -47,8 +47,8 @@ void upload_close(struct cuda *cuda)
     cuda->upload = NULL;
 }
 
-// PIECE_BYTES of host memory to fill.
-static enum status piece_take(struct cuda *cuda, void **host_p)
+// Returns PIECE_BYTES of host memory to fill, once its last copy is done.
+static enum status piece_next(struct cuda *cuda, void **host_p)
 {
     enum status status = upload_open(cuda);
     if (status != STATUS_OK) return status;
@@ -70,19 +70,19 @@ static enum status piece_send(struct cuda *cuda, void *to, size_t bytes)
 
 static void read_bf16(const struct matrix_view *view, int64_t row, uint16_t *to)
 {
-    enum { AT_ONCE = 1024 };
-    float values[AT_ONCE];
-    for (int64_t c = 0; c < view->columns; c += AT_ONCE) {
-        int64_t n = view->columns - c < AT_ONCE ? view->columns - c : AT_ONCE;
+    enum { CHUNK = 1024 };
+    float values[CHUNK];
+    for (int64_t c = 0; c < view->columns; c += CHUNK) {
+        int64_t n = view->columns - c < CHUNK ? view->columns - c : CHUNK;
         matrix_view_read(view, row, c, n, values);
         for (int64_t i = 0; i < n; i++)
             to[c + i] = bf16_from_f32(values[i]);
     }
 }
 
-// Rows [first, first + n) of the view as rows of `stride` elements, zeros behind the last column. Elements are as they
-// stand in the file where `as` is the view's dtype (FP8 without its scales), else converted to bf16 or f32.
-static void fill(const struct matrix_view *view, int64_t first, int64_t n, enum dtype as, int stride, void *host)
+// Writes rows [first, first + n) of the view as rows of `stride` elements, padded with zeros. Elements are copied if
+// `as` is the view's dtype (FP8 without its scales), else converted to bf16 or f32.
+static void piece_fill(const struct matrix_view *view, int64_t first, int64_t n, enum dtype as, int stride, void *host)
 {
     const size_t row_bytes = (size_t)view->columns * dtype_size_bytes(as);
     const size_t stride_bytes = (size_t)stride * dtype_size_bytes(as);
@@ -102,8 +102,9 @@ static void fill(const struct matrix_view *view, int64_t first, int64_t n, enum 
     }
 }
 
-// How the elements of a part travel. To become FP8 numbers are quantised as they are, in f32 where bf16 would round.
-static enum dtype travels_as(const struct weight *w, const struct matrix_view *part)
+// The dtype in which a part is copied to the device. For an FP8 weight, parts in FP8 or bf16 are copied as stored and
+// all others in f32, so that quantising does not round twice.
+static enum dtype upload_dtype(const struct weight *w, const struct matrix_view *part)
 {
     if (w->dtype == DTYPE_BF16) return DTYPE_BF16;
     return part->dtype == DTYPE_FP8 || part->dtype == DTYPE_BF16 ? part->dtype : DTYPE_F32;
@@ -111,12 +112,12 @@ static enum dtype travels_as(const struct weight *w, const struct matrix_view *p
 
 static enum status send_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
 {
-    const int64_t most = (int64_t)(PIECE_BYTES / sizeof(float));
+    const int64_t max_rows = (int64_t)(PIECE_BYTES / sizeof(float));
     for (int64_t first = 0, n; first < part->rows; first += n) {
         void *host;
-        enum status status = piece_take(cuda, &host);
+        enum status status = piece_next(cuda, &host);
         if (status != STATUS_OK) return status;
-        n = part->rows - first < most ? part->rows - first : most;
+        n = part->rows - first < max_rows ? part->rows - first : max_rows;
         for (int64_t i = 0; i < n; i++)
             ((float *)host)[i] = matrix_view_scale(part, first + i);
         status = piece_send(cuda, to + first, (size_t)n * sizeof(float));
@@ -125,7 +126,7 @@ static enum status send_scales(struct cuda *cuda, const struct matrix_view *part
     return STATUS_OK;
 }
 
-// Rows that lie in upload.rows, as `as`, become rows of the weight.
+// Quantises n rows in upload.rows, of dtype `as`, to rows of the weight.
 static enum status quantise(struct cuda *cuda, struct weight *w, int64_t row, int64_t n, enum dtype as)
 {
     return cuda_status(launch_quantise_rows(cuda->stream, (char *)w->data + row * w->stride, w->stride, w->scale + row,
@@ -133,22 +134,23 @@ static enum status quantise(struct cuda *cuda, struct weight *w, int64_t row, in
                        "quantising weights");
 }
 
-// The part as rows of the weight from `row` on.
+// Copies a part to the rows of the weight from `row` on.
 static enum status send_part(struct cuda *cuda, struct weight *w, int64_t row, const struct matrix_view *part)
 {
-    const enum dtype as = travels_as(w, part);
+    const enum dtype as = upload_dtype(w, part);
     const size_t stride_bytes = (size_t)w->stride * dtype_size_bytes(as);
-    const int64_t most = (int64_t)(PIECE_BYTES / stride_bytes);
-    if (most < 1)
-        return status_fail(STATUS_UNSUPPORTED, "a matrix of %lld columns: too many", (long long)part->columns);
+    const int64_t max_rows = (int64_t)(PIECE_BYTES / stride_bytes);
+    if (max_rows < 1)
+        return status_fail(STATUS_UNSUPPORTED, "a matrix of %lld columns: one row exceeds the upload buffer",
+                           (long long)part->columns);
     for (int64_t first = 0, n; first < part->rows; first += n) {
         void *host;
-        enum status status = piece_take(cuda, &host);
+        enum status status = piece_next(cuda, &host);
         if (status != STATUS_OK) return status;
-        n = part->rows - first < most ? part->rows - first : most;
-        fill(part, first, n, as, w->stride, host);
+        n = part->rows - first < max_rows ? part->rows - first : max_rows;
+        piece_fill(part, first, n, as, w->stride, host);
         if (as != w->dtype && !cuda->upload->rows)
-            status = cuda_allocate(cuda, PIECE_BYTES, "weights on their way to fp8", &cuda->upload->rows);
+            status = cuda_allocate(cuda, PIECE_BYTES, "weights to be quantised", &cuda->upload->rows);
         if (status != STATUS_OK) return status;
         void *to = as == w->dtype ? (char *)w->data + (size_t)(row + first) * stride_bytes : cuda->upload->rows;
         status = piece_send(cuda, to, (size_t)n * stride_bytes);
@@ -191,7 +193,7 @@ static enum status matrix_create(struct cuda *cuda, enum weight_kind kind, enum 
     int64_t row = 0;
     for (int p = 0; p < n_parts && status == STATUS_OK; row += parts[p++].rows)
         status = send_part(cuda, w, row, &parts[p]);
-    if (status == STATUS_OK && kind == WEIGHT_MATRIX) status = products_reserve(cuda, 0, w);
+    if (status == STATUS_OK && kind == WEIGHT_MATRIX) status = gemm_reserve(cuda, 0, w);
     if (status == STATUS_OK) *weight_p = w;
     return status;
 }
@@ -235,13 +237,13 @@ enum status cuda_weight_vector(struct backend *b, const struct matrix_view *part
     for (int p = 0; p < n_parts; p++)
         w->columns += parts[p].columns;
     enum status status = cuda_allocate(cuda, (size_t)w->columns * sizeof(float), "a vector of weights", &w->data);
-    const int64_t most = (int64_t)(PIECE_BYTES / sizeof(float));
+    const int64_t max_rows = (int64_t)(PIECE_BYTES / sizeof(float));
     float *to = w->data;
     for (int p = 0; p < n_parts; p++)
         for (int64_t first = 0, n; first < parts[p].columns && status == STATUS_OK; first += n, to += n) {
             void *host;
-            n = parts[p].columns - first < most ? parts[p].columns - first : most;
-            status = piece_take(cuda, &host);
+            n = parts[p].columns - first < max_rows ? parts[p].columns - first : max_rows;
+            status = piece_next(cuda, &host);
             if (status != STATUS_OK) break;
             matrix_view_read(&parts[p], 0, first, n, host);
             status = piece_send(cuda, to, (size_t)n * sizeof(float));

@@ -546,43 +546,44 @@ static int candidate_by_id(const void *a, const void *b)
 }
 
 // Number of the n candidates (best first) that remain after min_p, top_k and then top_p of their weight.
-static int candidates_filter(const struct candidate *c, int n, const struct draw *draw)
+static int candidates_filter(const struct candidate *c, int n, const struct row_sampling *params)
 {
     int kept = 0;
     double total = 0, mass = 0;
-    while (kept < n && c[kept].weight > 0 && c[kept].weight >= (double)draw->min_p &&
-           (!draw->top_k || kept < draw->top_k))
+    while (kept < n && c[kept].weight > 0 && c[kept].weight >= (double)params->min_p &&
+           (!params->top_k || kept < params->top_k))
         total += c[kept++].weight;
-    if (draw->top_p >= 1) return kept;
+    if (params->top_p >= 1) return kept;
     int reached = 0;
-    while (reached < kept && mass < draw->top_p * total)
+    while (reached < kept && mass < params->top_p * total)
         mass += c[reached++].weight;
     return reached;
 }
 
-static int32_t candidate_sample(struct candidate *c, int n, const struct draw *draw)
+static int32_t candidate_sample(struct candidate *c, int n, const struct row_sampling *params)
 {
     for (int i = 0; i < n; i++)
-        c[i].weight = exp((c[i].logit - c[0].logit) * (double)draw->inverse_temperature);
-    n = candidates_filter(c, n, draw);
+        c[i].weight = exp((c[i].logit - c[0].logit) * (double)params->inverse_temperature);
+    n = candidates_filter(c, n, params);
     qsort(c, (size_t)n, sizeof *c, candidate_by_id);
     double total = 0, reached = 0;
     for (int i = 0; i < n; i++)
         total += c[i].weight;
     for (int i = 0; i < n; i++)
-        if ((reached += c[i].weight) > draw->uniform * total) return c[i].id;
+        if ((reached += c[i].weight) > params->uniform * total) return c[i].id;
     return c[n - 1].id;
 }
 
 static enum status ref_sample(struct backend *b, struct tensor *picks, const struct tensor *logits, int parts, int rows,
-                              int32_t first_id, int32_t n_ids, bool draw)
+                              int32_t first_id, int32_t n_ids, bool use_sampling)
 {
     struct reference *ref = reference_of(b);
     INVARIANT(picks->columns == 2 && rows <= picks->max_rows && parts * rows <= logits->max_rows &&
                   n_ids <= parts * logits->columns,
               "sample: %d ids of %d rows in %d parts from %d x %d into %d x %d", n_ids, rows, parts, logits->max_rows,
               logits->columns, picks->max_rows, picks->columns);
-    INVARIANT(!draw || ref->batch.draw, "sample: the batch of %d rows has no sampling params", ref->batch.n_rows);
+    INVARIANT(!use_sampling || ref->batch.sampling, "sample: the batch of %d rows has no sampling params",
+              ref->batch.n_rows);
     int suspended = no_alloc_suspend(); // qsort allocates
     if (n_ids > ref->n_candidates)
         ref->candidates = mem_resize(ref->candidates, (size_t)(ref->n_candidates = n_ids), sizeof *ref->candidates);
@@ -594,8 +595,8 @@ static enum status ref_sample(struct backend *b, struct tensor *picks, const str
         }
         qsort(ref->candidates, (size_t)n_ids, sizeof *ref->candidates, candidate_by_logit);
         struct candidate best = ref->candidates[0];
-        struct pick pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
-        const struct draw *how = draw ? &ref->batch.draw[row] : NULL;
+        struct sampled_id pick = {(float)best.logit, best.logit > -INFINITY ? best.id : -1};
+        const struct row_sampling *how = use_sampling ? &ref->batch.sampling[row] : NULL;
         if (how && how->inverse_temperature > 0 && pick.id >= 0)
             pick.id = candidate_sample(ref->candidates, n_ids, how);
         memcpy(picks->data + 2 * row, &pick, sizeof pick);
@@ -606,7 +607,7 @@ static enum status ref_sample(struct backend *b, struct tensor *picks, const str
 
 static const struct backend_ops reference_ops = {
     .name = "reference",
-    .host_memory = true,
+    .capabilities = {.host_memory = true, .exact_rows = true},
     .close = ref_close,
     .tensor_create = ref_tensor_create,
     .tensor_data = ref_tensor_data,
@@ -615,14 +616,15 @@ static const struct backend_ops reference_ops = {
     .weight_gate_up = ref_weight_gate_up,
     .weight_embedding = ref_weight_embedding,
     .weight_vector = ref_weight_vector,
+    .run_pass = backend_run_pass,
     .begin = ref_begin,
     .embed = ref_embed,
     .rmsnorm = ref_rmsnorm,
     .linear = ref_linear,
     .rope_append = ref_rope_append,
     .attention = ref_attention,
-    .probe_data = ref_importance_data,
-    .probe_read = ref_importance_read,
+    .importance_data = ref_importance_data,
+    .importance_read = ref_importance_read,
     .sample = ref_sample,
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the thread blocks of a kernel, see device.h. One kernel at a time in a process: static __shared__ arrays and
-// threadIdx are global; runtime.cpp holds its lock meanwhile.
+// Runs the thread blocks of a kernel, see device.h. One kernel runs at a time in a process, under the lock of
+// runtime.cpp, since static __shared__ arrays and threadIdx are global.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 #include "tests/cuda_emulator/fibers.h"
 #include "tests/cuda_emulator/runtime.h"
 
-enum { MOST_THREADS = 1024, LANES = 32, SLOT = 64 };
+enum { THREADS_MAX = 1024, LANES = 32, SLOT = 64 };
 enum state { READY, AT_WARP, AT_BLOCK, GONE };
 
 struct place {
@@ -25,28 +25,28 @@ struct thread {
 
 struct warp {
     int arrived;
-    unsigned exchanges; // so far: its lowest bit says which of the two halves of `slot` is filled
+    unsigned exchanges; // so far; the lowest bit selects the part of `slot` in use
     alignas(16) unsigned char slot[2][LANES * SLOT];
 };
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-static struct thread threads[MOST_THREADS];
-static struct warp warps[MOST_THREADS / LANES];
+static struct thread threads[THREADS_MAX];
+static struct warp warps[THREADS_MAX / LANES];
 static struct fiber host;
 static int n_threads, current, at_block, n_gone;
-static bool backwards; // every other block runs its threads from the last to the first: a missing barrier shows
+static bool backwards; // every other block runs its threads in reverse order, which exposes missing barriers
 static void *dynamic_shared;
 static const char *kernel_name;
 static const std::function<void()> *kernel_body;
 
 static const char *state_name(enum state state)
 {
-    return state == AT_WARP ? "at a warp's operation" : state == AT_BLOCK ? "at __syncthreads" : "gone";
+    return state == AT_WARP ? "at a warp operation" : state == AT_BLOCK ? "at __syncthreads" : "gone";
 }
 
-// Ends the program: says of each run of threads in one state where it is.
+// Ends the program with a message that lists the states and places of all threads.
 [[noreturn]] static void stuck(const char *why)
 {
     fprintf(stderr, "cuda emulator: %s in block (%u, %u, %u) of %s\n", why, blockIdx.x, blockIdx.y, blockIdx.z,
@@ -62,25 +62,25 @@ static const char *state_name(enum state state)
     abort();
 }
 
-static void become(int thread)
+static void thread_select(int thread)
 {
     current = thread;
     unsigned t = (unsigned)thread;
     threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / (blockDim.x * blockDim.y)};
 }
 
-// Goes on with the next thread that can, and comes back when this one can.
-static void give_turn(bool last)
+// Switches to the next runnable thread; returns when this thread runs again.
+static void thread_yield(bool last)
 {
     int from = current, step = backwards ? n_threads - 1 : 1, to = from;
     do
         to = (to + step) % n_threads;
     while (threads[to].state != READY && to != from);
     if (threads[to].state != READY) {
-        if (n_gone < n_threads) stuck("threads wait for others that do not come");
+        if (n_gone < n_threads) stuck("threads wait for threads that do not arrive");
         fiber_switch(&threads[from].fiber, &host, true);
     }
-    become(to);
+    thread_select(to);
     fiber_switch(&threads[from].fiber, &threads[to].fiber, last);
 }
 
@@ -90,7 +90,7 @@ static void thread_main(void)
     (*kernel_body)();
     threads[current].state = GONE;
     n_gone++;
-    give_turn(true);
+    thread_yield(true);
     abort(); // not reached
 }
 
@@ -99,7 +99,7 @@ static bool same_place(const struct place *a, const struct place *b)
     return a->line == b->line && a->bytes == b->bytes && strcmp(a->file, b->file) == 0;
 }
 
-// Waits in `state` at a place until all of threads [first, first + count) are there.
+// Waits in `state` at a place until all threads [first, first + count) are there.
 static void wait_for_all(enum state state, int first, int count, int *arrived, struct place at)
 {
     struct thread *self = &threads[current];
@@ -107,15 +107,16 @@ static void wait_for_all(enum state state, int first, int count, int *arrived, s
     self->at = at;
     self->state = state;
     if (++*arrived < count) {
-        give_turn(false);
-        return; // the last one made it READY
+        thread_yield(false);
+        return; // the last thread to arrive made it READY
     }
     *arrived = 0;
     for (int i = first; i < first + count; i++)
-        if (threads[i].state != state || !same_place(&threads[i].at, &at)) stuck("threads are at different operations");
+        if (threads[i].state != state || !same_place(&threads[i].at, &at))
+            stuck("threads wait at different operations");
     for (int i = first; i < first + count; i++)
         threads[i].state = READY;
-    become(own);
+    thread_select(own);
 }
 
 void emulated_block_barrier(const char *file, int line)
@@ -127,10 +128,10 @@ const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *f
 {
     const unsigned self = (unsigned)current, lane = self % LANES, first = self - lane;
     struct warp *warp = &warps[self / LANES];
-    if ((int)first + LANES > n_threads || bytes > SLOT) stuck("a warp's operation in a warp of fewer than 32 threads");
+    if ((int)first + LANES > n_threads || bytes > SLOT) stuck("a warp operation in a warp of fewer than 32 threads");
     unsigned char *slot = warp->slot[warp->exchanges & 1];
     memcpy(slot + lane * bytes, mine, bytes);
-    // The last to come counts, before any other goes on.
+    // The last lane to arrive counts the exchange, before any lane continues.
     if (warp->arrived == LANES - 1) warp->exchanges++;
     wait_for_all(AT_WARP, (int)first, LANES, &warp->arrived, {file, line, bytes});
     return slot;
@@ -164,7 +165,7 @@ static void run_block(size_t shared_bytes)
     }
     for (int i = 0; i < (n_threads + LANES - 1) / LANES; i++)
         warps[i].arrived = 0;
-    become(backwards ? n_threads - 1 : 0);
+    thread_select(backwards ? n_threads - 1 : 0);
     fiber_switch(&host, &threads[current].fiber, false);
     backwards = !backwards;
 }

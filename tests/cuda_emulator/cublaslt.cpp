@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's matrix product in plain loops: real bf16, e4m3 and f32 matrices in column-major order, sums in f32, bias
-// and scales as the CUDA backend uses them. What the library refuses is refused: e4m3 otherwise than with A transposed
-// and B not, dimensions or addresses that are not multiples of 16 bytes, scales per row where the device has none.
+// The gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, bias and scales
+// as the CUDA backend uses them. It refuses what the library refuses: e4m3 unless A is transposed and B is not,
+// dimensions or addresses that are not multiples of 16 bytes, scales per row on devices that do not support them.
 #include <cublasLt.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ struct layout {
     int64_t stride;
 };
 
-struct product {
+struct matmul {
     cublasComputeType_t compute;
     cudaDataType scale_type, bias_type;
     int32_t transposed[2];
@@ -32,7 +32,7 @@ struct product {
     const float *scale[2];
 };
 
-// Sums over K in so many parts, one after the other: algorithms differ in the last bits, as the real ones do.
+// Sums over K in `parts` parts: algorithms differ in the last bits, as the real ones do.
 struct algorithm {
     int id, parts;
     size_t workspace;
@@ -44,9 +44,10 @@ struct preference {
     uint64_t workspace;
 };
 
-static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "lies in the caller's memory");
-static_assert(sizeof(struct product) <= sizeof(cublasLtMatmulDescOpaque_t), "lies in the caller's memory");
-static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "lies in the caller's memory");
+static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "must fit into the caller's memory");
+static_assert(sizeof(struct matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "must fit into the caller's memory");
+static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t),
+              "must fit into the caller's memory");
 
 template <typename T> T *inside(const void *opaque)
 {
@@ -73,7 +74,7 @@ void store(void *data, cudaDataType type, int64_t i, float x)
         static_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16_rn(x);
 }
 
-template <typename T> cublasStatus_t take(T *out, const void *from, size_t bytes)
+template <typename T> cublasStatus_t attribute_read(T *out, const void *from, size_t bytes)
 {
     if (!from || bytes != sizeof *out) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(out, from, bytes);
@@ -90,8 +91,8 @@ bool fits(const struct layout *l)
     return l->rows && l->columns && l->stride >= (int64_t)l->rows && l->order == CUBLASLT_ORDER_COL;
 }
 
-// The shapes agree, and the device can.
-cublasStatus_t check(const struct product *p, const struct layout *a, const struct layout *b, const struct layout *c,
+// Checks that the shapes agree and that the device supports the operation.
+cublasStatus_t check(const struct matmul *p, const struct layout *a, const struct layout *b, const struct layout *c,
                      const struct layout *d)
 {
     if (!fits(a) || !fits(b) || !fits(c) || !fits(d)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -133,7 +134,7 @@ std::vector<float> operand(const void *data, const struct layout *l, bool k_is_r
 }
 
 struct call {
-    struct product p;
+    struct matmul p;
     struct layout a, b, c, d;
     const void *a_data, *b_data, *c_data;
     void *d_data;
@@ -141,9 +142,9 @@ struct call {
     int parts;
 };
 
-typedef float lanes __attribute__((vector_size(32), aligned(4))); // sums side by side: most of the time is spent here
+typedef float lanes __attribute__((vector_size(32), aligned(4))); // partial sums; tests spend most of their time here
 
-// The sum of u[i] v[i], in eight parts that are then added up. Both lie in vectors of the caller.
+// The dot product of u and v in partial sums. Both lie in vectors of the caller.
 __attribute__((no_sanitize("address"))) float dot(const float *u, const float *v, int64_t n)
 {
     lanes sums[2] = {};
@@ -260,11 +261,11 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t opaque, c
 {
     struct layout *l = inside<struct layout>(opaque);
     switch (which) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE: return take(&l->type, from, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER: return take(&l->order, from, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS: return take(&l->rows, from, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_COLS: return take(&l->columns, from, bytes);
-    case CUBLASLT_MATRIX_LAYOUT_LD: return take(&l->stride, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_TYPE: return attribute_read(&l->type, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ORDER: return attribute_read(&l->order, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS: return attribute_read(&l->rows, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_COLS: return attribute_read(&l->columns, from, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_LD: return attribute_read(&l->stride, from, bytes);
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
@@ -273,7 +274,7 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t p, size_t, c
                                                cudaDataType_t scale_type)
 {
     memset(p, 0, sizeof *p);
-    struct product *inner = inside<struct product>(p);
+    struct matmul *inner = inside<struct matmul>(p);
     inner->compute = compute;
     inner->scale_type = scale_type;
     inner->bias_type = CUDA_R_32F;
@@ -297,19 +298,19 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t opaque, cublasLtMatmulDescAttributes_t which,
                                               const void *from, size_t bytes)
 {
-    struct product *p = inside<struct product>(opaque);
+    struct matmul *p = inside<struct matmul>(opaque);
     switch (which) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: return take(&p->transposed[0], from, bytes);
-    case CUBLASLT_MATMUL_DESC_TRANSB: return take(&p->transposed[1], from, bytes);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(&p->epilogue, from, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(&p->bias, from, bytes);
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(&p->bias_type, from, bytes);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return take(&p->scale[0], from, bytes);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return take(&p->scale[1], from, bytes);
-    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return take(&p->scale_mode[0], from, bytes);
-    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return take(&p->scale_mode[1], from, bytes);
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return take(&p->pointer_mode, from, bytes);
-    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return take(&p->fast, from, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSA: return attribute_read(&p->transposed[0], from, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return attribute_read(&p->transposed[1], from, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return attribute_read(&p->epilogue, from, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return attribute_read(&p->bias, from, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return attribute_read(&p->bias_type, from, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return attribute_read(&p->scale[0], from, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return attribute_read(&p->scale[1], from, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return attribute_read(&p->scale_mode[0], from, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return attribute_read(&p->scale_mode[1], from, bytes);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE: return attribute_read(&p->pointer_mode, from, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return attribute_read(&p->fast, from, bytes);
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
     }
 }
@@ -338,7 +339,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
 {
     switch (which) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return take(&inside<struct preference>(opaque)->workspace, from, bytes);
+        return attribute_read(&inside<struct preference>(opaque)->workspace, from, bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
     case CUBLASLT_MATMUL_PREF_IMPL_MASK:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
@@ -349,20 +350,20 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
     }
 }
 
-// ---- algorithms and the product -------------------------------------------------------------------------------------
+// ---- algorithms and the gemm ----------------------------------------------------------------------------------------
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t p, cublasLtMatrixLayout_t a,
                                               cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int max,
                                               cublasLtMatmulHeuristicResult_t results[], int *count_p)
 {
     *count_p = 0;
-    if (most < 1) return CUBLAS_STATUS_INVALID_VALUE;
-    cublasStatus_t status = check(inside<struct product>(p), inside<struct layout>(a), inside<struct layout>(b),
+    if (max < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t status = check(inside<struct matmul>(p), inside<struct layout>(a), inside<struct layout>(b),
                                   inside<struct layout>(c), inside<struct layout>(d));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     for (const struct algorithm &algorithm : algorithms)
-        if (*count_p < most && algorithm.workspace <= inside<struct preference>(preference)->workspace)
+        if (*count_p < max && algorithm.workspace <= inside<struct preference>(preference)->workspace)
             describe(&algorithm, &results[(*count_p)++]);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -373,7 +374,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t p,
 {
     const struct algorithm *algorithm = known(algo);
     if (!algorithm) return CUBLAS_STATUS_INVALID_VALUE;
-    cublasStatus_t status = check(inside<struct product>(p), inside<struct layout>(a), inside<struct layout>(b),
+    cublasStatus_t status = check(inside<struct matmul>(p), inside<struct layout>(a), inside<struct layout>(b),
                                   inside<struct layout>(c), inside<struct layout>(d));
     if (status == CUBLAS_STATUS_SUCCESS) describe(algorithm, result);
     return status;
@@ -402,7 +403,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
     emulated_call one;
     const struct algorithm *algorithm = known(algo);
     if (!algorithm) return CUBLAS_STATUS_INVALID_VALUE;
-    struct call x = {*inside<struct product>(p),
+    struct call x = {*inside<struct matmul>(p),
                      *inside<struct layout>(a),
                      *inside<struct layout>(b),
                      *inside<struct layout>(c),
@@ -423,11 +424,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
     for (int i = 0; i < 3; i++) {
         size_t elements = (size_t)layouts[i]->stride * (layouts[i]->columns - 1) + layouts[i]->rows;
         if (!emulated_is_device_memory(data[i], elements * size_of(layouts[i]->type)))
-            return CUBLAS_STATUS_EXECUTION_FAILED; // where the real one would fault
+            return CUBLAS_STATUS_EXECUTION_FAILED; // the real library would fault
     }
     cudaError_t error = emulated_put(stream, [=] {
         emulated_launches++;
-        if (algorithm->workspace) memset(workspace, 0xff, algorithm->workspace); // as the library writes to it
+        if (algorithm->workspace) memset(workspace, 0xff, algorithm->workspace); // the library writes to it
         multiply(x);
     });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's device language for g++: what kernels/cuda/device.h includes in place of CUDA's headers, so that kernels run
-// on the CPU in tests. The threads of a block are fibers that take turns at barriers, shuffles and the like, in a
-// fixed order; blocks run one after another. It is strict where hardware is silent, and ends the program with a
-// sentence: threads of a block that wait at different barriers or leave while others wait, partial warps at a warp's
-// operations, pointers to host memory in a kernel's arguments. Dynamic shared memory begins as NaN in every block and
-// has its exact size, so that AddressSanitizer sees what is outside of it.
+// CUDA's device language for g++. kernels/cuda/device.h includes it instead of CUDA's headers, so that kernels run on
+// the CPU in tests. The threads of a block are fibers that switch at barriers, shuffles and similar operations, in a
+// fixed order; blocks run one after another. Errors that hardware ignores end the program with a message: threads of a
+// block that wait at different barriers or leave while others wait, partial warps at warp operations, pointers to host
+// memory in a kernel's arguments. Dynamic shared memory begins as NaN in every block and has its exact size, so that
+// AddressSanitizer detects accesses outside it.
 #pragma once
 
 #include <cuda_runtime_api.h>
-// The conversions of bf16 and fp8 that CUDA's own headers have for the host.
+// CUDA's host versions of the bf16 and fp8 conversions.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <math.h>
@@ -30,8 +30,8 @@ extern dim3 blockDim, gridDim;
 #define EMULATED_PLACE             const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated_dynamic_shared())
 
-// Lives while a call of the host is under way: one at a time, and what the emulator allocates is no allocation of the
-// token loop (base/no_alloc.h).
+// Lives during a host call: serialises calls, and excludes the emulator's allocations from the trap of
+// base/no_alloc.h.
 struct emulated_call {
     int suspended;
     emulated_call();
@@ -40,16 +40,16 @@ struct emulated_call {
 
 void *emulated_dynamic_shared(void);
 void emulated_block_barrier(const char *file, int line);
-// Puts `bytes` of this lane where all lanes of its warp see them, and returns those of lanes 0..31, one after another,
-// when all have come to this place. They stay until the warp's next but one exchange. At most 64 bytes.
+// Publishes `bytes` of this lane to its warp and waits until all lanes have called from the same place. Returns the
+// bytes of lanes 0..31, one after another, valid until the second next exchange of the warp. At most 64 bytes.
 const void *emulated_warp_exchange(const void *mine, size_t bytes, const char *file, int line);
 int emulated_lane(void);
-// Ends the program, with a sentence, if a value handed to a kernel is a pointer to host memory or holds one.
+// Ends the program with a message if a kernel argument is, or contains, a pointer to host memory.
 void emulated_check_argument(const char *kernel, const void *value, size_t bytes);
 cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                             std::function<void()> body);
 
-// The same, for values of any type.
+// emulated_warp_exchange for values of any type.
 template <typename T> static inline const T *emulated_warp(const T &mine, EMULATED_PLACE)
 {
     return static_cast<const T *>(emulated_warp_exchange(&mine, sizeof mine, file, line));
@@ -86,7 +86,7 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATED_PLACE)
     emulated_warp_exchange(&nothing, 1, file, line);
 }
 
-// Lanes in groups of `width`, as CUDA has it: a lane outside of the own group gives the own value.
+// Shuffles within groups of `width` lanes as CUDA defines them: a source outside the group returns the own value.
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMULATED_PLACE)
 {
     emulated_check_mask(mask, file, line);

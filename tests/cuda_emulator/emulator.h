@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU for tests, played by the CPU: the functions of the CUDA runtime, of cuBLASLt and of NCCL that the CUDA backend
-// calls, linked in place of the NVIDIA libraries. Kernels are the ones of kernels/cuda, compiled by g++ (see device.h).
+// A GPU emulated on the CPU, for tests: the functions of the CUDA runtime, cuBLASLt and NCCL that the CUDA backend
+// calls, linked instead of the NVIDIA libraries. The kernels are those of kernels/cuda, compiled by g++ (see device.h).
 //
-// As lazy as the real one may be: what is put into a stream runs when something waits for it, so that memory which the
-// host gives back or changes too early shows. What waits: the synchronising calls, cudaFree, copies without Async, and
-// copies from or to memory that is not pinned. Device memory begins as NaN, and AddressSanitizer guards it: its edges
-// in kernels, all of it from the host's hands (the first bytes of each allocation).
+// Streams are lazy: operations run when something waits for them, so that memory which the host frees or changes too
+// early is detected. Synchronising calls, cudaFree, copies without Async, and copies from or to memory that is not
+// pinned wait. Device memory begins as NaN. AddressSanitizer guards its edges against kernels, and the first bytes of
+// each allocation against the host.
 //
-// Settings hold for the process; set them before the backend is opened.
+// Settings apply to the process; set them before the backend is opened.
 #pragma once
 
 #include <stddef.h>
@@ -16,19 +16,19 @@
 extern "C" {
 #endif
 
-void emulator_set_devices(int n);                   // 1 at first; 0: as a machine without any
-void emulator_set_memory(size_t bytes);             // of each device; 512 MiB at first
-void emulator_set_capability(int major, int minor); // 9.0 at first
-size_t emulator_memory_used(void);                  // of all devices
-int emulator_launches(void);                        // kernels and products run so far, those of graphs included
+void emulator_set_devices(int n);                   // initially 1; 0: a machine without GPUs
+void emulator_set_memory(size_t bytes);             // of each device; initially 512 MiB
+void emulator_set_capability(int major, int minor); // initially 9.0
+size_t emulator_memory_used(void);                  // on all devices
+int emulator_launches(void);                        // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
-// From now on the n-th operation that runs fails the way a lost device does, and every call after it; 0: none does.
+// The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
 
-// From now on this rank of every NCCL group has failed, as the others learn; -1: none has.
+// From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);
 
-// From now on this rank's all-reduces do not return, nor fail, until it is another; -1: none.
+// From now on all-reduces of this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
 
 #ifdef __cplusplus

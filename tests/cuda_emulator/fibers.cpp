@@ -13,11 +13,11 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-static const size_t STACK_BYTES = 256 * 1024; // touched pages alone count
+static const size_t STACK_BYTES = 256 * 1024; // only touched pages take memory
 
 #if defined __x86_64__
-// The registers that a call preserves lie on the stack; a context is the stack pointer. ucontext's own switch asks the
-// kernel for the signal mask each time, which is most of the time of a kernel full of shuffles.
+// Saves the callee-saved registers on the stack; a context is the stack pointer. swapcontext makes a system call for
+// the signal mask at every switch, which would dominate kernels with many shuffles.
 extern "C" void emulated_switch(void **from, void *to);
 __asm__(".text\n"
         ".globl emulated_switch\n"
@@ -33,8 +33,8 @@ __asm__(".text\n"
 static void context_prepare(struct fiber *fiber, char *stack, void (*enter)(void))
 {
     void **top = reinterpret_cast<void **>(stack + STACK_BYTES) - 8;
-    memset(top, 0, 8 * sizeof *top);          // six registers, the address to go to, and the caller that is none:
-    top[6] = reinterpret_cast<void *>(enter); // enter() starts as after a call, 8 bytes off a multiple of 16
+    memset(top, 0, 8 * sizeof *top);          // six registers, the return address, and no caller:
+    top[6] = reinterpret_cast<void *>(enter); // enter() starts as after a call, 8 bytes below a multiple of 16
     fiber->context = top;
 }
 
@@ -88,14 +88,14 @@ void fiber_prepare(struct fiber *fiber, void (*enter)(void))
     }
     char *stack = static_cast<char *>(fiber->stack) + page;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(stack, STACK_BYTES); // of frames that the last thread left
+    __asan_unpoison_memory_region(stack, STACK_BYTES); // frames of the last thread on this stack
 #endif
     fiber->fake_stack = NULL;
     context_prepare(fiber, stack, enter);
 }
 
 #ifdef __SANITIZE_ADDRESS__
-// The thread's own stack, as it is told to whoever leaves it.
+// The stack of the thread itself, which AddressSanitizer must be told on a switch back.
 static thread_local const void *thread_stack;
 static thread_local size_t thread_stack_bytes;
 
@@ -104,7 +104,7 @@ void fiber_entered(void)
     const void *bottom;
     size_t bytes;
     __sanitizer_finish_switch_fiber(NULL, &bottom, &bytes);
-    // The first switch of a block comes from the thread's own stack.
+    // The first switch of a block comes from the thread's stack.
     if (!thread_stack) thread_stack = bottom, thread_stack_bytes = bytes;
 }
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers: stacks of their own that run in turn on one thread. AddressSanitizer is told of each change.
+// Fibers: execution contexts with their own stacks that take turns on one thread. AddressSanitizer is notified of every
+// switch.
 #pragma once
 
 #include <stddef.h>
 
 struct fiber {
-    void *stack; // with a page below that may not be touched
+    void *stack; // with an inaccessible page below
     void *context;
     void *fake_stack; // AddressSanitizer's
 };
 
-// The calling thread itself as a fiber.
+// Makes the calling thread a fiber.
 void fiber_adopt(struct fiber *thread);
-// Makes a fiber that begins with enter() when it is first switched to; it must never return. Its stack is kept from
-// call to call.
+// Prepares a fiber that starts with enter() at the first switch to it; enter() must not return. The stack is reused by
+// later calls.
 void fiber_prepare(struct fiber *fiber, void (*enter)(void));
-// Goes on with `to`; comes back when something switches to `from`. `last`: from never runs again as it is.
+// Switches to `to`; returns when another fiber switches to `from`. `last`: `from` does not run again.
 void fiber_switch(struct fiber *from, struct fiber *to, bool last);
-// What a fiber calls before anything else.
+// Must be the first call of a fiber.
 void fiber_entered(void);

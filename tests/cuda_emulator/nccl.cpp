@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL between ranks that are threads of this process, each with a stream of its own: all-reduce, send and receive. A
-// collective is an operation in each rank's stream that goes on when all have come to it, as on devices. Sums are in
-// rank order. Ranks that come with different calls end the program, where the real ones would hang.
+// NCCL between ranks that are threads of this process, each with its own stream: all-reduce, send and receive. A
+// collective is an operation in the stream of each rank that completes when all ranks have reached it, as on devices.
+// Sums are in rank order. Ranks that make different calls end the program, where real ones would hang.
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,10 @@ struct part {
 };
 
 struct group {
-    int size, joined, failed;                 // failed: ranks that aborted
-    uint64_t round;                           // collectives done
-    std::vector<part> parts;                  // of the one under way, by rank
-    std::map<std::pair<int, int>, part> sent; // by (from, to), until it is received
+    int size, joined, failed;                 // failed: ranks that have aborted
+    uint64_t round;                           // collectives completed
+    std::vector<part> parts;                  // of the current collective, by rank
+    std::map<std::pair<int, int>, part> sent; // by (from, to), until received
 };
 
 std::map<uint64_t, std::shared_ptr<struct group>> groups; // by identifier
@@ -39,7 +39,7 @@ uint64_t identifiers;
 int failing_rank = -1;
 std::atomic<int> hanging_rank{-1};
 
-void reduce(struct group *g)
+void group_reduce(struct group *g)
 {
     const part &first = g->parts[0];
     std::vector<float> result(first.count);
@@ -148,7 +148,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return ncclSuccess;
 }
 
-// What the rank has in its stream goes on, as the real one's kernels are ended.
+// Pending operations of the rank complete, as aborting ends the real kernels.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     emulated_call call;
@@ -167,7 +167,7 @@ ncclResult_t ncclGroupEnd(void)
     return ncclSuccess;
 }
 
-static ncclResult_t put(cudaStream_t stream, std::function<bool()> run)
+static ncclResult_t stream_put(cudaStream_t stream, std::function<bool()> run)
 {
     return emulated_put_waiting(stream, run) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -187,16 +187,16 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     part own = {true, static_cast<const float *>(from), static_cast<float *>(to), count, operation};
     bool entered = false;
     uint64_t round = 0;
-    return put(stream, [=]() mutable {
+    return stream_put(stream, [=]() mutable {
         if (g->failed) return true;
-        if (failing_rank >= 0) return false; // who waits for it waits until it gives up
+        if (failing_rank >= 0) return false; // the others wait until they abort
         if (!entered) {
             entered = true;
             round = g->round;
             g->parts[rank] = own;
             for (const part &p : g->parts)
                 if (!p.here) return false;
-            reduce(g.get());
+            group_reduce(g.get());
         }
         return g->round != round;
     });
@@ -211,7 +211,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int t
     std::pair<int, int> way(comm->rank, to);
     part own = {true, static_cast<const float *>(from), NULL, count, ncclSum};
     bool entered = false;
-    return put(stream, [=]() mutable {
+    return stream_put(stream, [=]() mutable {
         if (failing_rank >= 0) return g->failed > 0;
         if (!entered) g->sent[way] = own;
         entered = true;
@@ -226,7 +226,7 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int from, ncc
     if (!emulated_is_device_memory(to, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     std::pair<int, int> way(from, comm->rank);
-    return put(stream, [=] {
+    return stream_put(stream, [=] {
         auto sent = g->sent.find(way);
         if (g->failed) return true;
         if (failing_rank >= 0 || sent == g->sent.end()) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA runtime's devices, memory, streams, events and graphs, see emulator.h.
+// Devices, memory, streams, events and graphs of the CUDA runtime, see emulator.h.
 #include "tests/cuda_emulator/runtime.h"
 
 #include <stdint.h>
@@ -27,7 +27,7 @@ extern "C" {
 #define __asan_unpoison_memory_region(at, bytes) (void)(at), (void)(bytes)
 #endif
 
-typedef std::function<bool()> operation; // false: it has to wait, the stream goes no further
+typedef std::function<bool()> operation; // false: it must wait, and the stream stops here
 
 struct CUgraph_st {
     std::vector<operation> operations;
@@ -40,16 +40,16 @@ struct CUgraphExec_st {
 struct CUstream_st {
     int device;
     std::deque<operation> waiting;
-    int64_t run;         // operations so far
-    CUgraph_st *capture; // what is put goes there
+    int64_t run;         // operations run so far
+    CUgraph_st *capture; // operations are appended there
     bool capture_origin, capture_invalid;
 };
 
 struct CUevent_st {
     CUstream_st *stream; // of the last record
     CUgraph_st *capture;
-    uint64_t records, reached; // so far, and the last one that the stream has come to
-    int64_t clock;             // when: operations that the stream had run by then
+    uint64_t records, reached; // records so far; the last one that has run
+    int64_t clock;             // its time: operations that the stream had run
 
     bool done() const
     {
@@ -70,14 +70,14 @@ static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
 static bool lost, in_kernel;
 static thread_local int device;
-static thread_local CUstream_st *capturing; // origin of this thread's capture
+static thread_local CUstream_st *capturing; // origin stream of this thread's capture
 static thread_local cudaError_t last_error;
 static CUstream_st default_stream;
 
 int emulated_launches;
 
-static const size_t FILLED = (size_t)4 << 20; // bytes of an allocation that begin as NaN: all, but of large ones
-static const size_t GUARDED = 4096;           // bytes of an allocation that the host must not touch
+static const size_t FILLED = (size_t)4 << 20; // bytes of an allocation filled with NaN, from its start
+static const size_t GUARDED = 4096;           // bytes of an allocation guarded against the host, from its start
 
 static cudaError_t result(cudaError_t error)
 {
@@ -165,7 +165,7 @@ cudaError_t cudaGetDevice(int *which)
     return cudaSuccess;
 }
 
-enum { MULTIPROCESSORS = 4, MOST_SHARED = 227 * 1024 };
+enum { MULTIPROCESSORS = 4, SHARED_BYTES_MAX = 227 * 1024 };
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 {
@@ -177,8 +177,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
     prop->totalGlobalMem = device_bytes;
     prop->multiProcessorCount = MULTIPROCESSORS;
     prop->sharedMemPerBlock = 48 * 1024;
-    prop->sharedMemPerBlockOptin = MOST_SHARED;
-    prop->sharedMemPerMultiprocessor = MOST_SHARED + 1024;
+    prop->sharedMemPerBlockOptin = SHARED_BYTES_MAX;
+    prop->sharedMemPerMultiprocessor = SHARED_BYTES_MAX + 1024;
     prop->warpSize = 32;
     prop->maxThreadsPerBlock = 1024;
     prop->maxThreadsPerMultiProcessor = 2048;
@@ -195,7 +195,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = capability % 10; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = MOST_SHARED; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_BYTES_MAX; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
@@ -259,8 +259,8 @@ cudaError_t cudaPeekAtLastError(void)
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// Where an address lies, or end().
-static std::map<uintptr_t, allocation>::iterator find(const void *at)
+// The allocation that contains an address, or end().
+static std::map<uintptr_t, allocation>::iterator allocation_find(const void *at)
 {
     auto next = allocations.upper_bound((uintptr_t)at);
     if (next == allocations.begin()) return allocations.end();
@@ -270,11 +270,11 @@ static std::map<uintptr_t, allocation>::iterator find(const void *at)
 
 bool emulated_is_device_memory(const void *at, size_t bytes)
 {
-    auto entry = find(at);
+    auto entry = allocation_find(at);
     return entry != allocations.end() && (uintptr_t)at + bytes <= entry->first + entry->second.bytes;
 }
 
-static void guard(bool on)
+static void memory_guard(bool on)
 {
     for (auto &entry : allocations) {
         if (entry.second.device < 0) continue;
@@ -299,10 +299,11 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
     for (size_t i = 0; i + sizeof(uintptr_t) <= bytes; i += sizeof(uintptr_t)) {
         uintptr_t word;
         memcpy(&word, (const char *)value + i, sizeof word);
-        // Two small numbers side by side are no address either: what lies below 2^45 is AddressSanitizer's own.
-        if (word >> 47 || word < (uintptr_t)1 << 45 || find((void *)word) != allocations.end() || !is_mapped(word))
+        // Values below 2^45 are not user addresses (AddressSanitizer maps its shadow there) but pairs of small numbers.
+        if (word >> 47 || word < (uintptr_t)1 << 45 || allocation_find((void *)word) != allocations.end() ||
+            !is_mapped(word))
             continue;
-        fprintf(stderr, "cuda emulator: an argument of %s has a host pointer, or one that was freed, at byte %zu\n",
+        fprintf(stderr, "cuda emulator: an argument of %s contains a pointer to host or freed memory at byte %zu\n",
                 kernel, i);
         abort();
     }
@@ -326,7 +327,7 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
     memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     if (on >= 0) used[on] += bytes;
     allocations[(uintptr_t)*p] = {bytes, on};
-    if (!in_kernel) guard(true);
+    if (!in_kernel) memory_guard(true);
     return cudaSuccess;
 }
 
@@ -384,18 +385,18 @@ static bool run_one(const operation &run)
 {
     if (lost) return true;
     bool outermost = !in_kernel;
-    if (outermost) guard(false);
+    if (outermost) memory_guard(false);
     in_kernel = true;
     bool done = run();
     if (outermost) {
         in_kernel = false;
-        guard(true);
+        memory_guard(true);
     }
     if (done && fail_after && --fail_after == 0) lost = true;
     return done;
 }
 
-// Runs a stream as far as it goes; whether it went anywhere.
+// Runs a stream as far as possible. Returns whether an operation ran.
 static bool advance(CUstream_st *stream)
 {
     bool moved = false;
@@ -407,7 +408,7 @@ static bool advance(CUstream_st *stream)
     return moved;
 }
 
-// All streams, `last` (or NULL) after the others.
+// Runs all streams, `last` (may be NULL) after the others.
 static bool advance_all(CUstream_st *last)
 {
     bool moved = false;
@@ -418,9 +419,9 @@ static bool advance_all(CUstream_st *last)
     return moved;
 }
 
-// Runs the streams, as those of a device run by themselves, until this one is empty. Not ready: it waits for what
-// another thread has yet to put into a stream. The others go first: what they should have waited for in this one is not
-// done yet then, and they are as far as they get when it goes on.
+// Runs all streams, as a device would, until this one is empty. Not ready: the stream waits for an operation that
+// another thread has not issued yet. Other streams run first: if they miss a wait for this stream, its operations have
+// not run yet and the error is detected.
 static cudaError_t poll_stream(CUstream_st *stream)
 {
     while (!stream->waiting.empty() && advance_all(stream))
@@ -428,8 +429,8 @@ static cudaError_t poll_stream(CUstream_st *stream)
     return lost ? cudaErrorLaunchFailure : stream->waiting.empty() ? cudaSuccess : cudaErrorNotReady;
 }
 
-// Gives the others the lock between two looks; the caller holds it once.
-static void let_others(void)
+// Releases the lock briefly, so that other threads can issue operations. The caller holds it once.
+static void lock_yield(void)
 {
     mutex.unlock();
     usleep(50);
@@ -440,7 +441,7 @@ static cudaError_t run_stream(CUstream_st *stream)
 {
     cudaError_t error;
     while ((error = poll_stream(stream)) == cudaErrorNotReady)
-        let_others();
+        lock_yield();
     return error;
 }
 
@@ -465,7 +466,7 @@ cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
         stream->capture->operations.push_back(run);
         return cudaSuccess;
     }
-    if (!to) run_all(); // the default stream comes after all others
+    if (!to) run_all(); // the default stream runs after all others
     stream->waiting.push_back(run);
     if (!to) run_all();
     return cudaSuccess;
@@ -516,11 +517,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return result(error);
 }
 
-// A wait that a capture forbids spoils it.
-static bool spoils(CUstream_st *stream)
+// Whether a wait for `stream` is forbidden by a capture; then invalidates the capture.
+static bool capture_forbids(CUstream_st *stream)
 {
     if (!capturing && !(stream && stream->capture)) return false;
-    if (stream && !stream->capture) return false; // another stream may be waited for
+    if (stream && !stream->capture) return false; // waits for other streams are allowed
     (capturing ? capturing : stream)->capture_invalid = true;
     return true;
 }
@@ -536,42 +537,42 @@ static cudaError_t run_every_stream(void)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     emulated_call call;
-    if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    if (capture_forbids(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
     return result(stream ? run_stream(stream) : run_every_stream());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     emulated_call call;
-    if (spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
-    return poll_stream(real(stream)); // not ready is no error to remember
+    if (capture_forbids(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    return poll_stream(real(stream)); // not ready is not recorded as an error
 }
 
 cudaError_t cudaDeviceSynchronize(void)
 {
     emulated_call call;
-    if (spoils(NULL)) return result(cudaErrorStreamCaptureUnsupported);
+    if (capture_forbids(NULL)) return result(cudaErrorStreamCaptureUnsupported);
     return result(run_every_stream());
 }
 
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
-// Pageable host memory: copies from it have read it when they return, copies to it have written it.
+// Pageable host memory: copies from and to it are complete when they return.
 static bool is_pageable(const void *at)
 {
-    return find(at) == allocations.end();
+    return allocation_find(at) == allocations.end();
 }
 
 static void check_direction(const void *to, const void *from, enum cudaMemcpyKind kind)
 {
-    auto a = find(to), b = find(from);
+    auto a = allocation_find(to), b = allocation_find(from);
     bool to_device = a != allocations.end() && a->second.device >= 0;
     bool from_device = b != allocations.end() && b->second.device >= 0;
     if (kind == cudaMemcpyDefault) return;
     if (to_device == (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) &&
         from_device == (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice))
         return;
-    fprintf(stderr, "cuda emulator: a copy from %s to %s memory, called otherwise (kind %d)\n",
+    fprintf(stderr, "cuda emulator: a copy from %s to %s memory has the wrong kind (%d)\n",
             from_device ? "device" : "host", to_device ? "device" : "host", (int)kind);
     abort();
 }
@@ -583,7 +584,7 @@ static cudaError_t copy_rows(void *to, size_t to_pitch, const void *from, size_t
     if (!bytes || !rows) return cudaSuccess;
     check_direction(to, from, kind);
     bool wait = is_pageable(to) || is_pageable(from);
-    if (wait && spoils(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
+    if (wait && capture_forbids(real(stream))) return result(cudaErrorStreamCaptureUnsupported);
     cudaError_t error = emulated_put(stream, [=] {
         for (size_t r = 0; r < rows; r++)
             memcpy((char *)to + r * to_pitch, (const char *)from + r * from_pitch, bytes);
@@ -615,8 +616,8 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, kind, NULL);
 }
 
-// Zeros of whole pages are pages given back: they cost nothing until they are touched.
-static void fill(void *to, int value, size_t bytes)
+// Sets memory. Whole pages of zeros are returned to the system instead, which takes no time.
+static void memory_set(void *to, int value, size_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)to, end = at + bytes;
     uintptr_t first = (at + page - 1) & ~(page - 1), last = end & ~(page - 1);
@@ -630,7 +631,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 {
     emulated_call call;
     if (bytes && !emulated_is_device_memory(to, bytes)) return result(cudaErrorInvalidValue);
-    return emulated_put(stream, [=] { fill(to, value, bytes); });
+    return emulated_put(stream, [=] { memory_set(to, value, bytes); });
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes)
@@ -655,7 +656,7 @@ cudaError_t emulated_launch(const char *kernel, dim3 grid, dim3 block, size_t sh
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || !threads ||
         threads > 1024 || block.z > 64)
         return result(cudaErrorInvalidConfiguration);
-    if (shared_bytes > MOST_SHARED) return result(cudaErrorInvalidValue);
+    if (shared_bytes > SHARED_BYTES_MAX) return result(cudaErrorInvalidValue);
     return emulated_put(stream, [=] {
         emulated_launches++;
         emulated_run(kernel, grid, block, shared_bytes, body);
@@ -678,7 +679,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event_p)
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     emulated_call call;
-    cudaError_t error = run_all(); // what it was recorded for may still refer to it
+    cudaError_t error = run_all(); // pending operations may refer to it
     delete event;
     return result(error);
 }
@@ -701,7 +702,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t to, unsigne
     return cudaEventRecord(event, to);
 }
 
-// Runs the streams until the event is reached.
+// Runs all streams until the event is reached.
 static cudaError_t poll_event(CUevent_st *event)
 {
     while (!event->done() && advance_all(NULL))
@@ -715,7 +716,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (event->capture) return result(cudaErrorStreamCaptureUnsupported);
     cudaError_t error;
     while ((error = poll_event(event)) == cudaErrorNotReady)
-        let_others();
+        lock_yield();
     return result(error);
 }
 
@@ -726,7 +727,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return poll_event(event);
 }
 
-// A microsecond for each operation of the stream between the two: the same in every run, whatever other threads do.
+// One microsecond per operation of the stream between the two events: the same in every run.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;
@@ -746,7 +747,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t to, cudaEvent_t event, unsigned)
     }
     if (stream->capture) return result(cudaErrorStreamCaptureIsolation);
     if (event->done() || event->stream == stream) return cudaSuccess;
-    uint64_t record = event->records; // of those to come it knows nothing
+    uint64_t record = event->records; // later records do not count
     return emulated_put_waiting(to, [=] { return event->reached >= record; });
 }
 

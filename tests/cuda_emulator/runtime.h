@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the emulator know of each other.
+// Interface between the parts of the emulator.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,11 +8,11 @@
 
 #include "tests/cuda_emulator/device.h"
 
-// Runs all blocks of a kernel; the caller holds the lock.
+// Runs all blocks of a kernel. The caller holds the lock.
 void emulated_run(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
-// Puts an operation of the device into the stream, or into the graph that the stream is captured into.
+// Appends a device operation to the stream, or to the graph that captures the stream.
 cudaError_t emulated_put(cudaStream_t stream, std::function<void()> run);
-// The same for one that may have to wait for other streams: false from `run` means that it is to be called again.
+// The same for an operation that may have to wait for other streams: `run` returns false to be called again.
 cudaError_t emulated_put_waiting(cudaStream_t stream, std::function<bool()> run);
 bool emulated_is_device_memory(const void *at, size_t bytes);
 extern int emulated_launches;

@@ -6,7 +6,7 @@
 
 module=$bin/libforepack_cuda.so
 if [ ! -e "$module" ]; then
-    reason="there is no CUDA backend here: .*libforepack_cuda.so is not there"
+    reason="the CUDA backend is not installed: .*libforepack_cuda.so does not exist"
 elif [[ $(ldd "$module") == *"not found"* ]]; then
     reason="the CUDA backend cannot be loaded: .*: cannot open shared object file"
 else
@@ -18,10 +18,10 @@ tokens() { jq -c .token_ids "$work/$1.json"; }
 alone --backend cpu >"$work/cpu.json"
 alone --backend auto >"$work/auto.json"
 if alone --backend cuda >"$work/cuda.json" 2>"$work/cuda.log"; then
-    says="backend=cuda"
+    says="backend_chosen backend=cuda"
     equal "$(tokens cuda)" "$(tokens auto)" "tokens of auto on this GPU"
 else
-    says="backend=cpu: $reason"
+    says="backend_chosen backend=cpu reason=.*$reason"
     grep -qE "$reason" "$work/cuda.log" || fail "--backend cuda does not say '$reason'"
     equal 1 "$(wc -l <"$work/cuda.log")" "lines of the refusal"
     equal "$(tokens cpu)" "$(tokens auto)" "tokens of auto"
