@@ -99,7 +99,7 @@ replay() { # replay NAME ARGUMENTS...
         for cache in on off; do
             local flag=--enable-prefix-caching
             [ $cache = on ] || flag=--no-enable-prefix-caching
-            measure "$name-$policy-cache-$cache" 0 "--policy $policy" "$flag" "$@" --duration "$seconds" \
+            measure "$name-$policy-cache-$cache" 0 "--bin-policy $policy" "$flag" "$@" --duration "$seconds" \
                 --prefill off
         done
     done

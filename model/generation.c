@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/generation.h"
 
+#include <math.h>
+#include <math.h>
 #include <string.h>
 
 enum { RANGE_FROM, RANGE_OVER };

@@ -5,7 +5,7 @@
 
 jq '.vocab_size = 1536' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
 jq '.num_hidden_layers = 1' "$work/main.json" >"$work/spec.json"
-start_up --workers 2 --tp 1 --speculators 1 --shape "$work/main.json" --spec-shape "$work/spec.json" --min-tokens 64
+start_up --workers 2 --tp 1 --speculators 1 --shape "$work/main.json" --spec-shape "$work/spec.json" --speculate-min-tokens 64
 equal 1 "$(status_json | jq '[.nodes[] | select(.role == "worker") | .model_fingerprint] | unique | length')" \
     "models of the two groups"
 seq 100 >"$work/prompt"
@@ -19,7 +19,7 @@ mkdir "$work/bare"
 cp "$main_model/tokenizer.json" "$work/bare/"
 cp "$work/main.json" "$work/bare/config.json"
 main_model=$work/bare spec_model=$work/bare
-start_up --load dummy --min-tokens 64 --no-enable-prefix-caching
+start_up --load dummy --speculate-min-tokens 64 --no-enable-prefix-caching
 generate --prompt "Hello" --max-tokens 3 --ignore-eos >"$work/answer.json"
 equal 3 "$(jq '.token_ids | length' "$work/answer.json")" "tokens of made-up weights"
 
