@@ -35,8 +35,7 @@ static void score_item_fill(const struct front *front, const struct request *r, 
     m->n_token_ids = (size_t)r->spec.n_tokens;
     prefill_to_message(&r->spec.prefill, &m->base);
     m->want_importance = r->spec.want_importance;
-    int tail_max = r->spec.n_tokens / 4;
-    m->tail_tokens = (uint32_t)(tail_max < front->tail_tokens ? tail_max : front->tail_tokens);
+    m->tail_tokens = (uint32_t)prefill_tail_tokens(front->tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
     m->n_pinned = (size_t)r->spec.n_pinned;
 }
