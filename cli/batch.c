@@ -116,14 +116,14 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
 
 // A line of the output of an earlier run. Complete answers stay in the file, even if the input no longer has the row;
 // failed answers and an incomplete last line are removed. Any other line means that the file was named by mistake.
-static enum status output_resume_line(struct batch *b, const char *line, size_t size, int number, FILE *kept)
+static enum status output_resume_line(struct batch *b, const char *line, size_t size, int number, FILE *resumed)
 {
     json_t *object = json_loads(line, JSON_ALLOW_NUL, NULL);
     const char *id = json_string_value(json_object_get(object, "id"));
     const char *reason = json_string_value(json_object_get(object, "finish_reason"));
     bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
     struct row *row = answered ? index_find(id) : NULL;
-    if (answered && !(row && row->done)) fprintf(kept, "%s%s", line, complete ? "" : "\n");
+    if (answered && !(row && row->done)) fprintf(resumed, "%s%s", line, complete ? "" : "\n");
     if (row && !row->done) {
         row->done = true;
         b->n_done++;
@@ -152,17 +152,17 @@ static enum status output_resume(struct batch *b)
     FILE *file = fopen(o.output, "r");
     if (!file) return status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
     char *temporary = mem_format("%s.part", o.output);
-    FILE *kept = fopen(temporary, "w");
-    enum status status = kept ? STATUS_OK : status_fail(STATUS_INVALID, "%s: %s", temporary, strerror(errno));
+    FILE *resumed = fopen(temporary, "w");
+    enum status status = resumed ? STATUS_OK : status_fail(STATUS_INVALID, "%s: %s", temporary, strerror(errno));
     char *line = NULL;
     size_t capacity = 0;
     ssize_t size;
     for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, file)) > 0; number++)
-        status = output_resume_line(b, line, (size_t)size, number, kept);
-    bool read_all = status == STATUS_OK && !ferror(file) && !ferror(kept);
+        status = output_resume_line(b, line, (size_t)size, number, resumed);
+    bool read_all = status == STATUS_OK && !ferror(file) && !ferror(resumed);
     free(line);
     fclose(file);
-    if (kept && (fclose(kept) != 0 || !read_all || rename(temporary, o.output) != 0)) {
+    if (resumed && (fclose(resumed) != 0 || !read_all || rename(temporary, o.output) != 0)) {
         if (status == STATUS_OK) status = status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
         unlink(temporary);
     }

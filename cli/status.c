@@ -94,9 +94,18 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
 
 // --- text
 
-static void print_number(const char *label, uint64_t number, const char *unit)
+enum { LABEL_WIDTH = 15, NUMBER_WIDTH = 13 };
+
+static void print_number(const char *label, uint64_t number, const char *explanation)
 {
-    printf("  %-14s %12llu %s\n", label, (unsigned long long)number, unit);
+    printf("  %-*s %*llu%s%s\n", LABEL_WIDTH, label, NUMBER_WIDTH, (unsigned long long)number, *explanation ? " " : "",
+           explanation);
+}
+
+static void print_requests(const char *label, uint64_t requests, uint64_t tokens)
+{
+    printf("  %-*s %*llu requests, %llu tokens\n", LABEL_WIDTH, label, NUMBER_WIDTH, (unsigned long long)requests,
+           (unsigned long long)tokens);
 }
 
 static double percent(uint64_t part, uint64_t whole)
@@ -107,58 +116,79 @@ static double percent(uint64_t part, uint64_t whole)
 static void print_state(const Forepack__V1__ClusterInfo *m)
 {
     long long s = (long long)m->uptime_s;
-    printf("%s%s, version %s, up %lldd %02lld:%02lld:%02lld\n", m->ready ? "ready" : "not ready",
+    printf("%s%s, version %s, up %lld d %02lld:%02lld:%02lld\n", m->ready ? "ready" : "not ready",
            m->draining ? ", draining" : "", m->version, s / 86400, s / 3600 % 24, s / 60 % 60, s % 60);
+}
+
+static int node_name_width(const Forepack__V1__ClusterInfo *m)
+{
+    int width = LABEL_WIDTH;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        int length = (int)strlen(m->nodes[i]->node_id);
+        if (length > width) width = length;
+    }
+    return width;
 }
 
 static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
 {
-    char kv[32], cost[96] = "not measured yet";
+    char kv[32];
     snprintf(kv, sizeof kv, "%u of %u", n->kv_blocks_free, n->kv_blocks);
-    if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0)
-        snprintf(cost, sizeof cost, "%.0f + %.3g/row + %.3g/attention pair", n->pass_fixed_us, n->pass_row_us,
-                 n->pass_pair_us);
-    printf("  %-*s  %-10s  %-8s  %5u  %-5s  %7u  %16s  %13llu  %13llu  %13llu  %s\n", name_width, n->node_id, n->role,
-           n->state, n->ranks, n->dtype, n->running, kv, (unsigned long long)n->tokens_in,
-           (unsigned long long)n->cached_tokens, (unsigned long long)n->tokens_out, cost);
+    printf("  %-*s %-10s %-8s %5u %-5s %7u %16s %13llu %13llu %13llu\n", name_width, n->node_id, n->role, n->state,
+           n->ranks, n->dtype, n->running, kv, (unsigned long long)n->tokens_in, (unsigned long long)n->cached_tokens,
+           (unsigned long long)n->tokens_out);
+}
+
+static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
+{
+    printf("  %-*s ", name_width, n->node_id);
+    if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
+        printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
+               n->pass_pair_us);
+    } else {
+        printf("not measured yet\n");
+    }
 }
 
 static void print_nodes(const Forepack__V1__ClusterInfo *m)
 {
-    int name_width = 4;
-    for (size_t i = 0; i < m->n_nodes; i++) {
-        int length = (int)strlen(m->nodes[i]->node_id);
-        if (length > name_width) name_width = length;
+    int name_width = node_name_width(m);
+    printf("\nnodes\n");
+    if (!m->n_nodes) {
+        printf("  none attached\n");
+        return;
     }
-    printf("\nnodes\n  %-*s  %-10s  %-8s  %5s  %-5s  %7s  %16s  %13s  %13s  %13s  %s\n", name_width, "name", "role",
-           "state", "ranks", "dtype", "running", "KV blocks free", "prompt tokens", "cached tokens", "output tokens",
-           "cost of a pass in us");
+    printf("  %-*s %-10s %-8s %5s %-5s %7s %16s %13s %13s %13s\n", name_width, "name", "role", "state", "ranks",
+           "dtype", "running", "KV blocks free", "prompt tokens", "cached tokens", "output tokens");
     for (size_t i = 0; i < m->n_nodes; i++)
         print_node(m->nodes[i], name_width);
-    if (!m->n_nodes) printf("  none attached\n");
+    printf("\nmeasured time of a forward pass\n");
+    for (size_t i = 0; i < m->n_nodes; i++)
+        print_cost(m->nodes[i], name_width);
 }
 
 static void print_queue(const Forepack__V1__QueueInfo *q)
 {
     printf("\nqueue\n");
-    print_number("waiting", q->waiting, "requests");
-    print_number("", q->waiting_tokens, "tokens");
-    print_number("running", q->running, "requests");
-    print_number("capacity", q->capacity_requests, "requests");
-    print_number("", q->capacity_tokens, "tokens");
+    print_requests("waiting", q->waiting, q->waiting_tokens);
     for (size_t i = 0; i < q->n_classes; i++) {
-        const Forepack__V1__QueueClass *k = q->classes[i];
         char label[32];
-        snprintf(label, sizeof label, "%s priority", k->name);
-        printf("  %-14s %12u requests waiting (%llu tokens), refused from %u waiting requests on\n", label, k->waiting,
-               (unsigned long long)k->waiting_tokens, k->capacity_requests);
+        snprintf(label, sizeof label, "  %s", q->classes[i]->name);
+        print_requests(label, q->classes[i]->waiting, q->classes[i]->waiting_tokens);
     }
+    print_requests("capacity", q->capacity_requests, q->capacity_tokens);
+    for (size_t i = 0; i < q->n_classes; i++) {
+        char label[32];
+        snprintf(label, sizeof label, "  %s", q->classes[i]->name);
+        print_requests(label, q->classes[i]->capacity_requests, q->classes[i]->capacity_tokens);
+    }
+    print_number("running", q->running, "requests");
 }
 
 static void print_bins(const char *label, const Forepack__V1__PackInfo *m)
 {
-    printf("  %-14s %12llu bins, %llu prompts, %.0f %% full\n", label, (unsigned long long)m->bins,
-           (unsigned long long)m->items, percent(m->tokens, m->capacity_tokens));
+    printf("  %-*s %*llu bins, %llu prompts, %.0f %% full\n", LABEL_WIDTH, label, NUMBER_WIDTH,
+           (unsigned long long)m->bins, (unsigned long long)m->items, percent(m->tokens, m->capacity_tokens));
 }
 
 static void print_totals(const Forepack__V1__Totals *t)
@@ -170,13 +200,12 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("cancelled", t->cancelled, "");
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
-    print_number("degraded", t->degraded, "prefilled whole, because no speculator could score them");
+    print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
     for (size_t i = 0; i < t->n_prefill_skipped; i++)
         print_number(i ? "" : "not speculated", t->prefill_skipped[i]->requests, t->prefill_skipped[i]->reason);
     printf("\ntokens since the router started\n");
     print_number("prompt", t->prompt_tokens, "");
-    printf("  %-14s %12llu %.0f %% of the prompt tokens\n", "kept", (unsigned long long)t->kept_tokens,
-           percent(t->kept_tokens, t->prompt_tokens));
+    print_number("kept", t->kept_tokens, "of the prompt tokens");
     print_number("output", t->completion_tokens, "");
 }
 

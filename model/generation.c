@@ -2,7 +2,6 @@
 #include "model/generation.h"
 
 #include <math.h>
-#include <math.h>
 #include <string.h>
 
 enum { RANGE_FROM, RANGE_OVER };

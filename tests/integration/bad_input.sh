@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything a user can get wrong: one sentence that names the thing, the right exit code, and nobody else is harmed.
+# Wrong input of a user: each command prints one sentence that names the error and ends with the right exit code, and
+# other requests are not affected.
 . "$(dirname "$0")/lib.sh"
 
 # expect CODE PATTERN COMMAND...
@@ -32,19 +33,19 @@ expect 2 "model.*required" "$bin/forepack-router"
 expect 2 "required" "$bin/forepack-worker" --router 127.0.0.1:1
 expect 2 "must be.*from 0 to 65535" "$bin/forepack-router" --model "$main_model" --port 70000
 expect 2 "must be.*from 0 to 49" "$bin/forepack-router" --model "$main_model" --queue-reserve 50
-# What no node takes is refused before one is started.
+# Limits of node options are checked before a node is started.
 expect 2 "max-num-seqs.*from 1 to 10000\b" "$forepack" up --max-num-seqs 10001
 expect 2 "kv-blocks .*must be a whole number from 0 to 100000000\b" "$forepack" up --kv-blocks 100000001
 
 expect 2 "is a directory" "$forepack" generate --prompt x --config "$work"
 
-# What could not be printed is a failure.
+# A command whose output cannot be written fails.
 into() { "$forepack" tokenize --model "$main_model" x >"$1"; }
 expect 1 "no space left" into /dev/full
 closed() { "$forepack" tokenize --model "$main_model" x >&-; }
 expect 1 "bad file descriptor" closed
 
-# Broken checkpoints, in the process itself.
+# Broken checkpoints, run by forepack-bench.
 broken() { rm -rf "$work/broken"; cp -r "$main_model" "$work/broken"; }
 run_broken() { expect "$1" "$2" "$forepack" generate --model "$work/broken" --prompt x --max-tokens 1; }
 broken; truncate -s -100 "$work/broken/model.safetensors"; run_broken 1 "model.safetensors"
@@ -79,7 +80,7 @@ equal 2 "$code" "exit code of a batch whose row is wrong"
 row '{id: "a", prompt: "x", ttft_deadline_ms: 99999999999}'
 equal 2 "$code" "exit code of a batch whose row's deadline is out of range"
 
-# A batch never harms a file that is not its own, and says when its answers could not be written.
+# A batch never changes a file that is not its output, and reports when its answers cannot be written.
 jq -cn 'range(40) | {id: "\(.)", prompt: "Hello", max_tokens: 16, ignore_eos: true}' >"$work/in.jsonl"
 batch() { "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$1" 2>"$work/batch-err" || { code=$?; tail -n 1 "$work/batch-err" >&2; return $code; }; }
 cp "$work/in.jsonl" "$work/saved.jsonl"
@@ -97,7 +98,7 @@ wait $!
 [ -p "$work/pipe" ] || fail "the batch replaced a pipe by a file"
 equal 40 "$(wc -l <"$work/piped.jsonl")" "rows through a pipe"
 
-# Two at once may use the same ids.
+# Two batches at the same time may use the same ids.
 start twin "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/twin.jsonl"
 batch "$work/mine.jsonl" || fail "a batch failed beside one of the same ids: $(cat "$work/batch-err")"
 wait "$last_pid" || fail "the other batch failed"
