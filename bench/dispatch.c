@@ -197,7 +197,7 @@ static void simulation_drive(struct simulation *s, struct dispatch_result *resul
     result->submit_us = (cpu_s() - begin) * 1e6 / o->n;
     double all = 0, answering = 0, dispatching = 0;
     int64_t bins = 0;
-    uint64_t items = 0, looks = 0;
+    uint64_t items = 0, scan_cost = 0;
     while (s->ended < o->n && cpu_s() - begin < o->seconds) {
         for (int i = 0; i < o->workers; i++) {
             s->now_us += STEP_US;
@@ -210,7 +210,7 @@ static void simulation_drive(struct simulation *s, struct dispatch_result *resul
             core_get_status(s->core, &status);
             int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
             items = status.prefill_bins.items;
-            looks = status.prefill_bins.scan_cost;
+            scan_cost = status.prefill_bins.scan_cost;
             if (status.prefill_bins.bins)
                 result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
             core_status_fini(&status);
@@ -220,14 +220,14 @@ static void simulation_drive(struct simulation *s, struct dispatch_result *resul
             bins += new_bins;
             dispatching += to - between;
             double each_ms = (to - between) * 1e3 / (double)new_bins;
-            if (each_ms > result->hand_out_ms_max) result->hand_out_ms_max = each_ms;
+            if (each_ms > result->dispatch_ms_max) result->dispatch_ms_max = each_ms;
         }
         if (o->stepped) o->stepped(o->user, s->ended);
     }
     result->bins = bins;
     result->requests = s->ended;
-    result->hand_out_ms = bins ? dispatching * 1e3 / (double)bins : 0;
-    result->looks = items ? (double)looks / (double)items : 0;
+    result->dispatch_ms = bins ? dispatching * 1e3 / (double)bins : 0;
+    result->scan_cost = items ? (double)scan_cost / (double)items : 0;
     result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
     // Requests that still wait have cost their submission and nothing else.
     result->request_us = result->submit_us + (s->ended ? all * 1e6 / s->ended : 0);

@@ -29,10 +29,10 @@ struct dispatch_options {
 struct dispatch_result {                 // CPU time
     int requests;                        // that ended; all, unless the time was up
     double submit_us;                    // to submit a request
-    double hand_out_ms, hand_out_ms_max; // to plan and dispatch a bin: mean and maximum
+    double dispatch_ms, dispatch_ms_max; // to plan and dispatch a bin: mean and maximum
     double token_us;                     // to pass on one token
     double request_us;                   // everything, for each request that ended
-    double looks;                        // scan cost: waiting requests examined per dispatched request
+    double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;
     double fill; // tokens in bins over their capacity
 };

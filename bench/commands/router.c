@@ -274,8 +274,8 @@ static enum status router_measure(const struct prompts *prompts, int n, json_t *
     if (status != STATUS_OK) return status;
     if (isatty(STDERR_FILENO)) progress_draw(&q.progress, r.requests, n, true, "%d of %d requests", r.requests, n);
     json_t *more = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "requests", r.requests, "submit_us", r.submit_us,
-                             "hand_out_ms_mean", r.hand_out_ms, "hand_out_ms_max", r.hand_out_ms_max, "token_us",
-                             r.token_us, "router_us_per_request", r.request_us, "looks_per_request", r.looks,
+                             "hand_out_ms_mean", r.dispatch_ms, "hand_out_ms_max", r.dispatch_ms_max, "token_us",
+                             r.token_us, "router_us_per_request", r.request_us, "looks_per_request", r.scan_cost,
                              "bins_handed_out", (json_int_t)r.bins, "fill", r.fill);
     json_object_update(row, more);
     json_decref(more);

@@ -2,7 +2,8 @@
 // The accounts of the core, and the only code that writes them:
 //
 //   of a request   usage, timing, account (its node and bin, and what they hold for it)
-//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, token counts
+//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, the entries of
+//                  sched.prefixes, token counts
 //   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
 //   of a tenant    the tokens generated for it (the rows dispatched are charged by the waiting set as it picks them)
 //
@@ -50,8 +51,8 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
 void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
                      int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
-void ledger_bin_settled(
-    struct request *r); // the bin does not wait for the request any more; frees the bin after the last
+// The bin does not wait for the request any more. Frees the bin when it waits for none.
+void ledger_bin_settled(struct request *r);
 void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
 
 // --- results

@@ -53,8 +53,8 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
 void waiting_set_release(struct sched_request *r); // its tenant queue, when the request ends
 void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 
-// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable and returns how
-// many.
+// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable. Returns their
+// number.
 int waiting_set_open_batch(struct waiting_set *set);
 
 // Work due between the two times, to the length of a slot, without overdue requests.
