@@ -197,6 +197,10 @@ void log_line(enum log_level level, const char *text, ...)
     va_end(args);
     for (char *p = message; *p; p++)
         if (*p == '\n' || *p == '\r') *p = ' ';
+    if (format == LOG_FORMAT_JSON) {
+        log_event(level, "message", LOG_FIELD("text", (const char *)message));
+        return;
+    }
     line_begin(&line, level);
     line_add(&line, " %s", message);
     line_write(&line);

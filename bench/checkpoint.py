@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a checkpoint of random bf16 weights in the shape of a config.json, for what needs real files: the time from
-start to first token. Standard library only.
+"""Writes a checkpoint with random bf16 weights in the shape of a config.json, to measure the time from start to first
+token with real files. Standard library only.
 
     bench/checkpoint.py bench/shapes/llama-3.2-1b.json DIR
 
-The tokenizer is the demo model's; the model answers with noise."""
+The tokenizer is that of the demo model; answers are meaningless."""
 import json
 import random
 import shutil
@@ -13,7 +13,7 @@ import struct
 import sys
 from pathlib import Path
 
-BLOCK = 1 << 20  # random numbers that all tensors are cut from
+BLOCK = 1 << 20  # random numbers; all tensors are slices of these
 
 
 def bf16(values):
@@ -21,7 +21,7 @@ def bf16(values):
 
 
 def tensors(config):
-    """Names and shapes as Hugging Face stores a Llama."""
+    """Names and shapes of a Llama checkpoint in Hugging Face's format."""
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim") or hidden // config["num_attention_heads"]
     q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head

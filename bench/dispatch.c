@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See dispatch.h. A simulated group answers like a real one: a step gives a token to each of its running sequences,
-// takes in the oldest bin it has been handed, and reports what such a pass would have cost.
+// A step of a simulated group starts the sequences of its oldest bin, returns a token for each running sequence, and
+// reports the cost of that pass.
 #include "bench/dispatch.h"
 
 #include <stdio.h>
@@ -17,15 +17,15 @@ enum { BLOCKS_MAX = 1 << 24, STEP_US = 10000, PASS_US = 1000, ROW_US = 5, FINGER
 struct running {
     uint64_t request;
     int prompt_rows;
-    int tokens; // given so far
+    int tokens; // generated so far
 };
 
 struct group {
     struct core_node *node;
-    struct running *running; // all it was handed; those of the newest bins behind `started` have had no step yet
+    struct running *running; // all dispatched to it; those from `started` on have had no step yet
     int n, capacity, started;
     int *bin_end, n_bins, bins_capacity; // where the bins without a step end
-    bool knows_head;                     // its prefix cache does
+    bool knows_head;                     // its prefix cache holds the shared head
     struct sequence_result *results;
     int results_capacity;
 };
@@ -46,14 +46,15 @@ static double cpu_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-// ---- what the core tells ----
+// ---- actions of the core ----
 
 static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
     struct group *g = link;
     for (int i = 0; i < n; i++) {
         MEM_GROW(g->running, g->n, g->capacity);
-        g->running[g->n++] = (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->n_tokens};
+        g->running[g->n++] =
+            (struct running){.request = requests[i]->number, .prompt_rows = requests[i]->spec.n_tokens};
     }
     MEM_GROW(g->bin_end, g->n_bins, g->bins_capacity);
     g->bin_end[g->n_bins++] = g->n;
@@ -75,7 +76,7 @@ static void ready_changed(void *user, bool ready)
 {
 }
 
-static bool take_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
+static bool sink_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
     struct simulation *s = user;
     s->tokens += n;
@@ -83,8 +84,8 @@ static bool take_tokens(void *user, const int32_t *tokens, const struct token_lo
     return false;
 }
 
-static void done(void *user, const struct request *r, enum finish_reason reason, enum status status,
-                 const char *message)
+static void sink_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                      const char *message)
 {
     struct simulation *s = user;
     s->ended++;
@@ -93,22 +94,22 @@ static void done(void *user, const struct request *r, enum finish_reason reason,
 
 // ---- the load ----
 
-// Behind the head no two prompts are alike.
+// After the shared head no two prompts are equal.
 static struct request **make_requests(struct simulation *s)
 {
     const struct dispatch_options *o = s->options;
     struct request **requests = mem_alloc_array((size_t)o->n, sizeof(struct request *));
     for (int i = 0; i < o->n; i++) {
         struct request *r = requests[i] = request_create();
-        r->n_tokens = o->length[i];
-        r->tokens = mem_alloc_array((size_t)r->n_tokens, sizeof *r->tokens);
-        for (int t = 0; t < r->n_tokens; t++)
-            r->tokens[t] = t < o->shared_head ? 1 : 2 + (int32_t)((t % 2 ? i / 30000 : i) % 30000);
-        r->sampling.max_tokens = o->output_tokens;
-        r->prefill.mode = PREFILL_OFF;
-        r->arrived_us = s->now_us;
-        r->sink = (struct request_sink){take_tokens, done, s};
-        request_set_state(r, REQUEST_TOKENISED, s->now_us);
+        r->spec.n_tokens = o->length[i];
+        r->spec.tokens = mem_alloc_array((size_t)r->spec.n_tokens, sizeof *r->spec.tokens);
+        for (int t = 0; t < r->spec.n_tokens; t++)
+            r->spec.tokens[t] = t < o->shared_head ? 1 : 2 + (int32_t)((t % 2 ? i / 30000 : i) % 30000);
+        r->spec.sampling.max_tokens = o->output_tokens;
+        r->spec.prefill.mode = PREFILL_OFF;
+        r->spec.arrived_us = s->now_us;
+        r->sink = (struct request_sink){sink_tokens, sink_done, s};
+        request_set_state(r, REQUEST_TOKENISED);
     }
     return requests;
 }
@@ -143,7 +144,7 @@ static enum status attach_groups(struct simulation *s)
     return STATUS_OK;
 }
 
-// Of which its cache spares the head to all but the first.
+// The prefix cache holds the head for all requests but the first.
 static int prompt_rows(const struct simulation *s, struct group *g, const struct running *r)
 {
     int head = g->knows_head ? s->options->shared_head : 0, most = r->prompt_rows - 1;
@@ -151,8 +152,8 @@ static int prompt_rows(const struct simulation *s, struct group *g, const struct
     return r->prompt_rows - (head < most ? head : most);
 }
 
-// One step of a group: its oldest bin joins what is running, each gets a token, those with all of theirs end.
-static void step(struct simulation *s, struct group *g)
+// One step of a group: its oldest bin starts, each sequence gets a token, those with all their tokens end.
+static void group_step(struct simulation *s, struct group *g)
 {
     static const int32_t token = 5;
     if (g->n_bins) {
@@ -185,23 +186,23 @@ static void step(struct simulation *s, struct group *g)
     core_passed(s->core, g->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, PASS_US + ROW_US * rows}, s->now_us);
 }
 
-static void drive(struct simulation *s, struct dispatch_result *result)
+static void simulation_drive(struct simulation *s, struct dispatch_result *result)
 {
     const struct dispatch_options *o = s->options;
-    struct request **requests = make_requests(s); // as other threads of the router do
+    struct request **requests = make_requests(s); // as the router's I/O threads do
     double begin = cpu_s();
     for (int i = 0; i < o->n; i++)
         core_submit(s->core, requests[i], s->now_us);
     free(requests);
     result->submit_us = (cpu_s() - begin) * 1e6 / o->n;
-    double all = 0, answering = 0, handing = 0;
+    double all = 0, answering = 0, dispatching = 0;
     int64_t bins = 0;
     uint64_t items = 0, looks = 0;
     while (s->ended < o->n && cpu_s() - begin < o->seconds) {
         for (int i = 0; i < o->workers; i++) {
             s->now_us += STEP_US;
             double from = cpu_s();
-            step(s, &s->groups[i]);
+            group_step(s, &s->groups[i]);
             double between = cpu_s();
             core_tick(s->core, s->now_us);
             double to = cpu_s();
@@ -209,7 +210,7 @@ static void drive(struct simulation *s, struct dispatch_result *result)
             core_get_status(s->core, &status);
             int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
             items = status.prefill_bins.items;
-            looks = status.prefill_bins.looks;
+            looks = status.prefill_bins.scan_cost;
             if (status.prefill_bins.bins)
                 result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
             core_status_fini(&status);
@@ -217,7 +218,7 @@ static void drive(struct simulation *s, struct dispatch_result *result)
             answering += between - from;
             if (!new_bins) continue;
             bins += new_bins;
-            handing += to - between;
+            dispatching += to - between;
             double each_ms = (to - between) * 1e3 / (double)new_bins;
             if (each_ms > result->hand_out_ms_max) result->hand_out_ms_max = each_ms;
         }
@@ -225,10 +226,10 @@ static void drive(struct simulation *s, struct dispatch_result *result)
     }
     result->bins = bins;
     result->requests = s->ended;
-    result->hand_out_ms = bins ? handing * 1e3 / (double)bins : 0;
+    result->hand_out_ms = bins ? dispatching * 1e3 / (double)bins : 0;
     result->looks = items ? (double)looks / (double)items : 0;
     result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
-    // Of those that are still waiting, taking them in has been paid for, and nothing else.
+    // Requests that still wait have cost their submission and nothing else.
     result->request_us = result->submit_us + (s->ended ? all * 1e6 / s->ended : 0);
 }
 
@@ -251,9 +252,9 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
     s.groups = mem_alloc_array((size_t)options->workers, sizeof *s.groups);
     s.core = core_create(&core, &ops);
     enum status status = attach_groups(&s);
-    if (status == STATUS_OK) drive(&s, &result);
+    if (status == STATUS_OK) simulation_drive(&s, &result);
     int failed = s.failed;
-    core_free(s.core); // what is left ends as cancelled
+    core_free(s.core); // the remaining requests end as cancelled
     for (int i = 0; i < options->workers; i++) {
         free(s.groups[i].running);
         free(s.groups[i].bin_end);

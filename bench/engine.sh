@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The whole table of the CPU engine in one command: every measurement with the probe of the chip around each of its
-# rounds, as JSON files and as one page of Markdown. On two cores it takes about half an hour; nothing else should run.
+# Measures the CPU engine: prefill, decode, scoring, gemms, two ranks and start-up, with the machine probe around every
+# round. Writes JSON files and one Markdown page. Takes about half an hour on two cores; nothing else should run.
 # Usage: bench/engine.sh [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--probe-ms N] [--min-ms N]
 #                        [--shapes DIR] [--long A,B] [--dtypes "bf16 int8"]
-#   --out DIR      where the files go (default bench-out)
-#   --bin DIR      programs (default build/release/bin)
-#   --threads N    all compute threads together, even (default: all cores)
+#   --out DIR      folder for the results (default bench-out)
+#   --bin DIR      folder of the programs (default build/release/bin)
+#   --threads N    compute threads in total, an even number (default: all cores)
 #   --rounds N, --probe-ms N, --min-ms N, --dtypes "bf16 int8": as in forepack bench engine --help
-#   --shapes DIR   llama-3.2-1b.json and llama-110m.json (default bench/shapes)
+#   --shapes DIR   folder with llama-3.2-1b.json and llama-110m.json (default bench/shapes)
 #   --long A,B     lengths of the long prompts (default 4096,16384)
-# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+# A measurement with an existing JSON file is skipped: delete the file to measure again.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -30,10 +30,10 @@ while [ $# -gt 0 ]; do
         ;;
     esac
 done
-[ $((threads % 2)) = 0 ] || { echo "--threads $threads: must be even, two ranks share them" >&2; exit 2; }
+[ $((threads % 2)) = 0 ] || { echo "--threads $threads: must be even, since two ranks divide them" >&2; exit 2; }
 mkdir -p "$out"
 
-# measure NAME ARGUMENTS...: one JSON file. What a build does not know (a dtype) is left out.
+# measure NAME ARGUMENTS...: writes one JSON file. A measurement that the build refuses (such as a dtype) is left out.
 measure() {
     local file=$out/$1.json code=0
     shift
@@ -43,16 +43,16 @@ measure() {
         code=$?
     case $code in
     0) mv "$file.part" "$file" ;;
-    2) rm "$file.part" ;; # has said why; the page has no figure there
+    2) rm "$file.part" ;; # refused; it has printed the reason
     *) exit $code ;;
     esac
 }
 
-# From exec to the first token, files in the page cache.
+# Time from exec to the first token, with the checkpoint in the page cache.
 measure_start() {
     local file=$out/1b-start.json model=$out/checkpoint round seconds=() TIMEFORMAT=%R
     [ -s "$file" ] && return
-    echo "$(date +%T) ${file##*/}: writes and reads a checkpoint of that shape" >&2
+    echo "$(date +%T) ${file##*/}: writes and reads a checkpoint of the shape" >&2
     "$here/checkpoint.py" "$shapes/llama-3.2-1b.json" "$model"
     cat "$model"/* >/dev/null
     for ((round = 0; round < rounds; round++)); do
@@ -66,7 +66,7 @@ measure_start() {
 big=$shapes/llama-3.2-1b.json small=$shapes/llama-110m.json
 for dtype in $dtypes; do
     all=(--dtype "$dtype" --threads "$threads")
-    # Decode from 128 to 172 entries: 150 on average.
+    # Decodes from 128 to 172 KV entries, 150 on average.
     all+=(--context 128 --decode-tokens 44)
     for name in 1b 110m; do
         shape=$big
@@ -80,14 +80,14 @@ done
 bf16=(--dtype bf16 --batch 1 --decode-tokens 0)
 measure 1b-long engine --shape "$big" "${bf16[@]}" --threads "$threads" --prompt-tokens "$long"
 measure 1b-score engine --shape "$big" "${bf16[@]}" --threads "$threads" --prompt-tokens "${long%%,*}" --score
-# One rank with all threads, two ranks with half of them each, and the first again.
+# One rank with all threads, two ranks with half of them each, and one rank again.
 group=(--dtype bf16 --prompt-tokens 512 --batch 1,8 --decode-tokens 32)
 measure 1b-one engine --shape "$big" "${group[@]}" --threads "$threads"
 measure 1b-two engine --shape "$big" "${group[@]}" --threads $((threads / 2)) --tp 2
 measure 1b-one-again engine --shape "$big" "${group[@]}" --threads "$threads"
 measure_start
 
-# One object with a list per file, then the page.
+# Merges the files into one object with a list per file, then makes the page.
 for file in "$out"/*.json; do
     jq --arg name "$(basename "$file" .json)" '{($name): .}' "$file"
 done | jq -s add >"$out/all"
@@ -96,7 +96,7 @@ done | jq -s add >"$out/all"
     echo
     echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m), $threads threads," \
         "$(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)." \
-        "Dummy weights, $rounds rounds."
+        "Random weights, $rounds rounds."
     echo
     jq -r -f "$here/engine.jq" "$out/all"
 } >"$out/engine.md"

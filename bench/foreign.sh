@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a foreign process costs: the engine alone, then beside a busy loop on each of the cores named, in turn.
-#
-#   bench/foreign.sh [--cores 0,1] [--rounds N] [arguments of `forepack bench engine`...]
-#
-# Prints tokens/s of each case and their share of the speed alone. Nothing else should run meanwhile.
+# Measures how much another process slows the engine: the engine alone, then with a busy loop on each named core.
+# Usage: bench/foreign.sh [--cores 0,1] [--rounds N] [arguments of `forepack bench engine`...]
+# Prints tokens/s of each case and their share of the speed alone. Nothing else should run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 cores=0,1 rounds=3

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU in one command, for the day there is one: builds the CUDA backend for the GPU that is here,
-# tests it on the device, measures, runs small tests under compute-sanitizer, and prints one table with what is to be
-# reached beside each figure. Every step has a bound and all together have --limit, ten minutes with the build; a step that
-# fails, or that there is no time for, says so in the table, and the others go on. Nothing else should run on the device.
-# Needs the CUDA toolkit, NCCL and what ./deploy/packages.sh installs; no network, no checkpoint.
+# Builds the CUDA backend for the GPU of this machine, tests it on the GPU, measures it, runs small tests under
+# compute-sanitizer, and prints one table with a goal beside each figure. Every step has a time limit and all steps together
+# have --limit, under ten minutes with the build. A step that fails or has no time left is marked in the table, and the other
+# steps go on. Nothing else should run on the GPU.
+# Needs the CUDA toolkit, NCCL and the packages of ./deploy/packages.sh; no network, no checkpoint.
 # Usage: bench/gpu.sh [--out DIR] [--build DIR] [--lengths FILE] [--rounds N] [--shapes DIR] [--limit S] [--no-tests]
-#   --out DIR       where the files go (default bench-out-gpu)
+#   --out DIR       folder for the results (default bench-out-gpu)
 #   --build DIR     build folder (default build/gpu)
-#   --lengths FILE  prompt lengths in tokens, one a line, for packed against padded (mmlu's), ours and, where Python has
-#                   torch and transformers, Hugging Face's (bench/transformers_padded.py); left out without it
+#   --lengths FILE  one prompt length per line, such as mmlu's, to compare packed with padded prefill. Padded prefill also
+#                   runs with Hugging Face transformers if Python has torch and transformers (bench/transformers_padded.py)
 #   --rounds N      as in forepack bench engine --help (default 3)
-#   --shapes DIR    config.json files of the models (default bench/shapes)
-#   --limit S       seconds for everything (default 570)
-#   --no-tests      measure alone
-# Exit codes: 0 all steps ran, 1 one failed, 3 it was built, but there is no GPU here. What is measured has its JSON file and
-# is not measured again: a second run does what the first had no time for.
+#   --shapes DIR    folder with the config.json files of the models (default bench/shapes)
+#   --limit S       seconds for all steps together (default 570)
+#   --no-tests      only measure
+# Exit codes: 0 all steps ran, 1 a step failed, 3 built, but this machine has no GPU. A measurement with an existing JSON
+# file is skipped, so a second run does what the first had no time for.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -51,13 +51,13 @@ say() {
     echo "$(date +%T) $*" >&2
 }
 
-# note STEP OK WORDS: for the table; what fails in any step makes the exit code 1.
+# note STEP OK WORDS: adds a row to the table; a failed step makes the exit code 1.
 note() {
     jq -nc --arg step "$1" --argjson ok "$2" --arg said "$3" '{$step, $ok, $said}' >>"$out/steps"
     $2 || code=1
 }
 
-# bounded SECONDS COMMAND...: at most so long, and never longer than all steps together may take.
+# bounded SECONDS COMMAND...: runs the command with this time limit, or with the time left of --limit if that is less.
 bounded() {
     local left=$((limit - SECONDS)) bound=$1
     shift
@@ -65,28 +65,28 @@ bounded() {
     timeout --kill-after=5 $((bound < left ? bound : left)) "$@"
 }
 
-# why CODE LOG: the sentence for a step that ended so.
+# why CODE LOG: the reason why a step failed.
 why() {
     if [ $1 = 124 ] || [ $1 = 137 ]; then
-        echo "no time left for it, or it hangs: cut off"
+        echo "stopped: it exceeded its time limit or no time was left"
     else
         { grep . "$2" || echo "ended with $1"; } | tail -1 | cut -c 1-200
     fi
 }
 
-# ask_gpu FIELD: what the driver says of the first GPU; nothing where it says nothing.
+# ask_gpu FIELD: a field of the first GPU as nvidia-smi reports it; empty without one.
 ask_gpu() {
     nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -1 | tr -d ' ' || true
 }
 
-# ---- build: for this GPU alone, and what is needed here ----
+# ---- build, for this GPU only ----
 
 case $(ask_gpu compute_cap) in
 8.?) architecture=(-DCMAKE_CUDA_ARCHITECTURES="$(ask_gpu compute_cap | tr -d .)-real") ;;
 9.0) architecture=(-DCMAKE_CUDA_ARCHITECTURES=90a-real) ;;
-*) architecture=() ;; # all that the toolkit knows
+*) architecture=() ;; # every architecture of the toolkit
 esac
-[ ! -e "$build/CMakeCache.txt" ] || architecture=() # as it was configured
+[ ! -e "$build/CMakeCache.txt" ] || architecture=() # keep the existing configuration
 targets=(forepack-bench forepack_cuda)
 [ $tests = no ] || targets+=(gpu_tests)
 say "building in $build"
@@ -95,20 +95,20 @@ bounded 60 cmake -S "$root" --preset cuda -B "$build" "${architecture[@]}" >"$ou
     bounded 400 cmake --build "$build" --target "${targets[@]}" >>"$out/build.log" 2>&1 || rc=$?
 if [ $rc != 0 ]; then
     tail -30 "$out/build.log" >&2
-    echo "it was not built: $(why $rc "$out/build.log")" >&2
+    echo "the build failed: $(why $rc "$out/build.log")" >&2
     exit 1
 fi
 note build true "in $SECONDS s"
 bin=$build/bin
 
-# The smallest thing that needs the device; its sentence says why there is none.
+# A small run on the GPU; its error message says why there is none.
 rc=0
 bounded 90 "$bin/forepack-bench" engine --shape "$shapes/llama-110m.json" --backend cuda --prompt-tokens 16 --batch 1 \
     --decode-tokens 0 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$out/first.log" 2>&1 || rc=$?
 if [ $rc != 0 ]; then
     why $rc "$out/first.log" >&2
     grep -q "no CUDA device" "$out/first.log" || exit 1
-    echo "there is no GPU here: the CUDA backend was built and linked, nothing of it was run" >&2
+    echo "this machine has no GPU: the CUDA backend was built and linked, but nothing was run" >&2
     exit 3
 fi
 
@@ -127,12 +127,12 @@ fi
 
 # ---- measure ----
 
-# record NAME SECONDS COMMAND...: one JSON file.
+# record NAME SECONDS COMMAND...: writes the command's output to one JSON file.
 record() {
     local name=$1 bound=$2 file=$out/$1.json rc=0 from=$SECONDS
     shift 2
     if [ -s "$file" ]; then
-        note "$name" true "was there"
+        note "$name" true "from an earlier run"
         return
     fi
     say "$name: $*"
@@ -166,12 +166,12 @@ if [ -n "$lengths" ]; then
         record transformers 60 python3 "$here/transformers_padded.py" --shape "$shapes/llama-3.2-1b.json" \
             --lengths "$lengths" --limit 1024 --batch-size 64 --rounds "$rounds"
     else
-        say "transformers is not installed: the comparison with it is left out"
+        say "transformers is not installed: the comparison with it is skipped"
     fi
 fi
 
-# As many layers of the 70B model as fit beside the 8B model, up to 40, which load in time. A layer has 1,632 MiB and 64 MiB
-# of KV for the prompt; 29,000 MiB are the 8B model with its KV, the 70B's embedding and head, and workspaces.
+# As many layers of the 70B model as fit beside the 8B model, at most 40 because of the load time. A layer needs 1,632 MiB and
+# 64 MiB of KV for the prompt; 29,000 MiB are the 8B model with its KV, the 70B's embedding and head, and workspaces.
 free_mib=$(ask_gpu memory.free)
 [[ $free_mib =~ ^[0-9]+$ ]] || free_mib=65000
 layers=$(((free_mib * 95 / 100 - 29000) / 1700))
@@ -187,10 +187,10 @@ if [ $layers -ge 1 ]; then
         --spec-shape "$shapes/llama-3.1-8b.json" --prompt-tokens 16384 --keep-rates 0.1,0.3 --look-aheads 8 \
         --max-num-batched-tokens 8192 --rounds "$rounds"
 else
-    note ttft false "not a layer of the 70B model fits beside the 8B model: $free_mib MiB are free"
+    note ttft false "no layer of the 70B model fits beside the 8B model: $free_mib MiB are free"
 fi
 
-# ---- memory errors: last, since it takes what time there is left ----
+# ---- memory errors: last, with the time that is left ----
 
 sanitize() {
     local rc=0
@@ -205,10 +205,10 @@ if [ $tests = yes ] && command -v compute-sanitizer >/dev/null; then
         [ ! -x "$bin/${test}_gpu" ] || sanitize $test
     done
 elif [ $tests = yes ]; then
-    say "compute-sanitizer is not installed: left out"
+    say "compute-sanitizer is not installed: skipped"
 fi
 
-# ---- tell ----
+# ---- report ----
 
 for name in prefill packed products decode score prepack transformers ttft; do
     [ ! -s "$out/$name.json" ] || jq --arg name "$name" '{($name): .}' "$out/$name.json"
@@ -218,7 +218,7 @@ done | jq -s --slurpfile steps "$out/steps" --argjson layers "$layers" '(add // 
     echo
     echo "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sed -n 1p || echo unknown GPU)," \
         "$(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown)," \
-        "dummy weights, $rounds rounds;"
+        "random weights, $rounds rounds;"
     jq -r -f "$here/gpu.jq" "$out/all"
 } >"$out/gpu.md"
 rm "$out/all"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-bench-onednn: oneDNN's matrix products in its own packed weight format, as a bar beside ours. Started by
-// `forepack bench kernels`, which it answers line by line: a number of rows M in, the seconds that one layer of
-// products took out. Nothing else of Forepack links oneDNN.
+// forepack-bench-onednn: gemms of oneDNN in its own packed weight format, for comparison. `forepack bench kernels`
+// starts it and sends a number of rows M per line; it answers each with the seconds that the gemms of one layer took.
+// No other program of Forepack links oneDNN.
 //
 //     forepack-bench-onednn bf16|f32|int8 THREADS COPIES NxK...
 //
-// C [M, N] in f32 (int8: s32) = A [M, K] times the transposed W [N, K]; bf16 x bf16, f32 x f32 or u8 x s8. The weights
-// rotate through COPIES copies, so that they come from memory.
+// C [M, N] in f32 (int8: s32) = A [M, K] times the transposed W [N, K]; bf16 x bf16, f32 x f32 or u8 x s8. Runs cycle
+// through COPIES copies of the weights, so that weights are read from memory.
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -25,21 +25,21 @@
         }                                                                                                              \
     } while (0)
 
-enum { PRODUCTS_MAX = 16, COPIES_MAX = 64 };
+enum { GEMMS_MAX = 16, COPIES_MAX = 64 };
 
-struct product {
+struct gemm {
     int n, k;
-    dnnl_memory_t plain;              // [K, N], what the copies are packed from
+    dnnl_memory_t plain;              // [K, N], the source of the packed copies
     dnnl_memory_t packed[COPIES_MAX]; // in the format that the primitive asked for
     dnnl_memory_t x, out;
-    dnnl_primitive_t primitive; // for the M at hand
+    dnnl_primitive_t primitive; // for the current M
 };
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 static dnnl_data_type_t x_type, w_type, out_type;
-static int n_products, copies;
-static struct product products[PRODUCTS_MAX];
+static int n_gemms, copies;
+static struct gemm gemms[GEMMS_MAX];
 
 static dnnl_memory_t memory_create(const dnnl_memory_desc_t *desc)
 {
@@ -56,8 +56,8 @@ static dnnl_memory_desc_t matrix_desc(int rows, int columns, dnnl_data_type_t ty
     return desc;
 }
 
-// Small numbers of the type: 2^-7 for the floating types, 1 for bytes.
-static void fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
+// Fills with 2^-7 for floating types, 1 for bytes.
+static void memory_fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
 {
     void *data;
     CHECK(dnnl_memory_get_data_handle(memory, &data));
@@ -72,8 +72,8 @@ static void fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
         memset(data, 1, bytes);
 }
 
-// Packs all copies anew when the primitive for this M wants another format than the last one.
-static void pack(struct product *p, const dnnl_memory_desc_t *wanted)
+// Packs all copies again if the primitive for this M wants another format than the last one.
+static void gemm_pack(struct gemm *p, const dnnl_memory_desc_t *wanted)
 {
     const dnnl_memory_desc_t *have;
     if (p->packed[0]) {
@@ -99,7 +99,7 @@ static void pack(struct product *p, const dnnl_memory_desc_t *wanted)
     dnnl_primitive_desc_destroy(desc);
 }
 
-static void prepare(struct product *p, int m)
+static void gemm_prepare(struct gemm *p, int m)
 {
     dnnl_memory_desc_t x = matrix_desc(m, p->k, x_type, dnnl_ab), out = matrix_desc(m, p->n, out_type, dnnl_ab);
     dnnl_memory_desc_t w = matrix_desc(p->k, p->n, w_type, dnnl_format_tag_any);
@@ -113,19 +113,19 @@ static void prepare(struct product *p, int m)
         dnnl_memory_destroy(p->out);
     }
     CHECK(dnnl_primitive_create(&p->primitive, desc));
-    pack(p, dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
+    gemm_pack(p, dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
     p->x = memory_create(&x);
     p->out = memory_create(&out);
-    fill(p->x, &x);
-    fill(p->out, &out);
+    memory_fill(p->x, &x);
+    memory_fill(p->out, &out);
     dnnl_primitive_desc_destroy(desc);
 }
 
-static double run(int copy)
+static double layer_run(int copy)
 {
     int64_t from_us = clock_now_us();
-    for (int i = 0; i < n_products; i++) {
-        struct product *p = &products[i];
+    for (int i = 0; i < n_gemms; i++) {
+        struct gemm *p = &gemms[i];
         dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p->x}, {DNNL_ARG_WEIGHTS, p->packed[copy]}, {DNNL_ARG_DST, p->out}};
         CHECK(dnnl_primitive_execute(p->primitive, stream, 3, args));
     }
@@ -133,7 +133,7 @@ static double run(int copy)
     return (double)(clock_now_us() - from_us) / 1e6;
 }
 
-static void use(void)
+static void fail_usage(void)
 {
     fprintf(stderr, "usage: forepack-bench-onednn bf16|f32|int8 THREADS COPIES NxK...\n");
     exit(2);
@@ -151,35 +151,35 @@ static void set_types(const char *name)
         w_type = dnnl_s8;
         out_type = dnnl_s32;
     } else {
-        use();
+        fail_usage();
     }
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 5 || argc - 4 > PRODUCTS_MAX) use();
+    if (argc < 5 || argc - 4 > GEMMS_MAX) fail_usage();
     set_types(argv[1]);
     int threads = atoi(argv[2]);
     copies = atoi(argv[3]);
-    if (threads < 1 || copies < 1 || copies > COPIES_MAX) use();
+    if (threads < 1 || copies < 1 || copies > COPIES_MAX) fail_usage();
     omp_set_num_threads(threads);
     CHECK(dnnl_engine_create(&engine, dnnl_cpu, 0));
     CHECK(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
     for (int i = 4; i < argc; i++) {
-        struct product *p = &products[n_products++];
-        if (sscanf(argv[i], "%dx%d", &p->n, &p->k) != 2 || p->n < 1 || p->k < 1) use();
+        struct gemm *p = &gemms[n_gemms++];
+        if (sscanf(argv[i], "%dx%d", &p->n, &p->k) != 2 || p->n < 1 || p->k < 1) fail_usage();
         dnnl_memory_desc_t desc = matrix_desc(p->k, p->n, w_type, dnnl_ab);
         p->plain = memory_create(&desc);
-        fill(p->plain, &desc);
+        memory_fill(p->plain, &desc);
     }
     int m, last = 0, copy = 0;
     while (scanf("%d", &m) == 1 && m > 0) {
-        for (int i = 0; i < n_products && m != last; i++)
-            prepare(&products[i], m);
+        for (int i = 0; i < n_gemms && m != last; i++)
+            gemm_prepare(&gemms[i], m);
         last = m;
-        printf("%.9f\n", run(copy));
+        printf("%.9f\n", layer_run(copy));
         fflush(stdout);
         copy = (copy + 1) % copies;
     }
-    return 0; // the process's end frees what oneDNN holds
+    return 0; // process exit frees oneDNN's memory
 }

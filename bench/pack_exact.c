@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See pack_exact.h. The longest item first, as the heuristics have it, but into every bin that could matter: is there
-// a packing into one bin less than the best so far?
+// The search asks for a packing with one bin less than the best so far. It places the longest item first, like the
+// heuristics, but tries every bin that can make a difference.
 #include "bench/pack_exact.h"
 
 #include <assert.h>
@@ -13,14 +13,14 @@
 
 // ---- the lower bound ------------------------------------------------------------------------------------------------
 
-static int longer_first(const void *a, const void *b)
+static int size_compare_descending(const void *a, const void *b)
 {
     int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
     return (x < y) - (x > y);
 }
 
-// How many of the sizes, longest first, are over `limit`.
-static int count_over(const int32_t *size, int n, int32_t limit)
+// The number of sizes above `limit`; the sizes are in descending order.
+static int sizes_above(const int32_t *size, int n, int32_t limit)
 {
     int from = 0, to = n;
     while (from < to) {
@@ -33,17 +33,17 @@ static int count_over(const int32_t *size, int n, int32_t limit)
     return from;
 }
 
-// sum[i] is the sum of size[0 .. i). Prompts over half a bin need one each. For a threshold of at most half a bin,
-// those beside which the threshold does not fit are alone, the others have some room, and what that room cannot take of
-// the prompts from the threshold to half a bin needs further bins.
-static int lower_bound_of(const int32_t *size, const int64_t *sum, int n, int32_t capacity)
+// sum[i] is the sum of size[0 .. i). Each prompt longer than half a bin needs its own bin. Take a threshold of at most
+// half a bin: a large prompt that leaves less room than the threshold stays alone, the other large prompts leave some
+// room, and the prompts between the threshold and half a bin that exceed this room need further bins.
+static int sizes_lower_bound(const int32_t *size, const int64_t *sum, int n, int32_t capacity)
 {
-    int large = count_over(size, n, capacity / 2), best = (int)((sum[n] + capacity - 1) / capacity);
+    int large = sizes_above(size, n, capacity / 2), best = (int)((sum[n] + capacity - 1) / capacity);
     if (large > best) best = large;
     for (int end = n; end > large; end--) {
         int32_t threshold = size[end - 1];
-        if (end < n && threshold == size[end]) continue; // all equals count or none
-        int alone = count_over(size, n, capacity - threshold);
+        if (end < n && threshold == size[end]) continue; // equal sizes count together
+        int alone = sizes_above(size, n, capacity - threshold);
         int64_t room = (int64_t)(large - alone) * capacity - (sum[large] - sum[alone]), left = sum[end] - sum[large];
         int bins = large + (left > room ? (int)((left - room + capacity - 1) / capacity) : 0);
         if (bins > best) best = bins;
@@ -56,10 +56,10 @@ int pack_lower_bound(const int32_t *length, int n, int32_t capacity)
     if (n <= 0) return 0;
     int32_t *size = mem_copy(length, (size_t)n * sizeof *size);
     int64_t *sum = mem_alloc_array((size_t)n + 1, sizeof *sum);
-    qsort(size, (size_t)n, sizeof *size, longer_first);
+    qsort(size, (size_t)n, sizeof *size, size_compare_descending);
     for (int i = 0; i < n; i++)
         sum[i + 1] = sum[i] + size[i];
-    int bound = lower_bound_of(size, sum, n, capacity);
+    int bound = sizes_lower_bound(size, sum, n, capacity);
     free(sum);
     free(size);
     return bound;
@@ -68,16 +68,16 @@ int pack_lower_bound(const int32_t *length, int n, int32_t capacity)
 // ---- the search -----------------------------------------------------------------------------------------------------
 
 struct search {
-    const int32_t *size; // [n] longest first
+    const int32_t *size; // [n] descending
     const int64_t *left; // [n + 1] sum of size[i .. n)
-    int n, bins;         // so many are allowed
+    int n, bins;         // items; bins allowed
     int32_t *room;       // [bins]
     int32_t *bin_of;     // [n]
-    int64_t nodes;       // steps that may still be taken
+    int64_t nodes;       // steps left
 };
 
-// What is left must fit into rooms that the shortest item fits into: the others are waste.
-static bool is_hopeless(const struct search *s, int item)
+// True if the items left exceed the usable room: bins that the shortest item does not fit into are full.
+static bool search_is_hopeless(const struct search *s, int item)
 {
     int64_t usable = 0;
     for (int b = 0; b < s->bins; b++)
@@ -85,9 +85,10 @@ static bool is_hopeless(const struct search *s, int item)
     return s->left[item] > usable;
 }
 
-// The bin to try after one with `room` left: the least larger room that takes the item; -1: none. Of bins with equal
-// room one stands for all. `from`: equal items go into bins in order, else the same packing would come back.
-static int next_bin(const struct search *s, int32_t size, int32_t room, int from)
+// The bin to try after bins with `room` left: the bin with the next larger room that the item fits into; -1: none. One
+// bin stands for all bins of equal room. Bins before `from` are skipped: equal items go into bins in ascending order,
+// or the search would visit permutations of one packing.
+static int search_next_bin(const struct search *s, int32_t size, int32_t room, int from)
 {
     int best = -1;
     for (int b = from; b < s->bins; b++)
@@ -95,21 +96,21 @@ static int next_bin(const struct search *s, int32_t size, int32_t room, int from
     return best;
 }
 
-// Places items item .. n - 1; false when that is not possible, or with no nodes left.
-static bool place(struct search *s, int item)
+// Places the items from `item` on; false if they do not fit or no steps are left.
+static bool search_place(struct search *s, int item)
 {
     if (item == s->n) return true;
-    if (s->nodes-- <= 0 || is_hopeless(s, item)) return false;
+    if (s->nodes-- <= 0 || search_is_hopeless(s, item)) return false;
     int32_t size = s->size[item], room = -1;
     int from = item && s->size[item - 1] == size ? s->bin_of[item - 1] : 0;
-    if (!s->room[from]) from = 0; // it had to go there: says nothing of where others may
-    for (int b; (b = next_bin(s, size, room, from)) >= 0;) {
+    if (!s->room[from]) from = 0; // the equal item filled that bin exactly, so it does not restrict this one
+    for (int b; (b = search_next_bin(s, size, room, from)) >= 0;) {
         room = s->room[b];
         s->bin_of[item] = b;
         s->room[b] -= size;
-        if (place(s, item + 1)) return true;
+        if (search_place(s, item + 1)) return true;
         s->room[b] += size;
-        if (room == size || s->nodes <= 0) return false; // a room that it fills is never worth keeping for others
+        if (room == size || s->nodes <= 0) return false; // filling a bin exactly is never worse than another bin
     }
     return false;
 }
@@ -118,14 +119,14 @@ struct item {
     int32_t size, index;
 };
 
-static int item_longer_first(const void *a, const void *b)
+static int item_compare_descending(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
     if (x->size != y->size) return x->size < y->size ? 1 : -1;
     return x->index - y->index;
 }
 
-static int heuristic(const int32_t *length, int n, int32_t capacity, int32_t *bin_of)
+static int pack_heuristic(const int32_t *length, int n, int32_t capacity, int32_t *bin_of)
 {
     int32_t *other = mem_alloc_array((size_t)n, sizeof *other);
     int best = pack_items(length, n, capacity, PACK_BEST_FIT, bin_of);
@@ -139,13 +140,13 @@ int pack_exact(const int32_t *length, int n, int32_t capacity, int64_t max_nodes
 {
     *lower_p = pack_lower_bound(length, n, capacity);
     if (n <= 0) return 0;
-    int best = heuristic(length, n, capacity, bin_of);
+    int best = pack_heuristic(length, n, capacity, bin_of);
     struct item *items = mem_alloc_array((size_t)n, sizeof *items);
     int32_t *memory = mem_alloc_array((size_t)n * 2 + (size_t)best, sizeof *memory);
     int64_t *left = mem_alloc_array((size_t)n + 1, sizeof *left);
     for (int i = 0; i < n; i++)
         items[i] = (struct item){length[i], i};
-    qsort(items, (size_t)n, sizeof *items, item_longer_first);
+    qsort(items, (size_t)n, sizeof *items, item_compare_descending);
     for (int i = n - 1; i >= 0; i--)
         left[i] = left[i + 1] + (memory[i] = items[i].size);
     struct search s = {memory, left, n, 0, memory + 2 * n, memory + n, max_nodes};
@@ -153,12 +154,12 @@ int pack_exact(const int32_t *length, int n, int32_t capacity, int64_t max_nodes
         s.bins = best - 1;
         for (int b = 0; b < s.bins; b++)
             s.room[b] = capacity;
-        if (place(&s, 0)) {
+        if (search_place(&s, 0)) {
             for (int i = 0; i < n; i++)
                 bin_of[items[i].index] = s.bin_of[i];
             best = s.bins;
         } else {
-            if (s.nodes > 0) *lower_p = best; // all was tried
+            if (s.nodes > 0) *lower_p = best; // the search was complete
             break;
         }
     }

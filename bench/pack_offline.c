@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Best-fit and first-fit decreasing. Lengths are small integers, so the sort is a radix sort, and best fit looks for
-// the least sufficient room in a bitmap over rooms instead of a balanced tree: three or four words read per item.
+// Lengths are small integers, so the sort is a radix sort, and best fit finds the smallest sufficient room in a bitmap
+// over rooms instead of a balanced tree: three or four words are read per item.
 #include "bench/pack_offline.h"
 
 #include <assert.h>
@@ -10,8 +10,8 @@
 
 #include "base/mem.h"
 
-// order[] becomes the items from the longest to the shortest, equals in their given order (as the reference's sort
-// leaves them): a radix sort, least digit first, on capacity - length.
+// Sets order[] to the items from the longest to the shortest, equals in their given order (like the reference's sort):
+// a radix sort, least significant digit first, on capacity - length.
 static void sort_decreasing(const int32_t *length, int n, int32_t capacity, int32_t *order)
 {
     int32_t *spare = mem_alloc_array((size_t)n, sizeof *spare);
@@ -38,7 +38,7 @@ static void sort_decreasing(const int32_t *length, int n, int32_t capacity, int3
     free(spare);
 }
 
-// --- which rooms are there: a bitmap with a bit per room, and above it a bit per non-empty word, up to one word
+// --- the set of rooms: a bitmap with a bit per room, and above it a bit per non-empty word, up to one word
 
 enum { LEVELS_MAX = 6 }; // 64^6 > 2^31
 
@@ -81,7 +81,7 @@ static void room_set_remove(struct room_set *set, int64_t room)
     }
 }
 
-// The least room of the set that is at least `room`; -1: none.
+// The smallest room of the set that is at least `room`; -1: none.
 static int64_t room_set_at_least(const struct room_set *set, int64_t room)
 {
     for (int l = 0; l < set->levels; l++, room = (room >> 6) + 1) {
@@ -96,8 +96,8 @@ static int64_t room_set_at_least(const struct room_set *set, int64_t room)
     return -1;
 }
 
-// --- which bin of several with the same room: the earliest. A pairing heap per room over the bins' own numbers, since
-// a bin sits in one room only. Bins count from 1 here: 0 is none, so that memory from calloc is an empty heap.
+// --- the earliest bin of equal room: a pairing heap per room, with links indexed by bin, since a bin has one room
+// only. Bins count from 1 here and 0 is none, so that zeroed memory is an empty heap.
 
 struct bin_heap {
     int32_t *child, *sibling;
@@ -144,7 +144,8 @@ static int best_fit(const int32_t *length, const int32_t *order, int n, int32_t 
     struct room_set rooms;
     room_set_init(&rooms, (int64_t)capacity + 1);
     size_t n_rooms = (size_t)capacity + 1, n_links = (size_t)n + 1;
-    int32_t *first = mem_alloc_array(n_rooms + 2 * n_links, sizeof *first); // by room; then the heaps' links, by bin
+    int32_t *first =
+        mem_alloc_array(n_rooms + 2 * n_links, sizeof *first); // by room; followed by the heaps' links, by bin
     struct bin_heap heap = {first + n_rooms, first + n_rooms + n_links};
     int32_t shortest = length[order[n - 1]];
     int n_bins = 0;
@@ -160,7 +161,7 @@ static int best_fit(const int32_t *length, const int32_t *order, int n, int32_t 
             if (!first[room]) room_set_remove(&rooms, room);
         }
         room -= size;
-        if (room >= shortest) { // else it is full for everything that is still to come
+        if (room >= shortest) { // else no further item fits
             if (!first[room]) room_set_add(&rooms, room);
             first[room] = heap_meld(&heap, first[room], bin);
         }
@@ -171,27 +172,27 @@ static int best_fit(const int32_t *length, const int32_t *order, int n, int32_t 
     return n_bins;
 }
 
-// A tournament over the bins: most[node] is the largest room below it; unopened bins have the whole capacity.
+// A tournament tree over the bins: room_max[node] is the largest room below the node; unopened bins have all of it.
 static int first_fit(const int32_t *length, const int32_t *order, int n, int32_t capacity, int32_t *bin_of)
 {
     int leaves = 1, n_bins = 0;
     while (leaves < n)
         leaves *= 2;
-    int32_t *most = mem_alloc_array((size_t)leaves * 2, sizeof *most);
+    int32_t *room_max = mem_alloc_array((size_t)leaves * 2, sizeof *room_max);
     for (int node = 1; node < 2 * leaves; node++)
-        most[node] = capacity;
+        room_max[node] = capacity;
     for (int i = 0; i < n; i++) {
         int32_t size = length[order[i]];
         int node = 1;
         while (node < leaves)
-            node = most[2 * node] >= size ? 2 * node : 2 * node + 1;
+            node = room_max[2 * node] >= size ? 2 * node : 2 * node + 1;
         bin_of[order[i]] = node - leaves;
         if (node - leaves >= n_bins) n_bins = node - leaves + 1;
-        most[node] -= size;
+        room_max[node] -= size;
         while ((node /= 2) >= 1)
-            most[node] = most[2 * node] > most[2 * node + 1] ? most[2 * node] : most[2 * node + 1];
+            room_max[node] = room_max[2 * node] > room_max[2 * node + 1] ? room_max[2 * node] : room_max[2 * node + 1];
     }
-    free(most);
+    free(room_max);
     return n_bins;
 }
 

@@ -17,9 +17,9 @@ const char *prepack_policy_name(enum prepack_policy policy)
     return names[policy];
 }
 
-// ---- what is computed when ------------------------------------------------------------------------------------------
+// ---- plans ------------------------------------------------------------------------------------------
 
-static int longest_of(const struct prepack_plan *plan, const int32_t *length, int first, int n)
+static int plan_longest(const struct prepack_plan *plan, const int32_t *length, int first, int n)
 {
     int longest = 0;
     for (int i = first; i < first + n; i++)
@@ -27,33 +27,33 @@ static int longest_of(const struct prepack_plan *plan, const int32_t *length, in
     return longest;
 }
 
-static void add_pass(struct prepack_plan *plan, int first, int n, int rows_each, int rows, int group)
+static void plan_add_pass(struct prepack_plan *plan, int first, int n, int rows_each, int rows, int group)
 {
     plan->passes[plan->n_passes++] = (struct prepack_pass){first, n, rows_each, rows, group};
     plan->rows += rows;
     plan->n_groups = group + 1;
 }
 
-static void add_padded(struct prepack_plan *plan, const int32_t *length)
+static void plan_add_padded(struct prepack_plan *plan, const int32_t *length)
 {
     for (int first = 0; first < plan->n_prompts; first += plan->batch_size) {
         int n = plan->n_prompts - first < plan->batch_size ? plan->n_prompts - first : plan->batch_size;
-        int longest = longest_of(plan, length, first, n);
-        add_pass(plan, first, n, longest, n * longest, plan->n_groups);
+        int longest = plan_longest(plan, length, first, n);
+        plan_add_pass(plan, first, n, longest, n * longest, plan->n_groups);
     }
 }
 
-// Packs prompts order[first .. first + n), which come to lie bin by bin.
-static void add_bins(struct prepack_plan *plan, const int32_t *length, int first, int n, int token_budget,
-                     bool one_group)
+// Packs the prompts order[first .. first + n) and sorts this part of `order` by bin.
+static void plan_add_bins(struct prepack_plan *plan, const int32_t *length, int first, int n, int token_budget,
+                          bool one_group)
 {
     size_t size = (size_t)n;
     int32_t *memory = mem_alloc_array(4 * size + 1, sizeof *memory);
-    int32_t *packed = memory, *bin_of = memory + size, *was = memory + 2 * size, *end = memory + 3 * size;
-    int longest = longest_of(plan, length, first, n), capacity = longest > token_budget ? longest : token_budget;
+    int32_t *packed = memory, *bin_of = memory + size, *order = memory + 2 * size, *end = memory + 3 * size;
+    int longest = plan_longest(plan, length, first, n), capacity = longest > token_budget ? longest : token_budget;
     int64_t from_us = clock_now_us();
     for (int i = 0; i < n; i++)
-        packed[i] = length[was[i] = plan->order[first + i]];
+        packed[i] = length[order[i] = plan->order[first + i]];
     int n_bins = pack_items(packed, n, capacity, PACK_BEST_FIT, bin_of);
     plan->pack_us += (double)(clock_now_us() - from_us);
     for (int i = 0; i < n; i++)
@@ -61,34 +61,34 @@ static void add_bins(struct prepack_plan *plan, const int32_t *length, int first
     for (int b = 1; b < n_bins; b++)
         end[b] += end[b - 1];
     for (int i = n - 1; i >= 0; i--)
-        plan->order[first + --end[bin_of[i]]] = was[i]; // end[] becomes the begin
+        plan->order[first + --end[bin_of[i]]] = order[i]; // end[b] becomes the start of bin b
     int group = plan->n_groups;
     for (int b = 0; b < n_bins; b++) {
         int from = end[b], to = b + 1 < n_bins ? end[b + 1] : n, rows = 0;
         for (int i = from; i < to; i++)
             rows += length[plan->order[first + i]];
-        add_pass(plan, first + from, to - from, 0, rows, one_group ? group : plan->n_groups);
+        plan_add_pass(plan, first + from, to - from, 0, rows, one_group ? group : plan->n_groups);
     }
     if (capacity > plan->capacity) plan->capacity = capacity;
     free(memory);
 }
 
-struct sorted {
+struct prompt_length {
     int32_t length, prompt;
 };
 
-static int shorter_first(const void *a, const void *b)
+static int prompt_length_compare(const void *a, const void *b)
 {
-    const struct sorted *x = a, *y = b;
+    const struct prompt_length *x = a, *y = b;
     return x->length != y->length ? x->length - y->length : x->prompt - y->prompt;
 }
 
-static void sort_by_length(struct prepack_plan *plan, const int32_t *length)
+static void plan_sort_by_length(struct prepack_plan *plan, const int32_t *length)
 {
-    struct sorted *sorted = mem_alloc_array((size_t)plan->n_prompts, sizeof *sorted);
+    struct prompt_length *sorted = mem_alloc_array((size_t)plan->n_prompts, sizeof *sorted);
     for (int i = 0; i < plan->n_prompts; i++)
-        sorted[i] = (struct sorted){length[i], i};
-    qsort(sorted, (size_t)plan->n_prompts, sizeof *sorted, shorter_first);
+        sorted[i] = (struct prompt_length){length[i], i};
+    qsort(sorted, (size_t)plan->n_prompts, sizeof *sorted, prompt_length_compare);
     for (int i = 0; i < plan->n_prompts; i++)
         plan->order[i] = sorted[i].prompt;
     free(sorted);
@@ -104,17 +104,17 @@ struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t 
         plan.order[i] = i;
     switch (policy) {
     case PREPACK_LENGTH_ORDERED:
-        sort_by_length(&plan, length);
+        plan_sort_by_length(&plan, length);
         // fall through
-    case PREPACK_PADDED: add_padded(&plan, length); break;
+    case PREPACK_PADDED: plan_add_padded(&plan, length); break;
     case PREPACK_BATCH:
         for (int first = 0; first < n; first += batch_size)
-            add_bins(&plan, length, first, n - first < batch_size ? n - first : batch_size, token_budget, true);
+            plan_add_bins(&plan, length, first, n - first < batch_size ? n - first : batch_size, token_budget, true);
         break;
-    case PREPACK_DATASET: add_bins(&plan, length, 0, n, token_budget, false); break;
+    case PREPACK_DATASET: plan_add_bins(&plan, length, 0, n, token_budget, false); break;
     default:
         for (int i = 0; i < n; i++)
-            add_pass(&plan, i, 1, 0, length[i], i);
+            plan_add_pass(&plan, i, 1, 0, length[i], i);
     }
     return plan;
 }
@@ -134,7 +134,7 @@ struct prepack_plan prepack_plan_full_bins(const struct prompts *prompts, int ca
             cut.data[cut.n] = prompts->data[next];
             next = (next + 1) % prompts->n;
         }
-        add_pass(&plan, first, cut.n - first, 0, capacity, bin);
+        plan_add_pass(&plan, first, cut.n - first, 0, capacity, bin);
     }
     cut.tokens = plan.rows;
     plan.batch_size = plan.n_prompts = cut.n;
@@ -161,20 +161,20 @@ struct prepack_memory prepack_memory_of(const struct model *model)
                                    .block_bytes = (double)model_kv_bytes(model) / model_kv_blocks(model)};
 }
 
-static int rows_of(const struct prepack_pass *pass, const int32_t *length, int prompt)
+static int pass_rows(const struct prepack_pass *pass, const int32_t *length, int prompt)
 {
     return pass->rows_each ? pass->rows_each : length[prompt];
 }
 
-// Of passes [first, end), which are one group.
-static struct prepack_need need_of(const struct prepack_plan *plan, const int32_t *length, int first, int end,
-                                   const struct prepack_memory *memory)
+// Of the passes [first, end), which are one group.
+static struct prepack_need group_need(const struct prepack_plan *plan, const int32_t *length, int first, int end,
+                                      const struct prepack_memory *memory)
 {
     struct prepack_need need = {.rows = 0};
     for (int i = first; i < end; i++) {
         const struct prepack_pass *pass = &plan->passes[i];
         for (int p = pass->first; p < pass->first + pass->n; p++)
-            need.kv_blocks += kv_blocks_for(rows_of(pass, length, plan->order[p]));
+            need.kv_blocks += kv_blocks_for(pass_rows(pass, length, plan->order[p]));
         double bytes = memory->row_bytes * pass->rows + memory->logit_bytes * pass->n;
         if (bytes > need.pass_bytes) need.pass_bytes = bytes;
         if (pass->rows > need.rows) need.rows = pass->rows;
@@ -184,7 +184,7 @@ static struct prepack_need need_of(const struct prepack_plan *plan, const int32_
     return need;
 }
 
-static int group_end(const struct prepack_plan *plan, int first)
+static int plan_group_end(const struct prepack_plan *plan, int first)
 {
     int end = first;
     while (end < plan->n_passes && plan->passes[end].group == plan->passes[first].group)
@@ -198,29 +198,29 @@ struct prepack_need prepack_group_need(const struct prepack_plan *plan, const in
     int first = 0;
     while (plan->passes[first].group != group)
         first++;
-    return need_of(plan, length, first, group_end(plan, first), memory);
+    return group_need(plan, length, first, plan_group_end(plan, first), memory);
 }
 
 struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
                                       const struct prepack_memory *memory)
 {
-    struct prepack_need most = {.rows = 0};
+    struct prepack_need max = {.rows = 0};
     for (int first = 0, end; first < plan->n_passes; first = end) {
-        end = group_end(plan, first);
-        struct prepack_need need = need_of(plan, length, first, end, memory);
-        if (need.kv_bytes + need.pass_bytes > most.kv_bytes + most.pass_bytes) {
-            most.kv_bytes = need.kv_bytes;
-            most.pass_bytes = need.pass_bytes;
+        end = plan_group_end(plan, first);
+        struct prepack_need need = group_need(plan, length, first, end, memory);
+        if (need.kv_bytes + need.pass_bytes > max.kv_bytes + max.pass_bytes) {
+            max.kv_bytes = need.kv_bytes;
+            max.pass_bytes = need.pass_bytes;
         }
-        if (need.kv_blocks > most.kv_blocks) most.kv_blocks = need.kv_blocks;
-        if (need.rows > most.rows) most.rows = need.rows;
-        if (need.prompts > most.prompts) most.prompts = need.prompts;
+        if (need.kv_blocks > max.kv_blocks) max.kv_blocks = need.kv_blocks;
+        if (need.rows > max.rows) max.rows = need.rows;
+        if (need.prompts > max.prompts) max.prompts = need.prompts;
     }
-    return most;
+    return max;
 }
 
-static bool fits(enum prepack_policy policy, const struct prompts *prompts, int n, int token_budget, double bytes,
-                 const struct prepack_memory *memory)
+static bool batch_fits(enum prepack_policy policy, const struct prompts *prompts, int n, int token_budget, double bytes,
+                       const struct prepack_memory *memory)
 {
     int32_t *length = mem_alloc_array((size_t)n, sizeof *length);
     for (int i = 0; i < n; i++)
@@ -235,19 +235,19 @@ static bool fits(enum prepack_policy policy, const struct prompts *prompts, int 
 int prepack_largest_batch(enum prepack_policy policy, const struct prompts *prompts, int token_budget, double bytes,
                           const struct prepack_memory *memory)
 {
-    enum { MOST = 1 << 16 };
-    int least = 0, more = 1; // the largest is at least the one and less than the other
-    while (more <= MOST && (int64_t)more * prompts->longest <= 1 << 30 &&
-           fits(policy, prompts, more, token_budget, bytes, memory))
-        least = more, more *= 2;
-    while (more - least > 1) {
-        int middle = (least + more) / 2;
-        if (fits(policy, prompts, middle, token_budget, bytes, memory))
-            least = middle;
+    enum { BATCH_MAX = 1 << 16 };
+    int fitting = 0, limit = 1; // `fitting` fits, `limit` does not or is not tried yet
+    while (limit <= BATCH_MAX && (int64_t)limit * prompts->longest <= 1 << 30 &&
+           batch_fits(policy, prompts, limit, token_budget, bytes, memory))
+        fitting = limit, limit *= 2;
+    while (limit - fitting > 1) {
+        int middle = (fitting + limit) / 2;
+        if (batch_fits(policy, prompts, middle, token_budget, bytes, memory))
+            fitting = middle;
         else
-            more = middle;
+            limit = middle;
     }
-    return least;
+    return fitting;
 }
 
 // ---- runs -----------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ void prepack_run_free(struct prepack_run *run)
     free(run->digest);
 }
 
-static int likeliest(const float *logits, int n)
+static int greedy_token(const float *logits, int n)
 {
     int best = 0;
     for (int i = 1; i < n; i++)
@@ -281,8 +281,8 @@ static int likeliest(const float *logits, int n)
     return best;
 }
 
-// Equal only for the same bits, if there are any here, and the same choice.
-static uint64_t digest_of(const float *logits, int n, int token)
+// A hash of the token, and of all bits of the logits where the host has them.
+static uint64_t token_digest(const float *logits, int n, int token)
 {
     uint64_t digest = (uint64_t)token;
     for (int i = 0; logits && i < n; i++) {
@@ -294,28 +294,28 @@ static uint64_t digest_of(const float *logits, int n, int token)
     return digest;
 }
 
-// One pass, up to its first tokens, which go to `token`.
-static enum status compute(struct prepack_run *run, struct passes *passes, const struct prepack_pass *pass,
-                           int vocab_size, int *block, int *token, const float **logits_p)
+// One pass; `token` [pass->n] gets the first token of each prompt.
+static enum status run_pass(struct prepack_run *run, struct passes *passes, const struct prepack_pass *pass,
+                            int vocab_size, int *block, int *token, const float **logits_p)
 {
     struct passes_prompt *prompts = mem_alloc_array((size_t)pass->n, sizeof *prompts);
     for (int i = 0; i < pass->n; i++) {
         int prompt = run->plan.order[pass->first + i];
         prompts[i] = (struct passes_prompt){run->prompts->data[prompt], run->prompts->length[prompt],
-                                            rows_of(pass, run->prompts->length, prompt)};
+                                            pass_rows(pass, run->prompts->length, prompt)};
     }
     struct forward_result result;
     enum status status = passes_prompts(passes, prompts, pass->n, block, &run->work, &result);
     for (int i = 0; i < pass->n && status == STATUS_OK; i++)
         token[i] =
-            result.tokens ? result.tokens[i] : likeliest(result.logits + (size_t)i * (size_t)vocab_size, vocab_size);
+            result.tokens ? result.tokens[i] : greedy_token(result.logits + (size_t)i * (size_t)vocab_size, vocab_size);
     if (status == STATUS_OK) *logits_p = result.logits;
     free(prompts);
     return status;
 }
 
-// Where its prompts' times go.
-static void note(struct prepack_run *run, const struct prepack_pass *pass, double seconds, double since_group)
+// Adds the time of a pass to the times of its prompts and their batches.
+static void run_add_time(struct prepack_run *run, const struct prepack_pass *pass, double seconds, double since_group)
 {
     const struct prepack_plan *plan = &run->plan;
     int64_t tokens = 0;
@@ -335,23 +335,23 @@ static void note(struct prepack_run *run, const struct prepack_pass *pass, doubl
 enum status prepack_run_group(struct prepack_run *run, struct passes *passes, int vocab_size)
 {
     const struct prepack_plan *plan = &run->plan;
-    int first = run->next_pass, end = group_end(plan, first), block = 0;
+    int first = run->next_pass, end = plan_group_end(plan, first), block = 0;
     double since_group = 0;
     for (int i = first; i < end; i++) {
         const struct prepack_pass *pass = &plan->passes[i];
         const float *logits = NULL;
         int *token = mem_alloc_array((size_t)pass->n, sizeof *token);
         int64_t from_us = clock_now_us();
-        enum status status = compute(run, passes, pass, vocab_size, &block, token, &logits);
+        enum status status = run_pass(run, passes, pass, vocab_size, &block, token, &logits);
         double seconds = (double)(clock_now_us() - from_us) / 1e6;
         for (int p = 0; p < pass->n && status == STATUS_OK; p++)
             run->digest[plan->order[pass->first + p]] =
-                digest_of(logits ? logits + (size_t)p * (size_t)vocab_size : NULL, vocab_size, token[p]);
+                token_digest(logits ? logits + (size_t)p * (size_t)vocab_size : NULL, vocab_size, token[p]);
         free(token);
         if (status != STATUS_OK) return status;
         since_group += seconds;
         run->clock_s += seconds;
-        note(run, pass, seconds, since_group);
+        run_add_time(run, pass, seconds, since_group);
     }
     run->next_pass = end;
     if (end == plan->n_passes) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Prepacking paper's comparison (arXiv 2404.09529): the same prompts through the engine under every policy, each
-// really computed. One thread, the engine's.
+// The comparison of the Prepacking paper (arXiv 2404.09529): the same prompts prefilled by the engine under every
+// policy. Used by the engine's thread.
 #pragma once
 
 #include <stdbool.h>
@@ -9,23 +9,23 @@
 #include "bench/prompts.h"
 
 enum prepack_policy {
-    PREPACK_PADDED,         // an arrival batch is one pass of [batch, longest] rows, padding computed and cached
-    PREPACK_LENGTH_ORDERED, // the same, of batches made after sorting all prompts by length
+    PREPACK_PADDED,         // an arrival batch is one pass of [batch, longest] rows; padding is computed and cached
+    PREPACK_LENGTH_ORDERED, // as padded, with batches formed after sorting all prompts by length
     PREPACK_BATCH,          // an arrival batch is packed into bins, each one pass
     PREPACK_DATASET,        // all prompts are packed into bins, each one pass
-    PREPACK_NONE,           // a pass for each prompt
+    PREPACK_NONE,           // one pass per prompt
     PREPACK_POLICIES,
-    PREPACK_FULL_BINS = PREPACK_POLICIES // no policy: bins without room, to judge dataset by
+    PREPACK_FULL_BINS = PREPACK_POLICIES // not a policy: completely full bins, the reference for `dataset`
 };
 const char *prepack_policy_name(enum prepack_policy policy);
 
-// ---- what is computed when
+// ---- plans: which prompts each pass computes
 
 struct prepack_pass {
     int first, n;  // prompts order[first .. first + n)
-    int rows_each; // of every prompt, padding included; 0: what it has tokens
+    int rows_each; // rows of every prompt, padding included; 0: as many as the prompt has tokens
     int rows;
-    int group; // passes of one group keep what they cache until its last: a batch, or a bin or prompt alone
+    int group; // a batch, a bin or a prompt; KV entries stay cached until the last pass of the group
 };
 
 struct prepack_plan {
@@ -35,40 +35,41 @@ struct prepack_plan {
     int32_t *order; // [n_prompts]
     struct prepack_pass *passes;
     int64_t rows;
-    int capacity; // of a bin: the longest prompt, or the token budget if that is more; 0: no bins
+    int capacity; // rows of a bin: the longest prompt or the token budget, whichever is more; 0: no bins
     double pack_us;
 };
 
 struct prepack_plan prepack_plan_make(enum prepack_policy policy, const int32_t *length, int n, int batch_size,
                                       int token_budget);
-// As many bins of exactly `capacity` tokens as the prompts need: one prompt after another as they stand, again from the
-// first after the last, what begins last in a bin cut to its room. These are the prompts of *cut_p, whose tokens stay
-// those of `prompts`.
+// As many bins of exactly `capacity` tokens as the prompts' tokens need. Prompts fill the bins in order, starting over
+// after the last; the last prompt of a bin is cut to the room left. The cut prompts go to *cut_p, which borrows the
+// tokens of `prompts`.
 struct prepack_plan prepack_plan_full_bins(const struct prompts *prompts, int capacity, struct prompts *cut_p);
 void prepack_plan_free(struct prepack_plan *plan);
 
-// ---- memory, counted: what an engine with room for just that would hold beside its weights
+// ---- memory, computed: what an engine sized for exactly these passes holds beside its weights
 
-struct prepack_memory { // of an engine
-    double row_bytes;   // activations of a pass for each row
-    double logit_bytes; // for each prompt that ends in it
-    double block_bytes; // a KV block
+struct prepack_memory {
+    double row_bytes;   // activations, per row of a pass
+    double logit_bytes; // per prompt that ends in the pass
+    double block_bytes; // per KV block
 };
 
-// A backend's scratch is not in it.
+// Without the backend's scratch memory.
 struct prepack_memory prepack_memory_of(const struct model *model);
 
 struct prepack_need {
     double kv_bytes, pass_bytes;
-    int kv_blocks, rows, prompts; // the most that a group caches; of one pass
+    int kv_blocks;     // cached by the group
+    int rows, prompts; // of the group's largest pass
 };
 
 struct prepack_need prepack_group_need(const struct prepack_plan *plan, const int32_t *length, int group,
                                        const struct prepack_memory *memory);
-// The group with the largest sum; each count is the largest of any.
+// The bytes of the group that needs most bytes; each count is the maximum over groups.
 struct prepack_need prepack_plan_need(const struct prepack_plan *plan, const int32_t *length,
                                       const struct prepack_memory *memory);
-// How many of the prompts (again from the first after the last) the policy can prefill as one batch in `bytes`.
+// The largest number of prompts (starting over after the last) that the policy can prefill as one batch in `bytes`.
 int prepack_largest_batch(enum prepack_policy policy, const struct prompts *prompts, int token_budget, double bytes,
                           const struct prepack_memory *memory);
 
@@ -79,19 +80,19 @@ struct prepack_run {
     const struct prompts *prompts;
     int next_pass, rounds_done;
     int64_t rows_done;
-    double clock_s;          // of all its passes so far in this round
-    double *batch_s;         // [n_batches] a pass's time is shared among its prompts by their tokens
-    double *ttft_s;          // [n_prompts] from the begin of its group to its first token; sums over rounds
-    double *waited_ttft_s;   // [n_prompts] the same from the begin of the whole run
-    struct work work;        // of all its passes
-    uint64_t *digest;        // [n_prompts] of the first token, and of the logits that chose it where the host has them
-    double total_s;          // of all its passes
-    int n_batches, batch_at; // per round; first of the round under way in batch_s
+    double clock_s;          // sum over the passes of this round so far
+    double *batch_s;         // [rounds * n_batches]; a pass's time is divided among its prompts by their tokens
+    double *ttft_s;          // [n_prompts] from the start of the prompt's group to its first token, summed over rounds
+    double *waited_ttft_s;   // [n_prompts] the same from the start of the round
+    struct work work;        // of all passes
+    uint64_t *digest;        // [n_prompts] hash of the first token, and of its logits where the host has them
+    double total_s;          // of all passes
+    int n_batches, batch_at; // batches of a round; index in batch_s of the current round's first
 };
 
-// Room for `rounds` rounds. The run owns the plan, but not the prompts.
+// Allocates for `rounds` rounds. The run owns the plan and borrows the prompts.
 void prepack_run_init(struct prepack_run *run, const struct prepack_plan *plan, const struct prompts *prompts,
                       int rounds);
 void prepack_run_free(struct prepack_run *run);
-// The passes of the next group. After the last one it starts again.
+// Runs the passes of the next group. After the last group the next round starts.
 enum status prepack_run_group(struct prepack_run *run, struct passes *passes, int vocab_size);

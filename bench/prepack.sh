@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The table of the Prepacking paper (arXiv 2404.09529) in one command: prefill of six prompt sets at five batch sizes under
-# every policy, random weights, as JSON files and as one page of Markdown. On two cores it takes an hour or more, a third of
-# it for the larger model; nothing else should run.
+# Measures the table of the Prepacking paper (arXiv 2404.09529): prefill of six prompt sets at five batch sizes under every
+# policy, with random weights. Writes JSON files and one Markdown page. Takes an hour or more on two cores, a third of it
+# for the larger model; nothing else should run.
 # Usage: bench/prepack.sh [--lengths DIR] [--out DIR] [--bin DIR] [--threads N] [--rounds N] [--shapes DIR]
 #                         [--sets "wiki256 mmlu"] [--sizes "4 64"] [--limit N] [--limit-1b N]
-#   --lengths DIR   SET.txt with a prompt length in tokens each line (default tests/data/lengths: the first 256 of each set)
-#   --out DIR       where the files go (default bench-out)
-#   --bin DIR       programs (default build/release/bin)
+#   --lengths DIR   folder with SET.txt files, one prompt length per line (default tests/data/lengths, 256 of each set)
+#   --out DIR       folder for the results (default bench-out)
+#   --bin DIR       folder of the programs (default build/release/bin)
 #   --threads N, --rounds N: as in forepack bench prepack --help
-#   --shapes DIR    llama-110m.json and llama-3.2-1b.json (default bench/shapes)
-#   --sets, --sizes a part of the table; what was measured before stays on the page
-#   --limit N       first prompts of each set for the small model (default 256; 0: none)
-#   --limit-1b N    for the large one, on mmlu and alpaca at 16 and 64 (default 128; 0: none)
-# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+#   --shapes DIR    folder with llama-110m.json and llama-3.2-1b.json (default bench/shapes)
+#   --sets, --sizes measure a part of the table; the page also has all earlier results
+#   --limit N       prompts of each set for the small model (default 256; 0: none)
+#   --limit-1b N    prompts for the large model, on mmlu and alpaca at batch sizes 16 and 64 (default 128; 0: none)
+# A measurement with an existing JSON file is skipped: delete the file to measure again.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -36,7 +36,7 @@ done
 [ -d "$lengths" ] || { echo "--lengths '$lengths': must be a directory with SET.txt files" >&2; exit 2; }
 mkdir -p "$out"
 
-# measure SHAPE SET SIZES LIMIT: one JSON file.
+# measure SHAPE SET SIZES LIMIT: writes one JSON file.
 measure() {
     local file=$out/prepack-$1-$2.json shape=$shapes/llama-$1.json
     [ "$4" = 0 ] || [ -s "$file" ] && return
@@ -55,7 +55,7 @@ for set in $sets; do
 done
 
 for file in "$out"/prepack-*-*.json; do
-    [ -e "$file" ] || { echo "nothing was measured: see the head of $0" >&2; exit 2; }
+    [ -e "$file" ] || { echo "$out has no results: see the head of $0" >&2; exit 2; }
     name=$(basename "$file" .json)
     IFS=- read -r _ model set <<<"$name"
     jq --arg model "$model" --arg set "$set" '[.[] + {$model, $set}]' "$file"

@@ -13,20 +13,21 @@
 
 enum { LENGTH_MAX = 10000000, TOKENS_MAX = 1 << 30 };
 
-struct reader {
+struct prompt_reader {
     struct prompts prompts;
     int capacity, memory_capacity;
     int64_t stored; // tokens in memory
     struct tokenizer *tokenizer;
 };
 
-static enum status add_length(struct reader *r, long long length)
+static enum status reader_add_length(struct prompt_reader *r, long long length)
 {
     struct prompts *p = &r->prompts;
     if (length < 1 || length > LENGTH_MAX)
         return status_fail(STATUS_INVALID, "a prompt of %lld tokens: must be from 1 to %d", length, (int)LENGTH_MAX);
     if (p->tokens + length > TOKENS_MAX)
-        return status_fail(STATUS_INVALID, "more than %d tokens in all: use --limit", (int)TOKENS_MAX);
+        return status_fail(STATUS_INVALID, "the prompts have more than %d tokens together: use --limit",
+                           (int)TOKENS_MAX);
     MEM_GROW(p->length, p->n, r->capacity);
     p->length[p->n++] = (int32_t)length;
     p->tokens += length;
@@ -34,19 +35,19 @@ static enum status add_length(struct reader *r, long long length)
     return STATUS_OK;
 }
 
-static enum status take_length(struct reader *r, const char *line)
+static enum status reader_add_length_line(struct prompt_reader *r, const char *line)
 {
     char *end;
     errno = 0;
     long long length = strtoll(line, &end, 10);
     if (end == line || errno || end[strspn(end, " \t\r\n")])
         return status_fail(STATUS_INVALID, "must be one whole number");
-    return add_length(r, length);
+    return reader_add_length(r, length);
 }
 
-static enum status take_tokens(struct reader *r, const int32_t *tokens, size_t n)
+static enum status reader_add_tokens(struct prompt_reader *r, const int32_t *tokens, size_t n)
 {
-    enum status status = add_length(r, (long long)n);
+    enum status status = reader_add_length(r, (long long)n);
     if (status != STATUS_OK) return status;
     struct prompts *p = &r->prompts;
     while (r->stored + (int64_t)n > r->memory_capacity)
@@ -56,7 +57,7 @@ static enum status take_tokens(struct reader *r, const int32_t *tokens, size_t n
     return STATUS_OK;
 }
 
-static enum status take_ids(struct reader *r, const json_t *ids)
+static enum status reader_add_ids(struct prompt_reader *r, const json_t *ids)
 {
     size_t n = json_array_size(ids);
     int32_t *tokens = mem_alloc_array(n + 1, sizeof *tokens);
@@ -67,12 +68,12 @@ static enum status take_ids(struct reader *r, const json_t *ids)
             status = status_fail(STATUS_INVALID, "token_ids: must be a list of token ids");
         tokens[i] = (int32_t)id;
     }
-    if (status == STATUS_OK) status = take_tokens(r, tokens, n);
+    if (status == STATUS_OK) status = reader_add_tokens(r, tokens, n);
     free(tokens);
     return status;
 }
 
-static enum status take_row(struct reader *r, const char *line)
+static enum status reader_add_row_line(struct prompt_reader *r, const char *line)
 {
     json_error_t error;
     json_t *row = json_loads(line, JSON_ALLOW_NUL, &error);
@@ -84,10 +85,10 @@ static enum status take_row(struct reader *r, const char *line)
         int n = 0;
         status = tokenizer_encode(r->tokenizer, json_string_value(text), json_string_length(text),
                                   TOKENIZER_ADD_SPECIAL, &tokens, &n);
-        if (status == STATUS_OK) status = take_tokens(r, tokens, (size_t)n);
+        if (status == STATUS_OK) status = reader_add_tokens(r, tokens, (size_t)n);
         free(tokens);
     } else if (json_is_array(ids)) {
-        status = take_ids(r, ids);
+        status = reader_add_ids(r, ids);
     } else {
         status = status_fail(STATUS_INVALID, "has neither a \"prompt\" nor \"token_ids\"");
     }
@@ -95,9 +96,9 @@ static enum status take_row(struct reader *r, const char *line)
     return status;
 }
 
-// Calls `take` for every line that is not empty.
-static enum status read_lines(struct reader *r, const char *path, int limit,
-                              enum status (*take)(struct reader *, const char *))
+// Calls `add_line` for every line that is not empty.
+static enum status reader_read_file(struct prompt_reader *r, const char *path, int limit,
+                                    enum status (*add_line)(struct prompt_reader *, const char *))
 {
     FILE *file = fopen(path, "r");
     if (!file) return status_fail(STATUS_INVALID, "%s: %s", path, strerror(errno));
@@ -106,7 +107,7 @@ static enum status read_lines(struct reader *r, const char *path, int limit,
     enum status status = STATUS_OK;
     for (int number = 1; status == STATUS_OK && !(limit && r->prompts.n == limit); number++) {
         if (getline(&line, &size, file) < 0) break;
-        if (line[strspn(line, " \t\r\n")]) status = take(r, line);
+        if (line[strspn(line, " \t\r\n")]) status = add_line(r, line);
         if (status != STATUS_OK) status_context(status, "%s:%d", path, number);
     }
     if (status == STATUS_OK && ferror(file)) status = status_fail(STATUS_INVALID, "%s: %s", path, strerror(errno));
@@ -118,8 +119,8 @@ static enum status read_lines(struct reader *r, const char *path, int limit,
 
 enum status prompts_read_lengths(const char *path, int limit, struct prompts *prompts_p)
 {
-    struct reader r = {.capacity = 0};
-    enum status status = read_lines(&r, path, limit, take_length);
+    struct prompt_reader r = {.capacity = 0};
+    enum status status = reader_read_file(&r, path, limit, reader_add_length_line);
     if (status == STATUS_OK)
         *prompts_p = r.prompts;
     else
@@ -129,9 +130,9 @@ enum status prompts_read_lengths(const char *path, int limit, struct prompts *pr
 
 enum status prompts_read_texts(const char *path, const char *model_dir, int limit, struct prompts *prompts_p)
 {
-    struct reader r = {.capacity = 0};
+    struct prompt_reader r = {.capacity = 0};
     enum status status = tokenizer_open(model_dir, &r.tokenizer);
-    if (status == STATUS_OK) status = read_lines(&r, path, limit, take_row);
+    if (status == STATUS_OK) status = reader_read_file(&r, path, limit, reader_add_row_line);
     tokenizer_free(r.tokenizer);
     if (status != STATUS_OK) {
         prompts_free(&r.prompts);
@@ -154,7 +155,7 @@ void prompts_free(struct prompts *prompts)
     *prompts = (struct prompts){0};
 }
 
-// Prompt i is the stream of tokens from its i-th on.
+// Prompt i holds the tokens i, i + 1, ... of one pseudo-random stream.
 void prompts_make_up(struct prompts *p, int vocab_size)
 {
     int n = p->longest + p->n;

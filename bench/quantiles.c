@@ -18,18 +18,18 @@ void samples_free(struct samples *s)
     *s = (struct samples){0};
 }
 
-static int ascending(const void *left, const void *right)
+static int samples_compare(const void *left, const void *right)
 {
     const double *a = left, *b = right;
     return (*a > *b) - (*a < *b);
 }
 
-static void sort(struct samples *s)
+static void samples_sort(struct samples *s)
 {
-    if (s->n) qsort(s->value, (size_t)s->n, sizeof *s->value, ascending);
+    if (s->n) qsort(s->value, (size_t)s->n, sizeof *s->value, samples_compare);
 }
 
-static double percentile(const struct samples *s, double percent)
+static double samples_at(const struct samples *s, double percent)
 {
     if (!s->n) return NAN;
     double at = percent / 100 * (s->n - 1);
@@ -40,16 +40,16 @@ static double percentile(const struct samples *s, double percent)
 
 double samples_percentile(struct samples *s, double percent)
 {
-    sort(s);
-    return percentile(s, percent);
+    samples_sort(s);
+    return samples_at(s, percent);
 }
 
 struct quantiles samples_quantiles(struct samples *s)
 {
-    sort(s);
+    samples_sort(s);
     double sum = 0;
     for (int i = 0; i < s->n; i++)
         sum += s->value[i];
-    return (struct quantiles){s->n ? sum / s->n : NAN, percentile(s, 50), percentile(s, 90), percentile(s, 99),
-                              percentile(s, 100)};
+    return (struct quantiles){s->n ? sum / s->n : NAN, samples_at(s, 50), samples_at(s, 90), samples_at(s, 99),
+                              samples_at(s, 100)};
 }

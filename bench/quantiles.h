@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of measured values, and the few numbers that stand for it.
+// A list of measured values, and its mean and percentiles.
 #pragma once
 
 struct samples { // starts as zero
@@ -10,7 +10,7 @@ struct samples { // starts as zero
 void samples_add(struct samples *s, double value);
 void samples_free(struct samples *s);
 
-// Percentiles are interpolated linearly between the two values beside them. All NAN without values.
+// Percentiles are interpolated linearly between the two nearest values. All are NAN for an empty list.
 struct quantiles {
     double mean, p50, p90, p99, max;
 };

@@ -5,20 +5,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int compare(const void *a, const void *b)
+static int rounds_compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-// Sorts.
-static double median(double *values, int n)
+// Sorts the values.
+static double rounds_median(double *values, int n)
 {
-    qsort(values, (size_t)n, sizeof *values, compare);
+    qsort(values, (size_t)n, sizeof *values, rounds_compare);
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-static struct probe_reading mean(const struct probe_reading *readings, int n)
+static struct probe_reading readings_mean(const struct probe_reading *readings, int n)
 {
     struct probe_reading sum = {.gflops = n ? 0 : NAN, .gbytes_per_s = n ? 0 : NAN};
     for (int i = 0; i < n; i++) {
@@ -29,13 +29,13 @@ static struct probe_reading mean(const struct probe_reading *readings, int n)
     return sum;
 }
 
-static enum status read_probe(const struct rounds *options, struct rounds_readings *readings)
+static enum status rounds_read_probe(const struct rounds *options, struct rounds_readings *readings)
 {
     if (!options->probe) return STATUS_OK;
     return probe_read(options->probe, options->type, &readings->all[readings->n++]);
 }
 
-static enum status time_one(struct contender *c, int min_ms, double *seconds_p)
+static enum status contender_time(struct contender *c, int min_ms, double *seconds_p)
 {
     double sum = 0;
     int runs = 0;
@@ -50,30 +50,30 @@ static enum status time_one(struct contender *c, int min_ms, double *seconds_p)
     return STATUS_OK;
 }
 
-// Seconds that the chip needs for it.
-static double limit(const struct contender *c, const struct probe_reading *chip, bool *memory_bound_p)
+// The least seconds that one run takes at the probe's rates.
+static double contender_limit_s(const struct contender *c, const struct probe_reading *machine, bool *memory_bound_p)
 {
-    double arithmetic = c->gflop / chip->gflops, memory = c->gbytes / chip->gbytes_per_s;
+    double arithmetic = c->gflop / machine->gflops, memory = c->gbytes / machine->gbytes_per_s;
     *memory_bound_p = memory > arithmetic;
     return *memory_bound_p ? memory : arithmetic;
 }
 
-static struct measurement summarise(const struct contender *c, const double *seconds,
-                                    const struct rounds_readings *readings, int rounds)
+static struct measurement contender_summarise(const struct contender *c, const double *seconds,
+                                              const struct rounds_readings *readings, int rounds)
 {
     struct measurement m = {.share = NAN};
     double sorted[ROUNDS_MAX], shares[ROUNDS_MAX];
     if (readings->n) {
         for (int r = 0; r < rounds; r++) {
-            struct probe_reading around = mean(&readings->all[r], 2);
-            shares[r] = limit(c, &around, &m.memory_bound) / seconds[r];
+            struct probe_reading around = readings_mean(&readings->all[r], 2);
+            shares[r] = contender_limit_s(c, &around, &m.memory_bound) / seconds[r];
         }
-        m.share = median(shares, rounds);
-        limit(c, &readings->mean, &m.memory_bound);
+        m.share = rounds_median(shares, rounds);
+        contender_limit_s(c, &readings->mean, &m.memory_bound);
     }
     for (int r = 0; r < rounds; r++)
         sorted[r] = seconds[r];
-    m.seconds = median(sorted, rounds);
+    m.seconds = rounds_median(sorted, rounds);
     m.spread = (sorted[rounds - 1] - sorted[0]) / m.seconds;
     return m;
 }
@@ -86,17 +86,17 @@ enum status rounds_run(const struct rounds *options, struct contender *contender
     struct rounds_readings readings = {.n = 0};
     enum status status = STATUS_OK;
     for (int i = 0; i < n && status == STATUS_OK; i++)
-        status = contenders[i].run(&contenders[i], &seconds[i][0]); // warms up
-    if (status == STATUS_OK) status = read_probe(options, &readings);
+        status = contenders[i].run(&contenders[i], &seconds[i][0]); // warms up; overwritten below
+    if (status == STATUS_OK) status = rounds_read_probe(options, &readings);
     for (int r = 0; r < options->rounds && status == STATUS_OK; r++) {
         for (int i = 0; i < n && status == STATUS_OK; i++)
-            status = time_one(&contenders[i], options->min_ms, &seconds[i][r]);
-        if (status == STATUS_OK) status = read_probe(options, &readings);
+            status = contender_time(&contenders[i], options->min_ms, &seconds[i][r]);
+        if (status == STATUS_OK) status = rounds_read_probe(options, &readings);
     }
     if (status != STATUS_OK) return status;
-    readings.mean = mean(readings.all, readings.n);
+    readings.mean = readings_mean(readings.all, readings.n);
     for (int i = 0; i < n; i++)
-        measurements[i] = summarise(&contenders[i], seconds[i], &readings, options->rounds);
+        measurements[i] = contender_summarise(&contenders[i], seconds[i], &readings, options->rounds);
     *readings_p = readings;
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How everything here is timed: in rounds, with a reading of the probe before the first, between any two and after the
-// last. A round runs every contender once or more, so that what is compared shares the machine's moods; a round's
-// share is that of the mean of the readings around it. The middle round is reported, and how far apart the extremes
-// are.
+// Timing in rounds, with a reading of the machine probe before the first round, between two rounds and after the last.
+// Each round runs every contender at least once, so that changes of the machine's speed affect all contenders. A
+// round's share of the limit uses the mean of the two readings around it. The result is the median over rounds and the
+// spread.
 //
 //     probe | a b | probe | a b | probe | a b | probe
 #pragma once
@@ -14,33 +14,34 @@
 enum { ROUNDS_MAX = 100, CONTENDERS_MAX = 4 };
 
 struct contender {
-    // One run, which times itself and says below what it had to do. The first is not counted.
+    // One run. It times itself and sets gflop and gbytes. The first run warms up and is not counted.
     enum status (*run)(struct contender *self, double *seconds_p);
     void *context;
-    double gflop, gbytes; // of one run at least: 10^9 operations, 10^9 bytes read from memory. 0: not known
+    double gflop, gbytes; // least work of one run: 10^9 operations, 10^9 bytes read from memory; 0: unknown
 };
 
 struct measurement {
     double seconds; // of one run, median over rounds
     double spread;  // (slowest - fastest round) / median
-    // The time that the probe's rates allow (arithmetic or memory, whichever takes longer) over the time taken; NAN
-    // without a probe. Median over rounds.
+    // The time needed at the probe's rates, the longer of arithmetic and memory, over the time taken. Median over
+    // rounds; NAN without a probe.
     double share;
-    bool memory_bound; // memory is what takes longer
+    bool memory_bound; // memory takes longer than arithmetic
 };
 
 struct rounds {
-    struct probe *probe; // NULL: none
+    struct probe *probe; // NULL: no readings
     enum probe_type type;
     int rounds;
-    int min_ms; // a contender is run again within a round until it took this long
+    int min_ms; // in each round a contender is repeated until it has run this long
 };
 
 struct rounds_readings {
-    struct probe_reading mean;                // of all, NAN without a probe
+    struct probe_reading mean;                // NAN without a probe
     struct probe_reading all[ROUNDS_MAX + 1]; // [n]
     int n;
 };
 
+// Fills measurements [n] and the readings; returns the status of the first run that fails.
 enum status rounds_run(const struct rounds *options, struct contender *contenders, int n,
                        struct measurement *measurements, struct rounds_readings *readings_p);

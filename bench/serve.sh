@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A whole cluster of the demo pair under load on this machine, in one command: the highest rate held with and without
-# speculative prefill, and traces replayed under each packing policy, with and without the prefix cache. JSON files and
-# one page of Markdown. Some fifteen minutes; nothing else should run.
+# Measures a cluster of the demo models under load on this machine: the highest rate held with and without speculative
+# prefill, and traces replayed under each packing policy, with and without the prefix cache. Writes JSON files and one
+# Markdown page. Takes about fifteen minutes; nothing else should run.
 # Usage: bench/serve.sh [--out DIR] [--bin DIR] [--threads N] [--traces DIR] [--seconds N] [--limit-ms N] [--only PATTERN]
-#   --out DIR       where the files go (default bench-out)
-#   --bin DIR       programs (default build/release/bin)
+#   --out DIR       folder for the results (default bench-out)
+#   --bin DIR       folder of the programs (default build/release/bin)
 #   --threads N     compute threads of each node (default: all cores)
-#   --traces DIR    azure_conv.csv and mooncake_conversation.csv; without it no trace is replayed
-#   --seconds N     how long a trace is replayed (default 30)
-#   --limit-ms N    of the time to the first token, for the highest rate (default 250)
-#   --only PATTERN  only the measurements whose names match this shell pattern
-# Measures nothing again whose JSON file is there already: delete what shall be measured anew.
+#   --traces DIR    folder with azure_conv.csv and mooncake_conversation.csv; without it no trace is replayed
+#   --seconds N     seconds of each trace to replay (default 30)
+#   --limit-ms N    TTFT limit for the highest rate (default 250)
+#   --only PATTERN  run only the measurements with names that match this shell pattern
+# A measurement with an existing JSON file is skipped: delete the file to measure again.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -69,7 +69,7 @@ start_cluster() {
     exit 1
 }
 
-# measure NAME SPECULATORS "ROUTER FLAGS" "WORKER FLAGS" ARGUMENTS...: one cluster of its own, one JSON file
+# measure NAME SPECULATORS "ROUTER FLAGS" "WORKER FLAGS" ARGUMENTS...: starts a cluster and writes one JSON file
 measure() {
     local name=$1 file=$out/serve-$1.json speculators=$2 router_flags=$3 worker_flags=$4
     shift 4
@@ -82,7 +82,7 @@ measure() {
     stop_cluster
 }
 
-# The highest rate: prompts of 1,000 random tokens, 4 tokens of answer, 95 % of the first ones in time.
+# The highest rate: prompts of 1,000 random tokens, answers of 4 tokens, 95 % of the first tokens within the limit.
 search=(--prompt-tokens 1000 --max-tokens 4 --duration 6 --warm-up 20 --search --ttft-limit-ms "$limit_ms" --timeout 5)
 measure rate-plain 0 "" "" "${search[@]}" --qps 32 --prefill off
 for keep in 0.3 0.1; do
@@ -90,8 +90,8 @@ for keep in 0.3 0.1; do
     measure "rate-keep-$keep-two" 2 "" "" "${search[@]}" --qps 32 --prefill on --keep-rate "$keep"
 done
 
-# Traces, everything kept, so that a prefix cache finds what it can. Azure's lengths as they are; Mooncake's requests a
-# quarter as long, to fit the pair's context. Both at 4/3 of their rate: what two cores can do.
+# Traces with everything kept, so that prompts with a shared prefix stay equal. Azure's lengths are unchanged; Mooncake's are
+# divided by 4 to fit the demo models' context. Both run at 4/3 of their rate, which two cores can serve.
 replay() { # replay NAME ARGUMENTS...
     local name=$1 policy cache
     shift
@@ -99,7 +99,7 @@ replay() { # replay NAME ARGUMENTS...
         for cache in on off; do
             local flag=--enable-prefix-caching
             [ $cache = on ] || flag=--no-enable-prefix-caching
-            measure "$name-$policy-cache-$cache" 0 "--policy $policy" "$flag" "$@" --duration "$seconds" \
+            measure "$name-$policy-cache-$cache" 0 "--bin-policy $policy" "$flag" "$@" --duration "$seconds" \
                 --prefill off
         done
     done
@@ -109,7 +109,7 @@ if [ -n "$traces" ]; then
     replay mooncake --trace "$traces/mooncake_conversation.csv" --time-scale 0.75 --length-scale 0.25
 fi
 
-# Operations of a prompt of the search's length in the small model over those in the large one, attention included.
+# FLOPs of the speculator's model over FLOPs of the main model for a prompt of 1,000 tokens, attention included.
 prompt_tflop() { "$bin/forepack" plan --model "$pair/$1" --prompt-tokens 1000 --json | jq .prompt_tflop; }
 spec_share=$(jq -n "$(prompt_tflop speculator) / $(prompt_tflop main)")
 plain_qps=$(jq .highest_qps "$out/serve-rate-plain.json" 2>/dev/null || echo null)
@@ -117,12 +117,12 @@ plain_qps=$(jq .highest_qps "$out/serve-rate-plain.json" 2>/dev/null || echo nul
 {
     echo "# A cluster under load"
     echo
-    echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m), $(nproc) CPUs, $threads threads a" \
-        "node, $(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown). The demo pair."
+    echo "$(grep -m1 '^model name' /proc/cpuinfo | cut -d: -f2- | sed 's/^ *//' || uname -m), $(nproc) CPUs, $threads threads per" \
+        "node, $(date -u +%F), commit $(git -C "$here" rev-parse --short HEAD 2>/dev/null || echo unknown). Demo models."
     echo
-    echo "Highest rate with 95 % of first tokens within $limit_ms ms (prompts of 1,000 tokens, 4 of answer):"
+    echo "Highest rate with 95 % of first tokens within $limit_ms ms (prompts of 1,000 tokens, answers of 4):"
     echo
-    echo "| cluster | requests/s | gain | bound | share of it | bound, machines of their own | tokens kept | TTFT ms p50 / p90 / p99 there |"
+    echo "| cluster | requests/s | gain | bound | share of bound | bound, separate machines | kept tokens | TTFT ms p50 / p90 / p99 at that rate |"
     echo "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for file in "$out"/serve-rate-*.json; do
         [ -e "$file" ] || continue
@@ -140,14 +140,14 @@ plain_qps=$(jq .highest_qps "$out/serve-rate-plain.json" 2>/dev/null || echo nul
             "| \($cluster) | \($qps | r(10)) | \($gain | r(100)) | \($bound | r(100)) | \($share | percent) | \($apart | r(100)) | \($kept | percent) | \($l.ttft_ms_p50 | r(10)) / \($l.ttft_ms_p90 | r(10)) / \($l.ttft_ms_p99 | r(10)) |"' "$file"
     done
     echo
-    echo "\`gain\`: over the requests/s of \`plain\`. \`bound\`: 1 / (share of tokens kept + FLOPs of the speculator over FLOPs of the main" \
-        "model), the latter $(jq -n "$spec_share * 1000 | round / 1000") for such a prompt, attention included: that of all the work, since all" \
-        "processes share this machine's cores, and a second speculator adds none. Were each node on a machine of its own, the slower pool would" \
-        "be the bound: 1 / tokens kept, or speculators x FLOPs of the main model over FLOPs of the speculator."
+    echo "\`gain\`: requests/s over those of \`plain\`. \`bound\`: 1 / (kept share + FLOPs of the speculator over FLOPs of the main model)." \
+        "The FLOPs ratio of a prompt of 1,000 tokens is $(jq -n "$spec_share * 1000 | round / 1000"), attention included. All processes share" \
+        "this machine's cores, so a second speculator does not raise the bound. With each node on a separate machine the slower pool would be" \
+        "the bound: 1 / kept share, or speculators x FLOPs of the main model over FLOPs of the speculator."
     echo
     echo "$seconds s of each trace, everything kept:"
     echo
-    echo "| trace, policy, prefix cache | TTFT ms p50 / p90 / p99 | between tokens ms p50 / p90 / p99 | answers/s | from the cache | failed |"
+    echo "| trace, policy, prefix cache | TTFT ms p50 / p90 / p99 | ITL ms p50 / p90 / p99 | answers/s | cached tokens | failed |"
     echo "| --- | ---: | ---: | ---: | ---: | ---: |"
     for file in "$out"/serve-{azure,mooncake}-*.json; do
         [ -e "$file" ] || continue

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Do answers that are being written wait for a long prompt? The times between their tokens, alone and while the prompt is
-# prefilled, on a cluster with random weights of a shape. Nothing else should run.
+# Measures whether decoding requests stall while a long prompt is prefilled: the inter-token latency of a few requests alone
+# and beside the prompt, on a cluster with random weights. Nothing else should run.
 # Usage: bench/stall.sh [--shape FILE] [--decodes N] [--tokens N] [--prompt N] [--bin DIR] [-- OPTIONS OF forepack up]
 #   --shape FILE   config.json (default bench/shapes/llama-3.2-1b.json)
-#   --decodes N    answers at once (default 4)
-#   --tokens N     of each answer (default 200)
+#   --decodes N    concurrent requests (default 4)
+#   --tokens N     output tokens of each request (default 200)
 #   --prompt N     tokens of the long prompt (default 30000)
-#   --bin DIR      programs (default build/release/bin)
-# Prints the two rows of `forepack bench serve` and the ratio of their 99th percentiles.
+#   --bin DIR      folder of the programs (default build/release/bin)
+# Prints the two rows of `forepack bench serve` and the ratio of their 99th percentiles of ITL.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -48,7 +48,7 @@ until grep -q ^ready: "$work/up"; do
     read -rt 0.2 <> <(:) || true
 done
 
-answers() { # answers NAME SEED: so many at once, once; each seed makes its own prompts, which no prefix cache knows
+answers() { # answers NAME SEED: runs the requests once; another seed gives other prompts, which miss the prefix cache
     "$bin/forepack" bench serve --server "127.0.0.1:$port" --prompt-tokens 128 --concurrency "$decodes" --requests "$decodes" \
         --max-tokens "$tokens" --ignore-eos --timeout 0 --load-seed "$2" --json >"$work/$1.json"
 }
@@ -59,6 +59,6 @@ jq -nc --argjson n "$prompt" '{id: "long", token_ids: [range($n) | 5 + (. * 7919
     --prefill off --ignore-eos 2>/dev/null &
 long=$!
 answers beside 2
-echo "rows with the long prompt still at work at the end: $([ -s "$work/long.out" ] && echo "no, it was done before" || echo yes)"
+echo "long prompt still in prefill when the answers ended: $([ -s "$work/long.out" ] && echo no || echo yes)"
 jq -s '[.[] | (.levels // .rows // [.])[0]] | {alone: .[0], beside: .[1],
     p99_ratio: (.[1].itl_ms_p99 / .[0].itl_ms_p99)}' "$work/alone.json" "$work/beside.json"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See trace.h.
 #include "bench/trace.h"
 
 #include <errno.h>
@@ -17,8 +16,8 @@ static const char *const column_names[N_COLUMNS] = {"arrival_ms", "prompt_tokens
 
 enum { FIELDS_MAX = 64, TOKENS_MAX = 100000000 };
 
-// Cuts a line at its commas, in place.
-static int cut(char *line, char **fields)
+// Splits a line at its commas, in place.
+static int trace_split(char *line, char **fields)
 {
     int n = 0;
     line[strcspn(line, "\r\n")] = 0;
@@ -30,21 +29,21 @@ static int cut(char *line, char **fields)
     return n;
 }
 
-static enum status read_header(const char *path, char *line, int *column)
+static enum status trace_read_header(const char *path, char *line, int *column)
 {
     char *fields[FIELDS_MAX];
-    int n = cut(line, fields);
+    int n = trace_split(line, fields);
     for (int c = 0; c < N_COLUMNS; c++) {
         column[c] = -1;
         for (int i = 0; i < n; i++)
             if (strcmp(fields[i], column_names[c]) == 0) column[c] = i;
         if (column[c] < 0 && c != BLOCKS)
-            return status_fail(STATUS_INVALID, "%s:1: the header has no column %s", path, column_names[c]);
+            return status_fail(STATUS_INVALID, "%s:1: the header lacks the column %s", path, column_names[c]);
     }
     return STATUS_OK;
 }
 
-static bool parse_count(const char *text, int *value_p)
+static bool trace_parse_count(const char *text, int *value_p)
 {
     char *end;
     errno = 0;
@@ -54,7 +53,7 @@ static bool parse_count(const char *text, int *value_p)
     return true;
 }
 
-static bool parse_blocks(const char *text, struct trace *t, struct trace_row *row)
+static bool trace_parse_blocks(const char *text, struct trace *t, struct trace_row *row)
 {
     row->first_block = t->n_blocks;
     for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
@@ -70,22 +69,22 @@ static bool parse_blocks(const char *text, struct trace *t, struct trace_row *ro
     return true;
 }
 
-static enum status read_row(const char *path, int number, char *line, const int *column, struct trace *t)
+static enum status trace_read_row(const char *path, int number, char *line, const int *column, struct trace *t)
 {
     char *fields[FIELDS_MAX];
-    int n = cut(line, fields);
+    int n = trace_split(line, fields);
     struct trace_row row = {0};
     for (int c = 0; c < N_COLUMNS; c++) {
         if (column[c] < 0) continue;
         if (column[c] >= n) {
             if (c == BLOCKS) continue;
-            return status_fail(STATUS_INVALID, "%s:%d: has no %s", path, number, column_names[c]);
+            return status_fail(STATUS_INVALID, "%s:%d: the row lacks %s", path, number, column_names[c]);
         }
         const char *text = fields[column[c]];
         char *end = "";
-        bool good = c == PROMPT   ? parse_count(text, &row.prompt_tokens) && row.prompt_tokens >= 1
-                    : c == OUTPUT ? parse_count(text, &row.output_tokens)
-                    : c == BLOCKS ? parse_blocks(text, t, &row)
+        bool good = c == PROMPT   ? trace_parse_count(text, &row.prompt_tokens) && row.prompt_tokens >= 1
+                    : c == OUTPUT ? trace_parse_count(text, &row.output_tokens)
+                    : c == BLOCKS ? trace_parse_blocks(text, t, &row)
                                   : (row.arrival_ms = strtod(text, &end), end != text && !*end) &&
                                         isfinite(row.arrival_ms) && row.arrival_ms >= 0;
         if (!good)
@@ -93,10 +92,10 @@ static enum status read_row(const char *path, int number, char *line, const int 
                                c == ARRIVAL  ? "a time of 0 or more"
                                : c == PROMPT ? "a whole number from 1"
                                : c == OUTPUT ? "a whole number from 0"
-                                             : "whole numbers apart by blanks");
+                                             : "whole numbers separated by blanks");
     }
     if (t->n_rows && row.arrival_ms < t->rows[t->n_rows - 1].arrival_ms)
-        return status_fail(STATUS_INVALID, "%s:%d: arrival_ms %g is before the line above it", path, number,
+        return status_fail(STATUS_INVALID, "%s:%d: arrival_ms %g is less than in the row before", path, number,
                            row.arrival_ms);
     MEM_GROW(t->rows, t->n_rows, t->rows_capacity);
     t->rows[t->n_rows++] = row;
@@ -114,9 +113,9 @@ enum status trace_read(const char *path, struct trace *trace)
     enum status status = STATUS_OK;
     while (status == STATUS_OK && getline(&line, &capacity, file) > 0) {
         if (++number == 1)
-            status = read_header(path, line, column);
+            status = trace_read_header(path, line, column);
         else if (line[strspn(line, " \t\r\n")])
-            status = read_row(path, number, line, column, &t);
+            status = trace_read_row(path, number, line, column, &t);
     }
     if (status == STATUS_OK && ferror(file)) status = status_fail(STATUS_INVALID, "%s: %s", path, strerror(errno));
     if (status == STATUS_OK && !t.n_rows) status = status_fail(STATUS_INVALID, "%s: has no rows", path);
@@ -136,17 +135,17 @@ void trace_free(struct trace *t)
     *t = (struct trace){0};
 }
 
-void trace_prompt(const struct trace *t, int row, double scale, uint64_t seed, int vocab_size, int most,
+void trace_prompt(const struct trace *t, int row, double scale, uint64_t seed, int vocab_size, int max_tokens,
                   int32_t *tokens, int *n_p)
 {
     const struct trace_row *r = &t->rows[row];
     double length = ceil(r->prompt_tokens * scale);
-    int n = length < 1 ? 1 : length > most ? most : (int)length;
+    int n = length < 1 ? 1 : length > max_tokens ? max_tokens : (int)length;
     int block_tokens = (int)fmax(1, round(TRACE_BLOCK_TOKENS * scale));
     struct random_source random = {0};
     for (int i = 0; i < n; i++) {
         int block = i / block_tokens;
-        // Even numbers are ids of blocks; behind the last that is named the prompt is its own.
+        // Even streams belong to block ids. Blocks after the last id are unique to this prompt and get odd streams.
         uint64_t stream = block < r->n_blocks ? (uint64_t)t->blocks[r->first_block + block] * 2
                                               : ((uint64_t)row << 24 | (uint64_t)block) * 2 + 1;
         if (i % block_tokens == 0) random = random_stream(seed, stream);

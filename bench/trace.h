@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serving traces: when requests came, how long they were, and which of them began alike. CSV with a header; columns
-// arrival_ms, prompt_tokens, output_tokens and, for prompts that share their beginnings, prefix_blocks: ids of the
-// prompt's 512-token blocks, apart by blanks (Mooncake, FAST'25). Others are left alone.
+// Serving traces: arrival times, prompt and output lengths, and shared prefixes. CSV with a header and the columns
+// arrival_ms, prompt_tokens and output_tokens. The optional column prefix_blocks holds the ids of the prompt's
+// 512-token blocks, separated by blanks (Mooncake, FAST'25). Other columns are ignored.
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +13,7 @@ enum { TRACE_BLOCK_TOKENS = 512 };
 struct trace_row {
     double arrival_ms; // ascending
     int prompt_tokens, output_tokens;
-    int first_block, n_blocks; // of trace.blocks; none: the prompt is like no other
+    int first_block, n_blocks; // ids in trace.blocks; none: the prompt shares no prefix
 };
 
 struct trace {
@@ -23,12 +23,12 @@ struct trace {
     int n_blocks, blocks_capacity;
 };
 
-// STATUS_NOT_FOUND or STATUS_INVALID with a sentence that names the line.
+// Reads a file. STATUS_NOT_FOUND or STATUS_INVALID with a sentence that names the line.
 enum status trace_read(const char *path, struct trace *trace);
 void trace_free(struct trace *t);
 
-// The tokens of a row's prompt at `scale` times its length: the first *n_p of these, at least 1 and at most `most`.
-// Blocks shrink alike, and equal ids give equal tokens, so prompts that shared a beginning still do. Writes
-// `tokens` [most].
-void trace_prompt(const struct trace *t, int row, double scale, uint64_t seed, int vocab_size, int most,
+// Writes the tokens of a row's prompt at `scale` times its length to `tokens` [max_tokens] and their number, at least 1
+// and at most max_tokens, to *n_p. Blocks shrink by the same factor and equal ids give equal tokens, so shared prefixes
+// stay shared.
+void trace_prompt(const struct trace *t, int row, double scale, uint64_t seed, int vocab_size, int max_tokens,
                   int32_t *tokens, int *n_p);

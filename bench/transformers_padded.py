@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prefill of padded batches by Hugging Face transformers, random weights: what `forepack bench prepack` is compared with on
-the same card. Batches are the prompts of a file of lengths in its order, as there; each is padded on the left to its longest,
-as generate() wants it, and one pass yields the first token of each. Prints JSON; needs torch and transformers, no network.
+"""Prefill of padded batches with Hugging Face transformers and random weights, for comparison with `forepack bench prepack`
+on the same GPU. As there, batches are formed from a file of lengths in its order. Each batch is padded on the left to its
+longest prompt, as generate() requires, and one pass yields the first tokens. Prints JSON; needs torch and transformers, no
+network.
 
 Usage: transformers_padded.py --shape CONFIG.json --lengths FILE [--limit N] [--batch-size N] [--rounds N] [--device NAME]
 """

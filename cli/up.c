@@ -32,7 +32,7 @@ enum { NODES_MAX = 64 }; // of each role
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
-    int64_t min_tokens, score_timeout_ms, drain_ms;
+    int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache;
     struct log_options log;
 } o;
@@ -91,7 +91,7 @@ static const struct option options[] = {
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
     {.name = "-Behaviour"},
-    {.name = "min-tokens", .type = OPTION_INT, .value = &o.min_tokens, .default_text = "512", .max = 1e9,
+    {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms", .help = "maximum time for a score; after it the whole prompt is prefilled"},
@@ -186,7 +186,7 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
     argument_add_text(a, "--host", o.host);
     argument_add_number(a, "--port", o.port);
-    argument_add_number(a, "--min-tokens", o.min_tokens);
+    argument_add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
     argument_add_number(a, "--score-timeout-ms", o.score_timeout_ms);
     argument_add_number(a, "--drain-ms", o.drain_ms);
     arguments_add_log(a);

@@ -3,9 +3,9 @@
 //   1. writes its data of the step, if any, to piece n % 2 of its lane,
 //   2. sets `posted` to n,
 //   3. reads the data that other ranks posted for step n, if it needs them.
-// So posted == n means that the data of step n is complete and that the rank has finished reading step n - 1. Piece n %
-// 2, last used in step n - 2, may be overwritten once all other ranks have posted n - 1: every step first waits for
-// that. After a reduction this already holds, so no step needs a second barrier.
+// So posted == n means that the data of step n is complete and that the rank has finished reading step n - 1. The piece
+// of step n was last used in step n - 2. It may be overwritten once all other ranks have posted n - 1, so every step
+// first waits for that. After a reduction this already holds, so no step needs a second barrier.
 #include "engine/comm_shm.h"
 
 #include <errno.h>
@@ -30,8 +30,7 @@
 enum {
     PIECE_FLOATS = 1 << 16, // both pieces of a lane stay in a core's cache while they are written and read
     BLOCK_FLOATS = 1 << 10,
-    // Up to this many floats every rank reduces the whole piece (one step); beyond, one slice (two steps, less to
-    // read).
+    // Up to this many floats every rank reduces the whole piece in one step; beyond, one slice, in two steps.
     WHOLE_FLOATS = 1 << 11,
     // Ranks doing equal work arrive within tens of microseconds of each other, and waking up on a busy machine can take
     // a whole time slice, so spin first. Measured: 20 costs a third of a small decode step, 100 to 300 perform alike.
@@ -301,7 +300,7 @@ static enum status shm_fail(const char *what)
     return status_fail(STATUS_UNAVAILABLE, "shared memory: %s: %s", what, strerror(errno));
 }
 
-// STATUS_OK when it is that on every rank. Otherwise this rank's failure, or the largest status of the others without a
+// STATUS_OK when all ranks have it. Otherwise this rank's failure, or the largest status of the others, without a
 // sentence.
 static enum status shm_agree(struct comm *over, enum status mine)
 {

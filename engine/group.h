@@ -33,9 +33,9 @@ int group_threads(int requested);
 // The index of this process among the group's processes on its host, and their number; 0 of 1 without MPI.
 void group_place(int *host_rank_p, int *host_ranks_p);
 
-// The lines of a program's usage that say how to start several ranks.
+// The line of a program's usage that says how to start several ranks.
 #ifdef FOREPACK_MPI
-#define GROUP_USAGE(program) "       mpirun -n TP --bind-to none " program " ...   (a group of TP ranks)\n"
+#define GROUP_USAGE "       mpirun -n TP --bind-to none COMMAND   (the same as a group of TP ranks)\n"
 #else
-#define GROUP_USAGE(program) "       (built without MPI: one rank per group)\n"
+#define GROUP_USAGE "       (built without MPI: one rank per group)\n"
 #endif

@@ -164,7 +164,7 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);
-    log_event(LOG_INFO, "node_stopped", LOG_FIELD("refused", end == NODE_END_REFUSED));
+    log_event(LOG_INFO, "node_stopped", LOG_FIELD("refused", (bool)(end == NODE_END_REFUSED)));
     return end == NODE_END_REFUSED ? 2 : 0;
 }
 

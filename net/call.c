@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call on the server. Three kinds of batch, each at most once in flight: receive (a message or the half-close),
-// send (initial metadata, a message, the status: whatever is due), and close, which C-core answers last.
+// One call on the server. It runs three kinds of batch, each at most once in flight: receive (a message or the
+// half-close), send (those of initial metadata, message and status that are ready), and close, the last to complete.
 //
-// The library holds one reference until the call is closed and no batch is left; then C-core's object is released, so
-// that references kept by others never hold up the end of a server.
+// The library holds one reference until the call is closed and no batch is in flight; then it releases C-core's call,
+// so that references held elsewhere never delay the end of a server.
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -15,12 +15,12 @@
 #include "base/utf8.h"
 #include "net/server.h"
 
-// A status goes out as a header, percent-encoded; clients take 8 KiB of headers.
+// A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
-// --- batches; the start functions are called with the call's mutex held
+// --- batches; the caller of the static functions that start one holds the call's mutex
 
-static void batch_start(struct rpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
+static void call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
 {
     if (net_batch_start(call->core, ops, n_ops, tag))
         call->batches++;
@@ -28,8 +28,8 @@ static void batch_start(struct rpc_call *call, const grpc_op *ops, size_t n_ops,
         grpc_call_cancel(call->core, NULL);
 }
 
-// An event was handled. The last one after the close gives C-core's call back.
-static void batch_end(struct rpc_call *call)
+// After every handled event. The last event of a closed call releases C-core's call.
+static void call_end_batch(struct rpc_call *call)
 {
     grpc_call *core = NULL;
     pthread_mutex_lock(&call->mutex);
@@ -44,7 +44,7 @@ static void batch_end(struct rpc_call *call)
     rpc_call_unref(call);
 }
 
-static void send_due(struct rpc_call *call)
+static void call_send_next(struct rpc_call *call)
 {
     if (!call->core || call->closed || call->sending || call->status_sent) return;
     grpc_op ops[3];
@@ -53,7 +53,7 @@ static void send_due(struct rpc_call *call)
     bool status = call->finished && (!message || call->outbox.first == call->outbox.last);
     if (!message && !status) return;
     if (!call->greeted) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
-    if (message) net_outbox_take(&call->outbox, &ops[n++]);
+    if (message) net_outbox_start_send(&call->outbox, &ops[n++]);
     grpc_slice details = grpc_slice_from_static_string(call->message ? call->message : "");
     if (status) {
         grpc_op *op = &ops[n++];
@@ -66,23 +66,23 @@ static void send_due(struct rpc_call *call)
     call->greeted = true;
     call->sending = true;
     call->status_sent = status;
-    batch_start(call, ops, n, &call->on_sent);
+    call_start_batch(call, ops, n, &call->on_sent);
 }
 
-static void receive(struct rpc_call *call)
+static void call_receive_next(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->mutex);
     if (call->core && !call->closed && !call->finished) {
         grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
         op.data.recv_message.recv_message = &call->received;
-        batch_start(call, &op, 1, &call->on_received);
+        call_start_batch(call, &op, 1, &call->on_received);
     }
     pthread_mutex_unlock(&call->mutex);
 }
 
 // --- events, all from the queue's thread
 
-static void take_half_close(struct rpc_call *call)
+static void call_handle_half_close(struct rpc_call *call)
 {
     if (call->method->on_half_close) {
         call->method->on_half_close(call);
@@ -91,82 +91,82 @@ static void take_half_close(struct rpc_call *call)
     }
 }
 
-static void take_message(struct rpc_call *call, const struct rpc_bytes *bytes)
+static void call_handle_message(struct rpc_call *call, const struct rpc_bytes *bytes)
 {
     bool again = call->asked;
     call->asked = true;
     if (!bytes->data) {
         rpc_call_finish(call, STATUS_INVALID, "the message cannot be decompressed");
     } else if (again && !call->method->on_half_close) {
-        rpc_call_finish(call, STATUS_INVALID, "a second request message came: this method takes one a call");
+        rpc_call_finish(call, STATUS_INVALID, "a second request message came: this method takes one per call");
     } else if (call->method->on_message) {
         call->method->on_message(call, bytes->data, bytes->size);
     }
 }
 
-static void handle_received(void *owner, bool ok)
+static void call_on_received(void *owner, bool ok)
 {
     struct rpc_call *call = owner;
     grpc_byte_buffer *buffer = call->received;
     call->received = NULL;
     pthread_mutex_lock(&call->mutex);
     bool wanted = !call->closed && !call->finished;
-    // No message means the half-close, unless reading failed (too large, the client is gone): then the close follows.
+    // No message: the half-close, unless reading failed (too large, the client is gone), which the close event follows.
     bool failed = !ok || grpc_call_failed_before_recv_message(call->core);
     pthread_mutex_unlock(&call->mutex);
     if (!buffer) {
-        if (wanted && !failed) take_half_close(call);
-        batch_end(call);
+        if (wanted && !failed) call_handle_half_close(call);
+        call_end_batch(call);
         return;
     }
-    struct rpc_bytes bytes = net_message_take(buffer);
-    if (wanted) take_message(call, &bytes);
+    struct rpc_bytes bytes = net_message_read(buffer);
+    if (wanted) call_handle_message(call, &bytes);
     rpc_bytes_free(&bytes);
-    receive(call);
-    batch_end(call);
+    call_receive_next(call);
+    call_end_batch(call);
 }
 
-// The outbox held that many bytes before something was done to it. With the mutex held, while the server is there.
-static void count_queued(struct rpc_call *call, size_t before)
+// Updates the server's count after a change of the outbox, which held `before` bytes. Mutex held, server open.
+static void call_count_queued(struct rpc_call *call, size_t before)
 {
-    atomic_fetch_add(&call->server->queued, call->outbox.bytes - before); // unsigned: also the way down
+    atomic_fetch_add(&call->server->queued, call->outbox.bytes - before); // unsigned arithmetic also subtracts
 }
 
-static void clear_outbox(struct rpc_call *call)
+static void call_clear_outbox(struct rpc_call *call)
 {
     size_t before = call->outbox.bytes;
     net_outbox_clear(&call->outbox);
-    count_queued(call, before);
+    call_count_queued(call, before);
 }
 
-static void handle_sent(void *owner, bool ok)
+static void call_on_sent(void *owner, bool ok)
 {
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->sending = false;
     size_t before = call->outbox.bytes;
-    net_outbox_sent(&call->outbox);
-    count_queued(call, before);
+    net_outbox_end_send(&call->outbox);
+    call_count_queued(call, before);
     if (ok) {
-        send_due(call);
+        call_send_next(call);
     } else {
-        // What cannot be sent is a broken call; cancelling one that is over already does nothing.
-        clear_outbox(call);
+        // The call is broken. Cancelling has no effect on a call that has already ended.
+        call_clear_outbox(call);
         grpc_call_cancel(call->core, NULL);
     }
     pthread_mutex_unlock(&call->mutex);
-    batch_end(call);
+    call_end_batch(call);
 }
 
-static void handle_closed(void *owner, bool ok)
+static void call_on_closed(void *owner, bool ok)
 {
     struct rpc_call *call = owner;
     pthread_mutex_lock(&call->mutex);
     call->closed = true;
-    clear_outbox(call);
+    call_clear_outbox(call);
     pthread_mutex_unlock(&call->mutex);
     if (call->method->on_close) call->method->on_close(call, call->cancelled != 0);
-    batch_end(call);
+    call_end_batch(call);
 }
 
 // --- begin and end
@@ -182,7 +182,7 @@ void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_cal
                     const grpc_call_details *details, const grpc_metadata_array *metadata)
 {
     struct rpc_call *call = mem_alloc(sizeof *call);
-    net_object_born();
+    net_object_opened();
     call->server = server;
     call->core = core;
     atomic_init(&call->refs, 1);
@@ -194,23 +194,23 @@ void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_cal
     call->n_metadata = 2 * (int)metadata->count;
     call->metadata = net_metadata_texts(metadata);
     pthread_mutex_init(&call->mutex, NULL);
-    call->on_received = (struct net_tag){handle_received, call};
-    call->on_sent = (struct net_tag){handle_sent, call};
-    call->on_closed = (struct net_tag){handle_closed, call};
+    call->on_received = (struct net_tag){call_on_received, call};
+    call->on_sent = (struct net_tag){call_on_sent, call};
+    call->on_closed = (struct net_tag){call_on_closed, call};
     net_server_add_call(server, call);
 
     pthread_mutex_lock(&call->mutex);
     grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
     op.data.recv_close_on_server.cancelled = &call->cancelled;
-    batch_start(call, &op, 1, &call->on_closed);
+    call_start_batch(call, &op, 1, &call->on_closed);
     pthread_mutex_unlock(&call->mutex);
     if (call->method->on_open) call->method->on_open(call);
-    receive(call);
+    call_receive_next(call);
 }
 
 void rpc_call_ref(struct rpc_call *call)
 {
-    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed); // whoever refs has a reference already
+    atomic_fetch_add_explicit(&call->refs, 1, memory_order_relaxed); // the caller already has a reference
 }
 
 void rpc_call_unref(struct rpc_call *call)
@@ -229,10 +229,10 @@ void rpc_call_unref(struct rpc_call *call)
     gpr_free(call->peer);
     pthread_mutex_destroy(&call->mutex);
     free(call);
-    net_object_gone();
+    net_object_closed();
 }
 
-// --- what handlers ask
+// --- read by handlers
 
 void *rpc_call_context(const struct rpc_call *call)
 {
@@ -272,7 +272,7 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key)
     return NULL;
 }
 
-// --- what handlers answer
+// --- answers of handlers
 
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
@@ -280,8 +280,8 @@ size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size)
     if (call->core && !call->closed && !call->finished) {
         size_t before = call->outbox.bytes;
         net_outbox_add(&call->outbox, bytes, size);
-        count_queued(call, before);
-        send_due(call);
+        call_count_queued(call, before);
+        call_send_next(call);
     }
     size_t queued = call->outbox.bytes;
     pthread_mutex_unlock(&call->mutex);
@@ -292,19 +292,19 @@ void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *va
 {
     grpc_metadata trailer = {.key = grpc_slice_from_copied_string(key), .value = grpc_slice_from_copied_string(value)};
     if (!grpc_header_key_is_legal(trailer.key) || !grpc_header_nonbin_value_is_legal(trailer.value)) {
-        log_warn("trailer %s is no legal header and is left out", key);
+        log_event(LOG_WARN, "trailer_dropped", LOG_FIELD("key", key), LOG_FIELD("reason", "not a valid header"));
         grpc_slice_unref(trailer.key);
         grpc_slice_unref(trailer.value);
         return;
     }
     pthread_mutex_lock(&call->mutex);
     MEM_GROW(call->trailers, call->n_trailers, call->trailers_capacity);
-    call->trailers[call->n_trailers++] = trailer; // after the end it is merely freed with the call
+    call->trailers[call->n_trailers++] = trailer; // after the end it is only freed with the call
     pthread_mutex_unlock(&call->mutex);
 }
 
-// Cut to what a header holds, and made UTF-8 that clients accept.
-static char *status_text(const char *message)
+// A status message cut to fit a header, with bytes that are not UTF-8 replaced; free() it.
+static char *status_details(const char *message)
 {
     size_t size = strnlen(message, MESSAGE_BYTES), bad;
     char *text = mem_alloc(size + 1);
@@ -318,30 +318,30 @@ static char *status_text(const char *message)
 size_t rpc_call_server_queued(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->mutex);
-    size_t queued = call->core ? atomic_load(&call->server->queued) : 0; // without it the server may be gone
+    size_t queued = call->core ? atomic_load(&call->server->queued) : 0; // a call without `core` may outlive the server
     pthread_mutex_unlock(&call->mutex);
     return queued;
 }
 
-static void end_call(struct rpc_call *call, enum status status, const char *message, bool now)
+static void call_end(struct rpc_call *call, enum status status, const char *message, bool now)
 {
     pthread_mutex_lock(&call->mutex);
     if (!call->finished) {
         call->finished = true;
-        if (now && call->core) clear_outbox(call);
+        if (now && call->core) call_clear_outbox(call);
         call->status = (grpc_status_code)rpc_code(status);
-        call->message = message && *message ? status_text(message) : NULL;
-        send_due(call);
+        call->message = message && *message ? status_details(message) : NULL;
+        call_send_next(call);
     }
     pthread_mutex_unlock(&call->mutex);
 }
 
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message)
 {
-    end_call(call, status, message, false);
+    call_end(call, status, message, false);
 }
 
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message)
 {
-    end_call(call, status, message, true);
+    call_end(call, status, message, true);
 }

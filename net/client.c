@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channels and their calls. A channel has one queue; its thread moves a stream's messages along, and whoever called
-// rpc_stream_read() sleeps on the stream until there is something to take.
+// Channels and their calls. A channel has one completion queue, whose thread sends and receives the messages of its
+// streams; rpc_stream_read() waits on the stream's condition variable.
 //
 // A stream runs three kinds of batch, each at most once in flight: receive (the server's initial metadata, messages),
-// send (initial metadata, messages, the half-close: whatever is due) and end, the status. It lives until its user has
-// closed it and C-core is done with it, whichever comes last.
+// send (those of initial metadata, message and half-close that are ready) and end, the status. It is freed once it is
+// closed and C-core has completed its batches.
 #include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "net/core.h"
 
-// Received messages wait for their reader up to here, then the server is left to wait.
+// Bound on received messages that are not read yet; beyond it flow control makes the server wait.
 #define INBOX_BYTES ((size_t)256 << 10)
 
 struct rpc_channel {
@@ -35,36 +35,36 @@ struct rpc_stream {
     int64_t timeout_ms;
     uint32_t metadata_flags;
     struct net_tag on_received, on_sent, on_ended;
-    grpc_byte_buffer *received; // these are written by C-core, read by the queue's thread
+    grpc_byte_buffer *received; // this and the next three: written by C-core, read by the queue's thread
     grpc_metadata_array initial, trailing;
     grpc_status_code code;
     grpc_slice details;
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    grpc_call *core;   // NULL once it has ended, everything was read and no batch is left
-    int batches;       // with C-core now
+    grpc_call *core;   // NULL once it has ended, everything was read and no batch is in flight
+    int batches;       // in flight
     bool closed;       // rpc_stream_close() was called
-    bool cancelled;    // by us: no batch is started any more
-    bool greeted;      // initial metadata went out
+    bool cancelled;    // by this side: no further batch is started
+    bool greeted;      // initial metadata was sent
     bool sending;      // on_sent is outstanding
     bool half_closing; // rpc_stream_half_close() was called
-    bool half_closed;  // and was handed on
-    bool answered;     // the server's initial metadata came
+    bool half_closed;  // the half-close was sent
+    bool answered;     // the server's initial metadata was received
     bool receiving;    // on_received is outstanding
     bool read_all;     // no message will follow
-    bool ended;        // the status is here
+    bool ended;        // the status was received
     struct net_outbox outbox;
     struct received *first, *last;
     size_t inbox_bytes;
     int n_trailers;
-    char **trailers; // keys and values by turns, set before `ended`
-    char *message;   // the server's sentence, likewise
+    char **trailers; // key, value, key, value...; set before `ended`
+    char *message;   // the server's status message; set before `ended`
 };
 
 // --- the end
 
-static void free_inbox(struct rpc_stream *stream)
+static void stream_clear_inbox(struct rpc_stream *stream)
 {
     while (stream->first) {
         struct received *message = stream->first;
@@ -75,9 +75,9 @@ static void free_inbox(struct rpc_stream *stream)
     stream->inbox_bytes = 0;
 }
 
-static void free_stream(struct rpc_stream *stream)
+static void stream_free(struct rpc_stream *stream)
 {
-    free_inbox(stream);
+    stream_clear_inbox(stream);
     for (int i = 0; i < stream->n_trailers; i++)
         gpr_free(stream->trailers[i]);
     free(stream->trailers);
@@ -85,11 +85,11 @@ static void free_stream(struct rpc_stream *stream)
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->mutex);
     free(stream);
-    net_object_gone();
+    net_object_closed();
 }
 
-// Releases the mutex, and before it C-core's call if that is over, and after it the stream if that was the last of it.
-static void settle_and_unlock(struct rpc_stream *stream)
+// Releases C-core's call when it has ended, then the mutex, then the stream when it is closed too.
+static void stream_release_and_unlock(struct rpc_stream *stream)
 {
     if (stream->core && stream->ended && !stream->batches && (stream->read_all || stream->cancelled)) {
         grpc_call_unref(stream->core);
@@ -101,12 +101,12 @@ static void settle_and_unlock(struct rpc_stream *stream)
     }
     bool gone = stream->closed && !stream->core;
     pthread_mutex_unlock(&stream->mutex);
-    if (gone) free_stream(stream);
+    if (gone) stream_free(stream);
 }
 
-// --- batches; called with the mutex held
+// --- batches; the caller holds the mutex
 
-static void batch_start(struct rpc_stream *stream, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
+static void stream_start_batch(struct rpc_stream *stream, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
 {
     if (net_batch_start(stream->core, ops, n_ops, tag))
         stream->batches++;
@@ -114,15 +114,15 @@ static void batch_start(struct rpc_stream *stream, const grpc_op *ops, size_t n_
         grpc_call_cancel(stream->core, NULL);
 }
 
-// An event was handled (mutex held, and released here).
-static void batch_end_and_unlock(struct rpc_stream *stream)
+// After every handled event; the caller holds the mutex.
+static void stream_end_batch_and_unlock(struct rpc_stream *stream)
 {
     stream->batches--;
     pthread_cond_broadcast(&stream->changed);
-    settle_and_unlock(stream);
+    stream_release_and_unlock(stream);
 }
 
-static void send_due(struct rpc_stream *stream)
+static void stream_send_next(struct rpc_stream *stream)
 {
     if (!stream->core || stream->ended || stream->cancelled || stream->sending) return;
     grpc_op ops[3];
@@ -132,15 +132,15 @@ static void send_due(struct rpc_stream *stream)
         stream->half_closing && !stream->half_closed && (!message || stream->outbox.first == stream->outbox.last);
     if (stream->greeted && !message && !half_close) return;
     if (!stream->greeted) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
-    if (message) net_outbox_take(&stream->outbox, &ops[n++]);
+    if (message) net_outbox_start_send(&stream->outbox, &ops[n++]);
     if (half_close) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     stream->greeted = true;
     stream->half_closed |= half_close;
     stream->sending = true;
-    batch_start(stream, ops, n, &stream->on_sent);
+    stream_start_batch(stream, ops, n, &stream->on_sent);
 }
 
-static void receive(struct rpc_stream *stream)
+static void stream_receive_next(struct rpc_stream *stream)
 {
     if (!stream->core || stream->cancelled || stream->receiving || stream->read_all ||
         stream->inbox_bytes >= INBOX_BYTES)
@@ -154,12 +154,12 @@ static void receive(struct rpc_stream *stream)
     ops[n] = (grpc_op){.op = GRPC_OP_RECV_MESSAGE};
     ops[n++].data.recv_message.recv_message = &stream->received;
     stream->receiving = true;
-    batch_start(stream, ops, n, &stream->on_received);
+    stream_start_batch(stream, ops, n, &stream->on_received);
 }
 
-// --- events, from the channel's thread
+// --- events, on the channel's thread
 
-static void handle_received(void *owner, bool ok)
+static void stream_on_received(void *owner, bool ok)
 {
     struct rpc_stream *stream = owner;
     grpc_byte_buffer *buffer = stream->received;
@@ -167,7 +167,7 @@ static void handle_received(void *owner, bool ok)
     struct received *message = NULL;
     if (buffer) {
         message = mem_alloc(sizeof *message);
-        message->bytes = net_message_take(buffer);
+        message->bytes = net_message_read(buffer);
     }
     pthread_mutex_lock(&stream->mutex);
     stream->receiving = false;
@@ -179,33 +179,33 @@ static void handle_received(void *owner, bool ok)
             stream->first = message;
         stream->last = message;
         stream->inbox_bytes += message->bytes.size;
-        receive(stream);
+        stream_receive_next(stream);
     } else {
         stream->read_all = true;
         if (message) {
-            grpc_call_cancel(stream->core, NULL); // it cannot be decompressed, or nobody wants it any more
+            grpc_call_cancel(stream->core, NULL); // it cannot be decompressed, or the stream is cancelled
             rpc_bytes_free(&message->bytes);
             free(message);
         }
     }
-    batch_end_and_unlock(stream);
+    stream_end_batch_and_unlock(stream);
 }
 
-static void handle_sent(void *owner, bool ok)
+static void stream_on_sent(void *owner, bool ok)
 {
     struct rpc_stream *stream = owner;
     pthread_mutex_lock(&stream->mutex);
     stream->sending = false;
-    net_outbox_sent(&stream->outbox);
-    // What cannot be sent any more is a call that ends: the status is on its way.
+    net_outbox_end_send(&stream->outbox);
+    // When sending fails the call has ended, and its status event follows.
     if (ok)
-        send_due(stream);
+        stream_send_next(stream);
     else
         net_outbox_clear(&stream->outbox);
-    batch_end_and_unlock(stream);
+    stream_end_batch_and_unlock(stream);
 }
 
-static void handle_ended(void *owner, bool ok)
+static void stream_on_ended(void *owner, bool ok)
 {
     struct rpc_stream *stream = owner;
     pthread_mutex_lock(&stream->mutex);
@@ -213,13 +213,13 @@ static void handle_ended(void *owner, bool ok)
     stream->trailers = net_metadata_texts(&stream->trailing);
     stream->message = grpc_slice_to_c_string(stream->details);
     stream->ended = true;
-    batch_end_and_unlock(stream);
+    stream_end_batch_and_unlock(stream);
 }
 
 // --- channels
 
-// What a name without a scheme ("unix:", "dns:///") must look like.
-static enum status check_target(const char *target)
+// INVALID unless the target is HOST:PORT or has a scheme ("unix:", "dns:///").
+static enum status target_check(const char *target)
 {
     const char *colon = strrchr(target, ':');
     char *end = NULL;
@@ -232,7 +232,7 @@ static enum status check_target(const char *target)
 
 enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 {
-    enum status status = check_target(target ? target : "");
+    enum status status = target_check(target ? target : "");
     if (status) return status;
     grpc_arg args[] = {
         net_arg("grpc.enable_http_proxy", 0), // http_proxy in the environment would capture even loopback
@@ -244,7 +244,7 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
         NET_KEEPALIVE_ARGS,
     };
     struct rpc_channel *channel = mem_alloc(sizeof *channel);
-    net_object_born();
+    net_object_opened();
     channel->target = mem_string(target);
     grpc_channel_credentials *plain = grpc_insecure_credentials_create();
     channel->core = grpc_channel_create(target, plain, &(grpc_channel_args){sizeof args / sizeof args[0], args});
@@ -257,30 +257,30 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 void rpc_channel_close(struct rpc_channel *channel)
 {
     if (!channel) return;
-    // Streams were closed, so none starts a batch; those still ending are seen to their end here.
+    // Closed streams start no batch; their outstanding events are handled here.
     net_queue_close(&channel->queue);
     grpc_channel_destroy(channel->core);
     free(channel->target);
     free(channel);
-    net_object_gone();
+    net_object_closed();
 }
 
 // --- streams
 
-// Opens a call; with `bytes`, its one message goes out together with the rest.
+// Opens a call. A unary call sends its message, `bytes`, in the first batch.
 static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *method, int64_t timeout_ms,
                                        bool wait_for_ready, const uint8_t *bytes, size_t size, bool unary)
 {
     struct rpc_stream *stream = mem_alloc(sizeof *stream);
-    net_object_born();
+    net_object_opened();
     stream->channel = channel;
     stream->timeout_ms = timeout_ms;
     if (wait_for_ready)
         stream->metadata_flags =
             GRPC_INITIAL_METADATA_WAIT_FOR_READY | GRPC_INITIAL_METADATA_WAIT_FOR_READY_EXPLICITLY_SET;
-    stream->on_received = (struct net_tag){handle_received, stream};
-    stream->on_sent = (struct net_tag){handle_sent, stream};
-    stream->on_ended = (struct net_tag){handle_ended, stream};
+    stream->on_received = (struct net_tag){stream_on_received, stream};
+    stream->on_sent = (struct net_tag){stream_on_sent, stream};
+    stream->on_ended = (struct net_tag){stream_on_ended, stream};
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     stream->details = grpc_empty_slice();
@@ -299,11 +299,11 @@ static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *
     op.data.recv_status_on_client.trailing_metadata = &stream->trailing;
     op.data.recv_status_on_client.status = &stream->code;
     op.data.recv_status_on_client.status_details = &stream->details;
-    batch_start(stream, &op, 1, &stream->on_ended);
+    stream_start_batch(stream, &op, 1, &stream->on_ended);
     if (unary) net_outbox_add(&stream->outbox, bytes, size);
     stream->half_closing = unary;
-    send_due(stream);
-    receive(stream);
+    stream_send_next(stream);
+    stream_receive_next(stream);
     pthread_mutex_unlock(&stream->mutex);
     return stream;
 }
@@ -320,7 +320,7 @@ void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t siz
     pthread_mutex_lock(&stream->mutex);
     if (stream->core && !stream->ended && !stream->cancelled && !stream->half_closing) {
         net_outbox_add(&stream->outbox, bytes, size);
-        send_due(stream);
+        stream_send_next(stream);
     }
     pthread_mutex_unlock(&stream->mutex);
 }
@@ -337,23 +337,23 @@ void rpc_stream_half_close(struct rpc_stream *stream)
 {
     pthread_mutex_lock(&stream->mutex);
     stream->half_closing = true;
-    send_due(stream);
+    stream_send_next(stream);
     pthread_mutex_unlock(&stream->mutex);
 }
 
-static bool starts_with(const char *text, const char *prefix)
+static bool text_starts_with(const char *text, const char *prefix)
 {
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-// How the call ended, in this thread's status_message(). C-core's own texts are put into words a user can act on.
-static enum status end_status(const struct rpc_stream *stream)
+// The status of the ended call. The most frequent texts of C-core are replaced by sentences that say what to do.
+static enum status stream_status(const struct rpc_stream *stream)
 {
     const char *target = stream->channel->target, *text = stream->message;
     if (stream->code == GRPC_STATUS_OK) return STATUS_OK;
     if (stream->code == GRPC_STATUS_UNAVAILABLE &&
-        (starts_with(text, "failed to connect") || starts_with(text, "DNS resolution failed") ||
-         starts_with(text, "empty address list")))
+        (text_starts_with(text, "failed to connect") || text_starts_with(text, "DNS resolution failed") ||
+         text_starts_with(text, "empty address list")))
         return status_fail(STATUS_UNAVAILABLE, "cannot reach %s: is the server running there? (%s)", target, text);
     if (stream->code == GRPC_STATUS_DEADLINE_EXCEEDED && stream->timeout_ms > 0 &&
         strcmp(text, "Deadline Exceeded") == 0)
@@ -370,7 +370,7 @@ enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p
         if (message) {
             stream->first = message->next;
             stream->inbox_bytes -= message->bytes.size;
-            receive(stream);
+            stream_receive_next(stream);
             pthread_mutex_unlock(&stream->mutex);
             *bytes_p = message->bytes;
             free(message);
@@ -379,7 +379,7 @@ enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p
         if (stream->ended && (stream->read_all || stream->cancelled)) break;
         pthread_cond_wait(&stream->changed, &stream->mutex);
     }
-    enum status status = end_status(stream);
+    enum status status = stream_status(stream);
     pthread_mutex_unlock(&stream->mutex);
     if (status == STATUS_OK) *bytes_p = (struct rpc_bytes){0};
     return status;
@@ -396,12 +396,12 @@ const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key)
     return value;
 }
 
-static void cancel(struct rpc_stream *stream)
+static void stream_cancel_locked(struct rpc_stream *stream)
 {
     if (stream->core && !stream->ended) {
         stream->cancelled = true;
         grpc_call_cancel(stream->core, NULL);
-        free_inbox(stream);
+        stream_clear_inbox(stream);
         net_outbox_clear(&stream->outbox);
     }
 }
@@ -409,7 +409,7 @@ static void cancel(struct rpc_stream *stream)
 void rpc_stream_cancel(struct rpc_stream *stream)
 {
     pthread_mutex_lock(&stream->mutex);
-    cancel(stream);
+    stream_cancel_locked(stream);
     pthread_mutex_unlock(&stream->mutex);
 }
 
@@ -417,10 +417,10 @@ void rpc_stream_close(struct rpc_stream *stream)
 {
     if (!stream) return;
     pthread_mutex_lock(&stream->mutex);
-    cancel(stream);
-    stream->cancelled = true; // no more batches, even where the status is here already
+    stream_cancel_locked(stream);
+    stream->cancelled = true; // no further batch, also when the status was already received
     stream->closed = true;
-    settle_and_unlock(stream);
+    stream_release_and_unlock(stream);
 }
 
 enum status rpc_unary(struct rpc_channel *channel, const char *method, const uint8_t *bytes, size_t size,
@@ -430,7 +430,7 @@ enum status rpc_unary(struct rpc_channel *channel, const char *method, const uin
     struct rpc_bytes answer, rest = {0};
     enum status status = rpc_stream_read(stream, &answer);
     if (status == STATUS_OK && !answer.data)
-        status = status_fail(STATUS_INTERNAL, "%s answered %s with nothing", channel->target, method);
+        status = status_fail(STATUS_INTERNAL, "%s sent no answer to %s", channel->target, method);
     else if (status == STATUS_OK) {
         status = rpc_stream_read(stream, &rest);
         if (status == STATUS_OK && rest.data)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queues, messages, status codes, start and end of C-core, and its log.
+// Completion queues, messages, status codes, start and end of C-core, and its log.
 #include "net/core.h"
 
 #include <grpc/byte_buffer_reader.h>
@@ -20,12 +20,12 @@ int rpc_live_objects(void)
     return atomic_load(&live_objects);
 }
 
-void net_object_born(void)
+void net_object_opened(void)
 {
     atomic_fetch_add(&live_objects, 1);
 }
 
-void net_object_gone(void)
+void net_object_closed(void)
 {
     atomic_fetch_sub(&live_objects, 1);
 }
@@ -57,7 +57,7 @@ enum status rpc_status(int code)
     for (int i = 0; i < STATUS_COUNT; i++) {
         if (codes[i] == code) return (enum status)i;
     }
-    switch (code) { // those that we never send ourselves
+    switch (code) { // codes that our servers never send
     case GRPC_STATUS_ALREADY_EXISTS:
     case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
     case GRPC_STATUS_PERMISSION_DENIED: return STATUS_UNAUTHENTICATED;
@@ -68,15 +68,16 @@ enum status rpc_status(int code)
 
 // --- start, end, log
 
-// C-core calls errors what is a fact of life here (a peer that went, a port that is taken) and we report ourselves.
-static void core_log(gpr_log_func_args *args)
+// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here.
+static void net_log_grpc(gpr_log_func_args *args)
 {
-    log_debug("grpc %s:%d %s", args->file, args->line, args->message);
+    log_event(LOG_DEBUG, "grpc_logged", LOG_FIELD("file", args->file), LOG_FIELD("line", args->line),
+              LOG_FIELD("message", args->message));
 }
 
 void rpc_init(void)
 {
-    gpr_set_log_function(core_log);
+    gpr_set_log_function(net_log_grpc);
     grpc_init();
 }
 
@@ -87,7 +88,7 @@ void rpc_shutdown(void)
 
 // --- completion queues
 
-static void *queue_run(void *core)
+static void *net_queue_run(void *core)
 {
     for (;;) {
         grpc_event event = grpc_completion_queue_next(core, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
@@ -101,13 +102,13 @@ static void *queue_run(void *core)
 void net_queue_open(struct net_queue *queue)
 {
     queue->core = grpc_completion_queue_create_for_next(NULL);
-    sigset_t all, old; // signals are the business of the program's own threads
+    sigset_t all, old; // signals are for the program's own threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&queue->thread, NULL, queue_run, queue->core);
+    int error = pthread_create(&queue->thread, NULL, net_queue_run, queue->core);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error) {
-        log_error("cannot start a thread: %s", strerror(error));
+        log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", "grpc"), LOG_FIELD("reason", strerror(error)));
         abort();
     }
 }
@@ -124,17 +125,17 @@ bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct n
     net_tag_release(tag);
     grpc_call_error error = grpc_call_start_batch(call, ops, n_ops, tag, NULL);
     if (error == GRPC_CALL_OK) return true;
-    log_error("grpc refused a batch: %s", grpc_call_error_to_string(error));
+    log_event(LOG_ERROR, "grpc_batch_refused", LOG_FIELD("reason", grpc_call_error_to_string(error)));
     return false;
 }
 
 // --- messages
 
-struct rpc_bytes net_message_take(grpc_byte_buffer *buffer)
+struct rpc_bytes net_message_read(grpc_byte_buffer *buffer)
 {
     struct rpc_bytes bytes = {0};
     grpc_byte_buffer_reader reader;
-    // The reader also undoes compression, so the length is known only once everything was read.
+    // The reader also decompresses, so the length is known only after reading.
     if (grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
         bytes.size = GRPC_SLICE_LENGTH(slice);
@@ -165,7 +166,7 @@ char **net_metadata_texts(const grpc_metadata_array *metadata)
 
 void net_metadata_free(grpc_metadata_array *metadata)
 {
-#ifdef __SANITIZE_THREAD__ // another of C-core's threads may have allocated it
+#ifdef __SANITIZE_THREAD__ // allocated by a thread of C-core, under locks that ThreadSanitizer does not see
     __tsan_ignore_thread_begin();
 #endif
     grpc_metadata_array_destroy(metadata);
@@ -180,7 +181,7 @@ struct net_outgoing {
     size_t size;
 };
 
-// What a message takes beside its bytes, C-core's part included: most are a few bytes long.
+// Memory of a queued message beside its bytes, including C-core's: it counts, because most messages have few bytes.
 enum { MESSAGE_OVERHEAD_BYTES = 320 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size)
@@ -198,7 +199,7 @@ void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size
     outbox->bytes += message->size;
 }
 
-void net_outbox_take(struct net_outbox *outbox, grpc_op *op)
+void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op)
 {
     struct net_outgoing *message = outbox->first;
     outbox->first = message->next;
@@ -209,7 +210,7 @@ void net_outbox_take(struct net_outbox *outbox, grpc_op *op)
     op->data.send_message.send_message = outbox->sending;
 }
 
-void net_outbox_sent(struct net_outbox *outbox)
+void net_outbox_end_send(struct net_outbox *outbox)
 {
     if (!outbox->sending) return;
     grpc_byte_buffer_destroy(outbox->sending);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What client and server share over gRPC C-core, private to net/ and its tests: completion queues with their thread,
-// tags, the queue of outgoing messages, channel arguments.
+// What client and server share over gRPC C-core, private to net/ and its tests: completion queues with their threads,
+// tags, queues of outgoing messages, channel arguments.
 //
-// Every batch carries a tag that lies inside the call it belongs to; the queue's thread runs the tag's function with
-// the outcome. A call is bound to one queue and a queue has one thread, so a call's events never overlap.
+// Every batch has a tag, a member of the call it belongs to; the thread of the completion queue calls the tag's
+// function with the outcome. A call belongs to one queue and a queue has one thread, so the events of a call never
+// overlap.
 #pragma once
 
 #include <grpc/byte_buffer.h>
@@ -14,12 +15,12 @@
 
 #include "net/rpc.h"
 
-#define NET_MESSAGE_BYTES ((size_t)64 << 20) // largest message where nobody says otherwise
+#define NET_MESSAGE_BYTES ((size_t)64 << 20) // default of the largest message
 
-// Calls, streams, servers and channels that exist now: tests hold it against zero.
+// Number of calls, streams, servers and channels that exist: tests compare it with zero.
 int rpc_live_objects(void);
-void net_object_born(void);
-void net_object_gone(void);
+void net_object_opened(void);
+void net_object_closed(void);
 
 // --- completion queues
 
@@ -34,10 +35,11 @@ struct net_queue {
 };
 
 void net_queue_open(struct net_queue *queue);
-// Runs what is outstanding, then ends the thread. No batch may be started on the queue any more.
+// Handles outstanding events, then ends the thread. The caller must start no further batch on the queue.
 void net_queue_close(struct net_queue *queue);
 
-// C-core's own locks are invisible to ThreadSanitizer: what was written before a batch is seen by whoever handles it.
+// ThreadSanitizer does not see C-core's locks. These tell it that writes before the start of a batch happen before the
+// handling of its event.
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -50,37 +52,38 @@ void __tsan_ignore_thread_end(void);
 #define net_tag_release(tag) ((void)(tag))
 #endif
 
-// Starts a batch; C-core wants the starts on one call to be one after another (the callers' lock). False is a bug of
-// ours or a broken call; it is logged, and no event will come.
+// Starts a batch. The caller holds the call's lock, because C-core wants starts on one call one after another. False,
+// and logged, after a misuse of C-core or on a broken call: no event will come.
 bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag);
 
 // --- messages
 
-// Bytes of a received message, which is destroyed. There is a zero byte after them.
-struct rpc_bytes net_message_take(grpc_byte_buffer *buffer);
+// Copies a received message, followed by a zero byte, and destroys the buffer.
+struct rpc_bytes net_message_read(grpc_byte_buffer *buffer);
 
-// Metadata that C-core received, as keys and values by turns; gpr_free() the texts, free() the array of them.
+// Received metadata as an array of key, value, key, value...; gpr_free() the texts, free() the array.
 char **net_metadata_texts(const grpc_metadata_array *metadata);
 void net_metadata_free(grpc_metadata_array *metadata);
 
-// Messages waiting to be sent: C-core takes one at a time.
+// Messages that wait to be sent: C-core accepts one at a time.
 struct net_outbox {
     struct net_outgoing *first, *last;
-    grpc_byte_buffer *sending; // with C-core now
+    grpc_byte_buffer *sending; // the message that C-core is sending
     size_t sending_bytes;
-    size_t bytes; // that all of them take, with the one being sent
+    size_t bytes; // of all messages, including the one being sent
 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size);
-// Fills `op` with the first message; the last one of the queue is written out at once, the others may wait for it.
-void net_outbox_take(struct net_outbox *outbox, grpc_op *op);
-void net_outbox_sent(struct net_outbox *outbox);  // the one taken is done with
-void net_outbox_clear(struct net_outbox *outbox); // all that were not taken
+// Fills `op` with the first message. The last message is flushed to the socket, earlier ones may be buffered.
+void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op);
+void net_outbox_end_send(struct net_outbox *outbox); // that message was sent, or failed
+void net_outbox_clear(struct net_outbox *outbox);    // drops the messages that are not being sent
 
 // --- arguments
 
-// Both sides ping a silent connection and give it up; a server must allow what our clients do, or it throws them out.
-// The answer may take long: a peer that is starved or paused for seconds is not gone, one whose machine went is.
+// Both sides ping a silent connection and close it when no answer comes; a server must permit these pings, or it closes
+// the connection for too many of them. The timeout is long because a starved or paused process answers late; only a
+// lost machine never answers.
 #define NET_KEEPALIVE_ARGS                                                                                             \
     net_arg("grpc.keepalive_time_ms", 2000), net_arg("grpc.keepalive_timeout_ms", 20000),                              \
         net_arg("grpc.keepalive_permit_without_calls", 1), net_arg("grpc.http2.max_pings_without_data", 0)

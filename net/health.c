@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grpc.health.v1.Health: Check answers once, Watch now and after each change. A service is known when one of the
-// server's methods belongs to it or rpc_server_set_serving() named it; it is NOT_SERVING until told otherwise.
+// grpc.health.v1.Health: Check answers once, Watch answers now and after each change. The known services are those of
+// the server's methods and those named to rpc_server_set_serving(); a service is NOT_SERVING until that is called.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +11,14 @@
 #define CHECK_PATH "/grpc.health.v1.Health/Check"
 #define WATCH_PATH "/grpc.health.v1.Health/Watch"
 
-// A watcher that lets this much pile up (a state is 2 bytes) does not read.
+// A watcher with more unread bytes than this does not read (a state has 2 bytes).
 #define WATCH_BYTES 4096
 
 #define STATE(name) GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__##name
 typedef Grpc__Health__V1__HealthCheckResponse__ServingStatus state;
 
 struct service {
-    char *name; // "" is the server as a whole
+    char *name; // "": the server
     bool serving;
 };
 
@@ -30,10 +30,10 @@ struct net_health { // under the server's mutex
 // The user of a Watch call, under the server's mutex.
 struct watch {
     char *name;
-    int told; // a state, or -1
+    int sent; // the last state sent; -1: none
 };
 
-static struct service *find(struct net_health *health, const char *name, size_t length)
+static struct service *service_find(struct net_health *health, const char *name, size_t length)
 {
     for (int i = 0; i < health->count; i++) {
         const char *known = health->services[i].name;
@@ -42,9 +42,9 @@ static struct service *find(struct net_health *health, const char *name, size_t 
     return NULL;
 }
 
-static struct service *find_or_add(struct net_health *health, const char *name, size_t length)
+static struct service *service_find_or_add(struct net_health *health, const char *name, size_t length)
 {
-    struct service *service = find(health, name, length);
+    struct service *service = service_find(health, name, length);
     if (service) return service;
     MEM_GROW(health->services, health->count, health->capacity);
     service = &health->services[health->count++];
@@ -55,10 +55,10 @@ static struct service *find_or_add(struct net_health *health, const char *name, 
 struct net_health *net_health_create(const struct rpc_method *methods)
 {
     struct net_health *health = mem_alloc(sizeof *health);
-    find_or_add(health, "", 0);
+    service_find_or_add(health, "", 0);
     for (; methods && methods->path; methods++) {
         size_t length = net_path_service(methods->path);
-        if (length) find_or_add(health, methods->path + 1, length);
+        if (length) service_find_or_add(health, methods->path + 1, length);
     }
     return health;
 }
@@ -71,14 +71,14 @@ void net_health_free(struct net_health *health)
     free(health);
 }
 
-static state state_of(struct net_health *health, const char *name)
+static state service_state(struct net_health *health, const char *name)
 {
-    const struct service *service = find(health, name, strlen(name));
+    const struct service *service = service_find(health, name, strlen(name));
     if (!service) return STATE(SERVICE_UNKNOWN);
     return service->serving ? STATE(SERVING) : STATE(NOT_SERVING);
 }
 
-static void send_state(struct rpc_call *call, state now)
+static void health_send_state(struct rpc_call *call, state now)
 {
     Grpc__Health__V1__HealthCheckResponse response = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
     response.status = now;
@@ -88,23 +88,23 @@ static void send_state(struct rpc_call *call, state now)
         rpc_call_finish(call, STATUS_EXHAUSTED, "the watcher does not read");
 }
 
-// Tells every watcher what it does not know yet. With the server's mutex held.
-static void tell_watchers(struct rpc_server *server)
+// Sends every watcher its state if that has changed. The caller holds the server's mutex.
+static void watchers_notify(struct rpc_server *server)
 {
     for (struct rpc_call *call = server->calls; call; call = call->next) {
         struct watch *watch = strcmp(call->path, WATCH_PATH) == 0 && call->builtin ? call->user : NULL;
         if (!watch) continue;
-        state now = state_of(server->health, watch->name);
-        if (watch->told != (int)now) send_state(call, now);
-        watch->told = (int)now;
+        state now = service_state(server->health, watch->name);
+        if (watch->sent != (int)now) health_send_state(call, now);
+        watch->sent = (int)now;
     }
 }
 
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving)
 {
     pthread_mutex_lock(&server->mutex);
-    find_or_add(server->health, service, strlen(service))->serving = serving && !server->closing;
-    tell_watchers(server);
+    service_find_or_add(server->health, service, strlen(service))->serving = serving && !server->closing;
+    watchers_notify(server);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -114,18 +114,18 @@ void net_health_end(struct rpc_server *server)
     server->closing = true;
     for (int i = 0; i < server->health->count; i++)
         server->health->services[i].serving = false;
-    tell_watchers(server);
+    watchers_notify(server);
     pthread_mutex_unlock(&server->mutex);
 }
 
 // --- methods
 
-// The name asked about, free() it; NULL and the call finished when the request is broken.
-static char *request_name(struct rpc_call *call, const uint8_t *bytes, size_t size)
+// The name of the service in a request, free() it; NULL, with the call finished, when the request is malformed.
+static char *health_read_name(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     Grpc__Health__V1__HealthCheckRequest *request = grpc__health__v1__health_check_request__unpack(NULL, size, bytes);
     if (!request) {
-        rpc_call_finish(call, STATUS_INVALID, "this is no HealthCheckRequest");
+        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid HealthCheckRequest");
         return NULL;
     }
     char *name = mem_string(request->service);
@@ -133,38 +133,38 @@ static char *request_name(struct rpc_call *call, const uint8_t *bytes, size_t si
     return name;
 }
 
-static void check_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void health_check_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    char *name = request_name(call, bytes, size);
+    char *name = health_read_name(call, bytes, size);
     if (!name) return;
     pthread_mutex_lock(&call->server->mutex);
-    state now = state_of(call->server->health, name);
+    state now = service_state(call->server->health, name);
     pthread_mutex_unlock(&call->server->mutex);
     if (now == STATE(SERVICE_UNKNOWN)) {
         rpc_call_finish(call, STATUS_NOT_FOUND, "this server has no such service");
     } else {
-        send_state(call, now);
+        health_send_state(call, now);
         rpc_call_finish(call, STATUS_OK, NULL);
     }
     free(name);
 }
 
-static void watch_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void health_watch_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    if (call->user) return; // it may ask but once
-    char *name = request_name(call, bytes, size);
+    if (call->user) return; // one request per Watch call
+    char *name = health_read_name(call, bytes, size);
     if (!name) return;
     struct watch *watch = mem_alloc(sizeof *watch);
-    *watch = (struct watch){.name = name, .told = -1};
+    *watch = (struct watch){.name = name, .sent = -1};
     pthread_mutex_lock(&call->server->mutex);
     call->user = watch;
-    tell_watchers(call->server);
+    watchers_notify(call->server);
     bool closing = call->server->closing;
     pthread_mutex_unlock(&call->server->mutex);
     if (closing) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
 }
 
-static void watch_close(struct rpc_call *call, bool cancelled)
+static void health_watch_on_close(struct rpc_call *call, bool cancelled)
 {
     pthread_mutex_lock(&call->server->mutex);
     struct watch *watch = call->user;
@@ -175,15 +175,18 @@ static void watch_close(struct rpc_call *call, bool cancelled)
     free(watch);
 }
 
-// A client that half-closes without a request would otherwise stay for ever. A finished call ignores this.
-static void half_close(struct rpc_call *call)
+// Ends the call of a client that half-closes without a request. A finished call ignores it.
+static void health_on_half_close(struct rpc_call *call)
 {
     bool watching = call->user != NULL; // set by this thread
-    if (!watching) rpc_call_finish(call, STATUS_INVALID, "a HealthCheckRequest is needed");
+    if (!watching) rpc_call_finish(call, STATUS_INVALID, "the call ended without a HealthCheckRequest");
 }
 
 const struct rpc_method net_health_methods[] = {
-    {.path = CHECK_PATH, .on_message = check_message, .on_half_close = half_close},
-    {.path = WATCH_PATH, .on_message = watch_message, .on_half_close = half_close, .on_close = watch_close},
+    {.path = CHECK_PATH, .on_message = health_check_on_message, .on_half_close = health_on_half_close},
+    {.path = WATCH_PATH,
+     .on_message = health_watch_on_message,
+     .on_half_close = health_on_half_close,
+     .on_close = health_watch_on_close},
     {0},
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// grpc.reflection.v1 and v1alpha: what grpcurl and its like ask to learn our services. The two differ in their package
-// only, so one set of messages serves both.
+// grpc.reflection.v1 and v1alpha, by which tools such as grpcurl list services and messages. The two versions differ in
+// their package only, so both use the messages of v1.
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,10 +16,10 @@ typedef Grpc__Reflection__V1__ServiceResponse service;
 #define ASKED(name)  GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##name
 #define ANSWER(name) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##name
 
-// A client that asks without reading is cut off here.
+// A client with more unread bytes than this is cut off.
 #define QUEUED_BYTES ((size_t)4 << 20)
 
-// Parts of a response, which lie beside it while it is packed.
+// A response and the messages it points to while it is packed.
 struct answer {
     response head;
     Grpc__Reflection__V1__FileDescriptorResponse files;
@@ -58,13 +58,13 @@ static void answer_extensions(struct answer *answer, const struct net_symbols *s
         answer_error(answer, STATUS_NOT_FOUND, "no such message");
         return;
     }
-    grpc__reflection__v1__extension_number_response__init(&answer->extensions); // none of ours has any
+    grpc__reflection__v1__extension_number_response__init(&answer->extensions); // our messages have no extensions
     answer->extensions.base_type_name = type;
     answer->head.message_response_case = ANSWER(ALL_EXTENSION_NUMBERS_RESPONSE);
     answer->head.all_extension_numbers_response = &answer->extensions;
 }
 
-// Adds the services of a table, each once: the methods of one stand together.
+// Adds each service of a table once; the methods of a service are next to each other.
 static void list_add(struct answer *answer, size_t *capacity, const struct rpc_method *methods)
 {
     size_t last = 0;
@@ -92,12 +92,12 @@ static void answer_list(struct answer *answer, const struct rpc_server *server)
     answer->head.list_services_response = &answer->list;
 }
 
-static void reflect(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void reflection_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct net_symbols *symbols = call->server->symbols;
     request *asked = grpc__reflection__v1__server_reflection_request__unpack(NULL, size, bytes);
     if (!asked) {
-        rpc_call_finish(call, STATUS_INVALID, "this is no ServerReflectionRequest");
+        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid ServerReflectionRequest");
         return;
     }
     struct answer answer = {0};
@@ -116,7 +116,7 @@ static void reflect(struct rpc_call *call, const uint8_t *bytes, size_t size)
         answer_extensions(&answer, symbols, asked->all_extension_numbers_of_type);
         break;
     case ASKED(LIST_SERVICES): answer_list(&answer, call->server); break;
-    default: answer_error(&answer, STATUS_INVALID, "nothing was asked"); break;
+    default: answer_error(&answer, STATUS_INVALID, "the request has no message_request"); break;
     }
     size_t packed_size = grpc__reflection__v1__server_reflection_response__get_packed_size(&answer.head);
     uint8_t *packed = mem_alloc(packed_size + 1);
@@ -132,15 +132,17 @@ static void reflect(struct rpc_call *call, const uint8_t *bytes, size_t size)
     grpc__reflection__v1__server_reflection_request__free_unpacked(asked, NULL);
 }
 
-static void end(struct rpc_call *call)
+static void reflection_on_half_close(struct rpc_call *call)
 {
     rpc_call_finish(call, STATUS_OK, NULL);
 }
 
 const struct rpc_method net_reflection_methods[] = {
-    {.path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", .on_message = reflect, .on_half_close = end},
+    {.path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+     .on_message = reflection_on_message,
+     .on_half_close = reflection_on_half_close},
     {.path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-     .on_message = reflect,
-     .on_half_close = end},
+     .on_message = reflection_on_message,
+     .on_half_close = reflection_on_half_close},
     {0},
 };

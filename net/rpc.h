@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thin layer over gRPC C-core that the rest of Forepack sees instead of it: servers with a table of methods, clients
-// with blocking calls and streams. Messages are bytes here; protobuf-c packs and unpacks them at the callers.
+// A thin layer over gRPC C-core: servers with a table of methods, clients with blocking calls and streams. No other
+// folder uses gRPC. Messages are bytes here; the callers pack and unpack them with protobuf-c.
 //
-// Threads: a server runs its own completion-queue threads and calls the handlers from them, never two at a time for
-// one call. Every rpc_call_* and rpc_stream_* function may be called from any thread.
+// Threads: a server has its own completion-queue threads and calls the handlers on them, one at a time for each call.
+// Every rpc_call_* and rpc_stream_* function may be called from any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -14,15 +14,15 @@
 
 // --- both sides
 
-// gRPC status code (0..16) of a status and the other way round.
+// The gRPC status code (0..16) of a status, and the status of a code.
 int rpc_code(enum status status);
 enum status rpc_status(int code);
 
-void rpc_init(void); // once per process before anything else here; counts, pairs with rpc_shutdown
+void rpc_init(void); // before any other function here; counted, each call needs one rpc_shutdown()
 void rpc_shutdown(void);
 
 struct rpc_bytes {
-    uint8_t *data; // owned by whoever was handed the struct
+    uint8_t *data; // owned by the receiver of the struct
     size_t size;
 };
 void rpc_bytes_free(struct rpc_bytes *bytes);
@@ -32,18 +32,18 @@ void rpc_bytes_free(struct rpc_bytes *bytes);
 struct rpc_server;
 struct rpc_call; // one call of a client; reference-counted
 
-// How a method is served. Handlers run on the threads that also read the sockets: one that blocks for seconds costs
-// connections (keepalive). They may hand the call to another thread (rpc_call_ref) and answer later. After
-// rpc_call_finish() only on_close follows, save for an event that is under way in another thread.
+// The handlers of a method. They run on the threads that read the sockets: a handler that blocks for seconds makes
+// keepalive close connections. A handler may pass the call to another thread (rpc_call_ref) that answers later. After
+// rpc_call_finish() only on_close follows, apart from an event that already runs on another thread.
 struct rpc_method {
     const char *path;                       // "/forepack.v1.Inference/Generate"; NULL ends the table
-    void (*on_open)(struct rpc_call *call); // call accepted, nothing read yet; may be NULL
-    // One message of the client (`bytes` borrowed for the call). The next is read after this returns.
+    void (*on_open)(struct rpc_call *call); // accepted, nothing read yet; may be NULL
+    // One message of the client; `bytes` are valid until it returns. The next message is read afterwards.
     void (*on_message)(struct rpc_call *call, const uint8_t *bytes, size_t size);
-    // The client sends no more. NULL: a call is exactly one message, and one with none or several is refused for it.
+    // The client sends no more messages. NULL: a call has exactly one message, and any other call is refused.
     void (*on_half_close)(struct rpc_call *call);
-    // The client is gone, its deadline passed, or the call was finished by us: the last event of every call.
-    // `cancelled` tells the first two from the third. May be NULL.
+    // The last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server has
+    // finished the call. May be NULL.
     void (*on_close)(struct rpc_call *call, bool cancelled);
 };
 
@@ -51,21 +51,21 @@ struct rpc_server_options {
     const char *address;              // "0.0.0.0:50051", "[::]:0", ...
     const struct rpc_method *methods; // borrowed until the server is closed
     void *context;                    // rpc_call_context() of every call
-    size_t max_message_bytes;         // larger ones are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
+    size_t max_message_bytes;         // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
     int threads;                      // completion-queue threads; 0: 2
 };
 
-// Health and reflection are always served beside `methods`; services are NOT_SERVING until told otherwise. A port that
-// is taken is STATUS_INVALID, saying which.
+// Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
+// the port is in use; the sentence names it.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
-// Whether HOST:PORT can be listened on, by trying it; INVALID with the reason. Needs no rpc_init().
+// Tries to listen on HOST:PORT; INVALID with the reason. Needs no rpc_init().
 enum status rpc_address_check(const char *address);
-int rpc_server_port(const struct rpc_server *server); // what port 0 became
-// grpc.health.v1: state of one service ("" is the server as a whole); wakes the watchers.
+int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
+// grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
-// Stops accepting, lets running calls end for up to grace_ms (health watchers are ended at once), then cancels the
-// rest. Every on_close has run when it returns, and no handler runs any more; never call it from one. Calls that others
-// still hold references to are inert. NULL is fine.
+// Stops accepting, waits up to grace_ms for running calls (health watchers end at once), then cancels the remaining
+// ones. When it returns every on_close has run and no handler runs. Not to be called from a handler. Calls that are
+// still referenced ignore every function. NULL is allowed.
 void rpc_server_close(struct rpc_server *server, int grace_ms);
 
 void *rpc_call_context(const struct rpc_call *call);
@@ -76,18 +76,18 @@ void rpc_call_unref(struct rpc_call *call);
 const char *rpc_call_path(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);
 int64_t rpc_call_deadline_us(const struct rpc_call *call); // on clock_now_us(); INT64_MAX: none
-// Value of a request metadata key (lower case), or NULL; lives as long as the call.
+// Value of a request metadata key (lower case), valid as long as the call; NULL: not sent.
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
 
-// Queues a message to the client (bytes are copied). Returns the bytes that take up what is queued and not yet taken by
-// the transport, so that a producer can hold back; messages after finish are dropped.
+// Queues a message to the client (copied). Returns the memory of all queued messages that the transport has not
+// accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
-// What all calls of its server have queued together; 0 for a call that is over.
+// Bytes queued by all calls of its server; 0 for a call that has ended.
 size_t rpc_call_server_queued(struct rpc_call *call);
-// Ends the call after everything queued was sent. Only the first end counts.
+// Ends the call once all queued messages are sent. Only the first end of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
-// Ends it now: what the transport has not taken yet is dropped.
+// Ends the call at once: queued messages that the transport has not accepted are dropped.
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message);
 
 // --- client
@@ -96,21 +96,21 @@ struct rpc_channel; // connections to one target, shared by its calls
 struct rpc_stream;  // one call, of any kind
 
 enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p);
-void rpc_channel_close(struct rpc_channel *channel); // streams must be closed before; NULL is fine
+void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
-// timeout_ms 0: none. `wait_for_ready`: keep trying while the server is down (until the timeout).
+// timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.
 enum status rpc_stream_open(struct rpc_channel *channel, const char *method, int64_t timeout_ms, bool wait_for_ready,
                             struct rpc_stream **stream_p);
 void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t size); // queued, copied
-size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes not yet taken by the transport
-void rpc_stream_half_close(struct rpc_stream *stream); // after what is queued
-// Blocks for the next message. STATUS_OK with data NULL is the good end of the stream; any other status is the
-// server's (or the transport's), its sentence in status_message(). `retry_after_ms` trailers: rpc_stream_trailer.
+size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes that the transport has not accepted yet
+void rpc_stream_half_close(struct rpc_stream *stream); // once all queued messages are sent
+// Blocks for the next message. STATUS_OK with data NULL: the stream ended with OK. Any other status is that of the
+// server or of the transport, with its sentence in status_message().
 enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p);
-// After the end; NULL when absent, else good until the stream is closed.
+// A trailer of the ended stream, valid until the stream is closed; NULL: not sent.
 const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key);
-void rpc_stream_cancel(struct rpc_stream *stream); // wakes a blocked read
-void rpc_stream_close(struct rpc_stream *stream);  // cancels if still running; frees; does not block; NULL is fine
+void rpc_stream_cancel(struct rpc_stream *stream); // a blocked read returns
+void rpc_stream_close(struct rpc_stream *stream);  // cancels if still running; frees; does not block; NULL is allowed
 
 // One request, one answer.
 enum status rpc_unary(struct rpc_channel *channel, const char *method, const uint8_t *bytes, size_t size,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: its port, its queues, accepting calls, and closing in order (refuse, drain, cancel, free).
+// The server: its port, its completion queues, accepting calls, and closing in order (refuse, drain, cancel, free).
 #include "net/server.h"
 
 #include <errno.h>
@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
+#include "base/monotonic_cond.h"
 
-// Calls a queue can take in before its thread runs again.
+// Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 // --- accepting
@@ -37,18 +38,18 @@ static void accept_start(struct net_accept *accept)
                              accept->queue->core, accept->queue->core, &accept->tag);
 }
 
-static void handle_accept(void *owner, bool ok)
+static void accept_on_call(void *owner, bool ok)
 {
     struct net_accept *accept = owner, call = *accept;
     if (ok) {
-        accept_start(accept); // the next one first: this one's handler may take a while
+        accept_start(accept); // the next call first, because this call's handler may take long
         net_call_begin(call.server, call.queue, call.call, &call.details, &call.metadata);
     }
     grpc_call_details_destroy(&call.details);
     net_metadata_free(&call.metadata);
 }
 
-static const struct rpc_method *find_method(const struct rpc_method *methods, const char *path)
+static const struct rpc_method *method_find(const struct rpc_method *methods, const char *path)
 {
     for (; methods && methods->path; methods++) {
         if (strcmp(methods->path, path) == 0) return methods;
@@ -56,7 +57,7 @@ static const struct rpc_method *find_method(const struct rpc_method *methods, co
     return NULL;
 }
 
-static void refuse_unknown(struct rpc_call *call)
+static void call_refuse_unknown(struct rpc_call *call)
 {
     char *message = mem_format("this server has no method %.200s", rpc_call_path(call));
     rpc_call_finish(call, STATUS_UNSUPPORTED, message);
@@ -65,11 +66,11 @@ static void refuse_unknown(struct rpc_call *call)
 
 const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p)
 {
-    static const struct rpc_method unknown = {.on_open = refuse_unknown};
-    const struct rpc_method *method = find_method(server->methods, path);
+    static const struct rpc_method unknown = {.on_open = call_refuse_unknown};
+    const struct rpc_method *method = method_find(server->methods, path);
     *builtin_p = !method;
-    if (!method) method = find_method(net_health_methods, path);
-    if (!method) method = find_method(net_reflection_methods, path);
+    if (!method) method = method_find(net_health_methods, path);
+    if (!method) method = method_find(net_reflection_methods, path);
     return method ? method : &unknown;
 }
 
@@ -102,8 +103,7 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 
 // --- opening
 
-// Where `address` splits into host and port, or NULL (with the reason recorded). C-core itself would take a missing
-// port for 443.
+// The colon between host and port, or NULL with the reason recorded. C-core would read a missing port as 443.
 static const char *address_colon(const char *address)
 {
     const char *colon = strrchr(address, ':');
@@ -130,37 +130,36 @@ enum status rpc_address_check(const char *address)
     if (error) return status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error));
     int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    // Two sockets with SO_REUSEADDR may share a port until one listens.
+    // listen() too, because sockets with SO_REUSEADDR can share a port until one of them listens.
     bool failed = fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1);
     int reason = failed ? errno : 0;
     if (fd >= 0) close(fd);
     freeaddrinfo(found);
     if (!reason) return STATUS_OK;
     if (reason == EADDRINUSE)
-        return status_fail(STATUS_INVALID, "port %s is in use: end what listens there or choose another port",
-                           colon + 1);
+        return status_fail(STATUS_INVALID,
+                           "port %s is in use: stop the program that listens there or choose another port", colon + 1);
     return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
 }
 
-// Messages whose end has not come yet, of all connections together, take as much as so many of the largest: many more
-// than are under way at once, unless clients send slowly on purpose. Over that C-core lets connections read less,
-// closes idle ones, and then ends one call after another, of each connection in turn: calls that last need callers that
-// come back, as nodes do.
-enum { MESSAGES_COMING = 4 };
+// Memory for messages that are not received completely, of all connections together, in largest messages. Honest
+// clients stay far below it; slow senders may reach it. Over it C-core reads less, closes idle connections and then
+// ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
+enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-static grpc_server *create_core(size_t max_message_bytes)
+static grpc_server *server_core_create(size_t max_message_bytes)
 {
     size_t limit = max_message_bytes ? max_message_bytes : NET_MESSAGE_BYTES;
-    size_t coming = MESSAGES_COMING * (limit > NET_MESSAGE_BYTES ? limit : NET_MESSAGE_BYTES);
+    size_t quota_bytes = INCOMPLETE_MESSAGES_MAX * (limit > NET_MESSAGE_BYTES ? limit : NET_MESSAGE_BYTES);
     grpc_resource_quota *quota = grpc_resource_quota_create("server");
-    grpc_resource_quota_resize(quota, coming);
+    grpc_resource_quota_resize(quota, quota_bytes);
     grpc_arg args[] = {
         {.type = GRPC_ARG_POINTER,
          .key = GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
-        net_arg("grpc.so_reuseport", 0), // else a second server takes the same port and half of the calls
+        net_arg("grpc.so_reuseport", 0), // else a second server gets the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
-        net_arg("grpc.max_concurrent_streams", 16384), // of a connection; a client's further calls wait at the client
+        net_arg("grpc.max_concurrent_streams", 16384), // per connection; further calls wait at the client
         net_arg("grpc.per_message_compression", 0),
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
@@ -170,7 +169,7 @@ static grpc_server *create_core(size_t max_message_bytes)
     return core;
 }
 
-static void handle_stopped(void *owner, bool ok)
+static void server_on_stopped(void *owner, bool ok)
 {
     struct rpc_server *server = owner;
     pthread_mutex_lock(&server->mutex);
@@ -179,8 +178,27 @@ static void handle_stopped(void *owner, bool ok)
     pthread_mutex_unlock(&server->mutex);
 }
 
-// Ends what is left of a server whose calls are all gone.
-static void free_server(struct rpc_server *server)
+// Refuses new calls, waits up to grace_ms for the running ones, cancels the remaining ones and waits for their last
+// events.
+static void server_stop(struct rpc_server *server, int grace_ms)
+{
+    net_tag_release(&server->on_stopped);
+    grpc_server_shutdown_and_notify(server->core, server->queues[0].core, &server->on_stopped);
+    int64_t until_us = clock_now_us() + (int64_t)grace_ms * 1000;
+    pthread_mutex_lock(&server->mutex);
+    while (!server->stopped && monotonic_cond_wait(&server->changed, &server->mutex, until_us))
+        continue;
+    bool late = !server->stopped;
+    pthread_mutex_unlock(&server->mutex);
+    if (late) grpc_server_cancel_all_calls(server->core);
+    pthread_mutex_lock(&server->mutex);
+    while (!server->stopped || server->calls)
+        pthread_cond_wait(&server->changed, &server->mutex);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+// Frees a server whose calls have all ended.
+static void server_free(struct rpc_server *server)
 {
     grpc_server_destroy(server->core);
     for (int i = 0; i < server->n_queues; i++)
@@ -192,31 +210,25 @@ static void free_server(struct rpc_server *server)
     free(server->accepts);
     free(server->queues);
     free(server);
-    net_object_gone();
+    net_object_closed();
 }
-
-static void stop(struct rpc_server *server, int grace_ms);
 
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p)
 {
     if (!options->address || !*options->address)
-        return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is needed");
+        return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
     if (!address_colon(options->address)) return STATUS_INVALID;
     struct rpc_server *server = mem_alloc(sizeof *server);
-    net_object_born();
+    net_object_opened();
     server->methods = options->methods;
     server->context = options->context;
     pthread_mutex_init(&server->mutex, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    server->on_stopped = (struct net_tag){handle_stopped, server};
+    monotonic_cond_init(&server->changed);
+    server->on_stopped = (struct net_tag){server_on_stopped, server};
     server->health = net_health_create(options->methods);
     server->symbols = net_symbols_create();
 
-    server->core = create_core(options->max_message_bytes);
+    server->core = server_core_create(options->max_message_bytes);
     server->n_queues = options->threads > 0 ? options->threads : 2;
     server->queues = mem_alloc_array((size_t)server->n_queues, sizeof *server->queues);
     server->accepts = mem_alloc_array((size_t)server->n_queues * ACCEPTS, sizeof *server->accepts);
@@ -229,16 +241,16 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     grpc_server_credentials_release(plain);
     grpc_server_start(server->core);
     if (server->port == 0) {
-        enum status status = rpc_address_check(options->address); // C-core only says that it failed
+        enum status status = rpc_address_check(options->address); // for the reason, which C-core does not return
         if (status == STATUS_OK)
             status = status_fail(STATUS_INVALID, "cannot listen on %s: grpc refused it", options->address);
-        stop(server, 0);
-        free_server(server);
+        server_stop(server, 0);
+        server_free(server);
         return status;
     }
     for (int i = 0; i < server->n_queues * ACCEPTS; i++) {
         struct net_accept *accept = &server->accepts[i];
-        accept->tag = (struct net_tag){handle_accept, accept};
+        accept->tag = (struct net_tag){accept_on_call, accept};
         accept->server = server;
         accept->queue = &server->queues[i % server->n_queues];
         accept_start(accept);
@@ -254,41 +266,16 @@ int rpc_server_port(const struct rpc_server *server)
 
 // --- closing
 
-// Refuses new calls, waits for the running ones up to grace_ms, cancels the rest, waits for their last events.
-static void stop(struct rpc_server *server, int grace_ms)
-{
-    net_tag_release(&server->on_stopped);
-    grpc_server_shutdown_and_notify(server->core, server->queues[0].core, &server->on_stopped);
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += grace_ms / 1000;
-    until.tv_nsec += (long)(grace_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&server->mutex);
-    while (!server->stopped && !pthread_cond_timedwait(&server->changed, &server->mutex, &until)) {
-    }
-    bool late = !server->stopped;
-    pthread_mutex_unlock(&server->mutex);
-    if (late) grpc_server_cancel_all_calls(server->core);
-    pthread_mutex_lock(&server->mutex);
-    while (!server->stopped || server->calls)
-        pthread_cond_wait(&server->changed, &server->mutex);
-    pthread_mutex_unlock(&server->mutex);
-}
-
 void rpc_server_close(struct rpc_server *server, int grace_ms)
 {
     if (!server) return;
-    // Watchers and reflection sessions last as long as their clients like: they would use up the whole grace time.
+    // Clients decide when watchers and reflection sessions end; waiting for them would take the whole grace time.
     net_health_end(server);
     pthread_mutex_lock(&server->mutex);
     for (struct rpc_call *call = server->calls; call; call = call->next) {
         if (call->builtin) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
     }
     pthread_mutex_unlock(&server->mutex);
-    stop(server, grace_ms);
-    free_server(server);
+    server_stop(server, grace_ms);
+    server_free(server);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of a server, private to net/: server.c accepts, call.c runs one call, health.c and reflection.c are
-// methods like any others.
+// The structures of a server, private to net/: server.c accepts calls, call.c runs one call, health.c and reflection.c
+// implement methods.
 //
-// Locks: a server's mutex may be held while a call's is taken, never the other way round. Handlers run without either.
+// Locks: the server's mutex is locked before a call's mutex. Handlers run with neither.
 #pragma once
 
 #include <stdatomic.h>
@@ -26,34 +26,34 @@ struct rpc_server {
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    struct rpc_call *calls; // all that C-core still knows
+    struct rpc_call *calls; // calls that C-core has not released
     bool closing;           // health.c: no new watchers
-    bool stopped;           // C-core is done with every call and connection
+    bool stopped;           // C-core has ended every call and connection
     struct net_health *health;
 };
 
 struct rpc_call {
-    struct rpc_server *server; // good until on_close has returned
+    struct rpc_server *server; // valid until on_close has returned
     const struct rpc_method *method;
-    bool builtin; // health or reflection: not worth waiting for when the server closes
+    bool builtin; // health or reflection: a closing server does not wait for it
     atomic_int refs;
     void *context, *user;
-    char *path, *peer; // C-core's: gpr_free()
+    char *path, *peer; // gpr_free()
     int64_t deadline_us;
     int n_metadata;
-    char **metadata;                  // keys and values by turns
+    char **metadata;                  // key, value, key, value...
     struct rpc_call *previous, *next; // server->calls, under its mutex
 
     struct net_tag on_received, on_sent, on_closed;
     grpc_byte_buffer *received; // written by C-core, read by the queue's thread
-    int cancelled;              // likewise
-    bool asked;                 // a message came; the queue's thread only
+    int cancelled;              // written by C-core, read by the queue's thread
+    bool asked;                 // a message was received; the queue's thread only
 
     pthread_mutex_t mutex; // guards what follows
-    grpc_call *core;       // NULL once it is closed and no batch is left
-    int batches;           // with C-core now
-    bool closed;           // the client knows the end, or is gone
-    bool greeted;          // initial metadata went out
+    grpc_call *core;       // NULL once it is closed and no batch is in flight
+    int batches;           // in flight
+    bool closed;           // the client has the status, or is gone
+    bool greeted;          // initial metadata was sent
     bool sending;          // on_sent is outstanding
     bool finished;         // rpc_call_finish() was called
     bool status_sent;
@@ -64,10 +64,10 @@ struct rpc_call {
     grpc_metadata *trailers;
 };
 
-// call.c: takes over `core` and the request's metadata (copied) and runs the call until its end.
+// call.c: runs the call until its end. Owns `core` from here on; details and metadata are copied.
 void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_call *core,
                     const grpc_call_details *details, const grpc_metadata_array *metadata);
-// server.c: what serves `path`, never NULL.
+// server.c: the method that serves `path`, never NULL.
 const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p);
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);
 void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
@@ -78,6 +78,6 @@ size_t net_path_service(const char *path);
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);
 void net_health_free(struct net_health *health);
-void net_health_end(struct rpc_server *server); // everything is NOT_SERVING, watchers are told and let go
+void net_health_end(struct rpc_server *server); // every service becomes NOT_SERVING and watchers are notified
 struct net_symbols *net_symbols_create(void);
 void net_symbols_free(struct net_symbols *symbols);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks the descriptor set's wire format: of google/protobuf/descriptor.proto only names and nesting matter here.
+// Reads the wire format of the descriptor set: only names and nesting of google/protobuf/descriptor.proto matter here.
 #include "net/symbols.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct net_symbols {
     struct symbol *symbols;
 };
 
-// What a descriptor contains: field number -> kind of the descriptor in it. All have their name in field 1.
+// For each kind of descriptor: field number -> kind of the descriptors in that field. Every name is in field 1.
 enum kind { KIND_NONE, KIND_FILE, KIND_MESSAGE, KIND_ENUM, KIND_SERVICE, KIND_LEAF };
 enum { MAX_FIELD = 10 };
 
@@ -53,8 +53,8 @@ static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *value_
     return false;
 }
 
-// Steps over one field; false at the end (or at what descriptors do not contain: groups).
-static bool next_field(const uint8_t **at, const uint8_t *end, struct field *field_p)
+// Reads one field and advances `at`; false at the end, and at groups, which descriptors do not contain.
+static bool field_next(const uint8_t **at, const uint8_t *end, struct field *field_p)
 {
     uint64_t key, size;
     if (!read_varint(at, end, &key)) return false;
@@ -75,49 +75,49 @@ static bool next_field(const uint8_t **at, const uint8_t *end, struct field *fie
     return true;
 }
 
-// A field that holds text: free() it; "" when absent.
-static char *text_field(const uint8_t *bytes, size_t size, uint64_t number)
+// The text in a field, "" when absent; free() it.
+static char *field_read_text(const uint8_t *bytes, size_t size, uint64_t number)
 {
     struct field field;
-    for (const uint8_t *at = bytes; next_field(&at, bytes + size, &field);) {
+    for (const uint8_t *at = bytes; field_next(&at, bytes + size, &field);) {
         if (field.number == number && field.bytes)
             return mem_format("%.*s", (int)field.size, (const char *)field.bytes);
     }
     return mem_string("");
 }
 
-static char *join(const char *scope, const char *name)
+static char *name_join(const char *scope, const char *name)
 {
     return *scope ? mem_format("%s.%s", scope, name) : mem_string(name);
 }
 
-static void add_children(struct net_symbols *symbols, enum kind kind, const char *scope, const char *outer,
-                         const uint8_t *bytes, size_t size);
+static void symbols_add_children(struct net_symbols *symbols, enum kind kind, const char *scope, const char *outer,
+                                 const uint8_t *bytes, size_t size);
 
-static void add_symbol(struct net_symbols *symbols, enum kind kind, const char *scope, const uint8_t *bytes,
-                       size_t size)
+static void symbols_add(struct net_symbols *symbols, enum kind kind, const char *scope, const uint8_t *bytes,
+                        size_t size)
 {
-    char *name = text_field(bytes, size, 1), *full = join(scope, name);
+    char *name = field_read_text(bytes, size, 1), *full = name_join(scope, name);
     free(name);
     MEM_GROW(symbols->symbols, symbols->n_symbols, symbols->symbols_capacity);
     symbols->symbols[symbols->n_symbols++] =
         (struct symbol){.name = full, .file = symbols->n_files - 1, .message = kind == KIND_MESSAGE};
-    add_children(symbols, kind, full, scope, bytes, size);
+    symbols_add_children(symbols, kind, full, scope, bytes, size);
 }
 
-static void add_children(struct net_symbols *symbols, enum kind kind, const char *scope, const char *outer,
-                         const uint8_t *bytes, size_t size)
+static void symbols_add_children(struct net_symbols *symbols, enum kind kind, const char *scope, const char *outer,
+                                 const uint8_t *bytes, size_t size)
 {
     struct field field;
-    for (const uint8_t *at = bytes; next_field(&at, bytes + size, &field);) {
+    for (const uint8_t *at = bytes; field_next(&at, bytes + size, &field);) {
         enum kind child = field.number < MAX_FIELD ? contains[kind][field.number] : KIND_NONE;
-        // The values of an enum are its siblings, as in C.
+        // The scope of an enum's values is that of the enum, as in C.
         if (child && field.bytes)
-            add_symbol(symbols, child, kind == KIND_ENUM ? outer : scope, field.bytes, field.size);
+            symbols_add(symbols, child, kind == KIND_ENUM ? outer : scope, field.bytes, field.size);
     }
 }
 
-static int compare(const void *a, const void *b)
+static int symbol_compare(const void *a, const void *b)
 {
     return strcmp(((const struct symbol *)a)->name, ((const struct symbol *)b)->name);
 }
@@ -127,16 +127,16 @@ struct net_symbols *net_symbols_create(void)
     struct net_symbols *symbols = mem_alloc(sizeof *symbols);
     struct field field;
     const uint8_t *end = proto_descriptor_set + proto_descriptor_set_size;
-    for (const uint8_t *at = proto_descriptor_set; next_field(&at, end, &field);) {
+    for (const uint8_t *at = proto_descriptor_set; field_next(&at, end, &field);) {
         if (field.number != 1 || !field.bytes) continue; // FileDescriptorSet.file
         MEM_GROW(symbols->files, symbols->n_files, symbols->files_capacity);
-        symbols->files[symbols->n_files++] =
-            (struct net_file){.name = text_field(field.bytes, field.size, 1), .bytes = field.bytes, .size = field.size};
-        char *package = text_field(field.bytes, field.size, 2);
-        add_children(symbols, KIND_FILE, package, "", field.bytes, field.size);
+        symbols->files[symbols->n_files++] = (struct net_file){
+            .name = field_read_text(field.bytes, field.size, 1), .bytes = field.bytes, .size = field.size};
+        char *package = field_read_text(field.bytes, field.size, 2);
+        symbols_add_children(symbols, KIND_FILE, package, "", field.bytes, field.size);
         free(package);
     }
-    qsort(symbols->symbols, (size_t)symbols->n_symbols, sizeof *symbols->symbols, compare);
+    qsort(symbols->symbols, (size_t)symbols->n_symbols, sizeof *symbols->symbols, symbol_compare);
     return symbols;
 }
 
@@ -159,20 +159,20 @@ const struct net_file *net_symbols_file(const struct net_symbols *symbols, const
     return NULL;
 }
 
-static const struct symbol *find(const struct net_symbols *symbols, const char *name)
+static const struct symbol *symbol_find(const struct net_symbols *symbols, const char *name)
 {
     struct symbol key = {.name = (char *)name};
-    return bsearch(&key, symbols->symbols, (size_t)symbols->n_symbols, sizeof key, compare);
+    return bsearch(&key, symbols->symbols, (size_t)symbols->n_symbols, sizeof key, symbol_compare);
 }
 
 const struct net_file *net_symbols_find(const struct net_symbols *symbols, const char *name)
 {
-    const struct symbol *symbol = find(symbols, name);
+    const struct symbol *symbol = symbol_find(symbols, name);
     return symbol ? &symbols->files[symbol->file] : NULL;
 }
 
 bool net_symbols_is_message(const struct net_symbols *symbols, const char *name)
 {
-    const struct symbol *symbol = find(symbols, name);
+    const struct symbol *symbol = symbol_find(symbols, name);
     return symbol && symbol->message;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index over our own FileDescriptorSet (proto/descriptors.h): which file defines a symbol. Private to net/.
+// An index over the FileDescriptorSet of our .proto files (proto/descriptors.h): the file that defines a symbol.
+// Immutable once created. Private to net/.
 #pragma once
 
 #include <stdbool.h>
@@ -16,8 +17,8 @@ struct net_symbols;
 struct net_symbols *net_symbols_create(void);
 void net_symbols_free(struct net_symbols *symbols);
 
-// NULL when there is none.
+// The file of that name; NULL when there is none.
 const struct net_file *net_symbols_file(const struct net_symbols *symbols, const char *name);
-// File of a message, enum, service, field, enum value or method, by full name.
+// The file of a message, enum, service, field, enum value or method, by full name; NULL when there is none.
 const struct net_file *net_symbols_find(const struct net_symbols *symbols, const char *symbol);
 bool net_symbols_is_message(const struct net_symbols *symbols, const char *symbol);

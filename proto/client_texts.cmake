@@ -1,7 +1,6 @@
-# Copies IN to OUT for protoc-c, with the texts that clients write (prompts, chat turns, stop strings) and that models
-# answer as `bytes` instead of `string`. The wire format is the same, but protobuf-c makes a C string of a `string`:
-# U+0000 is valid in a prompt and would cut it short. Length-counted bytes carry it, and our own check of the UTF-8
-# (which protobuf-c does not do either) sees all of it.
+# Copies IN to OUT for protoc-c and turns the texts of clients and models (prompts, chat turns, stop strings, answers) from
+# `string` into `bytes`. The wire format is the same, but protobuf-c makes a C string of a `string`, which ends at U+0000,
+# a valid character of a prompt. Bytes carry their length, so the router's UTF-8 check sees all of them.
 file(READ ${IN} text)
 if(text MATCHES "package forepack\\.v1;")
   string(REGEX REPLACE "(\n *(repeated )?)string (text|content|stop) = " "\\1bytes \\3 = " text "${text}")

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A look at a protobuf message before it is unpacked.
+// A bound on the fields of a protobuf message, checked before it is unpacked.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 
-// Whether a message of this kind has at most that many fields, those of its sub-messages included. Unpacking allocates
-// for each of them, and two bytes make an empty one: a message of 64 MiB can ask for gigabytes, and for seconds. Bytes
-// that are no such message pass as far as they can be read: unpacking refuses them.
-bool proto_fields_at_most(const ProtobufCMessageDescriptor *kind, const uint8_t *bytes, size_t size, size_t most);
+// Whether a message of this type has at most `limit` fields, including those of its sub-messages. Unpacking allocates
+// memory for every field, and an empty sub-message takes two bytes: without a bound a message of 64 MiB costs gigabytes
+// and seconds. Malformed bytes pass, since unpacking refuses them.
+bool proto_fields_at_most(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size, size_t limit);

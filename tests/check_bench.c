@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/: what a pass has to do is counted as by hand, however a prompt is cut; rounds report the middle and run
-// contenders turn by turn; a probe answers in its own process. No speeds: those are what it measures.
+// The libraries of bench/: the work of a pass, passes, rounds, the machine probe, packing plans, the report. Speeds are
+// not asserted.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@
 
 // ---- work -----------------------------------------------------------------------------------------------------------
 
-START_TEST(a_pass_is_counted_as_by_hand)
+START_TEST(the_work_of_a_pass_equals_a_hand_count)
 {
     // 2 layers of q [6 x 4], k and v [2 x 4], o [4 x 6], gate, up and down of 5; head 10 x 4.
     const struct model_config config = {
@@ -33,10 +33,10 @@ START_TEST(a_pass_is_counted_as_by_hand)
     struct ragged_batch batch = {.n_rows = 5, .n_seqs = 2, .row_start = row_start, .kv_len = kv_len, .n_logit_rows = 1};
     struct work work = work_of(&model, &batch);
     ck_assert_double_eq_tol(work.linear_gflop * 1e9, 2 * (layers * 5 + head), 1e-6);
-    double pairs = (1 + 2 + 3) + (8 + 9); // each of q k and p v: 2 * D * H * layers
+    double pairs = (1 + 2 + 3) + (8 + 9); // attention pairs; q k and p v each need 2 * D * H * layers
     ck_assert_double_eq_tol(work.attention_gflop * 1e9, pairs * 2 * (2 * 2 * 3) * 2, 1e-6);
     ck_assert_double_eq_tol(work.gbytes * 1e9, (layers + head) * 2 + 7 * 100, 1e-6);
-    batch.n_logit_rows = 0; // the head is not even read
+    batch.n_logit_rows = 0; // without logits the head is not read
     work = work_of(&model, &batch);
     ck_assert_double_eq_tol(work.gbytes * 1e9, layers * 2 + 7 * 100, 1e-6);
 }
@@ -70,7 +70,7 @@ static struct engine *open_engine(const struct passes_limits *limits, struct com
     return engine;
 }
 
-// The backend refuses rows, entries and blocks that do not fit, so that every pass runs is half of the test.
+// The backend refuses rows, KV entries and blocks that do not fit, so a pass that runs is within its limits.
 START_TEST(prompts_are_packed_and_cut_to_the_budget)
 {
     enum { PROMPTS = 3, TOKENS = 50, STEPS = 4 };
@@ -88,7 +88,7 @@ START_TEST(prompts_are_packed_and_cut_to_the_budget)
         ck_assert_msg(passes_prefill(passes, 0, PROMPTS, TOKENS, &work, &seconds) == STATUS_OK, "%s", status_message());
         ck_assert(seconds > 0);
         if (i == 0) whole = work;
-        // Chunks attend to what is cached: the same pairs. Only the weights are read more often.
+        // Chunks have the same attention pairs as the whole prompt. Only the weights are read more often.
         ck_assert_double_eq_tol(work.linear_gflop, whole.linear_gflop, 1e-12);
         ck_assert_double_eq_tol(work.attention_gflop, whole.attention_gflop, 1e-12);
         int passes_needed = (PROMPTS * TOKENS + budgets[i] - 1) / budgets[i];
@@ -111,10 +111,10 @@ END_TEST
 struct script {
     const double *seconds;
     int n, at;
-    int *order, *n_order, mark; // who ran when
+    int *order, *n_order, mark; // of the runs
 };
 
-static enum status play(struct contender *self, double *seconds_p)
+static enum status player_run(struct contender *self, double *seconds_p)
 {
     struct script *s = self->context;
     s->order[(*s->n_order)++] = s->mark;
@@ -124,26 +124,26 @@ static enum status play(struct contender *self, double *seconds_p)
     return STATUS_OK;
 }
 
-START_TEST(the_middle_round_counts_and_contenders_take_turns)
+START_TEST(the_median_round_is_reported_and_contenders_alternate)
 {
-    // The first run warms up; a round of contender b repeats until 10 ms.
+    // The first run warms up; contender b repeats in each round until 10 ms have passed.
     static const double a[] = {9, 3, 1, 2}, b[] = {9, 0.004, 0.008, 0.02, 0.02};
     static const int expected[] = {1, 2, 1, 2, 2, 1, 2, 1, 2};
     int order[32], n_order = 0;
     struct script first = {a, 4, 0, order, &n_order, 1}, second = {b, 5, 0, order, &n_order, 2};
-    struct contender contenders[2] = {{.run = play, .context = &first}, {.run = play, .context = &second}};
+    struct contender contenders[2] = {{.run = player_run, .context = &first}, {.run = player_run, .context = &second}};
     struct measurement m[2];
     struct rounds_readings readings;
     const struct rounds rounds = {.rounds = 3, .min_ms = 10};
     ck_assert_int_eq(rounds_run(&rounds, contenders, 2, m, &readings), STATUS_OK);
     ck_assert_double_eq_tol(m[0].seconds, 2, 1e-9);
     ck_assert_double_eq_tol(m[0].spread, (3 - 1) / 2., 1e-9);
-    ck_assert_double_eq_tol(m[1].seconds, 0.02, 1e-9); // of 0.006, 0.02, 0.02
+    ck_assert_double_eq_tol(m[1].seconds, 0.02, 1e-9); // median of 0.006, 0.02, 0.02
     ck_assert_int_eq(n_order, 9);
     ck_assert_mem_eq(order, expected, sizeof expected);
     ck_assert_int_eq(readings.n, 0);
     ck_assert(isnan(m[0].share) && isnan(readings.mean.gflops));
-    // A contender that fails ends it.
+    // A failing contender ends the rounds.
     ck_assert_int_eq(rounds_run(&rounds, contenders, 2, m, &readings), STATUS_UNAVAILABLE);
 }
 END_TEST
@@ -160,22 +160,22 @@ START_TEST(a_probe_reads_every_type_and_takes_no_memory_here)
         printf("%s: %.3g GFLOP/s, %.3g GB/s\n", reading.instruction, reading.gflops, reading.gbytes_per_s);
     }
     ck_assert(before > 0);
-    ck_assert_double_lt(memory_peak_mb(getpid()) - before, 100); // it streams through 256 MiB
+    ck_assert_double_lt(memory_peak_mb(getpid()) - before, 100); // the probe streams through 256 MiB
 
     static const double seconds[] = {1, 1, 1, 1};
     int order[32], n_order = 0;
     struct script script = {seconds, 3, 0, order, &n_order, 1};
-    struct contender contender = {.run = play, .context = &script};
+    struct contender contender = {.run = player_run, .context = &script};
     struct measurement m;
     struct rounds_readings readings;
     const struct rounds rounds = {.probe = probe, .rounds = 2};
     ck_assert_int_eq(rounds_run(&rounds, &contender, 1, &m, &readings), STATUS_OK);
-    ck_assert_int_eq(readings.n, 3); // before, between and after
+    ck_assert_int_eq(readings.n, 3); // before the first, between and after the last round
     double sum = 0;
     for (int i = 0; i < 3; i++)
         sum += readings.all[i].gflops;
     ck_assert_double_eq_tol(readings.mean.gflops, sum / 3, 1e-9 * sum);
-    // 10^9 operations in a second: the share is one over the reading, and between those of the extremes.
+    // 10^9 operations in a second: the share is 1 / reading, between the shares of the extreme readings.
     ck_assert(!m.memory_bound && m.share > 0);
     probe_close(probe);
 }
@@ -211,19 +211,19 @@ static void check_plan(enum prepack_policy policy, const int *rows, const int *p
     prepack_plan_free(&plan);
 }
 
-START_TEST(policies_make_passes_as_by_hand)
+START_TEST(plans_equal_hand_made_ones)
 {
-    // In twos: (3 9) (5 2) (4). Sorted: (2 3) (4 5) (9).
+    // Batches of two: (3 9) (5 2) (4). Sorted by length: (2 3) (4 5) (9).
     check_plan(PREPACK_PADDED, (int[]){18, 10, 4}, (int[]){2, 2, 1}, (int[]){0, 1, 2}, 3);
     check_plan(PREPACK_LENGTH_ORDERED, (int[]){6, 10, 9}, (int[]){2, 2, 1}, (int[]){0, 1, 2}, 3);
-    // Bins of 8, of 9 where the 9 is: 9 | 3, 5 2, 4. Over all: 9 | 5 4 | 3 2.
+    // Bins of 8 rows, or of 9 with the prompt of 9: 9 | 3, 5 2, 4. Over all prompts: 9 | 5 4 | 3 2.
     check_plan(PREPACK_BATCH, (int[]){9, 3, 7, 4}, (int[]){1, 1, 2, 1}, (int[]){0, 0, 1, 2}, 4);
     check_plan(PREPACK_DATASET, (int[]){9, 9, 5}, (int[]){1, 2, 2}, (int[]){0, 1, 2}, 3);
     check_plan(PREPACK_NONE, (int[]){3, 9, 5, 2, 4}, (int[]){1, 1, 1, 1, 1}, (int[]){0, 1, 2, 3, 4}, 5);
 }
 END_TEST
 
-// What dataset is judged by: every bin is exactly full, whatever the prompts are.
+// The reference of the policy dataset: every bin is exactly full for any prompts.
 static void check_full_bins(int capacity, const int *length, const int *prompt, const int *first, int n_bins)
 {
     int32_t own[] = {3, 9, 5, 2, 4}, tokens[9] = {0};
@@ -255,13 +255,13 @@ static void check_full_bins(int capacity, const int *length, const int *prompt, 
 START_TEST(full_bins_have_no_room_and_cut_the_last_prompt)
 {
     check_full_bins(10, (int[]){3, 7, 5, 2, 3, 3, 7}, (int[]){0, 1, 2, 3, 4, 0, 1}, (int[]){0, 2, 5, 7}, 3);
-    // More room than there are tokens: the prompts once more.
+    // More room than tokens: the prompts start over.
     check_full_bins(30, (int[]){3, 9, 5, 2, 4, 3, 4}, (int[]){0, 1, 2, 3, 4, 0, 1}, (int[]){0, 7}, 1);
     check_full_bins(23, (int[]){3, 9, 5, 2, 4}, (int[]){0, 1, 2, 3, 4}, (int[]){0, 5}, 1);
 }
 END_TEST
 
-START_TEST(memory_is_counted_by_rows_prompts_and_blocks)
+START_TEST(memory_is_computed_from_rows_prompts_and_blocks)
 {
     // Blocks of 16 entries: 1 + 3 + 1 + 2 = 7, padded 4 x 3.
     int32_t length[] = {5, 40, 16, 17};
@@ -271,7 +271,7 @@ START_TEST(memory_is_counted_by_rows_prompts_and_blocks)
     struct prepack_need need = prepack_plan_need(&padded, length, &memory);
     ck_assert_double_eq(need.kv_bytes, 12 * 10000);
     ck_assert_double_eq(need.pass_bytes, 4 * 40 * 10 + 4 * 1000);
-    // 40 17 5 | 16 in bins of 64: what both cache is there at the end, activations are those of one pass.
+    // 40 17 5 | 16 in bins of 64: the KV blocks of both bins are held at the end, activations only for one pass.
     struct prepack_plan batch = prepack_plan_make(PREPACK_BATCH, length, 4, 4, 64);
     ck_assert_int_eq(batch.n_passes, 2);
     need = prepack_group_need(&batch, length, 0, &memory);
@@ -296,7 +296,7 @@ static void write_file(char *path, const char *text)
     close(fd);
 }
 
-// What an engine with room for just so much has allocated, its weights included.
+// The bytes that an engine with exactly these limits allocates, weights included.
 static double engine_bytes(const char *shape, const struct passes_limits *limits, struct prepack_memory *memory_p)
 {
     struct comm *comm;
@@ -309,8 +309,8 @@ static double engine_bytes(const char *shape, const struct passes_limits *limits
     return bytes;
 }
 
-// The count of a batch's memory against what is there when an engine is opened for it, less what the smallest takes.
-START_TEST(what_is_counted_is_what_an_engine_makes)
+// The computed memory of a batch equals the memory of an engine opened for it, less that of the smallest engine.
+START_TEST(computed_memory_equals_what_an_engine_allocates)
 {
     char shape[] = "/tmp/forepack-shape-XXXXXX";
     write_file(shape, "{\"model_type\": \"llama\", \"vocab_size\": 20000, \"hidden_size\": 512, "
@@ -321,7 +321,7 @@ START_TEST(what_is_counted_is_what_an_engine_makes)
     enum { N = 8, LONGEST = 100 };
     const struct passes_limits least = {1, 1, LONGEST, 1}, most = {N * LONGEST, N, LONGEST, 7 * N};
     struct prepack_memory memory;
-    engine_bytes(shape, &most, &memory); // as bench prepack counts: by the engine of the largest need
+    engine_bytes(shape, &most, &memory); // as in bench prepack, by the engine of the largest need
     double smallest = engine_bytes(shape, &least, NULL);
     static const enum prepack_policy policies[] = {PREPACK_PADDED, PREPACK_BATCH};
     for (int i = 0; i < 2; i++) {
@@ -330,8 +330,8 @@ START_TEST(what_is_counted_is_what_an_engine_makes)
         const struct passes_limits limits = {need.rows, need.prompts, LONGEST, need.kv_blocks};
         double made = engine_bytes(shape, &limits, NULL) - smallest;
         double counted = need.kv_bytes + need.pass_bytes;
-        counted -= memory.row_bytes + memory.logit_bytes + memory.block_bytes; // the smallest has these
-        // Scratch of attention, angles and pads of rows are not counted.
+        counted -= memory.row_bytes + memory.logit_bytes + memory.block_bytes; // also in the smallest engine
+        // Scratch of attention, RoPE angles and row padding are not computed.
         ck_assert_msg(made >= counted && made <= 1.1 * counted, "%s: counted %.0f bytes, made %.0f",
                       prepack_policy_name(policies[i]), counted, made);
         prepack_plan_free(&plan);
@@ -340,7 +340,7 @@ START_TEST(what_is_counted_is_what_an_engine_makes)
 }
 END_TEST
 
-// On the engine: every policy chooses by the same logits, bit for bit, and padding is really computed.
+// On the engine all policies give the same logits, bit for bit, and padding is computed.
 START_TEST(every_policy_computes_its_rows_and_gives_the_same_logits)
 {
     int32_t length[] = {3, 90, 17, 40, 64, 1, 33, 16, 200, 5};
@@ -397,7 +397,7 @@ static void check_lengths_refused(const char *text, const char *sentence)
     unlink(path);
 }
 
-START_TEST(lengths_are_read_and_bad_ones_named)
+START_TEST(lengths_are_read_and_bad_lines_are_named)
 {
     char path[] = "/tmp/forepack-lengths-XXXXXX";
     struct prompts prompts;
@@ -424,14 +424,14 @@ END_TEST
 
 // ---- the router's core ----------------------------------------------------------------------------------------------
 
-static void note_ended(void *user, int ended)
+static void record_ended(void *user, int ended)
 {
     int *last = user;
     ck_assert_int_ge(ended, *last);
     *last = ended;
 }
 
-START_TEST(a_queue_goes_through_the_core_whole)
+START_TEST(every_request_of_a_queue_ends)
 {
     enum { N = 200 };
     int32_t length[N];
@@ -445,18 +445,18 @@ START_TEST(a_queue_goes_through_the_core_whole)
                                        .workers = 3,
                                        .output_tokens = 4,
                                        .seconds = 1000,
-                                       .stepped = note_ended,
+                                       .stepped = record_ended,
                                        .user = &ended};
     struct dispatch_result result;
     log_setup("test", LOG_ERROR);
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
     ck_assert_int_eq(result.requests, N);
     ck_assert_int_eq(ended, N);
-    ck_assert_int_ge(result.bins, N / 16); // a bin has as many prompts as a group has sequences at most
+    ck_assert_int_ge(result.bins, N / 16); // a bin has at most as many prompts as a group has sequences
     ck_assert(result.fill > 0 && result.fill <= 1);
     ck_assert(result.request_us >= result.submit_us && result.hand_out_ms <= result.hand_out_ms_max);
     options.stepped = NULL;
-    options.seconds = 0; // time is up at once: the queue is given up
+    options.seconds = 0; // the time limit is reached at once: the queue is abandoned
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
     ck_assert_int_eq(result.requests, 0);
 }
@@ -464,7 +464,7 @@ END_TEST
 
 // ---- report ---------------------------------------------------------------------------------------------------------
 
-// The whole file as a string, to be freed.
+// The whole file as a string; the caller frees it.
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "r");
@@ -476,7 +476,7 @@ static char *read_file(const char *path)
     return text;
 }
 
-static int count(const char *text, const char *what)
+static int count_occurrences(const char *text, const char *what)
 {
     int n = 0;
     for (const char *at = text; (at = strstr(at, what)); at++)
@@ -484,7 +484,7 @@ static int count(const char *text, const char *what)
     return n;
 }
 
-START_TEST(a_page_has_its_tables_and_plots_and_needs_nothing_else)
+START_TEST(a_page_has_its_tables_and_plots_in_one_file)
 {
     char path[] = "/tmp/forepack-report-XXXXXX";
     int fd = mkstemp(path);
@@ -498,7 +498,7 @@ START_TEST(a_page_has_its_tables_and_plots_and_needs_nothing_else)
         json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");
     const char *const columns[] = {"policy=Policy", "ms=Time", "rows"};
     report_table(report, rows, columns, 3);
-    // A point without a place on a log axis and one that is no number are left out: 3 of 5 are drawn.
+    // A point that is not positive on a log axis and one that is not finite are left out: 3 of 5 are drawn.
     const double x[] = {1, 10, 100}, y[] = {0, 0.5, 20}, z[] = {NAN, 3, 1e6};
     const struct report_series series[] = {{"a", x, y, 3}, {"b", x, z, 2}};
     report_lines(report, &(struct report_chart){"t", "x", "y", true, true, series, 2});
@@ -510,15 +510,16 @@ START_TEST(a_page_has_its_tables_and_plots_and_needs_nothing_else)
     char *page = read_file(path);
     ck_assert_ptr_nonnull(strstr(page, "<h1>A &lt;b&gt; &amp; &quot;c&quot;</h1>"));
     ck_assert_ptr_nonnull(strstr(page, "<p>1 &lt; 2</p>"));
-    ck_assert_ptr_nonnull(strstr(page, "<td>&lt;none&gt;</td><td>1234</td><td>7</td>")); // 4 digits and more: whole
+    ck_assert_ptr_nonnull(
+        strstr(page, "<td>&lt;none&gt;</td><td>1234</td><td>7</td>")); // 4 digits or more: rounded to an integer
     ck_assert_ptr_nonnull(strstr(page, "<td>x</td><td></td><td></td>"));
-    ck_assert_int_eq(count(page, "<svg "), 3);
-    ck_assert_int_eq(count(page, "</svg>"), 3);
-    ck_assert_int_eq(count(page, "<circle "), 3);
-    ck_assert_int_eq(count(page, "</title></rect>"), 3);
-    ck_assert_int_eq(count(page, "nan") + count(page, "inf"), 0);
-    ck_assert_int_eq(count(page, "http") + count(page, "<script"), 0);
-    ck_assert_int_eq(count(page, "</body></html>"), 1);
+    ck_assert_int_eq(count_occurrences(page, "<svg "), 3);
+    ck_assert_int_eq(count_occurrences(page, "</svg>"), 3);
+    ck_assert_int_eq(count_occurrences(page, "<circle "), 3);
+    ck_assert_int_eq(count_occurrences(page, "</title></rect>"), 3);
+    ck_assert_int_eq(count_occurrences(page, "nan") + count_occurrences(page, "inf"), 0);
+    ck_assert_int_eq(count_occurrences(page, "http") + count_occurrences(page, "<script"), 0);
+    ck_assert_int_eq(count_occurrences(page, "</body></html>"), 1);
     free(page);
     json_decref(rows);
     unlink(path);
@@ -532,18 +533,18 @@ int main(void)
     Suite *suite = suite_create("bench");
     TCase *tests = tcase_create("bench");
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_pass_is_counted_as_by_hand);
+    tcase_add_test(tests, the_work_of_a_pass_equals_a_hand_count);
     tcase_add_test(tests, prompts_are_packed_and_cut_to_the_budget);
-    tcase_add_test(tests, the_middle_round_counts_and_contenders_take_turns);
+    tcase_add_test(tests, the_median_round_is_reported_and_contenders_alternate);
     tcase_add_test(tests, a_probe_reads_every_type_and_takes_no_memory_here);
-    tcase_add_test(tests, policies_make_passes_as_by_hand);
+    tcase_add_test(tests, plans_equal_hand_made_ones);
     tcase_add_test(tests, full_bins_have_no_room_and_cut_the_last_prompt);
-    tcase_add_test(tests, memory_is_counted_by_rows_prompts_and_blocks);
-    tcase_add_test(tests, what_is_counted_is_what_an_engine_makes);
+    tcase_add_test(tests, memory_is_computed_from_rows_prompts_and_blocks);
+    tcase_add_test(tests, computed_memory_equals_what_an_engine_allocates);
     tcase_add_test(tests, every_policy_computes_its_rows_and_gives_the_same_logits);
-    tcase_add_test(tests, lengths_are_read_and_bad_ones_named);
-    tcase_add_test(tests, a_queue_goes_through_the_core_whole);
-    tcase_add_test(tests, a_page_has_its_tables_and_plots_and_needs_nothing_else);
+    tcase_add_test(tests, lengths_are_read_and_bad_lines_are_named);
+    tcase_add_test(tests, every_request_of_a_queue_ends);
+    tcase_add_test(tests, a_page_has_its_tables_and_plots_in_one_file);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the life of requests and nodes, step by step. Packing decisions are in check_core_bins.c, the random
-// storm in check_core_storm.c.
+// router/core: the life of requests and nodes, step by step. Packing is tested in check_core_bins.c, random sequences
+// of events in check_core_storm.c.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +20,11 @@ static struct fake_node *speculator(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// A request that wants to be speculated, submitted.
+// Submits a request that asks for speculation.
 static struct client *speculate(int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(&f, n_tokens, max_tokens);
-    client->r->prefill.mode = PREFILL_ON;
+    client->r->spec.prefill.mode = PREFILL_ON;
     fixture_submit(&f, client);
     fixture_advance(&f, 0);
     return client;
@@ -101,7 +101,7 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct client *a = fixture_request(&f, 100, 4);
-    a->r->prefill.mode = PREFILL_ON;
+    a->r->spec.prefill.mode = PREFILL_ON;
     f.now_us += 3; // tokenising
     fixture_submit(&f, a);
     f.now_us += 4; // queueing
@@ -129,7 +129,7 @@ START_TEST(a_request_lives_with_a_speculator_and_its_times_are_split)
 }
 END_TEST
 
-START_TEST(who_is_speculated)
+START_TEST(each_skip_reason_has_its_condition)
 {
     struct fake_node *w = worker("w");
     struct client *none = speculate(100, 1);
@@ -137,8 +137,8 @@ START_TEST(who_is_speculated)
     struct client *off = fixture_send(&f, 100, 1), *short_one = fixture_request(&f, 63, 1);
     fixture_submit(&f, short_one);
     struct client *all = fixture_request(&f, 100, 1), *enough = fixture_request(&f, 64, 1);
-    all->r->prefill.mode = PREFILL_ON;
-    all->r->prefill.keep_rate = 1;
+    all->r->spec.prefill.mode = PREFILL_ON;
+    all->r->spec.prefill.keep_rate = 1;
     fixture_submit(&f, all);
     fixture_submit(&f, enough);
     fixture_advance(&f, 0);
@@ -148,7 +148,7 @@ START_TEST(who_is_speculated)
     struct core_status status = fixture_status(&f);
     ck_assert(status.totals.degraded == 1 && status.totals.skipped[SKIP_NO_NODE] == 1);
     core_status_fini(&status);
-    // Over its context, with the entries of the look-ahead: everything is kept.
+    // Over its context, including the entries of the look-ahead: the whole prompt is kept.
     struct node_hello hello = fixture_hello(NODE_WORKER, "long");
     hello.context_tokens = 8192;
     hello.kv_blocks = 8192;
@@ -167,7 +167,7 @@ START_TEST(who_is_speculated)
 }
 END_TEST
 
-START_TEST(any_fault_of_a_speculator_keeps_everything)
+START_TEST(any_fault_of_a_speculator_keeps_the_whole_prompt)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct {
@@ -201,7 +201,7 @@ START_TEST(any_fault_of_a_speculator_keeps_everything)
 }
 END_TEST
 
-START_TEST(a_lost_speculator_holds_nobody_up)
+START_TEST(a_lost_speculator_delays_no_request)
 {
     struct fake_node *w = worker("w"), *s = speculator("s"), *other = speculator("other");
     f.options.bins_ahead = 2;
@@ -216,11 +216,11 @@ START_TEST(a_lost_speculator_holds_nobody_up)
         more[i] = speculate(500, 1);
     int waiting = 0;
     for (int i = 0; i < 6; i++)
-        waiting += more[i]->r->node == NULL;
+        waiting += more[i]->r->account.node == NULL;
     ck_assert_int_eq(waiting, 5); // two bins on each of the two
     fixture_detach(&f, s);
     ck_assert(on_s->r->skip == SKIP_LOST && fake_node_has(w, on_s));
-    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->node); // waits for the other
+    ck_assert(more[5]->r->state == REQUEST_SCORING && !more[5]->r->account.node); // waits for the other speculator
     fixture_detach(&f, other);
     for (int i = 0; i < 6; i++) {
         enum skip_reason skip = more[i]->r->skip;
@@ -230,12 +230,12 @@ START_TEST(a_lost_speculator_holds_nobody_up)
 }
 END_TEST
 
-START_TEST(a_draining_speculator_finishes_what_it_has_and_gets_no_more)
+START_TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more)
 {
     worker("w");
     struct fake_node *s = speculator("s");
     struct client *a = speculate(512, 1), *b = speculate(512, 1), *c = speculate(512, 1);
-    ck_assert(!c->r->node);
+    ck_assert(!c->r->account.node);
     core_draining(f.c, s->node, f.now_us);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(s, a) && fake_node_has(s, b) && c->r->skip == SKIP_NO_NODE);
@@ -248,14 +248,14 @@ END_TEST
 static struct client *score(int n_tokens, bool importance)
 {
     struct client *client = fixture_request(&f, n_tokens, 0);
-    client->r->score_only = true;
-    client->r->want_importance = importance;
+    client->r->spec.score_only = true;
+    client->r->spec.want_importance = importance;
     fixture_submit(&f, client);
     fixture_advance(&f, 0);
     return client;
 }
 
-START_TEST(score_calls_are_answered_or_told_why_not)
+START_TEST(score_calls_get_an_answer_or_a_reason)
 {
     struct client *nobody = score(4, true);
     ck_ended(nobody, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
@@ -281,7 +281,7 @@ START_TEST(score_calls_are_answered_or_told_why_not)
     struct client *slow = score(4, false);
     fixture_advance(&f, 2 * SECOND);
     ck_ended(slow, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // Lost under it: another one answers; none other: told so.
+    // Its speculator is lost: another one answers; without another one it fails.
     struct client *moved = score(4, false);
     struct fake_node *t = speculator("t");
     fixture_detach(&f, s);
@@ -291,7 +291,7 @@ START_TEST(score_calls_are_answered_or_told_why_not)
 }
 END_TEST
 
-START_TEST(a_lost_worker_group_is_a_pause_without_repeat_or_gap)
+START_TEST(after_a_lost_worker_group_no_token_is_missing_or_repeated)
 {
     struct fake_node *w = worker("w");
     struct client *decoding = fixture_send(&f, 10, 6), *last = fixture_send(&f, 10, 2),
@@ -301,8 +301,8 @@ START_TEST(a_lost_worker_group_is_a_pause_without_repeat_or_gap)
     struct fake_node *x = worker("x");
     fixture_detach(&f, w);
     ck_assert(fake_node_has(x, decoding) && fake_node_has(x, fresh) && fake_node_has(x, last));
-    ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been taken
-    ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with what was generated so far
+    ck_assert_int_eq(x->requests[0], decoding->number); // in the order in which they had been dispatched
+    ck_assert_int_eq(x->last_bin_rows, 13 + 11 + 10);   // with the tokens generated so far
     ck_assert(decoding->r->output[2] == 2 && decoding->r->usage.completion_tokens == 3);
     fake_node_step(&f, x, decoding, 3, 1, -1);
     fake_node_step(&f, x, decoding, 4, 2, FINISH_REASON_LENGTH);
@@ -321,7 +321,7 @@ START_TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group)
 {
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 512, 6), *b = fixture_send(&f, 512, 6), *c = fixture_send(&f, 512, 6);
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
     fixture_detach(&f, w);
     fixture_advance(&f, SECOND);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -342,7 +342,7 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         fixture_detach(&f, w);
     }
     ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // But not while it gets on.
+    // But not while it makes progress.
     struct fake_node *w = worker("w");
     struct client *b = fixture_send(&f, 10, 20);
     for (int i = 0; i < 10; i++) {
@@ -358,14 +358,14 @@ START_TEST(cancel_works_in_every_state)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     struct client *scoring = speculate(512, 4), *second = speculate(512, 4), *waiting = speculate(512, 4);
-    ck_assert(scoring->r->node && second->r->node && !waiting->r->node);
+    ck_assert(scoring->r->account.node && second->r->account.node && !waiting->r->account.node);
     ck_assert(core_cancel(f.c, waiting->number, f.now_us) && s->cancels == 0);
     ck_assert(core_cancel(f.c, scoring->number, f.now_us) && s->cancels == 1);
     struct client *decode = fixture_send(&f, 512, 4), *prefill = fixture_send(&f, 512, 4);
     fake_node_step(&f, w, decode, 0, 1, -1);
     struct client *another = fixture_send(&f, 512, 4), *ready = fixture_send(&f, 512, 4);
     ck_assert(decode->r->state == REQUEST_DECODE && prefill->r->state == REQUEST_PREFILL);
-    ck_assert(another->r->node && ready->r->state == REQUEST_READY);
+    ck_assert(another->r->account.node && ready->r->state == REQUEST_READY);
     ck_assert(core_cancel(f.c, ready->number, f.now_us) && w->cancels == 0);
     ck_assert(core_cancel(f.c, prefill->number, f.now_us) && w->cancels == 1);
     ck_assert(core_cancel(f.c, decode->number, f.now_us) && w->cancels == 2);
@@ -373,10 +373,10 @@ START_TEST(cancel_works_in_every_state)
     for (size_t i = 0; i < 5; i++)
         ck_ended(all[i], FINISH_REASON_CANCELLED, STATUS_CANCELLED);
     ck_assert(!core_cancel(f.c, ready->number, f.now_us) && !core_cancel(f.c, 1234567, f.now_us));
-    // By the client's id; the bins that were freed can be used again.
+    // By the client's id; its place in the bins can be used again.
     struct client *named = fixture_request(&f, 512, 4);
     named->r->id = mem_string("mine");
-    named->r->prefill.mode = PREFILL_OFF;
+    named->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, named);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, named) && w->n_requests == 2);
@@ -385,21 +385,22 @@ START_TEST(cancel_works_in_every_state)
 }
 END_TEST
 
-START_TEST(a_first_token_that_comes_too_late_is_not_waited_for)
+START_TEST(a_request_ends_when_its_first_token_misses_the_deadline)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     f.now_us += 5;
     struct client *all[5];
     for (int i = 0; i < 5; i++) {
         all[i] = fixture_request(&f, 512, 4);
-        all[i]->r->prefill.mode = i < 3 ? PREFILL_ON : PREFILL_OFF;
-        all[i]->r->ttft_deadline_us = f.now_us + 1000 + i / 4; // the last: one later
+        all[i]->r->spec.prefill.mode = i < 3 ? PREFILL_ON : PREFILL_OFF;
+        all[i]->r->spec.ttft_deadline_us = f.now_us + 1000 + i / 4; // the last: one later
         fixture_submit(&f, all[i]);
         fixture_advance(&f, 0);
     }
-    ck_assert(all[0]->r->node && all[1]->r->node && !all[2]->r->node && all[3]->r->node && all[4]->r->node);
+    ck_assert(all[0]->r->account.node && all[1]->r->account.node && !all[2]->r->account.node &&
+              all[3]->r->account.node && all[4]->r->account.node);
     fake_node_step(&f, w, all[4], 0, 1, -1);
-    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the one that waits becomes urgent
+    ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500); // the waiting request becomes overdue
     fixture_advance(&f, 500);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + 500);
     fixture_advance(&f, 500);
@@ -430,11 +431,11 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     w = worker("w");
     fixture_advance(&f, 4 * SECOND);
     ck_assert(fake_node_has(w, b));
-    // Those who had not been handed out, and were overdue, have it too.
+    // Overdue requests that had not been dispatched have it, too.
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
-    ck_assert(waiting->r->urgent);
+    ck_assert(waiting->r->sched.overdue);
     core_draining(f.c, w->node, f.now_us);
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(waiting->ends, 0);
@@ -501,7 +502,7 @@ START_TEST(the_queue_is_bounded)
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.max_seqs = 1;
     struct fake_node *w = fixture_attach(&f, &hello);
-    struct client *runs = fixture_send(&f, 1900, 4); // on a group: not in the queue
+    struct client *runs = fixture_send(&f, 1900, 4); // on a worker group: does not wait
     ck_assert(fake_node_has(w, runs));
     fixture_send(&f, 1000, 4);
     struct client *tokens = fixture_send(&f, 1001, 4), *never = fixture_send(&f, 2001, 4);
@@ -513,7 +514,7 @@ START_TEST(the_queue_is_bounded)
     struct client *fourth = fixture_send(&f, 10, 4);
     ck_ended(fourth, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
     ck_assert(strstr(fourth->message, "3 are allowed"));
-    fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // one moves up
+    fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // another one is dispatched
     ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
     struct core_status status = fixture_status(&f);
     ck_assert(status.waiting == 3 && status.running == 1);
@@ -540,8 +541,8 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
         struct client *client;
         do {
             client = fixture_request(&f, 10, 4);
-            client->r->prefill.mode = PREFILL_OFF;
-            client->r->priority = priority * 100;
+            client->r->spec.prefill.mode = PREFILL_OFF;
+            client->r->spec.priority = priority * 100;
             fixture_submit(&f, client);
             taken[priority + 1] += client->ends == 0;
         } while (!client->ends);
@@ -554,7 +555,7 @@ START_TEST(each_class_leaves_room_in_the_queue_for_those_above)
     ck_assert(low->waiting == 6 && low->waiting_tokens == 60 && low->max_requests == 6 && low->max_tokens == 600);
     ck_assert(status.waiting == 10 && status.classes[QUEUE_HIGH].max_requests == 10);
     core_status_fini(&status);
-    f.options.queue_reserve_percent = 49; // the most that is allowed: class low has room left
+    f.options.queue_reserve_percent = 49; // the largest value allowed: class low has room left
     options = f.options;
     fixture_stop(&f);
     fixture_init(&f);
@@ -575,11 +576,11 @@ START_TEST(late_results_are_ignored)
     struct score_result scored = {.request = a->number, .kept = &kept, .n_kept = 1};
     int32_t token = 1;
     struct sequence_result step = {.request = a->number, .tokens = &token, .n_tokens = 1, .finished = true};
-    core_step(f.c, w->node, &step, 1, f.now_us); // it is not there
-    core_step(f.c, s->node, &step, 1, f.now_us); // and does not do that
+    core_step(f.c, w->node, &step, 1, f.now_us); // the request is not on that node
+    core_step(f.c, s->node, &step, 1, f.now_us); // a speculator generates no tokens
     core_scored(f.c, w->node, &scored, f.now_us);
     ck_assert(a->r->state == REQUEST_SCORING && !a->n_tokens);
-    fixture_advance(&f, 2 * SECOND); // timed out, goes on
+    fixture_advance(&f, 2 * SECOND); // its score times out, it goes on unpruned
     ck_assert_int_eq(a->r->state, REQUEST_PREFILL);
     core_scored(f.c, s->node, &scored, f.now_us);
     ck_assert_int_eq(a->r->usage.kept_tokens, 100);
@@ -594,7 +595,7 @@ START_TEST(late_results_are_ignored)
 }
 END_TEST
 
-START_TEST(what_a_worker_group_says_is_checked)
+START_TEST(results_of_a_worker_group_are_checked)
 {
     struct fake_node *w = worker("w");
     for (int bad = 0; bad < 3; bad++) {
@@ -617,8 +618,8 @@ START_TEST(what_a_worker_group_says_is_checked)
     struct sequence_result step = {.request = cached->number, .tokens = &token, .n_tokens = 1, .cached_tokens = 99};
     core_step(f.c, w->node, &step, 1, f.now_us);
     ck_assert_int_eq(cached->r->usage.cached_tokens, 10);
-    fixture_advance(&f, 0); // at_once is handed out
-    at_once->r->arrived_us -= 9;
+    fixture_advance(&f, 0); // at_once is dispatched
+    at_once->r->spec.arrived_us -= 9;
     fake_node_step(&f, w, at_once, 0, 0, FINISH_REASON_STOP); // the first token ended it
     ck_ended(at_once, FINISH_REASON_STOP, STATUS_OK);
     ck_assert(at_once->n_tokens == 0 && at_once->timing.ttft_us == 9);
@@ -635,7 +636,7 @@ START_TEST(a_stop_string_ends_the_text_where_the_sink_says)
     ck_ended(a, FINISH_REASON_STOP, STATUS_OK);
     ck_counts_up(a, 3);
     ck_assert(a->usage.completion_tokens == 3 && w->cancels == 1);
-    fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node is done with it: no cancel
+    fake_node_step(&f, w, b, 0, 5, FINISH_REASON_LENGTH); // the node has ended it: no cancel
     ck_ended(b, FINISH_REASON_STOP, STATUS_OK);
     ck_assert(b->usage.completion_tokens == 3 && w->cancels == 1);
     struct core_status status = fixture_status(&f);
@@ -652,7 +653,7 @@ static void refused(struct node_hello hello, const char *word)
     ck_assert_msg(strstr(status_message(), word), "\"%s\" does not name %s", status_message(), word);
 }
 
-START_TEST(nodes_that_do_not_belong_are_refused)
+START_TEST(nodes_with_another_model_or_tokenizer_are_refused)
 {
     worker("w");
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "new");
@@ -674,7 +675,7 @@ START_TEST(nodes_that_do_not_belong_are_refused)
     }
     refused(fixture_hello(NODE_WORKER, ""), "node_id");
     refused(fixture_hello(NODE_WORKER, "a\nb"), "node_id");
-    // Another model may take the place of the only one, and speculators have their own.
+    // Another model may replace that of the only worker group, and speculators have their own model.
     hello = fixture_hello(NODE_WORKER, "w");
     hello.model_fingerprint = 6;
     fixture_attach(&f, &hello);
@@ -710,7 +711,7 @@ START_TEST(silent_and_replaced_nodes_are_lost)
 }
 END_TEST
 
-START_TEST(a_router_that_was_held_up_does_not_blame_the_nodes)
+START_TEST(a_pause_of_the_router_does_not_count_as_silence_of_the_nodes)
 {
     struct fake_node *w = worker("w");
     struct client *a = fixture_send(&f, 10, 4);
@@ -718,7 +719,7 @@ START_TEST(a_router_that_was_held_up_does_not_blame_the_nodes)
     f.now_us += 100000 * (int64_t)SECOND; // without a tick
     core_tick(f.c, f.now_us);
     ck_assert(!w->lost && fake_node_has(w, a));
-    // The half heartbeat before and the one that any two ticks may be apart count, the rest does not.
+    // Half a heartbeat before and the one that two ticks may be apart count as silence, the rest does not.
     fixture_advance(&f, 1500 * (int64_t)SECOND - 1);
     ck_assert(!w->lost);
     fixture_advance(&f, 1);
@@ -741,7 +742,7 @@ START_TEST(readiness_follows_worker_groups_and_draining)
     struct core_status status = fixture_status(&f);
     ck_assert_str_eq(status.nodes[1].state, "draining");
     core_status_fini(&status);
-    fake_node_step(&f, has, a, 0, 4, FINISH_REASON_LENGTH); // what runs may end
+    fake_node_step(&f, has, a, 0, 4, FINISH_REASON_LENGTH); // running requests may end
     ck_ended(a, FINISH_REASON_LENGTH, STATUS_OK);
     worker("y");
     ck_assert(f.ready);
@@ -753,7 +754,7 @@ START_TEST(readiness_follows_worker_groups_and_draining)
 }
 END_TEST
 
-START_TEST(destroying_ends_what_is_left)
+START_TEST(core_free_ends_all_requests)
 {
     worker("w");
     speculator("s");
@@ -761,7 +762,7 @@ START_TEST(destroying_ends_what_is_left)
         fixture_send(&f, 300, 4);
         speculate(300, 4);
     }
-    ck_assert_int_eq(f.ended, 0); // fixture_stop looks at the rest
+    ck_assert_int_eq(f.ended, 0); // fixture_stop checks the rest
 }
 END_TEST
 
@@ -773,29 +774,29 @@ int main(void)
     tcase_add_test(tcase, exactly_the_legal_steps_are_allowed);
     tcase_add_test(tcase, a_request_lives_without_a_speculator);
     tcase_add_test(tcase, a_request_lives_with_a_speculator_and_its_times_are_split);
-    tcase_add_test(tcase, who_is_speculated);
-    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_everything);
-    tcase_add_test(tcase, a_lost_speculator_holds_nobody_up);
-    tcase_add_test(tcase, a_draining_speculator_finishes_what_it_has_and_gets_no_more);
-    tcase_add_test(tcase, score_calls_are_answered_or_told_why_not);
-    tcase_add_test(tcase, a_lost_worker_group_is_a_pause_without_repeat_or_gap);
+    tcase_add_test(tcase, each_skip_reason_has_its_condition);
+    tcase_add_test(tcase, any_fault_of_a_speculator_keeps_the_whole_prompt);
+    tcase_add_test(tcase, a_lost_speculator_delays_no_request);
+    tcase_add_test(tcase, a_draining_speculator_finishes_its_requests_and_gets_no_more);
+    tcase_add_test(tcase, score_calls_get_an_answer_or_a_reason);
+    tcase_add_test(tcase, after_a_lost_worker_group_no_token_is_missing_or_repeated);
     tcase_add_test(tcase, a_replayed_request_goes_before_all_others_and_waits_for_a_group);
     tcase_add_test(tcase, a_request_that_loses_every_group_is_given_up);
     tcase_add_test(tcase, cancel_works_in_every_state);
-    tcase_add_test(tcase, a_first_token_that_comes_too_late_is_not_waited_for);
+    tcase_add_test(tcase, a_request_ends_when_its_first_token_misses_the_deadline);
     tcase_add_test(tcase, without_worker_groups_there_is_a_time_of_grace);
     tcase_add_test(tcase, requests_that_cannot_be_served_are_refused_with_a_reason);
     tcase_add_test(tcase, kept_tokens_must_fit_the_kv_cache);
     tcase_add_test(tcase, the_queue_is_bounded);
     tcase_add_test(tcase, each_class_leaves_room_in_the_queue_for_those_above);
     tcase_add_test(tcase, late_results_are_ignored);
-    tcase_add_test(tcase, what_a_worker_group_says_is_checked);
+    tcase_add_test(tcase, results_of_a_worker_group_are_checked);
     tcase_add_test(tcase, a_stop_string_ends_the_text_where_the_sink_says);
-    tcase_add_test(tcase, nodes_that_do_not_belong_are_refused);
+    tcase_add_test(tcase, nodes_with_another_model_or_tokenizer_are_refused);
     tcase_add_test(tcase, silent_and_replaced_nodes_are_lost);
-    tcase_add_test(tcase, a_router_that_was_held_up_does_not_blame_the_nodes);
+    tcase_add_test(tcase, a_pause_of_the_router_does_not_count_as_silence_of_the_nodes);
     tcase_add_test(tcase, readiness_follows_worker_groups_and_draining);
-    tcase_add_test(tcase, destroying_ends_what_is_left);
+    tcase_add_test(tcase, core_free_ends_all_requests);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core_bins: what goes into the next bin, to whom, and when it waits.
+// router/sched/bin_planner and core/dispatch: the requests of the next bin, the node that gets it, and when it waits.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "bench/pack_offline.h"
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static struct fake_node *worker(const char *id, int token_budget)
@@ -20,20 +20,20 @@ static struct client *put(int n_tokens, int priority)
     return fixture_put(&f, NULL, n_tokens, priority);
 }
 
-START_TEST(an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins)
+START_TEST(an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones)
 {
     struct fake_node *w = worker("w", 512);
     struct client *first = fixture_send(&f, 1, 4);
     ck_assert(fake_node_has(w, first) && w->bins == 1);
     struct client *a = fixture_send(&f, 200, 4), *b = fixture_send(&f, 55, 4);
-    ck_assert(!a->r->node && !b->r->node && w->bins == 1); // under half of 512
+    ck_assert(!a->r->account.node && !b->r->account.node && w->bins == 1); // under half of 512
     struct client *c = fixture_send(&f, 1, 4);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
     ck_assert(w->bins == 2 && w->last_bin_items == 3);
     fixture_send(&f, 512, 4);
     ck_assert_int_eq(w->bins, 2); // bins_ahead
     fake_node_step(&f, w, first, 0, 1, -1);
-    ck_assert_int_eq(w->bins, 3); // the first token frees a bin, though the request runs on
+    ck_assert_int_eq(w->bins, 3); // the first token settles its bin, though the request goes on
     ck_assert(fake_node_has(w, first));
 }
 END_TEST
@@ -47,14 +47,14 @@ static void restart_with_policy(enum bin_policy policy, int batch_requests)
     fixture_start(&f);
 }
 
-START_TEST(policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival)
+START_TEST(policy_none_dispatches_one_request_per_bin_by_arrival)
 {
     restart_with_policy(BIN_NONE, 0);
     struct fake_node *w = worker("w", 512);
     struct client *a = put(10, 0), *b = put(500, 0), *c = put(20, 0);
     fixture_advance(&f, 0);
     ck_assert(w->bins == 2 && w->last_bin_items == 1); // bins_ahead; 20 rows are not half a bin
-    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->node);
+    ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && !c->r->account.node);
     finish(w, a);
     ck_assert(fake_node_has(w, c) && w->bins == 3);
 }
@@ -64,14 +64,14 @@ START_TEST(policy_batch_packs_arrival_batches_apart)
 {
     restart_with_policy(BIN_BATCH, 3);
     struct fake_node *w = worker("w", 512);
-    // Packed as one set these would fill bins of 512; the first batch alone leaves 400 + 100 and 300.
+    // Packed as one set they would fill bins of 512; the first batch alone makes bins of 400 + 100 and 300.
     struct client *a = put(400, 0), *b = put(300, 0), *c = put(100, 0), *d = put(212, 0), *e = put(112, 0);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, c) && fake_node_has(w, b) && w->bins == 2);
-    ck_assert(w->last_bin_rows == 300 && !d->r->node);
-    finish(w, b); // the next batch is what is there now
+    ck_assert(w->last_bin_rows == 300 && !d->r->account.node);
+    finish(w, b); // the next batch are the requests waiting now
     ck_assert(fake_node_has(w, d) && fake_node_has(w, e) && w->last_bin_items == 2);
-    struct client *g = put(10, 0); // too late for that batch, soon enough for its own
+    struct client *g = put(10, 0); // arrived after that batch: has one of its own
     finish(w, a);
     finish(w, c);
     ck_assert(fake_node_has(w, g) && w->last_bin_items == 1);
@@ -93,14 +93,14 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
     struct client *next = fixture_send(&f, 512, 4);
     fake_node_step(&f, w, a, 0, 1, -1);
     finish(w, b);
-    ck_assert(!next->r->node);
+    ck_assert(!next->r->account.node);
     core_cancel(f.c, c->number, f.now_us);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, next));
 }
 END_TEST
 
-// With a prefix cache, too, while no two prompts begin alike.
+// With a prefix cache, too, while no two prompts share a prefix.
 START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -122,12 +122,12 @@ START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
         int most = 0;
         for (int i = 0; i < left; i++)
             most += bin_of[i] == 0 ? length[i] : 0;
-        if (most < 256) break; // the last crumbs wait for an idle node
+        if (most < 256) break; // the last few rows wait for an idle node
         int bins = w->bins;
         fake_node_step(&f, w, running[0], 0, 1, FINISH_REASON_STOP);
         ck_assert_int_eq(w->bins, bins + 1);
         ck_assert_int_eq(w->last_bin_rows, most);
-        // The next bin to free: everything of the one before last but one request, which is kept for the next round.
+        // Ends all requests of the last bin but one, except one request that is kept for the next round.
         running[0] = running[1];
         int handed = 0, kept = 0;
         struct client *last = NULL;
@@ -148,9 +148,9 @@ START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 }
 END_TEST
 
-// Each sequence stays for four bins, of which 128 sequences make 18 requests of the mean length, 28, enough each: taken
-// the longest first, the last 800 would be short ones that fill bins of 32 to 320 rows.
-START_TEST(sequences_are_shared_among_bins_so_that_all_of_them_are_full)
+// Each sequence holds its slot for four bins, so of 128 slots 32 are for each bin, and 18 requests of the mean length,
+// 28 rows, fill one. Packed longest first, the last 800 requests would be short ones that fill bins of 32 to 320 rows.
+START_TEST(where_sequence_slots_are_scarce_all_bins_are_full)
 {
     enum { LONG = 200, SHORT = 800, BINS_MAX = 100, STAY = 4 };
     f.options.bins_ahead = 1;
@@ -167,7 +167,7 @@ START_TEST(sequences_are_shared_among_bins_so_that_all_of_them_are_full)
     for (int i = 0; i < LONG + SHORT; i++)
         put(i < LONG ? 100 : 10, 0);
     fixture_advance(&f, 0);
-    for (int i = 0; i < w->bins; i = n_bins) { // a bin more comes with its last token
+    for (int i = 0; i < w->bins; i = n_bins) { // its last token brings another bin
         ck_assert(i < BINS_MAX && w->bins == i + 1 && w->last_bin_items <= 64);
         items[i] = w->last_bin_items;
         rows[i] = w->last_bin_rows;
@@ -194,20 +194,20 @@ START_TEST(a_prompt_over_the_capacity_has_a_bin_of_its_own)
     struct fake_node *w = worker("w", 512);
     struct client *small = put(10, 0), *huge = put(2000, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->node);
+    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->account.node);
     struct core_status status = fixture_status(&f);
     ck_assert(status.prefill_bins.capacity_tokens == 2000);
     core_status_fini(&status);
     // Overdue, it is still alone.
     struct client *again = put(600, 0), *mate = put(20, 0);
     fixture_advance(&f, SECOND);
-    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->node);
+    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->account.node);
     finish(w, huge);
     ck_assert(fake_node_has(w, again) && w->last_bin_items == 1);
 }
 END_TEST
 
-START_TEST(priority_goes_before_fill)
+START_TEST(priority_goes_before_a_full_bin)
 {
     struct fake_node *w = worker("w", 512);
     struct client *a = fixture_send(&f, 512, 4);
@@ -215,7 +215,7 @@ START_TEST(priority_goes_before_fill)
     put(512, 0);
     struct client *important = put(300, 5), *companion = put(212, 0), *lesser = put(400, 4);
     finish(w, a);
-    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->node);
+    ck_assert(fake_node_has(w, important) && fake_node_has(w, companion) && !lesser->r->account.node);
     ck_assert_int_eq(w->last_bin_rows, 512);
 }
 END_TEST
@@ -226,7 +226,7 @@ START_TEST(overdue_requests_go_first_oldest_first_then_priority_then_length)
     struct client *a = fixture_send(&f, 512, 4), *b = fixture_send(&f, 512, 4);
     struct client *oldest = put(100, -3);
     fixture_advance(&f, 10);
-    struct client *second = put(450, 9); // does not fit beside the oldest
+    struct client *second = put(450, 9); // does not fit with the oldest
     fixture_advance(&f, 10);
     struct client *third = put(101, 0);
     fixture_advance(&f, SECOND - 1);
@@ -239,7 +239,7 @@ START_TEST(overdue_requests_go_first_oldest_first_then_priority_then_length)
     ck_assert(in[0] == oldest->number && in[1] == third->number && in[2] == prior->number);
     ck_assert(in[3] == longer->number && in[4] == filler->number);
     finish(w, b);
-    ck_assert(fake_node_has(w, second) && fake_node_has(w, shorter)); // and now the next
+    ck_assert(fake_node_has(w, second) && fake_node_has(w, shorter)); // and now the next bin
 }
 END_TEST
 
@@ -248,44 +248,45 @@ START_TEST(becoming_overdue_ends_the_wait_for_a_fuller_bin)
     struct fake_node *w = worker("w", 512);
     fixture_send(&f, 10, 4);
     struct client *alone = fixture_send(&f, 10, 4);
-    ck_assert(!alone->r->node);
+    ck_assert(!alone->r->account.node);
     ck_assert_int_eq(core_next_deadline_us(f.c), f.now_us + SECOND);
     fixture_advance(&f, SECOND - 1);
-    ck_assert(!alone->r->node);
+    ck_assert(!alone->r->account.node);
     fixture_advance(&f, 1);
     ck_assert(fake_node_has(w, alone));
 }
 END_TEST
 
-// Perfect bins arrive for ever: only its age gets the awkward one in, and then at once.
-START_TEST(no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin)
+// Requests that fill a bin exactly arrive without end: one that fits badly is packed when it is overdue, and then at
+// once.
+START_TEST(no_stream_delays_an_overdue_request_by_more_than_a_bin)
 {
     struct fake_node *w = worker("w", 512);
     struct client *on[2] = {fixture_send(&f, 512, 4), fixture_send(&f, 512, 4)};
     struct client *awkward = fixture_send(&f, 300, 4), *stream[2] = {put(512, 3), put(200, 3)};
     int bins = 0;
-    while (!awkward->r->node) {
-        bool overdue = awkward->r->urgent;
+    while (!awkward->r->account.node) {
+        bool overdue = awkward->r->sched.overdue;
         fixture_advance(&f, 30000);
-        overdue |= awkward->r->urgent;
-        struct client *perfect = put(512, 3); // more important, and fuller
+        overdue |= awkward->r->sched.overdue;
+        struct client *perfect = put(512, 3); // of higher priority, and fills the bin
         int before = w->bins;
         finish(w, on[0]);
         ck_assert_int_eq(w->bins, before + 1);
-        ck_assert_msg(!overdue || awkward->r->node, "overdue, yet not in the next bin");
+        ck_assert_msg(!overdue || awkward->r->account.node, "overdue, yet not in the next bin");
         on[0] = on[1];
         on[1] = stream[0];
-        if (!awkward->r->node) ck_assert(fake_node_has(w, on[1]));
+        if (!awkward->r->account.node) ck_assert(fake_node_has(w, on[1]));
         stream[0] = perfect;
         bins++;
     }
-    ck_assert_int_gt(bins, 30); // it did have to wait until then
-    ck_assert_int_ge(f.now_us - awkward->r->arrived_us, SECOND);
-    ck_assert(w->last_bin_rows == 500 && stream[1]->r->node); // the rest of its bin is not wasted
+    ck_assert_int_gt(bins, 30); // it had to wait until it was overdue
+    ck_assert_int_ge(f.now_us - awkward->r->spec.arrived_us, SECOND);
+    ck_assert(w->last_bin_rows == 500 && stream[1]->r->account.node); // the rest of its bin is filled
 }
 END_TEST
 
-// More is overdue than bins can hold: half of each is theirs, so who is important does not wait behind them all.
+// More is overdue than a bin holds: it gets half of each bin, so high priorities do not wait behind all of it.
 START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
 {
     struct fake_node *w = worker("w", 512);
@@ -298,16 +299,16 @@ START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
     ck_assert(fake_node_has(w, high[0]) && fake_node_has(w, high[1]));
     for (int i = 0; i < 4; i++)
         ck_assert(fake_node_has(w, low[i]));
-    ck_assert(w->last_bin_items == 6 && !low[4]->r->node);
-    finish(w, on[1]); // nobody else wants the other half
+    ck_assert(w->last_bin_items == 6 && !low[4]->r->account.node);
+    finish(w, on[1]); // no other request waits for the other half
     for (int i = 4; i < 12; i++)
         ck_assert(fake_node_has(w, low[i]));
 }
 END_TEST
 
-// A stream of important short and long ones that fills every bin to the last row, and unimportant ones of awkward
-// lengths now and then, for which there is just room: none waits longer than max_wait and a bin.
-START_TEST(no_stream_starves_who_is_not_important)
+// A stream of high-priority requests fills every bin to the last row. Now and then a low-priority one of a length that
+// fits badly arrives: none of them waits longer than max_wait and a bin.
+START_TEST(no_stream_starves_low_priorities)
 {
     struct fake_node *w = worker("w", 512);
     fixture_send(&f, 512, 4);
@@ -333,23 +334,23 @@ START_TEST(no_stream_starves_who_is_not_important)
         fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
-    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream did keep them out until then
+    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream kept them waiting until then
 }
 END_TEST
 
-// Everything of the speculator's oldest bin is kept.
+// Answers the speculator's oldest bin, keeping all tokens.
 static void score_oldest_bin(struct fake_node *s)
 {
     struct client *in[64];
     if (!s->n_requests) return;
-    const struct core_bin *bin = fixture_find(&f, s->requests[0])->r->bin;
+    const struct core_bin *bin = fixture_find(&f, s->requests[0])->r->account.bin;
     int n = 0;
     for (int i = 0; i < s->n_requests; i++) {
         struct client *client = fixture_find(&f, s->requests[i]);
-        if (client->r->bin == bin) in[n++] = client;
+        if (client->r->account.bin == bin) in[n++] = client;
     }
     for (int i = 0; i < n; i++)
-        fake_node_score(&f, s, in[i], 0, in[i]->r->n_tokens - 1);
+        fake_node_score(&f, s, in[i], 0, in[i]->r->spec.n_tokens - 1);
 }
 
 static struct client *put_speculated(const char *tenant, int n_tokens, int priority, int64_t deadline_us,
@@ -357,19 +358,19 @@ static struct client *put_speculated(const char *tenant, int n_tokens, int prior
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
     struct request *r = client->r;
-    r->tenant = mem_string(tenant);
-    r->priority = priority;
-    r->prefill.mode = mode;
-    r->score_only = score_only;
-    if (deadline_us) r->ttft_deadline_us = f.now_us + deadline_us;
+    r->spec.tenant = mem_string(tenant);
+    r->spec.priority = priority;
+    r->spec.prefill.mode = mode;
+    r->spec.score_only = score_only;
+    if (deadline_us) r->spec.ttft_deadline_us = f.now_us + deadline_us;
     fixture_submit(&f, client);
     return client;
 }
 
-// One stream of important requests fills every bin of the speculator, another every bin of the group, and a third, of
-// another tenant, has to be in time: who waits for the speculator and then for the group waits max_wait in all, and a
-// bin of each.
-START_TEST(no_stream_starves_who_waits_in_both_queues)
+// One stream of high-priority requests fills every bin of the speculator, another every bin of the worker group. A
+// request of low priority waits for both, max_wait in all and a bin of each. A third stream, of another tenant, has
+// deadlines.
+START_TEST(no_stream_starves_requests_that_wait_for_both_pools)
 {
     struct fake_node *w = worker("w", 512);
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
@@ -387,7 +388,7 @@ START_TEST(no_stream_starves_who_waits_in_both_queues)
             low = put_speculated("low", 1 + (round * 37) % 500, -8, 0, PREFILL_ON, false);
             n_low++;
         }
-        if (round % 50 != 40 && round % 50 != 41) { // else there is room
+        if (round % 50 != 40 && round % 50 != 41) { // in the other rounds there is room
             put_speculated("high", 400, 8, 0, PREFILL_ON, true);
             put_speculated("high", 88, 8, 0, PREFILL_ON, true);
             put_speculated("high", 400, 8, 0, PREFILL_OFF, false);
@@ -399,9 +400,9 @@ START_TEST(no_stream_starves_who_waits_in_both_queues)
         if (w->n_requests) fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
-    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the streams did keep them out until then
+    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the streams kept them waiting until then
     struct core_status status = fixture_status(&f);
-    ck_assert_uint_eq(status.totals.failed, 0); // everybody was in time
+    ck_assert_uint_eq(status.totals.failed, 0); // every deadline was met
     core_status_fini(&status);
 }
 END_TEST
@@ -410,7 +411,7 @@ static int rows_of(const struct fake_node *w, struct client *const *clients, int
 {
     int rows = 0;
     for (int i = 0; i < n; i++)
-        rows += clients[i]->r && clients[i]->r->node == w->node ? clients[i]->r->n_tokens : 0;
+        rows += clients[i]->r && clients[i]->r->account.node == w->node ? clients[i]->r->spec.n_tokens : 0;
     return rows;
 }
 
@@ -424,7 +425,7 @@ START_TEST(tenants_of_one_priority_share_by_tokens)
     f.options.max_wait_us = 1000 * (int64_t)SECOND;
     f.options.bins_ahead = 8;
     fixture_start(&f);
-    // One has flooded the queue with short requests; the others come later with a few, of any length.
+    // One tenant sends many short requests; the others send a few later, of any length.
     struct node_hello hello = fixture_hello(NODE_WORKER, "small");
     hello.max_seqs = 1;
     fixture_attach(&f, &hello);
@@ -445,7 +446,7 @@ START_TEST(tenants_of_one_priority_share_by_tokens)
 }
 END_TEST
 
-START_TEST(a_tenant_that_was_away_has_no_credit)
+START_TEST(a_tenant_gets_no_credit_for_time_without_requests)
 {
     struct fake_node *w = worker("w", 512);
     struct client *on[2] = {fixture_put(&f, "steady", 512, 0), NULL};
@@ -483,7 +484,7 @@ START_TEST(a_group_is_not_given_more_than_its_kv_blocks_and_sequences)
     ck_assert_int_eq(w->n_requests, 2);
     fake_node_step(&f, w, all[0], 0, 1, -1);
     fake_node_step(&f, w, all[1], 0, 1, -1);
-    ck_assert_int_eq(w->n_requests, 2); // idle by its bins, but full
+    ck_assert_int_eq(w->n_requests, 2); // no outstanding bin, but full
     fake_node_step(&f, w, all[0], 1, 1, FINISH_REASON_STOP);
     ck_assert(w->n_requests == 2 && fake_node_has(w, all[2]));
     core_cancel(f.c, all[1]->number, f.now_us);
@@ -496,19 +497,19 @@ START_TEST(a_group_is_not_given_more_than_its_kv_blocks_and_sequences)
 }
 END_TEST
 
-START_TEST(what_grows_on_a_group_counts)
+START_TEST(growing_sequences_take_kv_blocks)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.kv_blocks = 20;
     struct fake_node *w = fixture_attach(&f, &hello);
     struct client *growing = fixture_request(&f, 16, 120); // expected: 1 + 2 of at most 9 blocks
-    growing->r->prefill.mode = PREFILL_OFF;
+    growing->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, growing);
     fixture_advance(&f, 0);
     fake_node_step(&f, w, growing, 0, 100, -1); // now 8 + 1
     struct client *big = put(190, 0);           // 12 + 1
     fixture_advance(&f, 0);
-    ck_assert(!big->r->node);
+    ck_assert(!big->r->account.node);
     fake_node_step(&f, w, growing, 100, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(w, big));
 }
@@ -529,14 +530,14 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
     struct client *large = fixture_send(&f, 470, 4); // 31 of the 40
     struct client *next = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, small[0], 1, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, next)); // not overdue yet: nobody waits for it
+    ck_assert(fake_node_has(w, next)); // not overdue yet: others go on
     fake_node_step(&f, w, next, 0, 1, -1);
     fixture_advance(&f, SECOND);
     struct client *late = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, small[1], 1, 1, FINISH_REASON_STOP);
     fake_node_step(&f, w, small[2], 1, 1, FINISH_REASON_STOP);
-    ck_assert(!late->r->node && !large->r->node);
-    // Other groups are not kept empty for it.
+    ck_assert(!late->r->account.node && !large->r->account.node);
+    // Other groups are not reserved for it.
     hello = fixture_hello(NODE_WORKER, "x");
     hello.kv_blocks = 35;
     struct fake_node *x = fixture_attach(&f, &hello);
@@ -545,7 +546,7 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
 }
 END_TEST
 
-START_TEST(only_one_group_is_kept_for_a_starved_request)
+START_TEST(only_one_group_is_reserved_for_a_starved_request)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.kv_blocks = 40;
@@ -556,27 +557,27 @@ START_TEST(only_one_group_is_kept_for_a_starved_request)
     struct client *on[2];
     for (int i = 0; i < 2; i++) {
         on[i] = fixture_send(&f, 300, 4);
-        fake_node_step(&f, on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1], on[i], 0, 1, -1);
+        fake_node_step(&f, on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1], on[i], 0, 1, -1);
     }
-    ck_assert(on[0]->r->node != on[1]->r->node);
+    ck_assert(on[0]->r->account.node != on[1]->r->account.node);
     struct client *large = fixture_send(&f, 470, 4);
     fixture_advance(&f, SECOND);
     struct client *small[6];
     for (int i = 0; i < 6; i++) {
         small[i] = fixture_send(&f, 20, 4);
-        if (i == 0) ck_assert(small[0]->r->node); // by the group that is not kept
-        if (small[i]->r->node) ck_assert(small[i]->r->node == small[0]->r->node);
+        if (i == 0) ck_assert(small[0]->r->account.node); // by the group that is not reserved
+        if (small[i]->r->account.node) ck_assert(small[i]->r->account.node == small[0]->r->account.node);
     }
-    for (int i = 0; i < 2; i++) { // the kept one comes free
-        struct fake_node *node = on[i]->r->node == nodes[0]->node ? nodes[0] : nodes[1];
-        if (on[i]->r->node == small[0]->r->node) continue;
+    for (int i = 0; i < 2; i++) { // the reserved group has room
+        struct fake_node *node = on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1];
+        if (on[i]->r->account.node == small[0]->r->account.node) continue;
         fake_node_step(&f, node, on[i], 1, 1, FINISH_REASON_STOP);
         ck_assert(fake_node_has(node, large));
     }
 }
 END_TEST
 
-START_TEST(the_group_kept_for_a_starved_request_stays_the_same)
+START_TEST(a_reservation_stays_with_its_group)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.kv_blocks = 40;
@@ -590,27 +591,27 @@ START_TEST(the_group_kept_for_a_starved_request_stays_the_same)
     struct client *on_x = fixture_send(&f, 400, 4); // 26 of 40
     fake_node_step(&f, x, on_x, 0, 1, -1);
     struct client *large = fixture_send(&f, 470, 4);
-    fixture_advance(&f, SECOND); // x, the emptiest, is kept for it
+    fixture_advance(&f, SECOND); // x, the emptiest, is reserved for it
     fake_node_step(&f, w, on_w[0], 1, 1, FINISH_REASON_STOP);
     struct client *small = fixture_send(&f, 10, 4); // w is the emptiest now
-    ck_assert(!large->r->node && fake_node_has(w, small));
+    ck_assert(!large->r->account.node && fake_node_has(w, small));
     fake_node_step(&f, x, on_x, 1, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(x, large));
 }
 END_TEST
 
-START_TEST(the_node_with_the_least_to_do_is_next)
+START_TEST(the_node_with_least_work_is_next)
 {
     struct fake_node *a = worker("a", 512), *b = worker("b", 512), *c = worker("c", 512);
     struct client *requests[6];
     for (int i = 0; i < 6; i++)
         requests[i] = put(512 - 50 * i, 0);
     fixture_advance(&f, 0);
-    // 512 462 412 to each of the three, then the rest to who had least: 412, 462, 512.
+    // 512, 462 and 412 rows to the three, then the rest to those with least work: 412, 462, 512.
     ck_assert(a->bins == 2 && b->bins == 2 && c->bins == 2);
-    ck_assert_ptr_eq(requests[2]->r->node, requests[3]->r->node);
-    ck_assert_ptr_eq(requests[1]->r->node, requests[4]->r->node);
-    ck_assert_ptr_eq(requests[0]->r->node, requests[5]->r->node);
+    ck_assert_ptr_eq(requests[2]->r->account.node, requests[3]->r->account.node);
+    ck_assert_ptr_eq(requests[1]->r->account.node, requests[4]->r->account.node);
+    ck_assert_ptr_eq(requests[0]->r->account.node, requests[5]->r->account.node);
 }
 END_TEST
 
@@ -622,10 +623,10 @@ START_TEST(a_request_waits_for_a_node_that_can_hold_it)
     struct fake_node *big = fixture_attach(&f, &hello);
     struct client *a = put(6000, 0), *b = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->node && fake_node_has(w, small));
-    struct client *thin = fixture_send(&f, 10, 4); // a long queue, but not for w
-    ck_assert(!thin->r->node && w->bins == 1);
-    fixture_detach(&f, big); // nobody can hold them any more: a time of grace, then told so
+    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->account.node && fake_node_has(w, small));
+    struct client *thin = fixture_send(&f, 10, 4); // much work waits, but none of it for w
+    ck_assert(!thin->r->account.node && w->bins == 1);
+    fixture_detach(&f, big); // no node can hold them any more: they fail after the time of grace
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(c->ends, 0);
     fixture_advance(&f, 1);
@@ -642,7 +643,7 @@ START_TEST(whole_prompts_are_packed_for_speculators)
     int lengths[] = {300, 212, 256, 255};
     for (int i = 0; i < 4; i++) {
         all[i] = fixture_request(&f, lengths[i], 4);
-        all[i]->r->prefill.mode = PREFILL_ON;
+        all[i]->r->spec.prefill.mode = PREFILL_ON;
         fixture_submit(&f, all[i]);
     }
     fixture_advance(&f, 0);
@@ -659,28 +660,28 @@ int main(void)
     Suite *suite = suite_create("core_bins");
     TCase *tcase = tcase_create("core_bins");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, an_idle_node_never_waits_and_a_busy_one_only_takes_good_bins);
-    tcase_add_test(tcase, policy_none_hands_out_one_request_a_bin_in_the_order_of_arrival);
+    tcase_add_test(tcase, an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones);
+    tcase_add_test(tcase, policy_none_dispatches_one_request_per_bin_by_arrival);
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
     tcase_add_loop_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing, 0, 2);
-    tcase_add_test(tcase, sequences_are_shared_among_bins_so_that_all_of_them_are_full);
+    tcase_add_test(tcase, where_sequence_slots_are_scarce_all_bins_are_full);
     tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
-    tcase_add_test(tcase, priority_goes_before_fill);
+    tcase_add_test(tcase, priority_goes_before_a_full_bin);
     tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
     tcase_add_test(tcase, becoming_overdue_ends_the_wait_for_a_fuller_bin);
-    tcase_add_test(tcase, no_stream_of_others_delays_an_overdue_request_by_more_than_a_bin);
+    tcase_add_test(tcase, no_stream_delays_an_overdue_request_by_more_than_a_bin);
     tcase_add_test(tcase, overdue_requests_beyond_a_bin_leave_half_of_it_to_priority);
-    tcase_add_test(tcase, no_stream_starves_who_is_not_important);
-    tcase_add_test(tcase, no_stream_starves_who_waits_in_both_queues);
+    tcase_add_test(tcase, no_stream_starves_low_priorities);
+    tcase_add_test(tcase, no_stream_starves_requests_that_wait_for_both_pools);
     tcase_add_test(tcase, tenants_of_one_priority_share_by_tokens);
-    tcase_add_test(tcase, a_tenant_that_was_away_has_no_credit);
+    tcase_add_test(tcase, a_tenant_gets_no_credit_for_time_without_requests);
     tcase_add_test(tcase, a_group_is_not_given_more_than_its_kv_blocks_and_sequences);
-    tcase_add_test(tcase, what_grows_on_a_group_counts);
+    tcase_add_test(tcase, growing_sequences_take_kv_blocks);
     tcase_add_test(tcase, small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for);
-    tcase_add_test(tcase, only_one_group_is_kept_for_a_starved_request);
-    tcase_add_test(tcase, the_group_kept_for_a_starved_request_stays_the_same);
-    tcase_add_test(tcase, the_node_with_the_least_to_do_is_next);
+    tcase_add_test(tcase, only_one_group_is_reserved_for_a_starved_request);
+    tcase_add_test(tcase, a_reservation_stays_with_its_group);
+    tcase_add_test(tcase, the_node_with_least_work_is_next);
     tcase_add_test(tcase, a_request_waits_for_a_node_that_can_hold_it);
     tcase_add_test(tcase, whole_prompts_are_packed_for_speculators);
     suite_add_tcase(suite, tcase);

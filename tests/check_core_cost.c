@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core_estimate: what is decided by what passes cost the nodes, and by deadlines: who is speculated, who is
-// refused, who is urgent, which node gets a bin and how large it has to be. Costs are made up here and taught.
+// router/sched/estimate: decisions by the costs of the nodes and by deadlines: which requests are speculated, refused
+// or overdue, which node gets a bin and how large the bin has to be. The tests invent costs and report passes of them.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static void restart(void) // with the options as they have been changed
@@ -26,7 +26,7 @@ static double pass_us(const struct truth *t, int rows)
     return t->fixed_us + t->row_us * rows + t->pair_us * rows * (rows + 1) / 2;
 }
 
-// Passes of all sizes, until the costs are known.
+// Reports passes of all sizes, until the costs are known.
 static void teach(struct fake_node *node, const struct truth *t)
 {
     for (int i = 0; i < 200; i++) {
@@ -49,8 +49,8 @@ static struct fake_node *node_of(enum node_role role, const char *id, const stru
 static struct client *submit(int n_tokens, enum prefill_mode mode, int64_t deadline_us)
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.mode = mode;
-    if (deadline_us) client->r->ttft_deadline_us = f.now_us + deadline_us;
+    client->r->spec.prefill.mode = mode;
+    if (deadline_us) client->r->spec.ttft_deadline_us = f.now_us + deadline_us;
     fixture_submit(&f, client);
     return client;
 }
@@ -71,7 +71,7 @@ static void cancel(struct client *client)
 static bool is_speculated(int n_tokens, double keep_rate)
 {
     struct client *client = fixture_request(&f, n_tokens, 4);
-    client->r->prefill.keep_rate = keep_rate;
+    client->r->spec.prefill.keep_rate = keep_rate;
     fixture_submit(&f, client);
     bool speculated = client->r->state == REQUEST_SCORING;
     ck_assert(speculated || client->r->skip == SKIP_COST);
@@ -89,15 +89,15 @@ static void ck_refused(const struct client *client, const char *word)
 
 static const struct {
     struct truth worker, speculator;
-    bool some, all; // of the lengths from 64 on pay at keep rate 0.3
+    bool some, all; // lengths from 64 on for which speculation pays at keep rate 0.3
 } pairs_of_nodes[] = {
     {{1000, 100, 0}, {200, 10, 0}, true, false},      // a tenth of the cost a row: the longer ones
     {{1000, 100, 0}, {10, 1, 0}, true, true},         // a hundredth: all
     {{1000, 100, 0}, {1000, 100, 0}, false, false},   // as large as the main model: none
-    {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // it spares nothing but attention
+    {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // it saves attention only
 };
 
-START_TEST(a_prompt_is_speculated_if_that_makes_its_first_token_come_sooner)
+START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
 {
     const struct truth *w = &pairs_of_nodes[_i].worker, *s = &pairs_of_nodes[_i].speculator;
     node_of(NODE_WORKER, "w", w);
@@ -107,16 +107,16 @@ START_TEST(a_prompt_is_speculated_if_that_makes_its_first_token_come_sooner)
         int chunks = (n + 31) / 32, kept = 32 * (int)ceil(0.3 * chunks) + 16, look_ahead = 7;
         double score = pass_us(s, n) + look_ahead * (s->fixed_us + s->row_us + s->pair_us * (n + 4));
         double gain = 0.9 * pass_us(w, n) - score - pass_us(w, kept < n ? kept : n);
-        if (fabs(gain) < 0.02 * pass_us(w, n)) continue; // known so well
+        if (fabs(gain) < 0.02 * pass_us(w, n)) continue; // within the accuracy of the fit
         bool speculated = is_speculated(n, 0.3);
         ck_assert_msg(speculated == (gain > 0), "%d tokens: %g us are won", n, gain);
         some |= speculated;
         all &= speculated;
     }
     ck_assert(some == pairs_of_nodes[_i].some && all == pairs_of_nodes[_i].all);
-    ck_assert(!is_speculated(512, 0.95)); // what is spared is less than the margin
+    ck_assert(!is_speculated(512, 0.95)); // the saving is below the margin
     struct client *on = send(64, PREFILL_ON);
-    ck_assert_int_eq(on->r->state, REQUEST_SCORING); // whatever it costs
+    ck_assert_int_eq(on->r->state, REQUEST_SCORING); // whatever the cost
     struct core_status status = fixture_status(&f);
     ck_assert(status.totals.skipped[SKIP_COST] > 0 && status.totals.degraded == 0);
     core_status_fini(&status);
@@ -134,8 +134,8 @@ START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_grou
     ck_assert(!is_speculated(256, 0.3)); // the two take 11 ms
     struct client *prefilled = send(512, PREFILL_OFF);
     ck_assert(fake_node_has(w, prefilled));
-    ck_assert(is_speculated(256, 0.3));   // it would wait 52 ms for the group anyhow,
-    ck_assert(!is_speculated(256, 0.95)); // which being scored meanwhile does not spare it
+    ck_assert(is_speculated(256, 0.3));   // it would wait 52 ms for the group in any case,
+    ck_assert(!is_speculated(256, 0.95)); // and scoring meanwhile does not shorten that
     cancel(prefilled);
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(is_speculated(256, 0.3));
@@ -148,18 +148,18 @@ START_TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_grou
 }
 END_TEST
 
-START_TEST(what_was_decided_by_old_costs_is_tried_again)
+START_TEST(forgotten_costs_are_measured_again)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model), *s = node_of(NODE_SPECULATOR, "s", &main_model);
     ck_assert(!is_speculated(512, 0.3));
     for (int minute = 0; minute < 9; minute++) {
         fixture_advance(&f, 60 * (int64_t)SECOND);
-        core_passed(f.c, s->node, &(struct pass_cost){4, 10, 1400}, f.now_us); // of short prompts it goes on to know
+        core_passed(f.c, s->node, &(struct pass_cost){4, 10, 1400}, f.now_us); // keeps the costs of short prompts known
         teach(w, &main_model);
     }
     ck_assert(!is_speculated(512, 0.3));
     fixture_advance(&f, 61 * (int64_t)SECOND);
-    ck_assert(is_speculated(512, 0.3)); // of long ones it does not
+    ck_assert(is_speculated(512, 0.3)); // those of long prompts are forgotten
     teach(s, &small_model);             // it has become faster
     ck_assert(is_speculated(512, 0.3));
     for (int i = 0; i < 3; i++)
@@ -170,7 +170,7 @@ END_TEST
 
 // --- while costs are not known
 
-START_TEST(one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost)
+START_TEST(while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored)
 {
     node_of(NODE_WORKER, "w", &main_model);
     struct fake_node *s = node_of(NODE_SPECULATOR, "s", NULL);
@@ -178,7 +178,7 @@ START_TEST(one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost)
     ck_assert(fake_node_has(s, first) && fake_node_has(s, on));
     ck_assert(second->r->state == REQUEST_PREFILL && second->r->skip == SKIP_COST);
     cancel(first);
-    ck_assert(!is_speculated(512, 0.3)); // the other one is still there
+    ck_assert(!is_speculated(512, 0.3)); // the other one is still being scored
     fake_node_score(&f, s, on, 0, 99);
     ck_assert(is_speculated(512, 0.3));
     teach(s, &small_model);
@@ -187,7 +187,7 @@ START_TEST(one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost)
 }
 END_TEST
 
-START_TEST(what_worker_groups_cost_is_learned_from_whole_prompts)
+START_TEST(worker_costs_are_learned_from_whole_prompts)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
     node_of(NODE_SPECULATOR, "s", &small_model);
@@ -197,7 +197,7 @@ START_TEST(what_worker_groups_cost_is_learned_from_whole_prompts)
 }
 END_TEST
 
-START_TEST(nodes_that_are_known_decide_for_one_that_is_not)
+START_TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one)
 {
     node_of(NODE_WORKER, "w", &main_model);
     struct fake_node *s = node_of(NODE_SPECULATOR, "s", &main_model), *new_worker = node_of(NODE_WORKER, "new-w", NULL);
@@ -206,19 +206,19 @@ START_TEST(nodes_that_are_known_decide_for_one_that_is_not)
     for (int i = 0; i < 3; i++)
         teach(s, &small_model);
     ck_assert(is_speculated(512, 0.3));
-    // It is taken to be like the other: two share what waits, and nobody is refused for what it may take over.
-    ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for what is ahead, 11 ms for this prompt)");
+    // It is taken to cost what the other one does: two nodes share the waiting work.
+    ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for requests ahead, 11 ms for this prompt)");
     struct client *on[4];
     for (int i = 0; i < 4; i++)
         on[i] = send(512, PREFILL_OFF);
-    ck_assert(on[3]->r->node && new_worker->bins == 2);
-    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    ck_assert(on[3]->r->account.node && new_worker->bins == 2);
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
 }
 END_TEST
 
 // Decodes at the same node keep its passes small.
-START_TEST(prompts_of_a_length_are_known_however_small_their_passes_are)
+START_TEST(a_length_is_known_from_prompts_computed_in_small_passes)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
     node_of(NODE_SPECULATOR, "s", &small_model);
@@ -233,7 +233,7 @@ START_TEST(prompts_of_a_length_are_known_however_small_their_passes_are)
     ck_assert(!is_speculated(401, 0.3)); // four times what was seen, as with passes
     fixture_advance(&f, 601 * (int64_t)SECOND);
     core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000}, f.now_us);
-    ck_assert(!cost_knows(&w->node->cost, 400, f.now_us));
+    ck_assert(!cost_knows(&w->node->sched.cost, 400, f.now_us));
 }
 END_TEST
 
@@ -244,7 +244,7 @@ START_TEST(a_deadline_that_has_passed_is_refused_at_once)
     node_of(NODE_WORKER, "w", NULL);
     ck_refused(submit(100, PREFILL_OFF, -1), "had passed");
     struct client *just_now = fixture_request(&f, 100, 4);
-    just_now->r->ttft_deadline_us = f.now_us;
+    just_now->r->spec.ttft_deadline_us = f.now_us;
     fixture_submit(&f, just_now);
     ck_refused(just_now, "had passed");
     ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // what it would take is not known
@@ -254,15 +254,15 @@ START_TEST(a_deadline_that_has_passed_is_refused_at_once)
 }
 END_TEST
 
-START_TEST(what_would_be_too_late_is_refused_early)
+START_TEST(a_request_that_would_miss_its_deadline_is_refused)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
     struct client *late = submit(100, PREFILL_OFF, 10500); // 11 ms
-    ck_refused(late, "about 11 ms (0 ms for what is ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
+    ck_refused(late, "about 11 ms (0 ms for requests ahead, 11 ms for this prompt), and ttft_deadline_ms leaves 10");
     struct client *called = fixture_request(&f, 100, 4);
-    called->r->prefill.mode = PREFILL_OFF;
-    called->r->ttft_deadline_us = f.now_us + 10500;
-    called->r->deadline_of_call = true;
+    called->r->spec.prefill.mode = PREFILL_OFF;
+    called->r->spec.ttft_deadline_us = f.now_us + 10500;
+    called->r->spec.deadline_of_call = true;
     fixture_submit(&f, called);
     ck_refused(called, "11 ms for this prompt), and the call's deadline leaves 10");
     struct client *in_time = submit(100, PREFILL_OFF, 11500);
@@ -271,85 +271,87 @@ START_TEST(what_would_be_too_late_is_refused_early)
     // Behind two bins of 52 ms each.
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(fake_node_has(w, on[0]) && fake_node_has(w, on[1]));
-    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for what is ahead, 11 ms for this prompt)");
+    ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
-    // Those that wait without a deadline do not go before one that is due sooner,
+    // Waiting requests without a deadline do not go before a request that is due sooner,
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     in_time = submit(100, PREFILL_OFF, 117000);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
     cancel(waiting[0]);
     cancel(waiting[1]);
-    // those with an earlier one do, unless priority leads past them.
+    // those with an earlier deadline do, unless this request has a higher priority.
     for (int i = 0; i < 2; i++) {
         waiting[i] = submit(512, PREFILL_OFF, 225000);
         ck_assert_int_eq(waiting[i]->ends, 0);
     }
-    ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for what is ahead");
+    ck_refused(submit(100, PREFILL_OFF, 219000), "about 220 ms (209 ms for requests ahead");
     struct client *important = fixture_request(&f, 100, 4);
-    important->r->prefill.mode = PREFILL_OFF;
-    important->r->ttft_deadline_us = f.now_us + 219000;
-    important->r->priority = 1;
+    important->r->spec.prefill.mode = PREFILL_OFF;
+    important->r->spec.ttft_deadline_us = f.now_us + 219000;
+    important->r->spec.priority = 1;
     fixture_submit(&f, important);
     ck_assert_int_eq(important->ends, 0);
-    // Another group shares what waits.
+    // Another group shares the waiting work.
     node_of(NODE_WORKER, "v", &main_model);
     ck_assert_int_eq(submit(100, PREFILL_OFF, 219000)->ends, 0);
 }
 END_TEST
 
-START_TEST(a_speculated_request_is_refused_by_what_speculation_takes)
+START_TEST(a_speculated_request_is_refused_by_the_time_of_speculation)
 {
     node_of(NODE_WORKER, "w", &main_model);
     node_of(NODE_SPECULATOR, "s", &small_model);
     // 512 tokens: scored in 6.8 ms, 176 kept: 18.6 ms; whole it would be 52 ms.
-    ck_refused(submit(512, PREFILL_AUTO, 24900), "about 25 ms (0 ms for what is ahead, 25 ms for this prompt)");
+    ck_refused(submit(512, PREFILL_AUTO, 24900), "about 25 ms (0 ms for requests ahead, 25 ms for this prompt)");
     ck_assert_int_eq(submit(512, PREFILL_AUTO, 26000)->ends, 0);
     ck_refused(submit(512, PREFILL_OFF, 26000), "about 52 ms");
 }
 END_TEST
 
-START_TEST(who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first)
+START_TEST(a_request_near_its_deadline_is_overdue)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)}, *filler = send(400, PREFILL_OFF);
     struct client *later = submit(100, PREFILL_OFF, 400000), *sooner = submit(200, PREFILL_OFF, 380000),
                   *never = submit(100, PREFILL_OFF, 5000000);
     // Less its own time and that of a bin.
-    ck_assert_int_lt(llabs(later->r->due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
-    ck_assert_int_lt(llabs(sooner->r->due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
-    ck_assert_int_eq(never->r->due_us, f.now_us + SECOND);
+    ck_assert_int_lt(llabs(later->r->sched.due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
+    ck_assert_int_lt(llabs(sooner->r->sched.due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
+    ck_assert_int_eq(never->r->sched.due_us, f.now_us + SECOND);
     fixture_advance(&f, 0);
-    ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->due_us);
+    ck_assert_int_eq(core_next_deadline_us(f.c), sooner->r->sched.due_us);
     fixture_advance(&f, 330000);
-    ck_assert(sooner->r->urgent && !later->r->urgent && !filler->r->urgent);
+    ck_assert(sooner->r->sched.overdue && !later->r->sched.overdue && !filler->r->sched.overdue);
     fixture_advance(&f, 10000);
-    ck_assert(later->r->urgent && !never->r->urgent && !filler->r->urgent);
+    ck_assert(later->r->sched.overdue && !never->r->sched.overdue && !filler->r->sched.overdue);
     fake_node_step(&f, w, on[0], 0, 1, FINISH_REASON_STOP);
-    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->node && on[1]->r->node);
+    ck_assert(fake_node_has(w, sooner) && fake_node_has(w, later) && !filler->r->account.node &&
+              on[1]->r->account.node);
 }
 END_TEST
 
-START_TEST(among_the_urgent_the_earliest_deadline_goes_first)
+START_TEST(among_overdue_requests_the_earliest_deadline_goes_first)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model);
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
-    struct client *filler = send(512, PREFILL_OFF); // the bin of whoever goes by length
+    struct client *filler = send(512, PREFILL_OFF); // would be first by length
     struct client *last = submit(300, PREFILL_OFF, 320000), *first = submit(301, PREFILL_OFF, 300000),
                   *second = submit(302, PREFILL_OFF, 310000);
     fixture_advance(&f, 240000);
-    ck_assert(first->r->urgent && second->r->urgent && last->r->urgent && !filler->r->urgent);
+    ck_assert(first->r->sched.overdue && second->r->sched.overdue && last->r->sched.overdue &&
+              !filler->r->sched.overdue);
     struct client *order[] = {first, second, last}; // no two fit into a bin
     for (int i = 0; i < 3; i++) {
         fake_node_step(&f, w, i < 2 ? on[i] : order[0], 0, 1, FINISH_REASON_STOP);
         for (int k = 0; k < 3; k++)
-            ck_assert_msg((order[k]->ends || order[k]->r->node) == (k <= i), "step %d, request %d", i, k);
+            ck_assert_msg((order[k]->ends || order[k]->r->account.node) == (k <= i), "step %d, request %d", i, k);
     }
-    ck_assert(!filler->r->node);
+    ck_assert(!filler->r->account.node);
 }
 END_TEST
 
-START_TEST(who_cannot_meet_its_deadline_any_more_goes_before_nobody)
+START_TEST(a_request_that_cannot_meet_its_deadline_goes_before_no_other)
 {
     node_of(NODE_WORKER, "w", &main_model);
     struct fake_node *s = node_of(NODE_SPECULATOR, "s", &small_model);
@@ -359,18 +361,18 @@ START_TEST(who_cannot_meet_its_deadline_any_more_goes_before_nobody)
     send(512, PREFILL_OFF);
     fake_node_score(&f, s, late, 0, 399); // 41 ms more
     fake_node_score(&f, s, in_time, 0, 399);
-    ck_assert(late->r->state == REQUEST_READY && !late->r->urgent && in_time->r->urgent);
-    ck_assert_int_eq(late->r->due_us, f.now_us + SECOND - late->r->timing.queue_us); // as if it had none
+    ck_assert(late->r->state == REQUEST_READY && !late->r->sched.overdue && in_time->r->sched.overdue);
+    ck_assert_int_eq(late->r->sched.due_us, f.now_us + SECOND - late->r->timing.queue_us); // as without a deadline
 }
 END_TEST
 
-START_TEST(while_costs_are_unknown_half_of_the_time_is_for_the_request)
+START_TEST(while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
     send(512, PREFILL_OFF);
     struct client *client = submit(100, PREFILL_OFF, 300000);
     fixture_advance(&f, 149999);
-    ck_assert(!client->r->urgent && !client->r->node);
+    ck_assert(!client->r->sched.overdue && !client->r->account.node);
     fixture_advance(&f, 1);
     ck_assert(fake_node_has(w, client));
 }
@@ -378,7 +380,7 @@ END_TEST
 
 // --- which node, and how much
 
-START_TEST(a_bin_goes_to_the_group_that_is_done_with_it_first)
+START_TEST(a_bin_goes_to_the_group_that_finishes_it_first)
 {
     const struct truth fast = {100, 10, 0}, slow = {100, 100, 0};
     struct fake_node *a = node_of(NODE_WORKER, "a", &slow), *b = node_of(NODE_WORKER, "b", &fast);
@@ -386,7 +388,7 @@ START_TEST(a_bin_goes_to_the_group_that_is_done_with_it_first)
     ck_assert(fake_node_has(b, first));
     struct client *second = send(300, PREFILL_OFF); // 8 ms behind that, 30 ms at the one that is idle
     ck_assert(fake_node_has(b, second));
-    struct client *third = send(300, PREFILL_OFF); // two bins are enough
+    struct client *third = send(300, PREFILL_OFF); // bins_ahead is 2
     ck_assert(fake_node_has(a, third));
     // By tokens, while one is not known, the idle one is first.
     cancel(second);
@@ -398,7 +400,7 @@ START_TEST(a_bin_goes_to_the_group_that_is_done_with_it_first)
 }
 END_TEST
 
-// Else the one that is a little faster would get all.
+// Otherwise the group that is a little faster would get all requests.
 START_TEST(decodes_make_a_group_slower)
 {
     const struct truth faster = {1000, 100, 0}, slower = {1000, 103, 0};
@@ -414,7 +416,7 @@ START_TEST(decodes_make_a_group_slower)
 }
 END_TEST
 
-START_TEST(a_prefix_is_not_waited_for_where_it_spares_nothing)
+START_TEST(a_request_does_not_wait_for_a_cached_prefix_that_saves_no_time)
 {
     const struct truth fast = {100, 10, 0}, slow = {100, 100, 0};
     struct node_hello hello = fixture_hello(NODE_WORKER, "slow");
@@ -430,41 +432,41 @@ START_TEST(a_prefix_is_not_waited_for_where_it_spares_nothing)
     teach(holder, &slow);
     teach(other, &fast);
     again = fixture_request(&f, 900, 4); // 452 rows at the holder: 45 ms; 900 at the other: 9 ms
-    again->r->prefill.mode = PREFILL_OFF;
+    again->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(&f, again);
-    ck_assert_int_eq(core_request_rows_on(again->r, holder->node), 900 - 448);
+    ck_assert_int_eq(sched_request_rows_on(&again->r->sched, &holder->node->sched), 900 - 448);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(other, again));
 }
 END_TEST
 
-START_TEST(a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_it)
+START_TEST(a_bin_is_large_enough_when_the_fixed_cost_is_an_eighth_of_its_pass)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", &main_model); // 7 * 1000 / 100: 70 rows
     send(512, PREFILL_OFF);
     struct client *a = send(40, PREFILL_OFF), *b = send(25, PREFILL_OFF);
-    ck_assert(!a->r->node && !b->r->node);
+    ck_assert(!a->r->account.node && !b->r->account.node);
     struct client *c = send(10, PREFILL_OFF);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b) && fake_node_has(w, c));
     ck_assert(w->bins == 2 && w->last_bin_items == 3);
 }
 END_TEST
 
-START_TEST(a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node)
+START_TEST(a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node)
 {
     const struct truth dear = {100000, 100, 0};
     struct fake_node *w = node_of(NODE_WORKER, "w", &dear);
     struct client *idle = send(1, PREFILL_OFF);
     ck_assert(fake_node_has(w, idle));
     struct client *a = send(255, PREFILL_OFF);
-    ck_assert(!a->r->node);
+    ck_assert(!a->r->account.node);
     struct client *b = send(1, PREFILL_OFF);
     ck_assert(fake_node_has(w, a) && fake_node_has(w, b));
 }
 END_TEST
 
-// More than are looked at for one bin are in the way, and only another node, which is busy, can hold them.
-START_TEST(an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot)
+// More requests than the scan budget do not fit this node, only another one, which is busy.
+START_TEST(an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot)
 {
     f.options.max_queue_requests = 10000;
     restart();
@@ -478,11 +480,11 @@ START_TEST(an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot)
     ck_assert(big->bins == 2 && little->bins == 0);
     struct client *first = submit(20, PREFILL_OFF, 0);
     fixture_advance(&f, 0);
-    ck_assert(!first->r->node); // not all of the queue at every event
+    ck_assert(!first->r->account.node); // the whole waiting set is not scanned at every event
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, first));
     struct client *second = send(21, PREFILL_OFF);
-    ck_assert(!second->r->node);
+    ck_assert(!second->r->account.node);
     fake_node_step(&f, little, first, 0, 1, FINISH_REASON_STOP);
     fixture_advance(&f, 100000);
     ck_assert(fake_node_has(little, second));
@@ -494,27 +496,27 @@ int main(void)
     Suite *suite = suite_create("core_cost");
     TCase *tcase = tcase_create("core_cost");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, a_prompt_is_speculated_if_that_makes_its_first_token_come_sooner, 0,
+    tcase_add_loop_test(tcase, a_prompt_is_speculated_if_its_first_token_comes_sooner, 0,
                         sizeof pairs_of_nodes / sizeof *pairs_of_nodes);
     tcase_add_test(tcase, waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
-    tcase_add_test(tcase, what_was_decided_by_old_costs_is_tried_again);
-    tcase_add_test(tcase, one_prompt_at_a_time_is_spent_on_learning_what_speculators_cost);
-    tcase_add_test(tcase, what_worker_groups_cost_is_learned_from_whole_prompts);
-    tcase_add_test(tcase, nodes_that_are_known_decide_for_one_that_is_not);
-    tcase_add_test(tcase, prompts_of_a_length_are_known_however_small_their_passes_are);
+    tcase_add_test(tcase, forgotten_costs_are_measured_again);
+    tcase_add_test(tcase, while_speculator_costs_are_unknown_one_prompt_at_a_time_is_scored);
+    tcase_add_test(tcase, worker_costs_are_learned_from_whole_prompts);
+    tcase_add_test(tcase, a_node_without_known_costs_counts_as_the_cheapest_known_one);
+    tcase_add_test(tcase, a_length_is_known_from_prompts_computed_in_small_passes);
     tcase_add_test(tcase, a_deadline_that_has_passed_is_refused_at_once);
-    tcase_add_test(tcase, what_would_be_too_late_is_refused_early);
-    tcase_add_test(tcase, a_speculated_request_is_refused_by_what_speculation_takes);
-    tcase_add_test(tcase, who_is_near_its_deadline_is_urgent_and_the_earliest_goes_first);
-    tcase_add_test(tcase, among_the_urgent_the_earliest_deadline_goes_first);
-    tcase_add_test(tcase, who_cannot_meet_its_deadline_any_more_goes_before_nobody);
-    tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_for_the_request);
-    tcase_add_test(tcase, a_bin_goes_to_the_group_that_is_done_with_it_first);
+    tcase_add_test(tcase, a_request_that_would_miss_its_deadline_is_refused);
+    tcase_add_test(tcase, a_speculated_request_is_refused_by_the_time_of_speculation);
+    tcase_add_test(tcase, a_request_near_its_deadline_is_overdue);
+    tcase_add_test(tcase, among_overdue_requests_the_earliest_deadline_goes_first);
+    tcase_add_test(tcase, a_request_that_cannot_meet_its_deadline_goes_before_no_other);
+    tcase_add_test(tcase, while_costs_are_unknown_half_of_the_time_is_reserved_for_the_request);
+    tcase_add_test(tcase, a_bin_goes_to_the_group_that_finishes_it_first);
     tcase_add_test(tcase, decodes_make_a_group_slower);
-    tcase_add_test(tcase, a_prefix_is_not_waited_for_where_it_spares_nothing);
-    tcase_add_test(tcase, a_bin_is_large_enough_when_what_a_pass_costs_anyhow_is_an_eighth_of_it);
-    tcase_add_test(tcase, a_dear_pass_waits_for_half_a_bin_at_most_and_never_at_an_idle_node);
-    tcase_add_test(tcase, an_idle_node_finds_what_it_can_hold_behind_many_that_it_cannot);
+    tcase_add_test(tcase, a_request_does_not_wait_for_a_cached_prefix_that_saves_no_time);
+    tcase_add_test(tcase, a_bin_is_large_enough_when_the_fixed_cost_is_an_eighth_of_its_pass);
+    tcase_add_test(tcase, a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node);
+    tcase_add_test(tcase, an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

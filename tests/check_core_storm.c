@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core under a random storm: clients that come, cancel and repeat ids, nodes that come, go, answer late, wrongly
-// or not at all, time in leaps. All counters are recomputed from scratch again and again, every client's tokens have to
-// count up from zero whatever happened to its groups, and in the end everything must have ended exactly once.
+// router/core under a random sequence of events: clients that arrive, cancel and repeat ids; nodes that attach, leave,
+// answer late, wrongly or not at all; jumps in time. All counters are recomputed from scratch every few events, each
+// client's tokens have to count up from zero whatever happened to its worker groups, and every request ends exactly
+// once.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_fixture.h"
 
 enum { EVENTS = 110000, CLIENTS_MAX = 40000, SLOTS = 6 };
@@ -33,206 +34,224 @@ static bool one_in(int n)
 
 // --- the invariants
 
+// The node's accounts against the requests on it.
 static void check_node(const struct core_node *node)
 {
+    const struct node_account *account = &node->sched.account;
     int64_t bin_tokens = 0, kv_blocks = 0;
-    double bin_pairs = 0;
-    int in_bins = 0, open = 0, count = 0;
+    double pairs = 0;
+    int in_bins = 0, open = 0, count = 0, n_bins = 0;
     struct core_bin *bins[16];
-    int n_bins = 0;
-    for (const struct request *r = node->requests.first; r; r = r->next, count++) {
-        ck_cheap(r->node == node);
-        ck_cheap(r->list == &node->requests);
+    for (const struct sched_request *s = account->requests.first; s; s = s->next, count++) {
+        const struct request *r = request_of(s);
+        ck_cheap(r->account.node == node);
+        ck_cheap(s->list == &account->requests);
         bool worker = node->hello.role == NODE_WORKER;
         ck_cheap(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
-        kv_blocks += r->kv_blocks;
-        if (!r->bin) continue;
-        bin_tokens += r->bin_tokens;
-        bin_pairs += r->bin_pairs;
+        kv_blocks += r->account.kv_blocks;
+        if (!r->account.bin) continue;
+        bin_tokens += r->account.rows;
+        pairs += r->account.attention_pairs;
         in_bins++;
         int b = 0;
-        while (b < n_bins && bins[b] != r->bin)
+        while (b < n_bins && bins[b] != r->account.bin)
             b++;
         if (b < n_bins) continue;
         ck_cheap(n_bins < 16);
-        bins[n_bins++] = r->bin;
-        open += r->bin->open;
+        bins[n_bins++] = r->account.bin;
+        open += r->account.bin->open;
     }
-    ck_cheap(count == node->requests.count);
-    ck_cheap(n_bins == node->bins);
-    ck_cheap(open == in_bins && in_bins == node->in_bins);
-    ck_cheap(bin_tokens == node->bin_tokens && !(bin_pairs < node->bin_pairs) && !(bin_pairs > node->bin_pairs));
-    ck_cheap(kv_blocks == node->kv_blocks);
-    ck_cheap(node->bins <= f.options.bins_ahead);
+    ck_cheap(count == account->requests.count);
+    ck_cheap(n_bins == account->bins);
+    ck_cheap(open == in_bins && in_bins == account->requests_in_bins);
+    ck_cheap(bin_tokens == account->bin_tokens);
+    ck_cheap(!(pairs < account->bin_attention_pairs) && !(pairs > account->bin_attention_pairs));
+    ck_cheap(kv_blocks == account->kv_blocks);
+    ck_cheap(account->bins <= f.options.bins_ahead);
     ck_cheap(count <= node->hello.max_seqs);
 }
 
-static void check_index(const struct tenant_queue *share, const struct request *r, int *count_p)
+static void check_length_index(const struct tenant_queue *queue, const struct sched_request *r, int *count_p)
 {
     if (!r) return;
-    ck_cheap(r->indexed && r->share == share && r->index_rows == core_request_rows(r));
-    ck_cheap(r->index_blocks == core_request_blocks(r, PREFIX_BLOCK));
-    const struct request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
-    int64_t least = r->index_blocks;
-    if (shorter && shorter->least[BY_LENGTH] < least) least = shorter->least[BY_LENGTH];
-    if (longer && longer->least[BY_LENGTH] < least) least = longer->least[BY_LENGTH];
-    ck_cheap(r->least[BY_LENGTH] == least);
+    ck_cheap(r->packable && r->tenant_queue == queue && r->index_rows == sched_request_rows(r));
+    ck_cheap(r->index_blocks == sched_request_kv_blocks(r, PREFIX_BLOCK));
+    const struct sched_request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
+    int64_t min = r->index_blocks;
+    if (shorter && shorter->subtree_min[BY_LENGTH] < min) min = shorter->subtree_min[BY_LENGTH];
+    if (longer && longer->subtree_min[BY_LENGTH] < min) min = longer->subtree_min[BY_LENGTH];
+    ck_cheap(r->subtree_min[BY_LENGTH] == min);
     if (shorter) ck_cheap(shorter->index_rows <= r->index_rows);
     if (longer) ck_cheap(longer->index_rows >= r->index_rows);
     ++*count_p;
-    check_index(share, shorter, count_p);
-    check_index(share, longer, count_p);
+    check_length_index(queue, shorter, count_p);
+    check_length_index(queue, longer, count_p);
 }
 
-// Among its kin a request is the nearest to itself.
-static void check_kin(const struct core_pool *pool, const struct request *r)
+// In its shared-prefix group a request is the nearest to itself.
+static void check_prefix_group(const struct waiting_set *set, const struct sched_request *r)
 {
     struct prefix_walk walk;
-    if (!r->indexed || !r->n_prefix) return;
-    prefix_walk_start(&walk, &pool->kin, r->share, r->prefix, r->n_prefix);
-    for (const struct request *kin; (kin = prefix_walk_next(&walk)) != r;)
-        ck_cheap(kin && walk.blocks == r->n_prefix && kin->share == r->share && kin->indexed);
+    if (!r->packable || !r->n_prefix) return;
+    prefix_walk_start(&walk, &set->groups, r->tenant_queue, r->prefix, r->n_prefix);
+    for (const struct sched_request *other; (other = prefix_walk_next(&walk)) != r;) {
+        ck_cheap(other && walk.blocks == r->n_prefix);
+        ck_cheap(other->tenant_queue == r->tenant_queue && other->packable);
+    }
 }
 
-// Shares, their lengths and their heaps.
-static void check_levels(const struct core_pool *pool)
+// The tenant queues, their length indexes and heaps.
+static void check_tenants(const struct waiting_set *set)
 {
-    int shares = 0, indexed = 0, in_heaps = 0, refs = 0;
-    for (size_t b = 0; b < pool->buckets; b++) {
-        for (const struct tenant_queue *share = pool->shares[b]; share; share = share->next, shares++) {
-            const struct core_level *level = &pool->levels[share->level];
+    const struct tenant_queues *tenants = &set->tenants;
+    int queues = 0, packable = 0, in_heaps = 0, refs = 0;
+    for (size_t b = 0; b < tenants->n_buckets; b++) {
+        for (const struct tenant_queue *queue = tenants->buckets[b]; queue; queue = queue->next, queues++) {
+            const struct tenant_level *level = &tenants->levels[queue->level];
             int count = 0;
-            check_index(share, share->waiting.root, &count);
-            ck_cheap(share->pool == pool && share->refs > 0 && count == share->waiting.count && !(share->served < 0));
-            ck_cheap(count ? level->heap[share->place] == share : share->place == -1);
-            if (count && share->place) ck_cheap(level->heap[(share->place - 1) / 2]->served <= share->served);
-            indexed += count;
-            refs += share->refs;
+            check_length_index(queue, queue->packable.root, &count);
+            ck_cheap(queue->owner == tenants && queue->refs > 0 && count == queue->packable.count);
+            ck_cheap(!(queue->served < 0));
+            ck_cheap(count ? level->heap[queue->place] == queue : queue->place == -1);
+            if (count && queue->place) ck_cheap(level->heap[(queue->place - 1) / 2]->served <= queue->served);
+            packable += count;
+            refs += queue->refs;
         }
     }
-    ck_cheap(shares == pool->n_shares && indexed == pool->indexed);
+    ck_cheap(queues == tenants->n && packable == set->n_packable && set->n_picked == 0);
     for (int level = 0; level < PRIORITY_LEVELS; level++)
-        in_heaps += pool->levels[level].n;
-    ck_cheap(in_heaps <= shares);
+        in_heaps += tenants->levels[level].n;
+    ck_cheap(in_heaps <= queues);
     for (size_t b = 0; b < f.c->table.buckets; b++) {
-        for (const struct request *r = f.c->table.by_number[b]; r; r = r->number_next)
-            refs -= r->share && r->share->pool == pool;
+        for (const struct request *r = f.c->table.by_number[b]; r; r = r->links.number_next)
+            refs -= r->sched.tenant_queue && r->sched.tenant_queue->owner == tenants;
     }
     ck_cheap(refs == 0);
 }
 
-static void check_sums(const struct core_pool *pool, int64_t tokens, int64_t urgent_tokens)
+static void check_sums(const struct waiting_set *set, int64_t rows, int64_t overdue_rows)
 {
     struct cost_work by_level = {0, 0}, by_time = {0, 0};
     for (int level = 0; level < PRIORITY_LEVELS; level++) {
-        by_level.rows += pool->levels[level].work.rows;
-        by_level.pairs += pool->levels[level].work.pairs;
+        by_level.rows += set->level_work[level].rows;
+        by_level.pairs += set->level_work[level].pairs;
     }
     for (int slot = 0; slot < DUE_SLOTS; slot++) {
-        by_time.rows += pool->due[slot].rows;
-        by_time.pairs += pool->due[slot].pairs;
+        by_time.rows += set->due_work[slot].rows;
+        by_time.pairs += set->due_work[slot].pairs;
     }
-    ck_cheap((int64_t)by_level.rows == tokens && (int64_t)by_time.rows == tokens);
+    ck_cheap((int64_t)by_level.rows == rows && (int64_t)by_time.rows == rows);
     ck_cheap((int64_t)by_level.pairs == (int64_t)by_time.pairs && by_time.pairs >= by_time.rows);
-    ck_cheap((int64_t)pool->urgent_work.rows == urgent_tokens);
-    struct cost_work before = core_pool_due_before(pool, f.now_us, f.now_us + f.options.max_wait_us);
+    ck_cheap((int64_t)set->overdue_work.rows == overdue_rows);
+    struct cost_work before = waiting_set_due_between(set, f.now_us, f.now_us + f.options.max_wait_us);
     ck_cheap(before.rows <= by_time.rows);
-    ck_cheap(pool->computed > 0 && pool->computed <= 1);
+    ck_cheap(f.c->view.computed_share[set->role] > 0 && f.c->view.computed_share[set->role] <= 1);
 }
 
-static void check_thread_pool(const struct core_pool *pool, int *count_p)
+static void check_waiting_set(const struct waiting_set *set, int *count_p)
 {
-    int64_t tokens = 0, urgent_tokens = 0;
-    int count = 0, unindexed = 0;
-    const struct request_list *lists[] = {&pool->queue, &pool->urgent};
+    int64_t rows = 0, overdue_rows = 0;
+    int count = 0, unpackable = 0;
+    const struct request_list *lists[] = {&set->queue, &set->overdue};
     for (int i = 0; i < 2; i++) {
-        for (const struct request *r = lists[i]->first; r; r = r->next, count++) {
-            ck_cheap(r->state == (pool->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
-            ck_cheap(!r->node && !r->bin && r->list == lists[i] && r->urgent == (i == 1));
-            ck_cheap(r->share && r->share->pool == pool);
-            tokens += core_request_rows(r);
-            if (r->urgent) urgent_tokens += core_request_rows(r);
-            if (r->urgent && r->prev) ck_cheap(r->prev->due_us <= r->due_us);
-            unindexed += !r->indexed;
-            check_kin(pool, r);
+        for (const struct sched_request *r = lists[i]->first; r; r = r->next, count++) {
+            const struct request *whole = request_of(r);
+            ck_cheap(whole->state == (set->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
+            ck_cheap(!whole->account.node && !whole->account.bin && r->list == lists[i] && r->overdue == (i == 1));
+            ck_cheap(r->tenant_queue && r->tenant_queue->owner == &set->tenants);
+            rows += sched_request_rows(r);
+            if (r->overdue) overdue_rows += sched_request_rows(r);
+            if (r->overdue && r->prev) ck_cheap(r->prev->due_us <= r->due_us);
+            unpackable += !r->packable;
+            check_prefix_group(set, r);
         }
     }
-    ck_cheap(tokens == pool->tokens);
-    check_sums(pool, tokens - urgent_tokens, urgent_tokens);
-    ck_cheap(count == core_pool_waiting(pool));
-    ck_cheap(unindexed + pool->indexed == count);
-    const struct request *next = NULL;
-    for (const struct request *r = pool->urgent.first; r; r = r->next) {
-        next = due_index_next(&pool->due_next, next, INT64_MAX);
+    ck_cheap(rows == set->rows);
+    check_sums(set, rows - overdue_rows, overdue_rows);
+    ck_cheap(count == waiting_set_count(set));
+    ck_cheap(unpackable + set->n_packable == count);
+    const struct sched_request *next = NULL;
+    for (const struct sched_request *r = set->overdue.first; r; r = r->next) {
+        next = due_index_next(&set->due_next, next, INT64_MAX);
         ck_cheap(next == r);
     }
-    ck_cheap(!due_index_next(&pool->due_next, next, INT64_MAX));
-    if (f.options.policy == BIN_DATASET) ck_cheap(unindexed == 0);
-    check_levels(pool);
+    ck_cheap(!due_index_next(&set->due_next, next, INT64_MAX));
+    if (f.options.policy == BIN_DATASET) ck_cheap(unpackable == 0);
+    check_tenants(set);
     *count_p += count;
 }
 
 static bool some_cache(void)
 {
-    const struct core_node *node = f.c->nodes;
+    const struct sched_node *node = f.c->view.nodes;
     while (node && !node->prefixes)
         node = node->next;
     return node;
 }
 
-// After a tick: whoever is urgent, or waits where a node is idle, waits because no node that may take it has room. (Who
-// is not urgent may also wait for a node that has its beginning in the cache.)
-static void check_nobody_waits_beside_room(void)
+// After a tick: a request that is overdue, or waits where a node is idle, waits because no node that may take it has
+// room. (A request that is not overdue may also wait for a node that has its prefix in the cache.)
+static void check_no_request_waits_beside_room(void)
 {
     bool caches = some_cache();
-    for (const struct core_node *node = f.c->nodes; node; node = node->next) {
-        const struct core_pool *pool = &f.c->pools[node->hello.role];
-        bool kept = node->hello.role == NODE_WORKER && f.c->starved && f.c->reserved == node;
-        if (node->draining || kept || node->bins >= f.options.bins_ahead) continue;
-        if (node->requests.count >= node->hello.max_seqs) continue;
-        const struct request_list *lists[] = {&pool->urgent, &pool->queue};
-        for (int i = 0; i < (node->bins || caches ? 1 : 2); i++) {
-            for (const struct request *r = lists[i]->first; r; r = r->next) {
-                bool room = core_node_blocks_of(node, r) <= core_node_blocks_left(node);
-                ck_cheap(!r->indexed || !room || !core_node_can_hold(node, r));
+    for (const struct sched_node *node = f.c->view.nodes; node; node = node->next) {
+        const struct waiting_set *set = &f.c->waiting[node->role];
+        if (node->draining || f.c->view.reservation.node == node) continue;
+        if (node->account.bins >= f.options.bins_ahead) continue;
+        if (node->account.requests.count >= node->limits.max_seqs) continue;
+        const struct request_list *lists[] = {&set->overdue, &set->queue};
+        for (int i = 0; i < (node->account.bins || caches ? 1 : 2); i++) {
+            for (const struct sched_request *r = lists[i]->first; r; r = r->next) {
+                bool room = sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node);
+                ck_cheap(!r->packable || !room || !sched_node_can_hold(node, r));
             }
         }
     }
 }
 
-static void check_invariants(void)
+// The ledger's counts against all requests.
+static void check_ledger(int running)
 {
-    int count = 0, running = 0, nodes[2] = {0};
-    struct waiting waiting[QUEUE_CLASSES] = {{0, 0}};
-    check_thread_pool(&f.c->pools[NODE_SPECULATOR], &count);
-    check_thread_pool(&f.c->pools[NODE_WORKER], &count);
-    for (const struct core_node *node = f.c->nodes; node; node = node->next) {
-        check_node(node);
-        count += node->requests.count;
-        if (node->hello.role == NODE_WORKER) running += node->requests.count;
-        if (!node->draining) nodes[node->hello.role]++;
-    }
+    const struct ledger *ledger = &f.c->ledger;
+    struct class_count waiting[QUEUE_CLASSES] = {{0, 0}};
     for (size_t b = 0; b < f.c->table.buckets; b++) {
-        for (const struct request *r = f.c->table.by_number[b]; r; r = r->number_next) {
-            if (!r->node || r->node->hello.role != NODE_WORKER) {
-                waiting[core_priority_class(r->priority)].requests++;
-                waiting[core_priority_class(r->priority)].tokens += r->n_tokens;
+        for (const struct request *r = f.c->table.by_number[b]; r; r = r->links.number_next) {
+            if (!r->account.node || r->account.node->hello.role != NODE_WORKER) {
+                waiting[ledger_class_of(r->spec.priority)].requests++;
+                waiting[ledger_class_of(r->spec.priority)].tokens += r->spec.n_tokens;
             }
-            if (r->timer_index >= 0) ck_cheap(f.c->timers.heap[r->timer_index] == r);
+            if (r->links.timer_index >= 0) ck_cheap(f.c->timers.heap[r->links.timer_index] == r);
             seen_states |= UINT64_C(1) << r->state;
         }
     }
-    ck_cheap(count == f.c->table.count); // every request is in a queue or on a node
-    ck_cheap(count == f.submitted - f.ended);
-    ck_cheap(running == f.c->running);
-    for (int k = 0; k < QUEUE_CLASSES; k++)
-        ck_cheap(waiting[k].requests == f.c->waiting[k].requests && waiting[k].tokens == f.c->waiting[k].tokens);
-    ck_cheap(nodes[NODE_SPECULATOR] == f.c->pools[NODE_SPECULATOR].nodes);
-    ck_cheap(nodes[NODE_WORKER] == f.c->pools[NODE_WORKER].nodes);
-    ck_cheap(f.ready == (nodes[NODE_WORKER] > 0));
-    const struct core_totals *t = &f.c->totals;
+    ck_cheap(running == ledger->running);
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        ck_cheap(waiting[k].requests == ledger->waiting[k].requests);
+        ck_cheap(waiting[k].tokens == ledger->waiting[k].tokens);
+    }
+    const struct core_totals *t = &ledger->totals;
     ck_cheap(t->requests == (uint64_t)f.submitted);
     ck_cheap(t->done + t->failed + t->cancelled + t->refused == (uint64_t)f.ended);
+}
+
+static void check_invariants(void)
+{
+    int count = 0, running = 0, nodes[NODE_ROLES] = {0};
+    check_waiting_set(&f.c->waiting[NODE_SPECULATOR], &count);
+    check_waiting_set(&f.c->waiting[NODE_WORKER], &count);
+    for (const struct core_node *node = core_first_node(f.c); node; node = core_node_next(node)) {
+        check_node(node);
+        int requests = node->sched.account.requests.count;
+        count += requests;
+        if (node->hello.role == NODE_WORKER) running += requests;
+        if (!node->sched.draining) nodes[node->hello.role]++;
+    }
+    check_ledger(running);
+    ck_cheap(count == f.c->table.count); // every request waits or is on a node
+    ck_cheap(count == f.submitted - f.ended);
+    ck_cheap(nodes[NODE_SPECULATOR] == f.c->open_nodes[NODE_SPECULATOR]);
+    ck_cheap(nodes[NODE_WORKER] == f.c->open_nodes[NODE_WORKER]);
+    ck_cheap(f.ready == (nodes[NODE_WORKER] > 0));
 }
 
 // --- the events
@@ -258,17 +277,17 @@ static void submit(void)
     expected_max[r->number - first_number] = max_tokens;
     int head = random_below(4), head_tokens = random_below(n_tokens);
     for (int i = 0; i < n_tokens; i++)
-        r->tokens[i] = i < head_tokens ? head : 4 + random_below(2);
-    r->prefill.mode = (enum prefill_mode)random_below(3);
-    if (one_in(10)) r->prefill.keep_rate = 1;
-    if (one_in(4)) r->priority = random_below(25) - 12;
-    if (one_in(2)) r->tenant = mem_format("tenant-%d", random_below(6));
-    if (one_in(10)) r->ttft_deadline_us = f.now_us + random_below(3 * SECOND);
+        r->spec.tokens[i] = i < head_tokens ? head : 4 + random_below(2);
+    r->spec.prefill.mode = (enum prefill_mode)random_below(3);
+    if (one_in(10)) r->spec.prefill.keep_rate = 1;
+    if (one_in(4)) r->spec.priority = random_below(25) - 12;
+    if (one_in(2)) r->spec.tenant = mem_format("tenant-%d", random_below(6));
+    if (one_in(10)) r->spec.ttft_deadline_us = f.now_us + random_below(3 * SECOND);
     if (one_in(3)) r->id = mem_format("id-%d", random_below(500));
     if (one_in(8)) client->stop_after = 1 + random_below(8);
     if (one_in(10)) {
-        r->score_only = true;
-        r->want_importance = one_in(2);
+        r->spec.score_only = true;
+        r->spec.want_importance = one_in(2);
     }
     fixture_submit(&f, client);
 }
@@ -281,7 +300,7 @@ static void attach(int slot)
     hello.kv_blocks = 40 << random_below(4);
     hello.max_seqs = 4 + random_below(40);
     hello.prefix_cache = one_in(2);
-    // A slot that is attached is taken over: its old link must be told first, by node_lost.
+    // Attaching to a slot in use replaces its node: node_lost must be called for the old link.
     struct fake_node *old = slots[slot];
     struct fake_node *node = old->node ? mem_alloc(sizeof *node) : old;
     memcpy(node->id, old->id, sizeof node->id);
@@ -310,7 +329,7 @@ static void change_node(void)
     }
 }
 
-// A pass of a node that takes so long for a row.
+// A pass with this time per row.
 static void report_pass(struct fake_node *node, int row_us)
 {
     int rows = 1 + random_below(600);
@@ -325,7 +344,7 @@ static void step_worker(struct fake_node *node)
     for (int i = 0; i < n && node->n_requests; i++) {
         uint64_t number = node->requests[random_below(node->n_requests)];
         struct client *client = clients[number - first_number];
-        ck_cheap(client->r && client->r->node == node->node);
+        ck_cheap(client->r && client->r->account.node == node->node);
         int left = expected_max[number - first_number] - client->n_tokens,
             n_tokens = 1 + random_below(left < 3 ? left : 3);
         int32_t tokens[4];
@@ -340,7 +359,7 @@ static void step_worker(struct fake_node *node)
             result.error = "broken";
         }
         if (one_in(300)) tokens[0] = VOCAB + random_below(100);
-        if (one_in(300)) result.n_tokens = 0; // nothing new, or an end without
+        if (one_in(300)) result.n_tokens = 0; // nothing new, or an end without tokens
         if (result.finished) fake_node_forget(node, number);
         core_step(f.c, node->node, &result, 1, f.now_us);
     }
@@ -351,8 +370,8 @@ static void step_speculator(struct fake_node *node)
     report_pass(node, one_in(2) ? 10 : 40);
     uint64_t number = node->requests[random_below(node->n_requests)];
     struct client *client = clients[number - first_number];
-    ck_cheap(client->r && client->r->node == node->node);
-    int n = client->r->n_tokens;
+    ck_cheap(client->r && client->r->account.node == node->node);
+    int n = client->r->spec.n_tokens;
     float *importance = mem_alloc_array((size_t)n, sizeof *importance);
     int first = random_below(n);
     struct token_range kept[2] = {{first, first + random_below(n - first)}, {n - 1, n - 1}};
@@ -369,12 +388,12 @@ static void step_speculator(struct fake_node *node)
     free(importance);
 }
 
-// Results of requests that are not on that node: of the past, of another one, of nobody.
+// Results of requests that are not on that node: ended, on another node, or unknown.
 static void late_result(struct fake_node *node)
 {
     struct client *client = some_client();
     uint64_t number = client && !one_in(5) ? client->number : (uint64_t)random_below(1 << 30) + (UINT64_C(1) << 40);
-    if (client && number == client->number && client->r && client->r->node == node->node) return;
+    if (client && number == client->number && client->r && client->r->account.node == node->node) return;
     int32_t token = 999;
     struct sequence_result step = {.request = number, .tokens = &token, .n_tokens = 1, .finished = one_in(2)};
     struct token_range kept = {0, 0};
@@ -416,7 +435,7 @@ static void one_event(void)
     events++;
 }
 
-START_TEST(a_storm_of_events_leaves_nothing_behind)
+START_TEST(after_random_events_all_accounts_agree_and_every_request_has_ended_once)
 {
     fixture_init(&f);
     f.options.max_wait_us = SECOND / 5;
@@ -439,11 +458,11 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
         one_event();
         if (one_in(3)) {
             fixture_advance(&f, 0);
-            check_nobody_waits_beside_room();
+            check_no_request_waits_beside_room();
         }
         if (events % 32 == 0) check_invariants();
     }
-    // Then the weather clears: no new requests, nodes for all, answers until all is done.
+    // Then no new requests, all nodes attached, answers until all requests have ended.
     for (int slot = 0; slot < SLOTS; slot++)
         attach(slot);
     for (int round = 0; round < 100000 && !core_idle(f.c); round++) {
@@ -457,10 +476,10 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
     }
     check_invariants();
     ck_assert(core_idle(f.c) && f.ended == f.submitted);
-    ck_assert(f.c->timers.count == 0 && f.c->running == 0 && !f.c->starved);
+    ck_assert(f.c->timers.count == 0 && f.c->ledger.running == 0 && !f.c->view.reservation.request);
     for (int k = 0; k < QUEUE_CLASSES; k++)
-        ck_assert(f.c->waiting[k].requests == 0 && f.c->waiting[k].tokens == 0);
-    ck_assert(f.c->pools[0].n_shares == 0 && f.c->pools[1].n_shares == 0);
+        ck_assert(f.c->ledger.waiting[k].requests == 0 && f.c->ledger.waiting[k].tokens == 0);
+    ck_assert(f.c->waiting[0].tenants.n == 0 && f.c->waiting[1].tenants.n == 0);
     uint64_t completion = 0, replays = 0, kept = 0;
     for (uint64_t number = first_number; number <= last_number; number++) {
         const struct client *client = clients[number - first_number];
@@ -470,18 +489,21 @@ START_TEST(a_storm_of_events_leaves_nothing_behind)
         replays += (uint64_t)client->usage.replays;
         kept += (uint64_t)client->usage.kept_tokens;
     }
-    const struct core_totals *t = &f.c->totals;
+    const struct core_totals *t = &f.c->ledger.totals;
     ck_assert_uint_eq(completion, t->completion_tokens);
     ck_assert_uint_eq(replays, t->replays);
-    ck_assert_uint_ge(kept, t->kept_tokens); // scored-only requests keep too
-    for (const struct core_node *node = f.c->nodes; node; node = node->next)
-        ck_assert(node->bins == 0 && node->bin_tokens == 0 && node->kv_blocks == 0 && node->requests.count == 0);
+    ck_assert_uint_ge(kept, t->kept_tokens); // score-only requests keep tokens, too
+    for (const struct sched_node *node = f.c->view.nodes; node; node = node->next) {
+        const struct node_account *account = &node->account;
+        ck_assert(account->bins == 0 && account->bin_tokens == 0);
+        ck_assert(account->kv_blocks == 0 && account->requests.count == 0);
+    }
     printf("storm %d: %d events, %d requests: done %d failed %d cancelled %d refused %d, replays %d, degraded %d, bins "
            "%d\n",
            _i, events, f.submitted, (int)t->done, (int)t->failed, (int)t->cancelled, (int)t->refused, (int)t->replays,
-           (int)t->degraded, (int)(f.c->pools[0].totals.bins + f.c->pools[1].totals.bins));
+           (int)t->degraded, (int)(f.c->ledger.bins[0].bins + f.c->ledger.bins[1].bins));
     fflush(stdout);
-    // The storm has been everywhere.
+    // The sequence has reached every path.
     ck_assert(t->done > 1000 && t->failed > 50 && t->cancelled > 100 && t->refused > 50 && t->replays > 50);
     for (enum skip_reason reason = SKIP_NONE; reason < SKIP_COUNT; reason++)
         ck_assert_msg(t->skipped[reason] > 0, "no request was skipped for %s", skip_reason_name(reason));
@@ -496,7 +518,7 @@ int main(void)
     Suite *suite = suite_create("core_storm");
     TCase *tcase = tcase_create("core_storm");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_storm_of_events_leaves_nothing_behind, 0, 3);
+    tcase_add_loop_test(tcase, after_random_events_all_accounts_agree_and_every_request_has_ended_once, 0, 3);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/cost: the coefficients of nodes made up here are found again, whatever they report and in what order.
+// router/sched/cost: the coefficients of invented nodes are found from their reports, in any order.
 #include "router/sched/cost.h"
 
 #include <check.h>
@@ -97,13 +97,13 @@ START_TEST(a_node_that_changes_is_followed)
 }
 END_TEST
 
-START_TEST(an_outlier_moves_little_and_lies_move_nothing)
+START_TEST(an_outlier_moves_little_and_impossible_reports_nothing)
 {
     const struct truth t = {1000, 20, 0.001};
     mixed_passes(&t, 300, 0.02);
     cost_learn(&m, 1024, 1024 * 512, 60000000, now_us);
     ck_predicts(&t, 2048, 0, 0.1);
-    cost_learn(&m, 1024, 1024 * 512, 1, now_us); // at once: counts as a quarter of what is expected
+    cost_learn(&m, 1024, 1024 * 512, 1, now_us); // far too fast: counts as a quarter of the expected time
     ck_predicts(&t, 2048, 0, 0.35);
     mixed_passes(&t, 50, 0.02);
     ck_predicts(&t, 2048, 0, 0.1);
@@ -114,7 +114,7 @@ START_TEST(an_outlier_moves_little_and_lies_move_nothing)
     cost_learn(&m, -5, 200, 1000, now_us);
     cost_learn(&m, 100, 200, -1, now_us);
     ck_assert(before.passes == m.passes && before.row_us == m.row_us);
-    // Whatever may come over the wire leaves finite numbers.
+    // Any report from the network leaves finite numbers.
     cost_learn(&m, INT32_MAX, INT64_MAX, INT64_MAX, now_us);
     cost_learn(&m, 1, INT64_MAX, 1, now_us);
     ck_assert(isfinite(m.fixed_us) && isfinite(m.row_us) && isfinite(m.pair_us));
@@ -122,7 +122,7 @@ START_TEST(an_outlier_moves_little_and_lies_move_nothing)
 }
 END_TEST
 
-START_TEST(one_kind_of_pass_is_taken_for_its_rows)
+START_TEST(the_time_of_passes_of_one_size_is_attributed_to_rows)
 {
     const struct truth t = {0, 40, 0};
     for (int i = 0; i < 20; i++)
@@ -132,7 +132,7 @@ START_TEST(one_kind_of_pass_is_taken_for_its_rows)
 }
 END_TEST
 
-START_TEST(a_prompt_is_known_by_what_it_came_in)
+START_TEST(a_computed_prompt_makes_its_length_known)
 {
     const struct truth t = {1000, 20, 0.001};
     cost_prompt_done(&m, 1000, now_us);
@@ -143,12 +143,12 @@ START_TEST(a_prompt_is_known_by_what_it_came_in)
     cost_prompt_done(&m, 100, now_us + 300000000);
     cost_prompt_done(&m, -1, now_us + 300000000);
     ck_assert(cost_knows(&m, 4000, now_us + 599000000) && !cost_knows(&m, 4000, now_us + 601000000));
-    cost_prompt_done(&m, 100, now_us + 601000000); // the longest of late is this one
+    cost_prompt_done(&m, 100, now_us + 601000000); // this is the longest prompt of late now
     ck_assert(cost_knows(&m, 400, now_us + 601000000) && !cost_knows(&m, 401, now_us + 601000000));
 }
 END_TEST
 
-START_TEST(what_it_does_not_know_it_says)
+START_TEST(unknown_sizes_are_reported_as_unknown)
 {
     const struct truth t = {1000, 20, 0.001};
     ck_assert(!cost_knows(&m, 1, now_us));
@@ -156,17 +156,17 @@ START_TEST(what_it_does_not_know_it_says)
         report(&t, 8, 4000, 0);
     ck_assert(!cost_knows(&m, 8, now_us));
     report(&t, 8, 4000, 0);
-    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us)); // from decodes alone nothing of prefills
+    ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us)); // decodes alone say nothing about prefills
     report(&t, 512, cost_pairs(512, 0), 0);
     ck_assert(cost_knows(&m, 2048, now_us));
     ck_assert(cost_knows(&m, 2048, now_us + 599000000) && !cost_knows(&m, 2048, now_us + 601000000));
-    // What goes on to come does not keep alive what came once.
+    // Sizes that still occur do not keep another size known.
     for (int i = 0; i < 10; i++) {
         now_us += 90000000;
         report(&t, 8, 4000, 0);
     }
     ck_assert(cost_knows(&m, 32, now_us) && !cost_knows(&m, 33, now_us));
-    // Forgotten as a whole, it has no say in what the node is then.
+    // A forgotten size has no influence on the fit.
     now_us += 601000000;
     const struct truth other = {300, 400, 0};
     report(&other, 512, cost_pairs(512, 0), 0);
@@ -186,10 +186,10 @@ int main(void)
     tcase_add_loop_test(tcase, a_node_is_known_from_its_passes, 0, sizeof truths / sizeof *truths);
     tcase_add_test(tcase, a_thousand_decodes_do_not_wash_out_a_prefill);
     tcase_add_test(tcase, a_node_that_changes_is_followed);
-    tcase_add_test(tcase, an_outlier_moves_little_and_lies_move_nothing);
-    tcase_add_test(tcase, one_kind_of_pass_is_taken_for_its_rows);
-    tcase_add_test(tcase, a_prompt_is_known_by_what_it_came_in);
-    tcase_add_test(tcase, what_it_does_not_know_it_says);
+    tcase_add_test(tcase, an_outlier_moves_little_and_impossible_reports_nothing);
+    tcase_add_test(tcase, the_time_of_passes_of_one_size_is_attributed_to_rows);
+    tcase_add_test(tcase, a_computed_prompt_makes_its_length_known);
+    tcase_add_test(tcase, unknown_sizes_are_reported_as_unknown);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

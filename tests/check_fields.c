@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/fields: how many fields a message has, before anything is allocated for it.
+// proto/fields: counting the fields of a message before it is unpacked.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,24 +38,24 @@ START_TEST(fields_of_sub_messages_count)
 }
 END_TEST
 
-START_TEST(millions_of_empty_messages_are_many)
+START_TEST(every_empty_sub_message_counts)
 {
     size_t size = (size_t)1 << 22;
     uint8_t *bytes = malloc(size);
     for (size_t i = 0; i < size; i += 2)
-        memcpy(bytes + i, "\x2a", 2); // messages: one of no bytes
+        memcpy(bytes + i, "\x2a", 2); // field `messages`, an empty one
     ck_fields(bytes, size, size / 2);
-    memcpy(bytes, "\x3a\xfa\xff\xff\x01", 5); // prefill with all the rest in it
+    memcpy(bytes, "\x3a\xfa\xff\xff\x01", 5); // field `prefill` around all the rest
     for (size_t i = 5; i + 1 < size; i += 2)
-        memcpy(bytes + i, "\x3a", 2); // pinned
+        memcpy(bytes + i, "\x3a", 2); // field `pinned`, an empty one
     ck_assert(!proto_fields_at_most(kind, bytes, size - 1, 1000));
-    memcpy(bytes, "\x1a", 1); // as a text it is one field
+    memcpy(bytes, "\x1a", 1); // as field `text` it is one field
     ck_assert(proto_fields_at_most(kind, bytes, size, 1000));
     free(bytes);
 }
 END_TEST
 
-// Whatever the bytes are, nothing is read beyond them: the sanitizers look on.
+// Malformed bytes pass, and are never read beyond their end (checked by the sanitizers).
 START_TEST(broken_bytes_are_left_to_unpacking)
 {
     static const char *const broken[] = {
@@ -87,7 +87,7 @@ int main(void)
     Suite *suite = suite_create("fields");
     TCase *tcase = tcase_create("fields");
     tcase_add_test(tcase, fields_of_sub_messages_count);
-    tcase_add_test(tcase, millions_of_empty_messages_are_many);
+    tcase_add_test(tcase, every_empty_sub_message_counts);
     tcase_add_test(tcase, broken_bytes_are_left_to_unpacking);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -16,7 +16,7 @@ enum { THREADS = 4, POSTS = 5000, VOCAB = 100 };
 static struct core *core;
 static struct loop *loop;
 static struct core_node *node;
-// Touched by the loop's thread only, but for the atomics.
+// Used by the loop's thread only, except the atomics.
 static int seen[THREADS], submitted, bins;
 static atomic_int ended;
 
@@ -84,15 +84,15 @@ static void attach(struct core *c, void *arg, int64_t now_us)
 static struct request *request_for(int64_t ttft_deadline_us)
 {
     struct request *r = request_create();
-    r->tokens = mem_alloc_array(1, sizeof *r->tokens);
-    r->n_tokens = 1;
-    r->sampling.max_tokens = 1;
-    r->prefill.mode = PREFILL_OFF;
-    r->arrived_us = clock_now_us();
-    r->ttft_deadline_us = ttft_deadline_us;
+    r->spec.tokens = mem_alloc_array(1, sizeof *r->spec.tokens);
+    r->spec.n_tokens = 1;
+    r->spec.sampling.max_tokens = 1;
+    r->spec.prefill.mode = PREFILL_OFF;
+    r->spec.arrived_us = clock_now_us();
+    r->spec.ttft_deadline_us = ttft_deadline_us;
     r->sink.tokens = take_tokens;
     r->sink.done = take_end;
-    request_set_state(r, REQUEST_TOKENISED, r->arrived_us);
+    request_set_state(r, REQUEST_TOKENISED);
     return r;
 }
 
@@ -126,7 +126,7 @@ START_TEST(posts_of_several_threads_run_once_and_in_order)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, post_many, (void *)i), 0);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    loop_stop(loop); // runs what is left
+    loop_stop(loop); // runs the remaining posts
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(seen[i], POSTS);
     ck_assert_int_eq(submitted, THREADS * POSTS / 10);
@@ -156,8 +156,8 @@ START_TEST(the_thread_wakes_for_the_cores_deadlines)
     loop_post(loop, submit, request_for(clock_now_us() + 20000));
     int64_t give_up_us = clock_now_us() + 60 * (int64_t)1000000;
     while (!atomic_load(&ended) && clock_now_us() < give_up_us)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); // between looks at the condition
-    ck_assert_int_eq(atomic_load(&ended), 1);                    // nobody posted: the deadline did it
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); // between two polls
+    ck_assert_int_eq(atomic_load(&ended), 1);                    // without a post: the deadline woke the thread
     loop_stop(loop);
     core_free(core);
 }

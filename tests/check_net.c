@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: calls of every kind between our server and our client, and every way they can end.
+// net/: calls of every kind between the server and the client, and every way a call can end.
 #include <check.h>
 #include <limits.h>
 #include <signal.h>
@@ -58,7 +58,7 @@ static void finish(struct rpc_call *call)
     rpc_call_finish(call, STATUS_OK, NULL);
 }
 
-// Sends the numbers below the one it is asked for, then fails, so that nothing may be lost before the end either.
+// Sends the numbers below the requested one, then ends the call. Nothing may be lost before the end.
 static void numbers(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     uint32_t n;
@@ -116,7 +116,7 @@ static void hand_over(struct rpc_call *call, const uint8_t *bytes, size_t size)
     pthread_detach(thread);
 }
 
-// Sends until a megabyte waits for a client that does not read.
+// Sends to a client that does not read until a megabyte is queued.
 static void flood(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     uint8_t *block = mem_alloc(65536);
@@ -232,7 +232,7 @@ static void expect_bytes(struct rpc_stream *stream, const void *wanted, size_t s
 
 static void expect_end(struct rpc_stream *stream, enum status wanted, const char *text)
 {
-    for (int i = 0; i < 2; i++) { // the end stays the end
+    for (int i = 0; i < 2; i++) { // reading again returns the same end
         struct rpc_bytes bytes = {0};
         enum status status = rpc_stream_read(stream, &bytes);
         ck_assert_msg(status == wanted && !bytes.data, "%s: %s", status_name(status), status_message());
@@ -334,12 +334,12 @@ START_TEST(another_thread_answers_and_the_end_follows_what_is_queued)
     ck_assert_str_eq(rpc_stream_trailer(stream, "retry-after-ms"), "250");
     ck_assert_ptr_null(rpc_stream_trailer(stream, "Bad Key"));
     rpc_stream_close(stream);
-    wait_for(&closed, 1); // a status that is not OK is our own end, not the client's
+    wait_for(&closed, 1); // any status of the server is a finish, not a cancellation
     ck_assert_int_eq(atomic_load(&cancelled), 0);
 }
 END_TEST
 
-// --- the ways it can end
+// --- the ways a call can end
 
 START_TEST(cancel_wakes_the_reader_and_is_seen)
 {
@@ -348,12 +348,12 @@ START_TEST(cancel_wakes_the_reader_and_is_seen)
     rpc_stream_cancel(stream);
     expect_end(stream, STATUS_CANCELLED, NULL);
     wait_for(&cancelled, 1);
-    rpc_stream_cancel(stream); // harmless
+    rpc_stream_cancel(stream); // no effect
     rpc_stream_close(stream);
 
     stream = open_stream("/test.A/Hang", 0);
     wait_for(&opened, 2);
-    rpc_stream_close(stream); // a close cancels as well
+    rpc_stream_close(stream); // close cancels too
     wait_for(&cancelled, 2);
     ck_assert_int_eq(atomic_load(&half_closed), 0);
     ck_assert_int_eq(atomic_load(&closed), 0);
@@ -380,10 +380,10 @@ END_TEST
 
 START_TEST(deadline_ends_the_call_on_both_sides)
 {
-    struct rpc_bytes answer; // connects, which may take a while
+    struct rpc_bytes answer; // connects first, which may take longer than the deadline
     ck_assert_int_eq(unary("/test.A/Echo", "x", &answer), STATUS_OK);
     rpc_bytes_free(&answer);
-    // The server never hears of a call whose time is up before it was sent: then another one is made.
+    // A call whose deadline passes before it is sent never reaches the server: the call is repeated.
     for (int tries = 0; tries < 100 && !atomic_load(&cancelled); tries++) {
         struct rpc_stream *stream = open_stream("/test.A/Hang", 300);
         expect_end(stream, STATUS_DEADLINE, "did not answer within 300 ms");
@@ -453,7 +453,7 @@ START_TEST(large_messages_pass_and_too_large_ones_do_not)
     ck_assert_int_eq(rpc_unary(channel, "/test.A/Echo", bytes, size, 0, &answer), STATUS_OK);
     ck_assert(answer.size == size && memcmp(answer.data, bytes, size) == 0);
     rpc_bytes_free(&answer);
-    ck_assert_int_eq(unary("/test.B/Large", "x", &answer), STATUS_EXHAUSTED); // the client's limit
+    ck_assert_int_eq(unary("/test.B/Large", "x", &answer), STATUS_EXHAUSTED); // over the limit of the client
     ck_assert(strstr(status_message(), "larger than max"));
 
     rpc_channel_close(channel);
@@ -466,12 +466,12 @@ START_TEST(large_messages_pass_and_too_large_ones_do_not)
     rpc_bytes_free(&answer);
     ck_assert_int_eq(rpc_unary(channel, "/test.A/Hang", bytes, 1001, 0, &answer), STATUS_EXHAUSTED);
     wait_for(&cancelled, 1);
-    ck_assert_int_eq(atomic_load(&half_closed), 1); // the first call's only
+    ck_assert_int_eq(atomic_load(&half_closed), 1); // of the first call
     free(bytes);
 }
 END_TEST
 
-START_TEST(producer_sees_that_nobody_reads)
+START_TEST(unread_bytes_are_reported_to_the_sender)
 {
     struct rpc_stream *stream = open_stream("/test.B/Flood", 0);
     send_number(stream, 0);
@@ -485,7 +485,7 @@ START_TEST(killed_client_is_seen)
 {
     int ports[2];
     ck_assert_int_eq(pipe(ports), 0);
-    pid_t child = fork(); // before gRPC starts in either
+    pid_t child = fork(); // before gRPC starts in either process
     if (child == 0) {
         int port;
         if (read(ports[0], &port, sizeof port) != sizeof port) _exit(1);
@@ -599,7 +599,7 @@ START_TEST(closing_server_lets_calls_end)
     expect_bytes(watch, "\x08\x02", 2);
     pthread_t thread;
     pthread_create(&thread, NULL, close_server, NULL);
-    expect_end(watch, STATUS_UNAVAILABLE, "the server is closing"); // watchers do not hold it up
+    expect_end(watch, STATUS_UNAVAILABLE, "the server is closing"); // watchers do not delay the end
     rpc_stream_close(watch);
     send_number(stream, 2);
     expect_bytes(stream, &(uint32_t){2}, sizeof(uint32_t));
@@ -613,18 +613,18 @@ START_TEST(closing_server_lets_calls_end)
 }
 END_TEST
 
-static struct rpc_call *kept;
+static struct rpc_call *referenced;
 
-static void keep(struct rpc_call *call)
+static void reference_call(struct rpc_call *call)
 {
     rpc_call_ref(call);
-    kept = call;
+    referenced = call;
     count_open(call);
 }
 
-START_TEST(kept_calls_do_not_hold_up_the_end)
+START_TEST(referenced_calls_do_not_delay_the_end)
 {
-    static const struct rpc_method own[] = {{"/test.C/Keep", keep, NULL, NULL, count_close}, {0}};
+    static const struct rpc_method own[] = {{"/test.C/Keep", reference_call, NULL, NULL, count_close}, {0}};
     rpc_server_close(server, 0);
     rpc_channel_close(channel);
     struct rpc_server_options options = {.address = "127.0.0.1:0", .methods = own, .context = &context, .threads = 1};
@@ -635,11 +635,11 @@ START_TEST(kept_calls_do_not_hold_up_the_end)
     rpc_server_close(server, 10);
     server = NULL;
     ck_assert_int_eq(atomic_load(&cancelled), 1); // its last event has run
-    ck_assert_uint_eq(rpc_call_send(kept, (const uint8_t *)"x", 1), 0);
-    rpc_call_finish(kept, STATUS_OK, "too late");
-    ck_assert_str_eq(rpc_call_path(kept), "/test.C/Keep");
-    ck_assert(strstr(rpc_call_peer(kept), "127.0.0.1"));
-    rpc_call_unref(kept);
+    ck_assert_uint_eq(rpc_call_send(referenced, (const uint8_t *)"x", 1), 0);
+    rpc_call_finish(referenced, STATUS_OK, "too late");
+    ck_assert_str_eq(rpc_call_path(referenced), "/test.C/Keep");
+    ck_assert(strstr(rpc_call_peer(referenced), "127.0.0.1"));
+    rpc_call_unref(referenced);
     expect_end(stream, STATUS_UNAVAILABLE, NULL);
     rpc_stream_close(stream);
 }
@@ -668,7 +668,7 @@ START_TEST(health_is_per_service)
 {
     int state;
     ck_assert_int_eq(check_health("", &state), STATUS_OK);
-    ck_assert_int_eq(state, 2); // NOT_SERVING until told
+    ck_assert_int_eq(state, 2); // NOT_SERVING until set
     ck_assert_int_eq(check_health("test.A", &state), STATUS_OK);
     ck_assert_int_eq(state, 2);
     rpc_server_set_serving(server, "test.A", true);
@@ -681,12 +681,12 @@ START_TEST(health_is_per_service)
     ck_assert_int_eq(unary("/grpc.health.v1.Health/Check", "\xFF\xFF", &answer), STATUS_INVALID);
     struct rpc_stream *stream = open_stream("/grpc.health.v1.Health/Watch", 0);
     rpc_stream_half_close(stream);
-    expect_end(stream, STATUS_INVALID, "is needed");
+    expect_end(stream, STATUS_INVALID, "without a HealthCheckRequest");
     rpc_stream_close(stream);
 }
 END_TEST
 
-START_TEST(watchers_are_told_each_change)
+START_TEST(watchers_get_each_change)
 {
     struct rpc_stream *known = open_stream("/grpc.health.v1.Health/Watch", 0);
     rpc_stream_send(known, (const uint8_t *)"\x0A\x06test.A", 8);
@@ -714,7 +714,7 @@ static reflect_response *reflect(struct rpc_stream *stream, int which, const cha
 {
     reflect_request request = GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
     request.message_request_case = which;
-    request.list_services = (char *)text; // all texts share the union's place
+    request.list_services = (char *)text; // a member of a union: sets any text
     uint8_t bytes[256];
     rpc_stream_send(stream, bytes, grpc__reflection__v1__server_reflection_request__pack(&request, bytes));
     struct rpc_bytes answer;
@@ -769,7 +769,7 @@ START_TEST(reflection_answers_both_versions)
     }
     struct rpc_stream *stream = open_stream(paths[0], 0);
     rpc_stream_send(stream, (const uint8_t *)"\xFF", 1);
-    expect_end(stream, STATUS_INVALID, "no ServerReflectionRequest");
+    expect_end(stream, STATUS_INVALID, "not a valid ServerReflectionRequest");
     rpc_stream_close(stream);
 }
 END_TEST
@@ -824,15 +824,15 @@ int main(void)
     tcase_add_test(calls, refused_and_unknown_calls);
     tcase_add_test(calls, status_text_is_short_utf8);
     tcase_add_test(calls, large_messages_pass_and_too_large_ones_do_not);
-    tcase_add_test(calls, producer_sees_that_nobody_reads);
+    tcase_add_test(calls, unread_bytes_are_reported_to_the_sender);
     tcase_add_test(calls, taken_port_is_refused);
     tcase_add_test(calls, bad_addresses_are_refused);
     tcase_add_test(calls, absent_server_is_named);
     tcase_add_test(calls, waiting_call_survives_a_restart);
     tcase_add_test(calls, closing_server_lets_calls_end);
-    tcase_add_test(calls, kept_calls_do_not_hold_up_the_end);
+    tcase_add_test(calls, referenced_calls_do_not_delay_the_end);
     tcase_add_test(calls, health_is_per_service);
-    tcase_add_test(calls, watchers_are_told_each_change);
+    tcase_add_test(calls, watchers_get_each_change);
     tcase_add_test(calls, reflection_answers_both_versions);
     suite_add_tcase(suite, calls);
     SRunner *runner = srunner_create(suite);

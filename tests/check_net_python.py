@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Our server as Google's own Python client sees it: reflection, health, statuses, metadata, compression.
+"""The server of net/ against Google's Python client: reflection, health, statuses, metadata, compression.
 
 usage: check_net_python.py NET_SERVER PROTO_FOLDER      (exit 77: skipped)
 """
@@ -18,7 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 checks = 0
-WAIT = 600  # seconds: a bound, not a pace
+WAIT = 600  # seconds, the limit of every call
 
 
 def check(condition, what):
@@ -41,7 +41,7 @@ def generated(proto, *files):
 
 
 def reflected(channel, messages, version):
-    """Learns every service by reflection alone: a descriptor pool and their names."""
+    """The descriptor pool and the names of all services, by reflection alone."""
     info = channel.stream_stream(
         f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         request_serializer=messages.ServerReflectionRequest.SerializeToString,
@@ -57,7 +57,7 @@ def reflected(channel, messages, version):
     questions += [Request(file_by_filename="no/such.proto"), Request(file_containing_symbol="no.such.Symbol"),
                   Request(all_extension_numbers_of_type="forepack.v1.Chunk"), Request()]
     answers = list(info(iter(questions), timeout=WAIT))
-    check_equal(len(answers), len(questions), "one answer a question")
+    check_equal(len(answers), len(questions), "one answer per question")
     pool = descriptor_pool.DescriptorPool()
     for answer in answers[:len(services)]:
         for serialized in answer.file_descriptor_response.file_descriptor_proto:
@@ -68,7 +68,7 @@ def reflected(channel, messages, version):
 
 
 def method(channel, pool, service, name):
-    """A callable for a method, from its reflected description."""
+    """A callable for a method and its request class, from the reflected description."""
     described = pool.FindServiceByName(service).FindMethodByName(name)
     factory = message_factory.MessageFactory(pool)
     request, response = (factory.GetPrototype(t) for t in (described.input_type, described.output_type))
@@ -86,7 +86,7 @@ def expect_failure(code, call):
     except grpc.RpcError as error:
         check_equal(error.code(), code, "status")
         return error
-    raise AssertionError(f"{code} was expected, but the call went well")
+    raise AssertionError(f"{code} was expected, but the call succeeded")
 
 
 def check_reflection_and_calls(channel, v1, v1alpha):
@@ -102,7 +102,7 @@ def check_reflection_and_calls(channel, v1, v1alpha):
     for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
         answer = tokenize(Request(text=text), timeout=WAIT, compression=compression)
         check_equal(bytes(answer.token_ids), text.encode(), "text arrives whole, NUL and all")
-    text = "x" * 6_000_000  # over gRPC's usual 4 MB; the answer, with 1 byte a token, too
+    text = "x" * 6_000_000  # request and answer (1 byte per token) are over gRPC's default limit of 4 MB
     check_equal(len(tokenize(Request(text=text), timeout=WAIT).token_ids), len(text), "large message")
 
     many, Request = method(channel, pool, "forepack.v1.Inference", "GenerateMany")
@@ -163,7 +163,7 @@ def main():
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
             check_reflection_and_calls(channel, v1, v1alpha)
             watcher = check_health(channel, health, tell)
-            server.stdin.close()  # it closes; the watcher is let go at once
+            server.stdin.close()  # the server closes, which ends the watcher at once
             expect_failure(grpc.StatusCode.UNAVAILABLE, lambda: list(watcher))
         check_equal(server.wait(WAIT), 0, "the server's exit code")
     finally:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core_bins and prefix_groups: requests that begin alike, and what a node's prefix cache is likely to hold of
-// them.
+// router/sched/bin_planner and prefix_groups: requests with shared prefixes, and what nodes' caches hold of them.
 #include <string.h>
 
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_case.h"
 
 static struct fake_node *caching_worker(const char *id)
@@ -13,17 +12,17 @@ static struct fake_node *caching_worker(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
+START_TEST(a_cached_prefix_does_not_count_and_attracts_requests_to_its_node)
 {
     struct fake_node *w = caching_worker("w"), *v = caching_worker("v");
     struct client *first = fixture_put_with_head(&f, 400, 0, 450, NULL),
                   *other = fixture_put_with_head(&f, 400, 1, 450, NULL);
-    fixture_advance(&f, 0); // one each
+    fixture_advance(&f, 0); // one to each node
     struct fake_node *mine = fake_node_has(w, first) ? w : v, *others = mine == w ? v : w;
     ck_assert(fake_node_has(mine, first) && fake_node_has(others, other));
     finish(mine, first);
     finish(others, other);
-    // Ten of 450 rows, of which 400 are known at one node: fifty each, one bin of 512 holds them all, and it is there.
+    // Ten of 450 rows, 400 of them cached on one node: 50 are left of each, so one bin of 512 on that node holds all.
     struct client *ten[10];
     for (int i = 0; i < 10; i++)
         ten[i] = fixture_put_with_head(&f, 400, 1, 450, NULL);
@@ -31,16 +30,16 @@ START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
     for (int i = 0; i < 10; i++)
         ck_assert(fake_node_has(others, ten[i]));
     ck_assert_int_eq(others->last_bin_items, 10);
-    ck_assert_int_eq(others->node->bin_tokens, 10 * 50);
-    // With so much to compute there, another one is sooner done with it elsewhere, though it begins anew.
+    ck_assert_int_eq(others->node->sched.account.bin_tokens, 10 * 50);
+    // With that much work there, another node finishes the next one sooner, though it has no prefix of it.
     struct client *eleventh = fixture_put_with_head(&f, 400, 1, 440, NULL);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(mine, eleventh));
-    ck_assert_int_eq(mine->node->bin_tokens, 440);
+    ck_assert_int_eq(mine->node->sched.account.bin_tokens, 440);
     for (int i = 0; i < 10; i++)
         finish(others, ten[i]);
     finish(mine, eleventh);
-    // A node that comes back knows nothing.
+    // A node that attaches again has an empty cache.
     fixture_detach(&f, others);
     others = caching_worker("again");
     struct client *last = fixture_put_with_head(&f, 400, 1, 450, NULL);
@@ -50,9 +49,9 @@ START_TEST(a_known_prefix_does_not_count_and_draws_to_its_node)
 }
 END_TEST
 
-// What a group would compute whose cache holds so many heads, the one used longest ago given away first.
+// The rows that a group computes if its cache holds three shared prefixes and evicts the one used longest ago.
 struct head_cache {
-    int heads[3], n; // the latest last
+    int heads[3], n; // the one used last at the end
     int64_t rows;
 };
 
@@ -62,17 +61,17 @@ static void compute(struct head_cache *cache, int head, int head_rows, int tail_
     while (at < cache->n && cache->heads[at] != head)
         at++;
     cache->rows += tail_rows + (at == cache->n ? head_rows : 0);
-    if (at == most) at = 0; // nobody's any more: the oldest makes room
+    if (at == most) at = 0; // evict the oldest
     if (at < cache->n) memmove(&cache->heads[at], &cache->heads[at + 1], (size_t)(--cache->n - at) * sizeof(int));
     cache->heads[cache->n++] = head;
 }
 
-// Prompts of eight heads come by turns to a group whose cache holds three: each head is computed once, whether its
-// prompts are urgent or not, of one tenant or of two that have four heads each.
-START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
+// Prompts with eight different prefixes arrive in turn, the group's cache holds three: each prefix is computed once,
+// whether the prompts are overdue or not, of one tenant or of two with four prefixes each.
+START_TEST(shared_prefixes_are_used_up_one_after_another)
 {
     enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };
-    bool urgent = _i & 1, tenants = _i & 2;
+    bool overdue = _i & 1, tenants = _i & 2;
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.prefix_cache = true;
     hello.kv_blocks = 3 * (HEAD / 16) + 25;
@@ -88,8 +87,8 @@ START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
         tails += tail[i];
         all[i] = fixture_put_with_head(&f, HEAD, i % HEADS, HEAD + tail[i], tenants && i % 2 ? "odd" : "even");
     }
-    if (urgent) fixture_advance(&f, SECOND);
-    ck_assert(all[0]->r->urgent == urgent && !all[0]->r->node);
+    if (overdue) fixture_advance(&f, SECOND);
+    ck_assert(all[0]->r->sched.overdue == overdue && !all[0]->r->account.node);
     struct head_cache cache = {.n = 0};
     finish(w, on[0]);
     finish(w, on[1]);
@@ -109,8 +108,8 @@ START_TEST(prompts_that_share_a_head_are_used_up_one_head_after_the_other)
 }
 END_TEST
 
-// With room for all: bins are full of what a head is followed by, and the next bin goes on with it.
-START_TEST(a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next)
+// With room for all: bins are full of one shared-prefix group, and the next bin continues with it.
+START_TEST(a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_group)
 {
     struct fake_node *w = caching_worker("w");
     enum { EACH = 24 };
@@ -120,38 +119,39 @@ START_TEST(a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next)
             of[head][i] = fixture_put_with_head(&f, 400, head, 416 + i % 3, NULL);
     }
     fixture_advance(&f, 0);
-    // The head and six tails of 16 to 18 rows, then tails alone; there is no room for the other head.
-    int first = of[0][0]->r->node ? 0 : 1;
+    // The prefix and six tails of 16 to 18 rows, then tails alone; there is no room for the other prefix.
+    int first = of[0][0]->r->account.node ? 0 : 1;
     ck_assert(w->bins == 2 && w->n_requests == EACH);
     for (int i = 0; i < EACH; i++)
         ck_assert(fake_node_has(w, of[first][i]));
-    ck_assert_int_eq(w->node->bin_tokens, 400 + EACH * 17);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 400 + EACH * 17);
 }
 END_TEST
 
-// Kin come without end and more than the group can take: they go before a request of their tenant that shares nothing
-// with them, but only those that came within max_wait of it, and before nobody of another tenant.
-START_TEST(kin_do_not_starve_others)
+// Requests with one prefix arrive without end and faster than the group computes them. They go before a request of
+// their tenant without that prefix, but only those that arrived within max_wait of it, and before no request of another
+// tenant.
+START_TEST(a_shared_prefix_group_does_not_starve_others)
 {
     enum { BIN_US = 50000, STREAM = 12, CROWD = 200 };
     struct fake_node *w = caching_worker("w");
-    for (int i = 0; i < 2 * STREAM; i++) // two bins, and some
-        fixture_put_with_head(&f, 400, 0, 450, "kin");
+    for (int i = 0; i < 2 * STREAM; i++) // more than two bins
+        fixture_put_with_head(&f, 400, 0, 450, "sharing");
     fixture_advance(&f, 0);
-    struct client *other = fixture_put_with_head(&f, 400, 1, 410, "kin"),
-                  *stranger = fixture_put(&f, "stranger", 410, -1);
+    struct client *other = fixture_put_with_head(&f, 400, 1, 410, "sharing"),
+                  *stranger = fixture_put(&f, "other", 410, -1);
     for (int i = 0; i < CROWD; i++)
-        fixture_put_with_head(&f, 400, 0, 450, "kin");
+        fixture_put_with_head(&f, 400, 0, 450, "sharing");
     int64_t from_us = f.now_us, other_us = 0, stranger_us = 0;
     while (!other_us || !stranger_us) {
         // Those that may go before it take half of a bin, five of them at least.
         ck_assert_int_le(f.now_us - from_us, SECOND + ((CROWD + SECOND / BIN_US * STREAM) / 5 + 2) * BIN_US);
         for (int i = 0; i < STREAM; i++)
-            fixture_put_with_head(&f, 400, 0, 450, "kin");
+            fixture_put_with_head(&f, 400, 0, 450, "sharing");
         fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, BIN_US);
-        if (!other_us && (other->ends || other->r->node)) other_us = f.now_us - from_us;
-        if (!stranger_us && (stranger->ends || stranger->r->node)) stranger_us = f.now_us - from_us;
+        if (!other_us && (other->ends || other->r->account.node)) other_us = f.now_us - from_us;
+        if (!stranger_us && (stranger->ends || stranger->r->account.node)) stranger_us = f.now_us - from_us;
     }
     ck_assert_int_le(stranger_us, SECOND + 2 * BIN_US);
     ck_assert_int_gt(other_us, SECOND + 2 * BIN_US);
@@ -162,15 +162,15 @@ static void first_tokens(struct fake_node *node)
 {
     for (int i = 0; i < node->n_requests; i++) {
         struct client *client = fixture_find(&f, node->requests[i]);
-        if (client->r->bin) fake_node_step(&f, node, client, 0, 1, -1);
+        if (client->r->account.bin) fake_node_step(&f, node, client, 0, 1, -1);
     }
 }
 
-// Two groups whose KV blocks are always taken but for a few, and as many kin as they can serve: whenever one of four
-// ends, another is there, of whose rows the caches spare all but a few. Others come now and then, that share nothing
-// and are twice as large as what comes free at once, or that it is enough for; they are of the same tenant or less
-// important. They wait for max_wait, and then for the time that a group needs to serve what it has.
-START_TEST(kin_beside_little_kv_delay_nobody_by_more_than_a_bin)
+// Two groups with few KV blocks left, and requests with one prefix for all of them: whenever one of four ends, another
+// one takes its blocks, with most rows cached. Now and then a request without that prefix arrives that needs twice the
+// blocks that come free at once, or just as many, of the same tenant or of lower priority. It waits for max_wait, and
+// then until a group has served its requests.
+START_TEST(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most)
 {
     enum { STEP_US = 10000, STEPS = 2000, EVERY = 150, BIN_US = 4 * 2 * STEP_US };
     bool lesser = _i;
@@ -181,7 +181,7 @@ START_TEST(kin_beside_little_kv_delay_nobody_by_more_than_a_bin)
     strcpy(hello.node_id, "x");
     nodes[1] = fixture_attach(&f, &hello);
     for (int i = 0; i < 48; i++)
-        fixture_put_with_head(&f, 256, 0, 288, "kin");
+        fixture_put_with_head(&f, 256, 0, 288, "sharing");
     fixture_advance(&f, 0);
     struct client *other = NULL;
     int n = 0, n_late = 0;
@@ -195,16 +195,17 @@ START_TEST(kin_beside_little_kv_delay_nobody_by_more_than_a_bin)
                 n_late += other->timing.pack_wait_us >= SECOND;
             }
             int n_tokens = n++ % 2 ? 200 : 400;
-            other = lesser ? fixture_put(&f, "lesser", n_tokens, -8) : fixture_put_with_head(&f, 0, 0, n_tokens, "kin");
+            other =
+                lesser ? fixture_put(&f, "lesser", n_tokens, -8) : fixture_put_with_head(&f, 0, 0, n_tokens, "sharing");
         }
-        if (step % 50) fixture_put_with_head(&f, 256, 0, 288, "kin");
+        if (step % 50) fixture_put_with_head(&f, 256, 0, 288, "sharing");
         first_tokens(nodes[0]);
         first_tokens(nodes[1]);
         if (node->n_requests) fake_node_step(&f, node, fixture_find(&f, node->requests[0]), 1, 1, FINISH_REASON_STOP);
         fixture_advance(&f, STEP_US);
-        ck_assert_int_ge(nodes[0]->node->kv_blocks + nodes[1]->node->kv_blocks, 80);
+        ck_assert_int_ge(nodes[0]->node->sched.account.kv_blocks + nodes[1]->node->sched.account.kv_blocks, 80);
     }
-    ck_assert_msg(n_late >= n / 2, "%d of %d", n_late, n); // the stream did keep them out until then
+    ck_assert_msg(n_late >= n / 2, "%d of %d", n_late, n); // the stream kept them waiting until then
 }
 END_TEST
 
@@ -214,20 +215,20 @@ START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
     struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
     struct fake_node *s = fixture_attach(&f, &hello);
     struct client *pruned = fixture_request(&f, 300, 4);
-    pruned->r->prefill.mode = PREFILL_ON;
-    pruned->r->prefill.keep_rate = 0.5;
+    pruned->r->spec.prefill.mode = PREFILL_ON;
+    pruned->r->spec.prefill.keep_rate = 0.5;
     fixture_submit(&f, pruned);
     fixture_advance(&f, 0);
     fake_node_score(&f, s, pruned, 100, 299);
     ck_assert(fake_node_has(w, pruned));
-    ck_assert_int_eq(w->node->bin_tokens, 200);
-    struct client *whole = fixture_send(&f, 300, 4); // the same tokens, more of them
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 200);
+    struct client *whole = fixture_send(&f, 300, 4); // the same tokens and more
     finish(w, pruned);
     ck_assert(fake_node_has(w, whole));
-    ck_assert_int_eq(w->node->bin_tokens, 300);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 300);
     finish(w, whole);
     struct client *again = fixture_send(&f, 300, 4);
-    ck_assert_int_eq(w->node->bin_tokens, 300 - 18 * 16);
+    ck_assert_int_eq(w->node->sched.account.bin_tokens, 300 - 18 * 16);
     finish(w, again);
 }
 END_TEST
@@ -237,11 +238,11 @@ int main(void)
     Suite *suite = suite_create("prefix_tail");
     TCase *tcase = tcase_create("prefix_tail");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, a_known_prefix_does_not_count_and_draws_to_its_node);
-    tcase_add_loop_test(tcase, prompts_that_share_a_head_are_used_up_one_head_after_the_other, 0, 4);
-    tcase_add_test(tcase, a_head_counts_once_in_a_bin_and_its_prompts_go_on_in_the_next);
-    tcase_add_test(tcase, kin_do_not_starve_others);
-    tcase_add_loop_test(tcase, kin_beside_little_kv_delay_nobody_by_more_than_a_bin, 0, 2);
+    tcase_add_test(tcase, a_cached_prefix_does_not_count_and_attracts_requests_to_its_node);
+    tcase_add_loop_test(tcase, shared_prefixes_are_used_up_one_after_another, 0, 4);
+    tcase_add_test(tcase, a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_group);
+    tcase_add_test(tcase, a_shared_prefix_group_does_not_starve_others);
+    tcase_add_loop_test(tcase, with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most, 0, 2);
     tcase_add_test(tcase, a_pruned_prompt_is_no_prefix_of_a_whole_one);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/prefix_index against a plain list of what was used last, and what the chains of prompts have in common.
+// router/sched/prefix_index against a plain list ordered by last use, and the common part of prefix chains.
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { TOKENS = 200, CAPACITY = 30, CHAINS = 12 };
 
-START_TEST(chains_part_where_tokens_or_positions_do)
+START_TEST(chains_differ_from_the_first_different_token_or_position_on)
 {
     int32_t a[TOKENS], b[TOKENS];
     for (int i = 0; i < TOKENS; i++)
@@ -27,7 +27,7 @@ START_TEST(chains_part_where_tokens_or_positions_do)
     prefix_index_add(index, one, 12);
     ck_assert_int_eq(prefix_index_match(index, same, 12), 12);
     ck_assert_int_eq(prefix_index_match(index, same, 5), 5);
-    ck_assert_int_eq(prefix_index_match(index, other, 12), 4);  // token 70 stands in the fifth block
+    ck_assert_int_eq(prefix_index_match(index, other, 12), 4);  // token 70 is in the fifth block
     ck_assert_int_eq(prefix_index_match(index, pruned, 12), 2); // the third holds tokens 32 to 39 and 48 to 55
     ck_assert_int_eq(prefix_index_match(index, NULL, 0), 0);
     prefix_index_add(index, NULL, 0);
@@ -40,7 +40,7 @@ START_TEST(chains_part_where_tokens_or_positions_do)
 }
 END_TEST
 
-// Numbers, the one used last at the end.
+// Hashes, the one used last at the end.
 struct list {
     uint64_t number[CAPACITY];
     int n;
@@ -56,13 +56,13 @@ static void use(struct list *list, uint64_t number)
     list->number[list->n++] = number;
 }
 
-START_TEST(what_was_used_longest_ago_is_forgotten_from_its_end)
+START_TEST(the_chain_used_longest_ago_is_evicted_from_its_end)
 {
     struct prefix_index *index = prefix_index_create(CAPACITY);
     struct list list = {.n = 0};
     uint64_t chains[CHAINS][40];
     uint32_t random = 5;
-    for (int c = 0; c < CHAINS; c++) // each begins like the one before it, for a while
+    for (int c = 0; c < CHAINS; c++) // each shares a prefix with the one before it
         for (int i = 0; i < 40; i++)
             chains[c][i] = c && i < 3 * (c % 5) ? chains[c - 1][i] : (uint64_t)(c * 1000 + i + 1) * 64;
     for (int step = 0; step < 20000; step++) {
@@ -90,8 +90,8 @@ int main(void)
 {
     Suite *suite = suite_create("prefix_index");
     TCase *tcase = tcase_create("prefix_index");
-    tcase_add_test(tcase, chains_part_where_tokens_or_positions_do);
-    tcase_add_test(tcase, what_was_used_longest_ago_is_forgotten_from_its_end);
+    tcase_add_test(tcase, chains_differ_from_the_first_different_token_or_position_on);
+    tcase_add_test(tcase, the_chain_used_longest_ago_is_evicted_from_its_end);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

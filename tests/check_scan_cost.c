@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core_bins: what it takes to find out who goes next, counted in looks at requests that wait. It must not grow
-// with the queue, however often groups without room are asked, and whatever the queue holds that does not fit.
+// router/sched/bin_planner: the scan cost, waiting requests examined to fill bins. It must not grow with the waiting
+// set, however often groups without room are planned for, and whatever waits that does not fit.
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "router/core/state.h"
+#include "router/core/core_state.h"
 #include "tests/core_fixture.h"
 
 enum { GROUPS = 8, WAITING = 50000, TENANTS = 5000, ROUNDS = 100 };
@@ -28,7 +28,7 @@ static void teardown(void)
 
 static struct bin_totals totals(void)
 {
-    return f.c->pools[NODE_WORKER].totals;
+    return f.c->ledger.bins[NODE_WORKER];
 }
 
 static void attach(int group, int kv_blocks, bool prefix_cache)
@@ -41,7 +41,7 @@ static void attach(int group, int kv_blocks, bool prefix_cache)
     groups[group] = fixture_attach(&f, &hello);
 }
 
-// Goes to the group that was attached last, and has its first token.
+// Dispatched to the group attached last, with a first token.
 static struct client *start(int group, int n_tokens, int max_tokens)
 {
     struct client *client = fixture_send(&f, n_tokens, max_tokens);
@@ -50,8 +50,8 @@ static struct client *start(int group, int n_tokens, int max_tokens)
     return client;
 }
 
-// Of 13 to 28 blocks each, that begin with 32 tokens like all of fixture_send.
-static void put_crowd(bool head, bool tenants)
+// 13 to 28 blocks each. With a head they share 32 tokens with the requests of fixture_send.
+static void submit_crowd(bool head, bool tenants)
 {
     for (int i = 0; i < WAITING; i++) {
         char *tenant = tenants ? mem_format("tenant-%d", i % TENANTS) : NULL;
@@ -61,11 +61,11 @@ static void put_crowd(bool head, bool tenants)
     fixture_advance(&f, 0);
 }
 
-// Each group has ten of 60 blocks left and all that waits needs more: urgent or not, with a head in common or not, of
-// one tenant or of thousands.
-START_TEST(groups_without_room_do_not_look_again)
+// Each group has 10 of 60 blocks left and all waiting requests need more: overdue or not, with a shared prefix or not,
+// of one tenant or of thousands.
+START_TEST(groups_without_room_cause_no_further_scan)
 {
-    bool urgent = _i & 1, head = _i & 2, tenants = _i & 4;
+    bool overdue = _i & 1, head = _i & 2, tenants = _i & 4;
     struct client *large[GROUPS], *small[GROUPS];
     for (int i = 0; i < GROUPS; i++) {
         attach(i, 60, head);
@@ -73,77 +73,77 @@ START_TEST(groups_without_room_do_not_look_again)
         small[i] = start(i, 20, 4);    // two
         start(i, 20, 4);
     }
-    put_crowd(head, tenants);
-    if (urgent) fixture_advance(&f, SECOND);
-    ck_assert(f.c->pools[NODE_WORKER].urgent.count == (urgent ? WAITING : 0));
-    // More room, but still too little, is a reason to look once: at each tenant, and for one of the urgent.
-    uint64_t shares = tenants ? TENANTS : 1, from = totals().looks;
+    submit_crowd(head, tenants);
+    if (overdue) fixture_advance(&f, SECOND);
+    ck_assert(f.c->waiting[NODE_WORKER].overdue.count == (overdue ? WAITING : 0));
+    // More room, though still too little, causes one scan: of each tenant, and for one overdue request.
+    uint64_t queues = tenants ? TENANTS : 1, from = totals().scan_cost;
     for (int i = 0; i < GROUPS; i++)
         fake_node_step(&f, groups[i], small[i], 1, 1, FINISH_REASON_STOP);
-    uint64_t ends = totals().looks - from;
-    // A token is none.
-    from = totals().looks;
+    uint64_t ends = totals().scan_cost - from;
+    // A token causes none.
+    from = totals().scan_cost;
     for (int round = 1; round <= ROUNDS; round++) {
         for (int i = 0; i < GROUPS; i++)
             fake_node_step(&f, groups[i], large[i], round, 1, -1);
     }
-    uint64_t steps = totals().looks - from;
-    // Who comes last and fits is found, and each group asked for it once.
-    from = totals().looks;
+    uint64_t steps = totals().scan_cost - from;
+    // A request that fits is found on arrival, with one plan for each group.
+    from = totals().scan_cost;
     struct client *fits = fixture_send(&f, 60, 4);
-    uint64_t arrival = totals().looks - from;
-    printf("looks of %d groups without room%s%s%s: %llu in %d steps, %llu in %d ends, %llu for one that fits\n", GROUPS,
-           urgent ? ", urgent" : "", head ? ", head" : "", tenants ? ", tenants" : "", (unsigned long long)steps,
-           ROUNDS * GROUPS, (unsigned long long)ends, GROUPS, (unsigned long long)arrival);
+    uint64_t arrival = totals().scan_cost - from;
+    printf("scan cost of %d groups without room%s%s%s: %llu in %d steps, %llu in %d ends, %llu for one that fits\n",
+           GROUPS, overdue ? ", overdue" : "", head ? ", head" : "", tenants ? ", tenants" : "",
+           (unsigned long long)steps, ROUNDS * GROUPS, (unsigned long long)ends, GROUPS, (unsigned long long)arrival);
     fflush(stdout);
     ck_assert_uint_eq(steps, 0);
-    ck_assert_uint_le(ends, GROUPS * 2 * shares);
-    ck_assert(fits->r->node);
-    ck_assert_uint_le(arrival, GROUPS * 4 * (shares + 1));
-    ck_assert_int_eq(core_pool_waiting(&f.c->pools[NODE_WORKER]), WAITING);
+    ck_assert_uint_le(ends, GROUPS * 2 * queues);
+    ck_assert(fits->r->account.node);
+    ck_assert_uint_le(arrival, GROUPS * 4 * (queues + 1));
+    ck_assert_int_eq(waiting_set_count(&f.c->waiting[NODE_WORKER]), WAITING);
 }
 END_TEST
 
-static struct client *client_of(uint64_t number) // fixture_find goes through all of the crowd
+static struct client *client_of(uint64_t number) // fixture_find walks all clients
 {
     return request_table_find(&f.c->table, number)->sink.user;
 }
 
-// All prompts have a head in common, that is less than a quarter of each: they are no kin that would be worth looking
-// for, and finding that out costs little. Two groups have room for about six requests.
-START_TEST(a_short_head_in_common_costs_little)
+// All prompts share a prefix of less than a quarter of their rows: it does not pay to group them, and finding that out
+// costs little. Two groups have room for about six requests.
+START_TEST(a_short_shared_prefix_costs_little)
 {
-    bool urgent = _i & 1;
+    bool overdue = _i & 1;
     for (int i = 0; i < 2; i++)
         attach(i, 150, true);
-    put_crowd(true, false);
-    if (urgent) fixture_advance(&f, SECOND);
+    submit_crowd(true, false);
+    if (overdue) fixture_advance(&f, SECOND);
     struct bin_totals from = totals();
     for (int step = 0; step < 4 * ROUNDS; step++) {
         struct fake_node *node = groups[step % 2];
         for (int i = 0; i < node->n_requests; i++) {
             struct client *client = client_of(node->requests[i]);
-            if (client->r->bin) fake_node_step(&f, node, client, 0, 1, -1);
+            if (client->r->account.bin) fake_node_step(&f, node, client, 0, 1, -1);
         }
         fake_node_step(&f, node, client_of(node->requests[0]), 1, 1, FINISH_REASON_STOP);
     }
-    uint64_t looks = totals().looks - from.looks, items = totals().items - from.items;
-    printf("looks with a short head in common%s: %llu for %llu requests\n", urgent ? ", urgent" : "",
-           (unsigned long long)looks, (unsigned long long)items);
+    uint64_t cost = totals().scan_cost - from.scan_cost, items = totals().items - from.items;
+    printf("scan cost with a short shared prefix%s: %llu for %llu requests\n", overdue ? ", overdue" : "",
+           (unsigned long long)cost, (unsigned long long)items);
     fflush(stdout);
     ck_assert_uint_ge(items, 3 * ROUNDS);
-    ck_assert_uint_le(looks, 20 * items);
+    ck_assert_uint_le(cost, 20 * items);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("core_looks");
-    TCase *tcase = tcase_create("core_looks");
+    Suite *suite = suite_create("scan_cost");
+    TCase *tcase = tcase_create("scan_cost");
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, groups_without_room_do_not_look_again, 0, 6);
-    tcase_add_loop_test(tcase, a_short_head_in_common_costs_little, 0, 2);
+    tcase_add_loop_test(tcase, groups_without_room_cause_no_further_scan, 0, 6);
+    tcase_add_loop_test(tcase, a_short_shared_prefix_costs_little, 0, 2);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/: what a load is made of: arrivals, traces, and what is told of its latencies.
+// Workloads of bench/: arrivals, traces, needle documents, and percentiles of latencies.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 // ---- quantiles ------------------------------------------------------------------------------------------------------
 
-START_TEST(percentiles_are_interpolated_as_by_hand)
+START_TEST(percentiles_are_interpolated)
 {
     struct samples s = {0};
     struct quantiles none = samples_quantiles(&s);
@@ -42,7 +42,7 @@ END_TEST
 
 enum { N = 20000 };
 
-START_TEST(constant_arrivals_are_evenly_apart)
+START_TEST(constant_arrivals_have_equal_gaps)
 {
     int64_t at[5];
     arrivals_make(ARRIVALS_CONSTANT, 4, 1, 5, at);
@@ -51,7 +51,7 @@ START_TEST(constant_arrivals_are_evenly_apart)
 }
 END_TEST
 
-START_TEST(poisson_arrivals_have_the_rate_and_the_spread_of_exponential_gaps)
+START_TEST(poisson_arrivals_have_the_mean_and_deviation_of_exponential_gaps)
 {
     int64_t *at = mem_alloc_array(N, sizeof *at), *again = mem_alloc_array(N, sizeof *again);
     arrivals_make(ARRIVALS_POISSON, 50, 3, N, at);
@@ -76,7 +76,7 @@ START_TEST(poisson_arrivals_have_the_rate_and_the_spread_of_exponential_gaps)
 }
 END_TEST
 
-START_TEST(streams_of_random_numbers_are_apart_and_even)
+START_TEST(random_streams_are_independent_and_uniform)
 {
     struct random_source a = random_stream(1, 0), b = random_stream(1, 1), c = random_stream(2, 0);
     ck_assert(random_next(&a) != random_next(&b) && random_next(&a) != random_next(&c));
@@ -100,7 +100,7 @@ static void write_trace(const char *text)
     close(fd);
 }
 
-START_TEST(a_trace_is_read_by_the_names_of_its_columns)
+START_TEST(trace_columns_are_found_by_name)
 {
     write_trace("arrival_ms,prompt_tokens,output_tokens\r\n0,374,44\r\n4314.579,396,0\r\n\n4314.579,1,7");
     struct trace t;
@@ -119,29 +119,29 @@ START_TEST(a_trace_is_read_by_the_names_of_its_columns)
 }
 END_TEST
 
-START_TEST(what_is_wrong_in_a_trace_is_named_with_its_line)
+START_TEST(trace_errors_name_the_line)
 {
     static const struct {
-        const char *text, *said;
+        const char *text, *message;
     } bad[] = {
         {"", "has no rows"},
         {"arrival_ms,prompt_tokens,output_tokens\n", "has no rows"},
-        {"arrival_ms,tokens\n0,1\n", ":1: the header has no column prompt_tokens"},
-        {"arrival_ms,prompt_tokens,output_tokens\n0,1,1\n1,2\n", ":3: has no output_tokens"},
+        {"arrival_ms,tokens\n0,1\n", ":1: the header lacks the column prompt_tokens"},
+        {"arrival_ms,prompt_tokens,output_tokens\n0,1,1\n1,2\n", ":3: the row lacks output_tokens"},
         {"arrival_ms,prompt_tokens,output_tokens\n0,0,1\n", ":2: prompt_tokens '0': must be"},
         {"arrival_ms,prompt_tokens,output_tokens\n0,12x,1\n", ":2: prompt_tokens '12x': must be"},
         {"arrival_ms,prompt_tokens,output_tokens\n0,99999999999,1\n", ":2: prompt_tokens"},
         {"arrival_ms,prompt_tokens,output_tokens\n0,1,-1\n", ":2: output_tokens '-1': must be"},
         {"arrival_ms,prompt_tokens,output_tokens\nnan,1,1\n", ":2: arrival_ms 'nan': must be"},
         {"arrival_ms,prompt_tokens,output_tokens\n,1,1\n", ":2: arrival_ms '': must be"},
-        {"arrival_ms,prompt_tokens,output_tokens\n5,1,1\n4,1,1\n", ":3: arrival_ms 4 is before"},
+        {"arrival_ms,prompt_tokens,output_tokens\n5,1,1\n4,1,1\n", ":3: arrival_ms 4 is less than"},
         {"arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n5,1,1,1 b\n", ":2: prefix_blocks '1 b': must be"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         write_trace(bad[i].text);
         struct trace t;
         ck_assert_int_eq(trace_read(path, &t), STATUS_INVALID);
-        ck_assert_msg(strstr(status_message(), bad[i].said) != NULL, "%zu: %s", i, status_message());
+        ck_assert_msg(strstr(status_message(), bad[i].message) != NULL, "%zu: %s", i, status_message());
         unlink(path);
     }
     struct trace t;
@@ -149,7 +149,7 @@ START_TEST(what_is_wrong_in_a_trace_is_named_with_its_line)
 }
 END_TEST
 
-static int common(const int32_t *a, int n_a, const int32_t *b, int n_b)
+static int common_prefix(const int32_t *a, int n_a, const int32_t *b, int n_b)
 {
     int n = 0;
     while (n < n_a && n < n_b && a[n] == b[n])
@@ -157,7 +157,7 @@ static int common(const int32_t *a, int n_a, const int32_t *b, int n_b)
     return n;
 }
 
-START_TEST(prompts_of_a_trace_share_what_their_blocks_share)
+START_TEST(prompts_with_equal_block_ids_share_their_tokens)
 {
     write_trace("arrival_ms,prompt_tokens,output_tokens,prefix_blocks\n0,1200,1,5 6 7\n0,1500,1,5 6 8\n0,1200,1,5 6 7\n"
                 "0,2000,1,5\n0,700,1,\n0,700,1,\n");
@@ -170,18 +170,18 @@ START_TEST(prompts_of_a_trace_share_what_their_blocks_share)
     for (int i = 0; i < 6; i++)
         trace_prompt(&t, i, 1, 9, VOCAB, MOST, tokens[i], &n[i]);
     ck_assert(n[0] == 1200 && n[1] == 1500 && n[3] == 2000 && n[4] == 700);
-    ck_assert_int_eq(common(tokens[0], n[0], tokens[1], n[1]), 1024);
-    ck_assert_int_eq(common(tokens[0], n[0], tokens[2], n[2]), 1200);
-    ck_assert_int_eq(common(tokens[0], n[0], tokens[3], n[3]), 512);
-    ck_assert_int_eq(common(tokens[4], n[4], tokens[5], n[5]), 0);
-    ck_assert_int_lt(common(tokens[3] + 512, 512, tokens[3] + 1024, 512), 10); // no block is another one's repetition
+    ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[1], n[1]), 1024);
+    ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[2], n[2]), 1200);
+    ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[3], n[3]), 512);
+    ck_assert_int_eq(common_prefix(tokens[4], n[4], tokens[5], n[5]), 0);
+    ck_assert_int_lt(common_prefix(tokens[3] + 512, 512, tokens[3] + 1024, 512), 10); // blocks of one prompt differ
     for (int i = 0; i < n[3]; i++)
         ck_assert(tokens[3][i] >= 0 && tokens[3][i] < VOCAB);
-    // Scaled down, blocks shrink with their prompts.
+    // With a length scale below 1, blocks shrink with their prompts.
     for (int i = 0; i < 2; i++)
         trace_prompt(&t, i, 0.1, 9, VOCAB, MOST, tokens[i], &n[i]);
     ck_assert(n[0] == 120 && n[1] == 150);
-    ck_assert_int_eq(common(tokens[0], n[0], tokens[1], n[1]), 102);
+    ck_assert_int_eq(common_prefix(tokens[0], n[0], tokens[1], n[1]), 102);
     trace_prompt(&t, 0, 1e-6, 9, VOCAB, MOST, tokens[0], &n[0]);
     ck_assert_int_eq(n[0], 1);
     trace_prompt(&t, 0, 10, 9, VOCAB, MOST, tokens[0], &n[0]);
@@ -200,7 +200,7 @@ static int occurrences(const char *text, const char *part)
     return n;
 }
 
-// How many four-digit numbers stand in a text, and whether `value` is among them.
+// The number of four-digit numbers in a text; *found_p is whether `value` is one of them.
 static int count_values(const char *text, const char *value, bool *found_p)
 {
     int n = 0;
@@ -212,7 +212,7 @@ static int count_values(const char *text, const char *value, bool *found_p)
     return n;
 }
 
-// What stands between two marks, the caller's.
+// The text between two marks; the caller frees it.
 static char *between(const char *text, const char *from, const char *to)
 {
     const char *start = strstr(text, from);
@@ -223,7 +223,7 @@ static char *between(const char *text, const char *from, const char *to)
     return mem_format("%.*s", (int)(end - start), start);
 }
 
-START_TEST(a_needle_is_a_question_about_a_fact_in_its_text)
+START_TEST(a_needle_asks_for_a_fact_of_its_text)
 {
     const char *source = getenv("FOREPACK_SOURCE");
     char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
@@ -240,7 +240,7 @@ START_TEST(a_needle_is_a_question_about_a_fact_in_its_text)
                          STATUS_OK);
         ck_assert_msg(n <= length && n > length - 64, "%d tokens for %d", n, length);
         free(ids);
-        // A blank and four digits, which stand in the text among those of 6 to 16 facts (fewer in the shortest).
+        // The answer is a blank and four digits, found in the text among 6 to 16 facts (fewer in the shortest).
         char *asked = strstr(a.prompt, "\n\nQuestion: ");
         ck_assert(asked && occurrences(a.prompt, "Question: ") == 1);
         ck_assert(strcmp(a.prompt + strlen(a.prompt) - strlen("?\nAnswer:"), "?\nAnswer:") == 0);
@@ -248,7 +248,7 @@ START_TEST(a_needle_is_a_question_about_a_fact_in_its_text)
         bool found;
         int facts = count_values(a.prompt, a.answer + 1, &found);
         ck_assert(found && facts >= (length < 400 ? 3 : 6) && facts <= 16);
-        // The name and the attribute that are asked for belong to one fact, that of the answer.
+        // The name and the attribute in the question belong to the fact of the answer, and to no other.
         bool which = strstr(asked, "Which "), of = strstr(asked, "What is the ");
         char *attribute = which ? between(asked, "Which ", " does ")
                           : of  ? between(asked, "What is the ", " of ")
@@ -267,7 +267,7 @@ START_TEST(a_needle_is_a_question_about_a_fact_in_its_text)
         ck_assert_int_eq(stated, 1);
         free(name);
         free(attribute);
-        // The same again for the same seed, another for another.
+        // Equal seeds give equal documents, others do not.
         needle_make(tokenizer, 7, (uint64_t)i, length, &b);
         ck_assert_str_eq(a.prompt, b.prompt);
         needle_free(&b);
@@ -286,14 +286,14 @@ int main(void)
 {
     Suite *suite = suite_create("workload");
     TCase *tcase = tcase_create("workload");
-    tcase_add_test(tcase, percentiles_are_interpolated_as_by_hand);
-    tcase_add_test(tcase, constant_arrivals_are_evenly_apart);
-    tcase_add_test(tcase, poisson_arrivals_have_the_rate_and_the_spread_of_exponential_gaps);
-    tcase_add_test(tcase, streams_of_random_numbers_are_apart_and_even);
-    tcase_add_test(tcase, a_trace_is_read_by_the_names_of_its_columns);
-    tcase_add_test(tcase, what_is_wrong_in_a_trace_is_named_with_its_line);
-    tcase_add_test(tcase, prompts_of_a_trace_share_what_their_blocks_share);
-    tcase_add_test(tcase, a_needle_is_a_question_about_a_fact_in_its_text);
+    tcase_add_test(tcase, percentiles_are_interpolated);
+    tcase_add_test(tcase, constant_arrivals_have_equal_gaps);
+    tcase_add_test(tcase, poisson_arrivals_have_the_mean_and_deviation_of_exponential_gaps);
+    tcase_add_test(tcase, random_streams_are_independent_and_uniform);
+    tcase_add_test(tcase, trace_columns_are_found_by_name);
+    tcase_add_test(tcase, trace_errors_name_the_line);
+    tcase_add_test(tcase, prompts_with_equal_block_ids_share_their_tokens);
+    tcase_add_test(tcase, a_needle_asks_for_a_fact_of_its_text);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fixture of a test case whose every test begins with a core of its own: tcase_add_checked_fixture(tcase, setup,
-// teardown).
+// A fixture that gives each test a new core: tcase_add_checked_fixture(tcase, setup, teardown).
 #pragma once
 
 #include "tests/core_fixture.h"

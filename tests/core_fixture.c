@@ -8,7 +8,95 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-// --- what the core tells nodes
+static struct fixture *current; // a test has one
+
+// --- the digest of all actions. Requests count from the first of the test, the process may have had others.
+
+static void digest_add(uint64_t value)
+{
+    uint64_t x = current->digest ^ (value + UINT64_C(0x9e3779b97f4a7c15)); // the finaliser of splitmix64
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    current->digest = x ^ (x >> 31);
+}
+
+static void digest_add_action(char action, const char *node_id)
+{
+    digest_add((uint64_t)action);
+    digest_add((uint64_t)current->now_us);
+    for (; *node_id; node_id++)
+        digest_add((uint64_t)*node_id);
+}
+
+static uint64_t ordinal_of(uint64_t number)
+{
+    return number - current->first_number;
+}
+
+static void digest_add_end(const struct request *r, enum finish_reason reason, enum status status)
+{
+    const struct request_usage *u = &r->usage;
+    const struct request_timing *t = &r->timing;
+    const int64_t values[] = {(int64_t)ordinal_of(r->number),
+                              reason,
+                              status,
+                              r->state,
+                              r->skip,
+                              u->prompt_tokens,
+                              u->scored_tokens,
+                              u->kept_tokens,
+                              u->cached_tokens,
+                              u->completion_tokens,
+                              u->replays,
+                              t->queue_us,
+                              t->score_us,
+                              t->pack_wait_us,
+                              t->prefill_us,
+                              t->ttft_us,
+                              t->total_us,
+                              r->n_kept_ranges};
+    digest_add_action('d', "");
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        digest_add((uint64_t)values[i]);
+    for (int k = 0; k < r->n_kept_ranges; k++) {
+        digest_add((uint64_t)r->kept[k].first);
+        digest_add((uint64_t)r->kept[k].last);
+    }
+}
+
+uint64_t fixture_digest(const struct fixture *f)
+{
+    struct core_status status;
+    core_get_status(f->c, &status);
+    const struct bin_totals *bins[] = {&status.score_bins, &status.prefill_bins};
+    for (int i = 0; i < 2; i++) {
+        digest_add(bins[i]->bins);
+        digest_add(bins[i]->items);
+        digest_add(bins[i]->tokens);
+        digest_add(bins[i]->capacity_tokens);
+        digest_add(bins[i]->scan_cost);
+    }
+    const struct core_totals *t = &status.totals;
+    const uint64_t totals[] = {t->requests, t->done,     t->failed,        t->cancelled,   t->refused,
+                               t->replays,  t->degraded, t->prompt_tokens, t->kept_tokens, t->completion_tokens};
+    for (size_t i = 0; i < sizeof totals / sizeof *totals; i++)
+        digest_add(totals[i]);
+    for (int k = 0; k < SKIP_COUNT; k++)
+        digest_add(t->skipped[k]);
+    for (int i = 0; i < status.n_nodes; i++) {
+        digest_add(status.nodes[i].tokens_in);
+        digest_add(status.nodes[i].tokens_out);
+        digest_add(status.nodes[i].cached_tokens);
+        digest_add((uint64_t)status.nodes[i].running);
+    }
+    digest_add((uint64_t)status.waiting);
+    digest_add((uint64_t)status.waiting_tokens);
+    digest_add((uint64_t)status.running);
+    core_status_fini(&status);
+    return f->digest;
+}
+
+// --- what the core sends to nodes
 
 static void remember_bin(struct fake_node *node, struct request *const *requests, int n, enum request_state state)
 {
@@ -20,21 +108,33 @@ static void remember_bin(struct fake_node *node, struct request *const *requests
     for (int i = 0; i < n; i++) {
         const struct request *r = requests[i];
         ck_cheap(r->state == state);
-        ck_cheap(r->node == node->node);
+        ck_cheap(r->account.node == node->node);
         bool score = state == REQUEST_SCORING;
-        node->last_bin_rows += score ? r->n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
+        node->last_bin_rows += score ? r->spec.n_tokens : r->usage.kept_tokens + r->usage.completion_tokens;
         ck_cheap(node->n_requests < NODE_REQUESTS_MAX);
         node->requests[node->n_requests++] = r->number;
     }
 }
 
+static void digest_add_bin(char action, const struct fake_node *node, uint64_t bin, struct request *const *requests,
+                           int n)
+{
+    digest_add_action(action, node->id);
+    digest_add(bin);
+    digest_add((uint64_t)n);
+    for (int i = 0; i < n; i++)
+        digest_add(ordinal_of(requests[i]->number));
+}
+
 static void send_score_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
+    digest_add_bin('S', link, bin, requests, n);
     remember_bin(link, requests, n, REQUEST_SCORING);
 }
 
 static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
+    digest_add_bin('P', link, bin, requests, n);
     remember_bin(link, requests, n, REQUEST_PACKED);
     for (int i = 0; i < n; i++) {
         int kept = 0;
@@ -48,8 +148,11 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
 {
     struct fake_node *node = link;
     ck_cheap(node->node && !node->lost);
-    for (int i = 0; i < n; i++)
+    digest_add_action('C', node->id);
+    for (int i = 0; i < n; i++) {
+        digest_add(ordinal_of(numbers[i]));
         fake_node_forget(node, numbers[i]);
+    }
     node->cancels += n;
 }
 
@@ -57,6 +160,7 @@ static void node_lost(void *link, const char *reason)
 {
     struct fake_node *node = link;
     ck_cheap(node->node && !node->lost && *reason);
+    digest_add_action('L', node->id);
     node->lost = true;
     node->node = NULL;
     node->n_requests = 0;
@@ -66,17 +170,22 @@ static void ready_changed(void *user, bool ready)
 {
     struct fixture *f = user;
     ck_cheap(f->ready != ready);
+    digest_add_action(ready ? 'R' : 'r', "");
     f->ready = ready;
     f->ready_changes++;
 }
 
-// --- what it tells clients
+// --- what it sends to clients
 
 static bool client_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
     struct client *client = user;
     ck_cheap(n >= 1);
     ck_cheap(client->ends == 0);
+    digest_add_action('t', "");
+    digest_add(ordinal_of(client->number));
+    for (int i = 0; i < n; i++)
+        digest_add((uint64_t)tokens[i]);
     int used = n;
     bool stopped = client->stop_after && client->n_tokens + n >= client->stop_after;
     if (stopped) used = client->stop_after - client->n_tokens;
@@ -86,8 +195,6 @@ static bool client_tokens(void *user, const int32_t *tokens, const struct token_
     *n_used_p = used;
     return stopped;
 }
-
-static struct fixture *current; // for `ended`; a test has one
 
 static void client_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
                         const char *message)
@@ -106,6 +213,7 @@ static void client_done(void *user, const struct request *r, enum finish_reason 
     if (r->importance) client->importance_0 = r->importance[0];
     client->r = NULL;
     current->ended++;
+    digest_add_end(r, reason, status);
     ck_cheap(client->ends == 1);
     ck_cheap(r->usage.completion_tokens == client->n_tokens);
     bool good = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
@@ -219,16 +327,17 @@ struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens)
     struct request *r = request_create();
     client->r = r;
     client->number = r->number;
+    if (!f->first_number) f->first_number = r->number;
     client->next = f->clients;
     f->clients = client;
-    r->tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->tokens);
-    r->n_tokens = n_tokens;
-    r->sampling.max_tokens = max_tokens;
-    r->arrived_us = f->now_us;
+    r->spec.tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->spec.tokens);
+    r->spec.n_tokens = n_tokens;
+    r->spec.sampling.max_tokens = max_tokens;
+    r->spec.arrived_us = f->now_us;
     r->sink.tokens = client_tokens;
     r->sink.done = client_done;
     r->sink.user = client;
-    request_set_state(r, REQUEST_TOKENISED, f->now_us);
+    request_set_state(r, REQUEST_TOKENISED);
     return client;
 }
 
@@ -241,7 +350,7 @@ void fixture_submit(struct fixture *f, struct client *client)
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(f, n_tokens, max_tokens);
-    client->r->prefill.mode = PREFILL_OFF;
+    client->r->spec.prefill.mode = PREFILL_OFF;
     fixture_submit(f, client);
     fixture_advance(f, 0);
     return client;
@@ -250,9 +359,9 @@ struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)
 struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, int priority)
 {
     struct client *client = fixture_request(f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->priority = priority;
-    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.priority = priority;
+    client->r->spec.tenant = tenant ? mem_string(tenant) : NULL;
     fixture_submit(f, client);
     return client;
 }
@@ -260,10 +369,11 @@ struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, 
 struct client *fixture_put_with_head(struct fixture *f, int head, int text, int n_tokens, const char *tenant)
 {
     struct client *client = fixture_request(f, n_tokens, 4);
-    client->r->prefill.mode = PREFILL_OFF;
-    client->r->tenant = tenant ? mem_string(tenant) : NULL;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.tenant = tenant ? mem_string(tenant) : NULL;
     for (int i = 0; i < n_tokens; i++)
-        client->r->tokens[i] = i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
+        client->r->spec.tokens[i] =
+            i < head ? 1 + text : 100 + (int)((i % 2 ? client->number / 900 : client->number) % 900);
     fixture_submit(f, client);
     return client;
 }
@@ -313,11 +423,11 @@ void fake_node_step(struct fixture *f, struct fake_node *node, struct client *cl
 void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node)
 {
     struct client *in[64];
-    const struct core_bin *bin = fixture_find(f, node->requests[0])->r->bin;
+    const struct core_bin *bin = fixture_find(f, node->requests[0])->r->account.bin;
     int n = 0;
     for (int i = 0; i < node->n_requests; i++) {
         struct client *client = fixture_find(f, node->requests[i]);
-        if (client->r->bin == bin) in[n++] = client;
+        if (client->r->account.bin == bin) in[n++] = client;
     }
     for (int i = 0; i < n; i++)
         fake_node_step(f, node, in[i], 0, 1, FINISH_REASON_STOP);

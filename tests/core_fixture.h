@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A core with time moved by hand, nodes that only write down what they are told, and clients that remember everything.
+// A core with time set by the test, nodes that only record what they are sent, and clients that record everything.
 #pragma once
 
 #include <check.h>
@@ -38,10 +38,10 @@ struct fake_node {
     struct core_node *node; // NULL when not attached
     char id[32];
     bool lost; // node_lost was called
-    // What it was handed and has not answered or been told to cancel, in order.
+    // Dispatched to it and neither answered nor cancelled, in order.
     uint64_t requests[NODE_REQUESTS_MAX];
     int n_requests;
-    int bins, last_bin_items, last_bin_rows; // handed in all; of the last
+    int bins, last_bin_items, last_bin_rows; // received in all; of the last bin
     int cancels;
 };
 
@@ -55,23 +55,25 @@ struct fixture {
     int submitted, ended;
     bool ready;
     int ready_changes;
+    uint64_t first_number; // of a request of this test
+    uint64_t digest;       // of every action of the core so far, with the time it was taken
 };
 
 void fixture_init(struct fixture *f); // fills `options`, which may be changed before fixture_start
 void fixture_start(struct fixture *f);
-void fixture_stop(struct fixture *f);                // destroys the core, checks that every request ended exactly once
-void fixture_advance(struct fixture *f, int64_t us); // ticks whenever the core wants it, and then
+void fixture_stop(struct fixture *f);                // frees the core, checks that every request ended exactly once
+void fixture_advance(struct fixture *f, int64_t us); // with all ticks that the core asks for
 
 struct node_hello fixture_hello(enum node_role role, const char *id);
 struct fake_node *fixture_attach(struct fixture *f, const struct node_hello *hello); // must succeed
 void fixture_detach(struct fixture *f, struct fake_node *node);
 
-// A request of its own making, not yet submitted: to be changed first.
+// A request that is not yet submitted, to be changed by the test.
 struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens);
 void fixture_submit(struct fixture *f, struct client *client);                // without a tick
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens); // prefill off; submits and ticks
-// Prefill off; submits without a tick: what comes together is packed together. `tenant` may be NULL. With a head, the
-// first `head` tokens are those of `text`, the others unlike those of any other request.
+// Prefill off; submits without a tick, so that several requests are packed together. `tenant` may be NULL. With a head,
+// the first `head` tokens are those of `text`, the others differ from those of all other requests.
 struct client *fixture_put(struct fixture *f, const char *tenant, int n_tokens, int priority);
 struct client *fixture_put_with_head(struct fixture *f, int head, int text, int n_tokens, const char *tenant);
 struct client *fixture_find(const struct fixture *f, uint64_t number);
@@ -80,9 +82,10 @@ bool fake_node_has(const struct fake_node *node, const struct client *client);
 void fake_node_forget(struct fake_node *node, uint64_t number);
 // Answers one request: tokens counting up from `first`; finish < 0: goes on. Then ticks.
 void fake_node_step(struct fixture *f, struct fake_node *node, struct client *client, int first, int n, int finish);
-// Everything of the bin that was handed out first is done.
+// Ends all requests of the oldest outstanding bin.
 void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node);
 void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first,
                      int last); // and ticks
 
+uint64_t fixture_digest(const struct fixture *f);           // of all actions so far, and of the totals
 struct core_status fixture_status(const struct fixture *f); // to be released with core_status_fini

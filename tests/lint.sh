@@ -26,8 +26,9 @@ tidy=$(tool clang-tidy)
 code=0
 git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' | xargs -0 "$format" --dry-run -Werror || code=1
 
-# Without: kernels of GCC's vector extensions, the CUDA backend (compiled as C++ or by nvcc), optional oneDNN, tests.
-git ls-files -z '*.c' ':!kernels/cpu' ':!kernels/cuda' ':!bench/onednn.c' ':!tests' |
+# Files of this build, without kernels of GCC's vector extensions, the CUDA backend (compiled as C++ or by nvcc), tests.
+git ls-files '*.c' ':!kernels/cpu' ':!kernels/cuda' ':!tests' |
+    grep -Fxf <(jq -r --arg root "$PWD/" '.[].file | ltrimstr($root)' "$build/compile_commands.json") | tr '\n' '\0' |
     { xargs -0 -n 8 -P "$(nproc)" "$tidy" -p "$build" --quiet 2> >(grep -v 'warnings\? generated\.$' >&2); } || code=1
 [ $code = 0 ] || echo "lint: see the findings above; clang-format -i mends the format" >&2
 exit $code

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small server for check_net_python.py. Prints "port N", then obeys stdin: "serving SERVICE" and "stopped SERVICE"
-// set health, the end of input closes it.
+// A small server for check_net_python.py. Prints "port N", then reads commands from stdin: "serving SERVICE" and
+// "stopped SERVICE" set the health of a service; the end of input closes the server.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 #include "net/core.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
-// Answers with the bytes of the text as tokens, so that the client sees what arrived.
+// Answers with the bytes of the text as token ids, so that the client can compare them.
 static void tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     Forepack__V1__TokenizeRequest *request = forepack__v1__tokenize_request__unpack(NULL, size, bytes);
     if (!request) {
-        rpc_call_finish(call, STATUS_INVALID, "this is no TokenizeRequest");
+        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid TokenizeRequest");
         return;
     }
     Forepack__V1__TokenizeResponse response = FOREPACK__V1__TOKENIZE_RESPONSE__INIT;
@@ -32,7 +32,7 @@ static void tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
     forepack__v1__tokenize_request__free_unpacked(request, NULL);
 }
 
-// Echoes with a prefix of metadata, to a client that holds the token; refuses others with a trailer.
+// GenerateMany echoes messages to clients with the right token and refuses other clients with a trailer.
 static void generate_open(struct rpc_call *call)
 {
     const char *token = rpc_call_metadata(call, "authorization");
@@ -41,7 +41,7 @@ static void generate_open(struct rpc_call *call)
     rpc_call_finish(call, STATUS_UNAUTHENTICATED, "caf\xC3\xA9: 100% token");
 }
 
-static void generate(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void generate_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     rpc_call_send(call, bytes, size);
 }
@@ -55,7 +55,7 @@ static const struct rpc_method methods[] = {
     {.path = "/forepack.v1.Inference/Tokenize", .on_message = tokenize},
     {.path = "/forepack.v1.Inference/GenerateMany",
      .on_open = generate_open,
-     .on_message = generate,
+     .on_message = generate_message,
      .on_half_close = generate_end},
     {.path = "/forepack.v1.Inference/Detokenize"}, // never answers
     {0},

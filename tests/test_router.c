@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// See test_router.h.
 #include "tests/test_router.h"
 
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
+#include "base/monotonic_cond.h"
 #include "tests/test_port.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
-static void send_message(struct rpc_call *call, const router_message *message)
+static void message_send(struct rpc_call *call, const router_message *message)
 {
     size_t size = forepack__cluster__v1__router_message__get_packed_size(message);
     uint8_t *bytes = mem_alloc(size);
@@ -22,7 +22,7 @@ static void send_message(struct rpc_call *call, const router_message *message)
     free(bytes);
 }
 
-static void answer_hello(struct test_router *router, struct rpc_call *call)
+static void hello_answer(struct test_router *router, struct rpc_call *call)
 {
     router->hellos++;
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
@@ -36,7 +36,7 @@ static void answer_hello(struct test_router *router, struct rpc_call *call)
         refused.reason = (char *)router->refuse;
         message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
         message.refused = &refused;
-        send_message(call, &message);
+        message_send(call, &message);
         rpc_call_finish(call, STATUS_OK, NULL);
         return;
     }
@@ -44,14 +44,14 @@ static void answer_hello(struct test_router *router, struct rpc_call *call)
     welcome.heartbeat_ms = 20;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &welcome;
-    send_message(call, &message);
+    message_send(call, &message);
     if (router->call) rpc_call_unref(router->call);
     rpc_call_ref(call);
     router->call = call;
 }
 
-// What is kept is taken from the message's hands: NULL is left for the caller to free.
-static void take(struct test_router *router, struct rpc_call *call, node_message **message_p)
+// Stores a message, which sets *message_p to NULL, or leaves it for the caller to free.
+static void message_handle(struct test_router *router, struct rpc_call *call, node_message **message_p)
 {
     node_message *message = *message_p;
     switch (message->kind_case) {
@@ -59,7 +59,7 @@ static void take(struct test_router *router, struct rpc_call *call, node_message
         if (router->hello) forepack__cluster__v1__node_message__free_unpacked(router->hello, NULL);
         router->hello = message;
         *message_p = NULL;
-        answer_hello(router, call);
+        hello_answer(router, call);
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT:
         router->heartbeats++;
@@ -76,19 +76,19 @@ static void take(struct test_router *router, struct rpc_call *call, node_message
     }
 }
 
-static void on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct test_router *router = rpc_call_context(call);
     node_message *message = forepack__cluster__v1__node_message__unpack(NULL, size, bytes);
     ck_assert_ptr_nonnull(message);
     pthread_mutex_lock(&router->mutex);
-    take(router, call, &message);
+    message_handle(router, call, &message);
     pthread_cond_broadcast(&router->changed);
     pthread_mutex_unlock(&router->mutex);
     if (message) forepack__cluster__v1__node_message__free_unpacked(message, NULL);
 }
 
-static void on_half_close(struct rpc_call *call)
+static void attach_on_half_close(struct rpc_call *call)
 {
     struct test_router *router = rpc_call_context(call);
     pthread_mutex_lock(&router->mutex);
@@ -98,7 +98,7 @@ static void on_half_close(struct rpc_call *call)
     rpc_call_finish(call, STATUS_OK, NULL);
 }
 
-static void on_close(struct rpc_call *call, bool cancelled)
+static void attach_on_close(struct rpc_call *call, bool cancelled)
 {
     struct test_router *router = rpc_call_context(call);
     pthread_mutex_lock(&router->mutex);
@@ -108,13 +108,14 @@ static void on_close(struct rpc_call *call, bool cancelled)
 }
 
 static const struct rpc_method methods[] = {
-    {"/forepack.cluster.v1.Cluster/Attach", NULL, on_message, on_half_close, on_close},
+    {"/forepack.cluster.v1.Cluster/Attach", NULL, attach_on_message, attach_on_half_close, attach_on_close},
     {0},
 };
 
 void test_router_open(struct test_router *router, int port)
 {
-    *router = (struct test_router){.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    *router = (struct test_router){.mutex = PTHREAD_MUTEX_INITIALIZER};
+    monotonic_cond_init(&router->changed);
     char address[32];
     snprintf(address, sizeof address, "127.0.0.1:%d", port ? port : test_port());
     enum status status = rpc_server_open(
@@ -135,13 +136,11 @@ void test_router_close(struct test_router *router)
 
 void test_router_await(struct test_router *router, const int *counter, int count)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += TEST_ROUTER_BOUND_MS / 1000;
+    int64_t until_us = clock_now_us() + (int64_t)TEST_ROUTER_BOUND_MS * 1000;
     pthread_mutex_lock(&router->mutex);
     while (*counter < count) {
-        int error = pthread_cond_timedwait(&router->changed, &router->mutex, &until);
-        ck_assert_msg(!error, "still %d of %d after %d s", *counter, count, TEST_ROUTER_BOUND_MS / 1000);
+        bool in_time = monotonic_cond_wait(&router->changed, &router->mutex, until_us);
+        ck_assert_msg(in_time, "still %d of %d after %d s", *counter, count, TEST_ROUTER_BOUND_MS / 1000);
     }
     pthread_mutex_unlock(&router->mutex);
 }
@@ -162,7 +161,7 @@ void test_router_await_more(struct test_router *router, const int *counter, int 
 void test_router_send(struct test_router *router, const router_message *message)
 {
     pthread_mutex_lock(&router->mutex);
-    send_message(router->call, message);
+    message_send(router->call, message);
     pthread_mutex_unlock(&router->mutex);
 }
 

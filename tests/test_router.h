@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A router for tests of nodes, made of net/rpc.h alone: welcomes, hands out what the test sends, keeps what comes back.
-// Needs rpc_init() before; failures abort the test.
+// A router for tests of nodes, on net/rpc.h alone: it welcomes nodes, sends the bins of the test and stores the
+// results. Call rpc_init() first; failures abort the test.
 #pragma once
 
 #include <pthread.h>
@@ -9,24 +9,24 @@
 #include "net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
-enum { TEST_ROUTER_BOUND_MS = 300000 }; // for every wait
+enum { TEST_ROUTER_BOUND_MS = 300000 }; // of every wait
 
 struct test_router {
     struct rpc_server *server;
     int port;
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
-    struct rpc_call *call; // the last stream that said Hello, referenced
-    const char *refuse;    // answer Hello with this
-    bool nonsense;         // answer the next Hello with bytes that are no message
-    int hellos, heartbeats, results, drainings, half_closes, closes; // seen so far; `results` counts prompts
-    Forepack__Cluster__V1__NodeMessage *hello;                       // the last one
+    struct rpc_call *call; // the last stream that sent Hello; our reference
+    const char *refuse;    // refuse nodes with this reason; NULL: welcome them
+    bool nonsense;         // answer the next Hello with bytes that are not a message
+    int hellos, heartbeats, results, drainings, half_closes, closes; // received so far; `results` counts prompts
+    Forepack__Cluster__V1__NodeMessage *hello;                       // the last Hello
     Forepack__Cluster__V1__NodeMessage **scored;                     // [n_scored] messages with results
     int n_scored;
     int load_running; // of the last heartbeat
 };
 
-void test_router_open(struct test_router *router, int port); // 0: any
+void test_router_open(struct test_router *router, int port); // 0: a free port
 void test_router_close(struct test_router *router);
 
 // Waits until a counter of the struct has reached `count`, or has grown by `more`.
@@ -34,11 +34,11 @@ void test_router_await(struct test_router *router, const int *counter, int count
 void test_router_await_more(struct test_router *router, const int *counter, int more);
 int test_router_count(struct test_router *router, const int *counter);
 
-// To the node on the last stream.
+// Send to the node of the last stream.
 void test_router_send(struct test_router *router, const Forepack__Cluster__V1__RouterMessage *message);
 void test_router_send_bytes(struct test_router *router, const void *bytes, size_t size);
 void test_router_send_bin(struct test_router *router, uint64_t bin_id, Forepack__Cluster__V1__ScoreItem **items,
                           size_t n_items);
 
-// The result of a request that came, or NULL. Good until the router closes.
+// The received result of a request, valid until the router is closed; NULL: none.
 const Forepack__Cluster__V1__ScoreResult *test_router_result(struct test_router *router, uint64_t request);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack-worker: one rank of a worker group. `mpirun -n TP forepack-worker ...` starts a group of TP ranks. Options,
-// start and end are node_main(), shared with the speculator; this file has the worker's own options and its serving
-// loop.
+// start and end are node_main(), shared with the speculator; this file adds the worker's options and serving loop.
 #include "engine/node_main.h"
 
 #include "base/log.h"
@@ -37,8 +36,7 @@ static enum status check_options(void)
     if (common.max_seqs > common.token_budget) {
         return status_fail(
             STATUS_INVALID,
-            "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), each running sequence needs a "
-            "row",
+            "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), a row for each sequence",
             (long long)common.max_seqs, (long long)common.token_budget);
     }
     return STATUS_OK;
@@ -112,10 +110,9 @@ int main(int argc, char **argv)
     static const struct node_program program = {
         .name = "worker",
         .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
-        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE(
-            "forepack-worker") "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes, with "
-                               "tensor parallelism.\n"
-                               "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
+        .usage = "usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
+                 "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
+                 "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
         .options = options,
         .common = &common,
         .check = check_options,

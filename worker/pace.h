@@ -2,8 +2,7 @@
 // Pacing: how many prompt rows a pass may contain. While sequences decode, a long prompt is cut into chunks small
 // enough that running sequences hardly wait longer for their next token (stall-free batching, arXiv 2403.02310; there
 // the chunk is a constant, here it follows the measured time of passes). While no sequence decodes, a chunk that does
-// not complete its prompt is limited to half a second, because a request that arrives meanwhile waits until the pass
-// ends.
+// not complete its prompt is limited to half a second, because a request that arrives meanwhile waits for it.
 //
 // The reference is the time of a pass with decode rows only. It is measured again from time to time, by two passes
 // without prompt rows: the first one runs with caches that prompts have filled, the second one counts. The time that

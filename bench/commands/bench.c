@@ -15,7 +15,7 @@ enum status bench_counts_parse(const char *flag, const char *text, int min, int 
         errno = 0;
         long value = strtol(at, &end, 10);
         if (end == at || (*end && *end != ',') || errno || value < min || value > max)
-            return status_fail(STATUS_INVALID, "--%s '%s': must be whole numbers from %d to %d, apart by commas", flag,
+            return status_fail(STATUS_INVALID, "--%s '%s': must be whole numbers from %d to %d, comma-separated", flag,
                                text, min, max);
         if (c.n == BENCH_COUNTS_MAX)
             return status_fail(STATUS_INVALID, "--%s '%s': must be at most %d numbers", flag, text, BENCH_COUNTS_MAX);
@@ -34,7 +34,7 @@ enum status bench_reals_parse(const char *flag, const char *text, double min, do
         char *end;
         double number = strtod(at, &end);
         if (end == at || (*end && *end != ',') || !(number >= min && number <= max))
-            return status_fail(STATUS_INVALID, "--%s '%s': must be numbers from %g to %g, apart by commas", flag, text,
+            return status_fail(STATUS_INVALID, "--%s '%s': must be numbers from %g to %g, comma-separated", flag, text,
                                min, max);
         if (n == BENCH_COUNTS_MAX)
             return status_fail(STATUS_INVALID, "--%s '%s': must be at most %d numbers", flag, text, BENCH_COUNTS_MAX);
@@ -49,6 +49,26 @@ enum status bench_reals_parse(const char *flag, const char *text, double min, do
 json_t *bench_number(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
+}
+
+double bench_row_number(const json_t *row, const char *key)
+{
+    const json_t *value = json_object_get(row, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+const char *bench_share_text(const struct measurement *m, char *text)
+{
+    if (isnan(m->share)) return "-";
+    snprintf(text, BENCH_SHARE_BYTES, "%.1f%%%c", 100 * m->share, m->memory_bound ? 'm' : 'c');
+    return text;
+}
+
+void bench_add_share(json_t *row, const struct measurement *m)
+{
+    const char *limit = isnan(m->share) ? "unknown" : m->memory_bound ? "memory" : "compute";
+    json_object_set_new(row, "share", bench_number(m->share));
+    json_object_set_new(row, "limit", json_string(limit));
 }
 
 void bench_add_readings(json_t *row, const struct rounds_readings *readings)
@@ -74,6 +94,11 @@ void bench_print_json(const json_t *rows)
         json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     }
     printf("\n]\n");
+}
+
+double bench_weight_bytes(const char *dtype)
+{
+    return strcmp(dtype, "f32") == 0 ? 4 : strcmp(dtype, "bf16") == 0 ? 2 : 1;
 }
 
 enum probe_type bench_probe_type(const char *dtype)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the measurements of `forepack bench` share: lists of numbers on the command line, and the way a result is told.
+// Shared by the measurements of `forepack bench`: option rows, lists of numbers on the command line, and JSON output.
 #pragma once
 
 #include <jansson.h>
@@ -17,18 +17,25 @@ int bench_router(int argc, char **argv);
 int bench_plan(int argc, char **argv);
 int bench_generate(int argc, char **argv);
 
-// Which model: fields model, shape, load, backend and dtype of the command's options.
+// Option rows that select the model; `o` has the fields model, shape, load, backend and dtype.
 // clang-format off
 #define BENCH_MODEL_OPTION_ROWS(o)                                                                                     \
     {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "model directory"},                          \
     {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
-     .help = "instead of --model: a config.json, run with random weights of that shape"},                              \
+     .help = "instead of --model: a config.json; random weights of its shape are made"},                               \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
-     .help = "dummy: random weights also with --model, which then needs no checkpoint"},                               \
+     .help = "dummy: random weights with --model too, so that its directory needs no checkpoint"},                     \
     {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
-     .choices = MODEL_BACKENDS, .help = "what computes; auto is a GPU for each rank, or else the CPU"},                \
+     .choices = MODEL_BACKENDS, .help = "auto is cuda if there is a GPU for each rank, else cpu"},                     \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
      .help = "type of the weights; auto is the checkpoint's"}
+
+// Option rows for timing in rounds; `o` has the fields min_ms and probe_ms.
+#define BENCH_TIMING_OPTION_ROWS(o)                                                                                    \
+    {.name = "min-ms", .type = OPTION_INT, .value = &(o).min_ms, .default_text = "300", .max = 1e6, .unit = "ms",      \
+     .help = "a round repeats a run until this much time has passed"},                                                 \
+    {.name = "probe-ms", .type = OPTION_INT, .value = &(o).probe_ms, .default_text = "500", .max = 1e6, .unit = "ms",  \
+     .help = "length of the machine probe's two parts, arithmetic and memory, around each round; 0 is no probe"}
 // clang-format on
 
 enum { BENCH_COUNTS_MAX = 32 };
@@ -37,19 +44,30 @@ struct bench_counts {
     int n, count[BENCH_COUNTS_MAX];
 };
 
-// "1,8,32": whole numbers from `min` to `max`; `flag` is for the sentence of a failure.
+// Parses "1,8,32": whole numbers from `min` to `max`. STATUS_INVALID with a sentence that names `flag`.
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
 
-// The same of real numbers, into value [BENCH_COUNTS_MAX].
+// The same for real numbers, into value [BENCH_COUNTS_MAX].
 enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 
-// A JSON number, null for NAN.
+// A JSON number; null if the value is not finite.
 json_t *bench_number(double value);
-// Adds "peak_gflops", "dram_gbytes_per_s" and "instruction", which are the means, and all readings as "probes":
+// A number of the row, NAN if it is missing or null.
+double bench_row_number(const json_t *row, const char *key);
+// The share as a table shows it, such as "81.5%c"; "-" without a probe. Uses `text` [BENCH_SHARE_BYTES].
+enum { BENCH_SHARE_BYTES = 32 };
+const char *bench_share_text(const struct measurement *m, char *text);
+#define BENCH_SHARE_LEGEND                                                                                             \
+    "share: time needed at the machine probe's rates, limited by arithmetic (c) or memory (m), over the time taken"
+// Adds "share" and "limit": "compute", "memory" or, without a probe, "unknown".
+void bench_add_share(json_t *row, const struct measurement *m);
+// Adds the means "peak_gflops", "dram_gbytes_per_s" and "instruction", and all readings as "probes":
 // [[gflops, gbytes_per_s], ...].
 void bench_add_readings(json_t *row, const struct rounds_readings *readings);
-// Prints the rows as a list, one per line.
+// Prints the rows as a JSON list, one row per line.
 void bench_print_json(const json_t *rows);
 
-// The type of the probe for a dtype by name: "f32", "bf16", else int8.
+// Bytes of one weight of a dtype by name: "f32", "bf16", else int8.
+double bench_weight_bytes(const char *dtype);
+// The machine probe's number type for that dtype.
 enum probe_type bench_probe_type(const char *dtype);

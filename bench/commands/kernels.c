@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench kernels: the four matrix products of one layer alone, for each number of rows M, as the model calls
-// them. Weights rotate through enough copies of the layer that they come from memory, as in a model of many layers;
-// oneDNN's products of the same shapes run in the same rounds where its program was built and the CPU computes.
-#include <errno.h>
+// forepack bench kernels: the four gemms of one layer, for each number of rows M, called as the model calls them. Runs
+// cycle through enough copies of the layer's weights that weights are read from memory, as in a model with many layers.
+// With the CPU backend, oneDNN's gemms of the same shapes run in the same rounds if its program was built.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/options.h"
 #include "bench/commands/bench.h"
+#include "bench/commands/onednn_process.h"
 #include "cli/request.h"
 #include "engine/engine.h"
 #include "kernels/backend.h"
@@ -28,79 +26,83 @@ static struct {
 
 // clang-format off
 static const struct option options[] = {
-    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory; its config.json is all that is read"},
+    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory; only its config.json is read"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|cuda",
-     .help = "what computes"},
+     .help = "what runs the gemms"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|int8",
      .help = "type of the weights"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
-     .help = "0 is all the process may use"},
+     .help = "compute threads; 0 is every core the process may use"},
     {.name = "rows", .type = OPTION_STRING, .value = &o.m, .default_text = "1,4,16,64,256,512,1024,2048",
-     .help = "rows of the activation: M"},
+     .help = "rows M of the activation, comma-separated"},
     {.name = "onednn", .type = OPTION_BOOL, .value = &o.onednn, .default_text = "true",
-     .help = "compare with oneDNN where it was found when this was built"},
+     .help = "compare with oneDNN, if it was installed when Forepack was built"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
-     .help = "of which the middle one is told"},
-    {.name = "min-ms", .type = OPTION_INT, .value = &o.min_ms, .default_text = "300", .max = 1e6, .unit = "ms",
-     .help = "a round repeats what takes less"},
-    {.name = "probe-ms", .type = OPTION_INT, .value = &o.probe_ms, .default_text = "500", .max = 1e6, .unit = "ms",
-     .help = "length of each half (arithmetic, memory) of a reading of what the chip can do, around each round; 0 is none"},
+     .help = "number of rounds; the median is reported"},
+    BENCH_TIMING_OPTION_ROWS(o),
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
 };
 // clang-format on
 
-enum { N_PRODUCTS = 4, COPIES_MAX = 64 };
-static const double ROTATED_BYTES = 320e6; // far more than a last-level cache
+enum { N_GEMMS = 4, COPIES_MAX = 64 };
+static const double COPIES_BYTES_MIN = 320e6; // far more than a last-level cache
 
-struct product {
+struct gemm {
     const char *name;
-    int n, k; // outputs and inputs: x [M, k] times [n, k] transposed
+    int n, k; // outputs and inputs: x [M, k] times the transposed weights [n, k]
     enum linear_mode mode;
     struct tensor *x, *out;
     struct weight *weights[COPIES_MAX];
-    double seconds; // of all runs
+    double seconds; // of all runs of this gemm
 };
 
 struct kernels {
     struct model_config config;
     struct backend *backend;
-    struct product products[N_PRODUCTS];
-    int copies, at; // the copy that is next
+    struct gemm gemms[N_GEMMS];
+    int copies, next_copy;
     int m, max_rows;
-    struct ragged_batch batch;    // of max_rows; its arrays are one allocation, at `token`
-    double weights, weight_bytes; // of one layer; of one weight
+    struct ragged_batch batch;    // of max_rows rows; its arrays are one allocation that starts at `token`
+    double weights, weight_bytes; // number of weights of one layer; bytes of one weight
     int64_t runs;
     struct probe *probe;
 };
 
-// ---- ours -----------------------------------------------------------------------------------------------------------
+// Of all runs since the last reset of `seconds`.
+static double gemm_gflops(const struct kernels *k, const struct gemm *gemm)
+{
+    return 2e-9 * k->m * gemm->n * gemm->k * (double)k->runs / gemm->seconds;
+}
 
-// One layer's products on the next copy of its weights.
-static enum status run_ours(struct contender *self, double *seconds_p)
+// ---- the layer
+// -----------------------------------------------------------------------------------------------------------
+
+// Runs the layer's gemms once, on the next copy of its weights.
+static enum status kernels_run(struct contender *self, double *seconds_p)
 {
     struct kernels *k = self->context;
     const struct backend_ops *ops = k->backend->ops;
-    int64_t from_us = clock_now_us(), begun_us = from_us;
-    for (int p = 0; p < N_PRODUCTS; p++) {
-        struct product *product = &k->products[p];
+    int64_t from_us = clock_now_us(), start_us = from_us;
+    for (int p = 0; p < N_GEMMS; p++) {
+        struct gemm *gemm = &k->gemms[p];
         enum status status =
-            ops->linear(k->backend, product->out, product->x, product->weights[k->at], NULL, product->mode, k->m);
+            ops->linear(k->backend, gemm->out, gemm->x, gemm->weights[k->next_copy], NULL, gemm->mode, k->m);
         if (status == STATUS_OK && ops->wait) status = ops->wait(k->backend);
         if (status != STATUS_OK) return status;
         int64_t now_us = clock_now_us();
-        product->seconds += (double)(now_us - from_us) / 1e6;
+        gemm->seconds += (double)(now_us - from_us) / 1e6;
         from_us = now_us;
     }
-    k->at = (k->at + 1) % k->copies;
+    k->next_copy = (k->next_copy + 1) % k->copies;
     k->runs++;
-    *seconds_p = (double)(from_us - begun_us) / 1e6;
+    *seconds_p = (double)(from_us - start_us) / 1e6;
     return STATUS_OK;
 }
 
-// An activation of numbers of size 1: embedded tokens, normed.
-static enum status fill(struct kernels *k, const struct dummy *dummy, struct tensor *x, int columns)
+// Fills an activation with normed embeddings of the batch, numbers of magnitude 1.
+static enum status kernels_fill_activation(struct kernels *k, const struct dummy *dummy, struct tensor *x, int columns)
 {
     const struct backend_ops *ops = k->backend->ops;
     struct tensor *random;
@@ -115,8 +117,8 @@ static enum status fill(struct kernels *k, const struct dummy *dummy, struct ten
     return status == STATUS_OK ? ops->rmsnorm(k->backend, x, random, ones, 1e-6f, NULL, k->max_rows) : status;
 }
 
-// One prompt of as many rows as there are at most; its KV goes nowhere.
-static void make_batch(struct kernels *k)
+// A batch of one prompt with max_rows rows. The gemms do not use its KV cache.
+static void kernels_make_batch(struct kernels *k)
 {
     const int n = k->max_rows, blocks = (n + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     int32_t *token = mem_alloc_array((size_t)(2 * n + blocks + 3), sizeof *token), *position = token + n;
@@ -139,16 +141,16 @@ static void make_batch(struct kernels *k)
                                      .block_table = block_table};
 }
 
-static enum status make_weights(struct kernels *k, const struct dummy *dummy)
+static enum status kernels_make_weights(struct kernels *k, const struct dummy *dummy)
 {
     const struct backend_ops *ops = k->backend->ops;
     for (int copy = 0; copy < k->copies; copy++)
-        for (int p = 0; p < N_PRODUCTS; p++) {
-            struct product *product = &k->products[p];
-            bool gate_up = product->mode == LINEAR_SWIGLU;
-            struct matrix_view views[2] = {dummy_view(dummy, product->name, product->n / (gate_up ? 2 : 1), product->k),
-                                           dummy_view(dummy, "up", product->n / (gate_up ? 2 : 1), product->k)};
-            struct weight **weight_p = &product->weights[copy];
+        for (int p = 0; p < N_GEMMS; p++) {
+            struct gemm *gemm = &k->gemms[p];
+            bool gate_up = gemm->mode == LINEAR_SWIGLU;
+            struct matrix_view views[2] = {dummy_view(dummy, gemm->name, gemm->n / (gate_up ? 2 : 1), gemm->k),
+                                           dummy_view(dummy, "up", gemm->n / (gate_up ? 2 : 1), gemm->k)};
+            struct weight **weight_p = &gemm->weights[copy];
             enum status status = gate_up ? ops->weight_gate_up(k->backend, &views[0], &views[1], weight_p)
                                          : ops->weight_create(k->backend, views, 1, weight_p);
             if (status != STATUS_OK) return status;
@@ -163,10 +165,10 @@ static enum status dtype_by_name(const char *name, enum dtype *dtype_p)
             *dtype_p = (enum dtype)d;
             return STATUS_OK;
         }
-    return status_fail(STATUS_UNSUPPORTED, "--dtype %s: the kernels of this build do not know it", name);
+    return status_fail(STATUS_UNSUPPORTED, "--dtype %s: this build has no kernels for it", name);
 }
 
-static enum status open_backend(struct kernels *k)
+static enum status kernels_open_backend(struct kernels *k)
 {
     const struct model_config *c = &k->config;
     enum dtype dtype = DTYPE_F32;
@@ -187,23 +189,23 @@ static enum status open_backend(struct kernels *k)
     return status;
 }
 
-// Chooses how the device computes them.
-static enum status warm_up(struct kernels *k)
+// Lets a device choose its gemm algorithms.
+static enum status kernels_warm_up(struct kernels *k)
 {
     struct contender self = {.context = k};
     double seconds;
     k->m = k->max_rows;
-    enum status status = run_ours(&self, &seconds);
+    enum status status = kernels_run(&self, &seconds);
     return status == STATUS_OK ? k->backend->ops->warm(k->backend) : status;
 }
 
-static enum status open_kernels(struct kernels *k)
+static enum status kernels_open(struct kernels *k)
 {
     const struct model_config *c = &k->config;
     const int hidden = c->hidden, q = c->n_heads * c->head_size, kv = c->n_kv_heads * c->head_size;
     const int intermediate = c->intermediate;
-    make_batch(k);
-    enum status status = open_backend(k);
+    kernels_make_batch(k);
+    enum status status = kernels_open_backend(k);
     if (status != STATUS_OK) return status;
 
     struct backend *b = k->backend;
@@ -220,144 +222,90 @@ static enum status open_kernels(struct kernels *k)
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && status == STATUS_OK; i++)
         status = b->ops->tensor_create(b, tensors[i].kind, k->max_rows, tensors[i].columns, tensors[i].tensor_p);
     if (status != STATUS_OK) return status;
-    const struct product products[N_PRODUCTS] = {
+    const struct gemm gemms[N_GEMMS] = {
         {.name = "qkv", .n = q + 2 * kv, .k = hidden, .mode = LINEAR_STORE, .x = normed, .out = qkv},
         {.name = "o", .n = hidden, .k = q, .mode = LINEAR_ADD, .x = attended, .out = residual},
         {.name = "gate_up", .n = 2 * intermediate, .k = hidden, .mode = LINEAR_SWIGLU, .x = normed, .out = mlp},
         {.name = "down", .n = hidden, .k = intermediate, .mode = LINEAR_ADD, .x = mlp, .out = residual},
     };
-    memcpy(k->products, products, sizeof products);
-    for (int p = 0; p < N_PRODUCTS; p++)
-        k->weights += (double)products[p].n * products[p].k;
-    k->weight_bytes = strcmp(o.dtype, "f32") == 0 ? 4 : strcmp(o.dtype, "bf16") == 0 ? 2 : 1;
-    double copies = ceil(ROTATED_BYTES / (k->weights * k->weight_bytes));
+    memcpy(k->gemms, gemms, sizeof gemms);
+    for (int p = 0; p < N_GEMMS; p++)
+        k->weights += (double)gemms[p].n * gemms[p].k;
+    k->weight_bytes = bench_weight_bytes(o.dtype);
+    double copies = ceil(COPIES_BYTES_MIN / (k->weights * k->weight_bytes));
     k->copies = copies < 2 ? 2 : copies > COPIES_MAX ? COPIES_MAX : (int)copies;
 
     struct dummy *dummy = dummy_create(c);
-    status = make_weights(k, dummy);
-    if (status == STATUS_OK) status = fill(k, dummy, normed, hidden);
-    if (status == STATUS_OK) status = fill(k, dummy, attended, q);
+    status = kernels_make_weights(k, dummy);
+    if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, normed, hidden);
+    if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, attended, q);
     dummy_free(dummy);
-    return status == STATUS_OK && b->ops->warm ? warm_up(k) : status;
+    return status == STATUS_OK && b->ops->warm ? kernels_warm_up(k) : status;
 }
 
-// ---- oneDNN: a program that runs one layer for each line with an M, and answers with the seconds
-// ---------------------
+// ---- report ---------------------------------------------------------------------------------------------------------
 
-struct onednn {
-    pid_t pid; // 0: not there
-    FILE *to, *from;
-    int m;
-};
-
-static enum status run_onednn(struct contender *self, double *seconds_p)
+// "used", or the reason why there are no figures of oneDNN.
+static const char *kernels_onednn_state(const struct kernels *k, const struct onednn_process *onednn)
 {
-    struct onednn *d = self->context;
-    double seconds;
-    if (fprintf(d->to, "%d\n", d->m) < 0 || fflush(d->to) != 0 || fscanf(d->from, "%lf", &seconds) != 1)
-        return status_fail(STATUS_INTERNAL, "forepack-bench-onednn ended");
-    *seconds_p = seconds;
-    return STATUS_OK;
+    if (onednn->pid) return "used";
+    if (!o.onednn) return "off (--no-onednn)";
+    if (k->backend->ops->measure) return "off (the backend runs on a device)";
+    return onednn_is_installed() ? "could not be started"
+                                 : "not built: install libdnnl-dev and build Forepack again; its columns stay empty";
 }
 
-static void start_onednn(const struct kernels *k, struct onednn *d)
-{
-    char program[4096], threads[16], copies[16], sizes[N_PRODUCTS][32];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 64);
-    program[length > 0 ? length : 0] = 0;
-    char *slash = strrchr(program, '/');
-    strcpy(slash ? slash + 1 : program, "forepack-bench-onednn");
-    int in[2], out[2];
-    if (!o.onednn || access(program, X_OK) != 0 || pipe(in) != 0) return;
-    if (pipe(out) != 0) {
-        close(in[0]);
-        close(in[1]);
-        return;
-    }
-    snprintf(threads, sizeof threads, "%d", group_threads((int)o.threads));
-    snprintf(copies, sizeof copies, "%d", k->copies);
-    for (int p = 0; p < N_PRODUCTS; p++)
-        snprintf(sizes[p], sizeof sizes[p], "%dx%d", k->products[p].n, k->products[p].k);
-    d->pid = fork();
-    if (d->pid == 0) {
-        dup2(in[0], STDIN_FILENO);
-        dup2(out[1], STDOUT_FILENO);
-        close(in[1]);
-        close(out[0]);
-        execl(program, program, o.dtype, threads, copies, sizes[0], sizes[1], sizes[2], sizes[3], (char *)NULL);
-        _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    d->to = fdopen(in[1], "w");
-    d->from = fdopen(out[0], "r");
-    if (d->pid < 0) d->pid = 0;
-}
-
-static void stop_onednn(struct onednn *d)
-{
-    if (d->to) fclose(d->to); // its input ends, and so does it
-    if (d->from) fclose(d->from);
-    if (d->pid) waitpid(d->pid, NULL, 0);
-}
-
-// ---- telling --------------------------------------------------------------------------------------------------------
-
-static void print_heading(const struct kernels *k)
+static void kernels_print_heading(const struct kernels *k, const struct onednn_process *onednn)
 {
     if (o.json) return;
-    printf("one layer of %.1f million weights in %s, %d copies in turn, %d threads\n", k->weights / 1e6, o.dtype,
-           k->copies, group_threads((int)o.threads));
-    printf("share: of the time that the chip would need by the probe's rates, for arithmetic (c) or memory (m)\n\n");
-    printf("%6s %10s %7s %9s %9s %7s %7s %7s %9s %9s %9s %9s %9s %9s\n", "M", "us", "+-", "GFLOP/s", "peak", "GB/s",
-           "DRAM", "share", "qkv", "o", "gate_up", "down", "oneDNN", "ours by");
+    printf("one layer of %.1f million weights in %s, %d copies, %d threads\n", k->weights / 1e6, o.dtype, k->copies,
+           group_threads((int)o.threads));
+    printf("oneDNN: %s\n" BENCH_SHARE_LEGEND "\n\n", kernels_onednn_state(k, onednn));
+    printf("%6s %10s %7s %9s %9s %7s %7s %7s %9s %9s %9s %9s %9s %9s\n", "M", "us", "spread", "GFLOP/s", "peak", "GB/s",
+           "DRAM", "share", "qkv", "o", "gate_up", "down", "oneDNN", "ratio");
 }
 
-static void print_row(const struct kernels *k, const struct measurement *m, const struct rounds_readings *readings,
-                      double gflop, double gbytes, double onednn_gflops)
+static void kernels_print_row(const struct kernels *k, const struct measurement *m,
+                              const struct rounds_readings *readings, double gflop, double gbytes, double onednn_gflops)
 {
     if (o.json) return;
-    printf("%6d %10.1f %6.1f%% %9.1f %9.1f %7.1f %7.1f %5.1f%%%s", k->m, 1e6 * m->seconds, 100 * m->spread,
-           gflop / m->seconds, readings->mean.gflops, gbytes / m->seconds, readings->mean.gbytes_per_s, 100 * m->share,
-           m->memory_bound ? "m" : "c");
-    for (int p = 0; p < N_PRODUCTS; p++) {
-        const struct product *product = &k->products[p];
-        printf(" %9.1f", 2e-9 * k->m * product->n * product->k * (double)k->runs / product->seconds);
-    }
+    char share[BENCH_SHARE_BYTES];
+    printf("%6d %10.1f %6.1f%% %9.1f %9.1f %7.1f %7.1f %7s", k->m, 1e6 * m->seconds, 100 * m->spread,
+           gflop / m->seconds, readings->mean.gflops, gbytes / m->seconds, readings->mean.gbytes_per_s,
+           bench_share_text(m, share));
+    for (int i = 0; i < N_GEMMS; i++)
+        printf(" %9.1f", gemm_gflops(k, &k->gemms[i]));
     if (onednn_gflops > 0) printf(" %9.1f %8.2fx", onednn_gflops, gflop / m->seconds / onednn_gflops);
     printf("\n");
     fflush(stdout);
 }
 
-static json_t *make_row(const struct kernels *k, const struct measurement *m, const struct rounds_readings *readings,
-                        double gflop, double gbytes, double onednn_gflops)
+static json_t *kernels_make_row(const struct kernels *k, const struct onednn_process *onednn,
+                                const struct measurement *m, const struct rounds_readings *readings, double gflop,
+                                double gbytes, double onednn_gflops)
 {
     json_t *row = json_pack("{s:s,s:i,s:s,s:i,s:f,s:f,s:f,s:f}", "phase", "matmul", "m", k->m, "dtype", o.dtype,
                             "threads", group_threads((int)o.threads), "us", 1e6 * m->seconds, "spread", m->spread,
                             "gflops", gflop / m->seconds, "gbytes_per_s", gbytes / m->seconds);
-    json_object_set_new(row, "share", bench_number(m->share));
-    json_object_set_new(row, "limit",
-                        json_string(isnan(m->share)   ? "unknown"
-                                    : m->memory_bound ? "memory"
-                                                      : "compute"));
+    bench_add_share(row, m);
     json_t *products = json_array();
-    for (int p = 0; p < N_PRODUCTS; p++) {
-        const struct product *product = &k->products[p];
-        double rate = 2e-9 * k->m * product->n * product->k * (double)k->runs / product->seconds;
-        json_array_append_new(products, json_pack("{s:s,s:i,s:i,s:f}", "name", product->name, "n", product->n, "k",
-                                                  product->k, "gflops", rate));
+    for (int i = 0; i < N_GEMMS; i++) {
+        const struct gemm *gemm = &k->gemms[i];
+        json_array_append_new(products, json_pack("{s:s,s:i,s:i,s:f}", "name", gemm->name, "n", gemm->n, "k", gemm->k,
+                                                  "gflops", gemm_gflops(k, gemm)));
     }
     json_object_set_new(row, "products", products);
+    json_object_set_new(row, "onednn", json_string(kernels_onednn_state(k, onednn)));
     json_object_set_new(row, "onednn_gflops", onednn_gflops > 0 ? json_real(onednn_gflops) : json_null());
     bench_add_readings(row, readings);
     return row;
 }
 
-// ---- running --------------------------------------------------------------------------------------------------------
+// ---- run ------------------------------------------------------------------------------------------------------------
 
-// One reading of what the device reaches, after the rounds.
-static enum status read_device(struct kernels *k, double gflop, double gbytes, struct measurement *m,
-                               struct rounds_readings *readings)
+// Takes one reading of a device after the rounds, and computes the share from it.
+static enum status kernels_read_device(struct kernels *k, double gflop, double gbytes, struct measurement *m,
+                                       struct rounds_readings *readings)
 {
     struct probe_reading *mean = &readings->mean;
     mean->instruction = "cuBLASLt bf16";
@@ -369,42 +317,51 @@ static enum status read_device(struct kernels *k, double gflop, double gbytes, s
     return STATUS_OK;
 }
 
-static enum status measure(struct kernels *k, struct onednn *d, json_t *rows)
+static enum status kernels_measure(struct kernels *k, struct onednn_process *onednn, json_t *rows)
 {
     double gflop = 2e-9 * k->weights * k->m, gbytes = k->weights * k->weight_bytes / 1e9;
-    struct contender contenders[2] = {{run_ours, k, gflop, gbytes}, {run_onednn, d, gflop, gbytes}};
+    struct contender contenders[2] = {{kernels_run, k, gflop, gbytes}, {onednn_process_run, onednn, gflop, gbytes}};
     struct measurement measurements[2];
     struct rounds_readings readings;
     const struct rounds rounds = {k->probe, bench_probe_type(o.dtype), (int)o.rounds, (int)o.min_ms};
-    d->m = k->m;
+    onednn->m = k->m;
     k->runs = 0;
-    for (int p = 0; p < N_PRODUCTS; p++)
-        k->products[p].seconds = 0;
-    enum status status = rounds_run(&rounds, contenders, d->pid ? 2 : 1, measurements, &readings);
+    for (int i = 0; i < N_GEMMS; i++)
+        k->gemms[i].seconds = 0;
+    enum status status = rounds_run(&rounds, contenders, onednn->pid ? 2 : 1, measurements, &readings);
     if (status == STATUS_OK && k->backend->ops->measure && o.probe_ms)
-        status = read_device(k, gflop, gbytes, &measurements[0], &readings);
+        status = kernels_read_device(k, gflop, gbytes, &measurements[0], &readings);
     if (status != STATUS_OK) return status;
-    double onednn_gflops = d->pid ? gflop / measurements[1].seconds : 0;
-    print_row(k, &measurements[0], &readings, gflop, gbytes, onednn_gflops);
-    json_array_append_new(rows, make_row(k, &measurements[0], &readings, gflop, gbytes, onednn_gflops));
+    double onednn_gflops = onednn->pid ? gflop / measurements[1].seconds : 0;
+    kernels_print_row(k, &measurements[0], &readings, gflop, gbytes, onednn_gflops);
+    json_array_append_new(rows, kernels_make_row(k, onednn, &measurements[0], &readings, gflop, gbytes, onednn_gflops));
     return STATUS_OK;
 }
 
-static enum status run_all(struct kernels *k, const struct bench_counts *m, json_t *rows)
+static void kernels_start_onednn(const struct kernels *k, struct onednn_process *onednn)
+{
+    if (!o.onednn || k->backend->ops->measure || !onednn_is_installed()) return;
+    struct onednn_gemm gemms[N_GEMMS];
+    for (int i = 0; i < N_GEMMS; i++)
+        gemms[i] = (struct onednn_gemm){k->gemms[i].n, k->gemms[i].k};
+    onednn_process_start(onednn, o.dtype, group_threads((int)o.threads), k->copies, gemms, N_GEMMS);
+}
+
+static enum status kernels_measure_all(struct kernels *k, const struct bench_counts *m, json_t *rows)
 {
     for (int i = 0; i < m->n; i++)
         k->max_rows = m->count[i] > k->max_rows ? m->count[i] : k->max_rows;
-    struct onednn onednn = {0};
-    enum status status = open_kernels(k);
+    struct onednn_process onednn = {0};
+    enum status status = kernels_open(k);
     if (status == STATUS_OK) {
-        if (!k->backend->ops->measure) start_onednn(k, &onednn);
-        print_heading(k);
+        kernels_start_onednn(k, &onednn);
+        kernels_print_heading(k, &onednn);
     }
     for (int i = 0; i < m->n && status == STATUS_OK; i++) {
         k->m = m->count[i];
-        status = measure(k, &onednn, rows);
+        status = kernels_measure(k, &onednn, rows);
     }
-    stop_onednn(&onednn);
+    onednn_process_stop(&onednn);
     return status;
 }
 
@@ -413,7 +370,7 @@ int bench_kernels(int argc, char **argv)
     options_main(options,
                  "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8] "
                  "[--rows 1,256]\n"
-                 "The matrix products of one layer alone, beside what the chip can do, and beside oneDNN.",
+                 "The gemms of one layer alone, compared with the machine probe and with oneDNN.",
                  argc, argv, NULL);
     struct kernels k = {.copies = 0};
     struct bench_counts m;
@@ -424,7 +381,7 @@ int bench_kernels(int argc, char **argv)
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &k.config);
     if (status == STATUS_OK && o.probe_ms && strcmp(o.backend, "cpu") == 0)
         status = probe_open(group_threads((int)o.threads), (int)o.probe_ms, &k.probe);
-    if (status == STATUS_OK) status = run_all(&k, &m, rows);
+    if (status == STATUS_OK) status = kernels_measure_all(&k, &m, rows);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     if (k.backend) k.backend->ops->close(k.backend);

@@ -12,18 +12,18 @@
 #include "cli/progress.h"
 #include "cli/remote.h"
 
-enum { TICK_US = 50000 }; // how late a time-out and the progress bar can be
+enum { TICK_US = 50000 }; // the largest delay of a timeout and of the progress bar
 
-struct run {
+struct load_run {
     const struct load *load;
     struct load_result *result;
     struct rpc_stream *stream;
     int64_t started_us;
     size_t run_length;
-    pthread_mutex_t mutex; // guards what follows
-    pthread_cond_t ended;  // a request did, or the stream
+    pthread_mutex_t mutex; // guards the result and the fields below
+    pthread_cond_t ended;  // signalled when a request or the stream ends
     int n_sent, n_ended, n_failed;
-    bool lost; // the stream ended before its requests
+    bool lost; // the stream ended
 };
 
 char *load_id(const char *run, int i)
@@ -31,24 +31,25 @@ char *load_id(const char *run, int i)
     return mem_format("%s-%d", run, i);
 }
 
-static int64_t elapsed_us(const struct run *r)
+static int64_t elapsed_us(const struct load_run *r)
 {
     return clock_now_us() - r->started_us;
 }
 
-// --- what comes back (the reading thread)
+// --- answers: the reading thread
 
-static struct load_record *find(const struct run *r, const char *id)
+// The record of a request that has not ended; NULL for other ids.
+static struct load_record *run_find_record(const struct load_run *r, const char *id)
 {
     if (strncmp(id, r->load->run, r->run_length) != 0 || id[r->run_length] != '-') return NULL;
     char *end;
     long i = strtol(id + r->run_length + 1, &end, 10);
     if (*end || i < 0 || i >= r->n_sent) return NULL;
     struct load_record *record = &r->result->records[i];
-    return record->done_us < 0 ? record : NULL; // given up: what still comes counts for nothing
+    return record->done_us < 0 ? record : NULL; // answers of aborted requests are ignored
 }
 
-static void end_request(struct run *r, struct load_record *record, enum load_end end, int code, int64_t now_us)
+static void run_end_request(struct load_run *r, struct load_record *record, enum load_end end, int code, int64_t now_us)
 {
     record->end = end;
     record->code = code;
@@ -58,7 +59,8 @@ static void end_request(struct run *r, struct load_record *record, enum load_end
     pthread_cond_signal(&r->ended);
 }
 
-static void take_chunk(struct run *r, struct load_record *record, const Forepack__V1__Chunk *chunk, int64_t now_us)
+static void run_handle_chunk(struct load_run *r, struct load_record *record, const Forepack__V1__Chunk *chunk,
+                             int64_t now_us)
 {
     if (!chunk->n_token_ids) return;
     if (record->first_us < 0)
@@ -69,13 +71,13 @@ static void take_chunk(struct run *r, struct load_record *record, const Forepack
     record->tokens += (int)chunk->n_token_ids;
 }
 
-static bool is_late(const struct run *r, const struct load_record *record, int64_t now_us)
+static bool run_is_late(const struct load_run *r, const struct load_record *record, int64_t now_us)
 {
     return r->load->timeout_us && now_us - record->due_us >= r->load->timeout_us;
 }
 
-static void take_completion(struct run *r, struct load_record *record, const Forepack__V1__Completion *m,
-                            int64_t now_us)
+static void run_handle_completion(struct load_run *r, struct load_record *record, const Forepack__V1__Completion *m,
+                                  int64_t now_us)
 {
     if (m->usage) {
         record->prompt_tokens = (int)m->usage->prompt_tokens;
@@ -86,34 +88,34 @@ static void take_completion(struct run *r, struct load_record *record, const For
     bool failed = m->error || strcmp(m->finish_reason, "cancelled") == 0;
     if (failed && !*r->result->error)
         snprintf(r->result->error, sizeof r->result->error, "%s", m->error ? m->error->message : m->finish_reason);
-    // An end of text that came first of all is an answer, too.
+    // An answer without any token is complete too; its first token time is its end.
     if (!failed && record->first_us < 0) record->first_us = record->last_us = now_us;
     int code = m->error ? (int)m->error->code : failed ? rpc_code(STATUS_CANCELLED) : 0;
-    bool late = !failed && is_late(r, record, now_us); // it came before the reaper did
-    end_request(r, record, failed ? LOAD_ERROR : late ? LOAD_TIMEOUT : LOAD_COMPLETE, code, now_us);
+    bool late = !failed && run_is_late(r, record, now_us); // between two ticks of the aborting thread
+    run_end_request(r, record, failed ? LOAD_ERROR : late ? LOAD_TIMEOUT : LOAD_COMPLETE, code, now_us);
 }
 
-static void take(struct run *r, const struct rpc_bytes *bytes, int64_t now_us)
+static void run_handle_message(struct load_run *r, const struct rpc_bytes *bytes, int64_t now_us)
 {
     Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes->size, bytes->data);
     if (!m) return;
     pthread_mutex_lock(&r->mutex);
-    struct load_record *record = find(r, m->request_id);
+    struct load_record *record = run_find_record(r, m->request_id);
     if (record && m->kind_case == FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK)
-        take_chunk(r, record, m->chunk, now_us);
+        run_handle_chunk(r, record, m->chunk, now_us);
     else if (record && m->kind_case == FOREPACK__V1__GENERATE_RESPONSE__KIND_COMPLETION)
-        take_completion(r, record, m->completion, now_us);
+        run_handle_completion(r, record, m->completion, now_us);
     pthread_mutex_unlock(&r->mutex);
     forepack__v1__generate_response__free_unpacked(m, NULL);
 }
 
-static void *read_answers(void *arg)
+static void *run_read_answers(void *arg)
 {
-    struct run *r = arg;
+    struct load_run *r = arg;
     struct rpc_bytes bytes;
     enum status status;
     while ((status = rpc_stream_read(r->stream, &bytes)) == STATUS_OK && bytes.data) {
-        take(r, &bytes, elapsed_us(r));
+        run_handle_message(r, &bytes, elapsed_us(r));
         rpc_bytes_free(&bytes);
     }
     int64_t now_us = elapsed_us(r);
@@ -125,37 +127,37 @@ static void *read_answers(void *arg)
     for (int i = 0; i < r->n_sent; i++) {
         struct load_record *record = &r->result->records[i];
         if (record->done_us < 0)
-            end_request(r, record, LOAD_LOST, rpc_code(status == STATUS_OK ? STATUS_UNAVAILABLE : status), now_us);
+            run_end_request(r, record, LOAD_LOST, rpc_code(status == STATUS_OK ? STATUS_UNAVAILABLE : status), now_us);
     }
     pthread_cond_signal(&r->ended);
     pthread_mutex_unlock(&r->mutex);
     return NULL;
 }
 
-// --- what goes out
+// --- late requests: the aborting thread
 
-static void send_abort(const struct run *r, char **ids, int n)
+static void run_send_abort(const struct load_run *r, char **ids, int n)
 {
     Forepack__V1__AbortRequest request = FOREPACK__V1__ABORT_REQUEST__INIT;
     request.request_ids = ids;
     request.n_request_ids = (size_t)n;
     ProtobufCMessage *answer;
-    // If it fails, the server works on what nobody waits for: its load then is what it would be with such clients.
+    // A failed abort is ignored: the server then goes on with these requests, as with clients that do not abort.
     if (remote_call(r->load->server, "/forepack.v1.Inference/Abort", &request.base,
                     &forepack__v1__abort_response__descriptor, &answer) == STATUS_OK)
         protobuf_c_message_free_unpacked(answer, NULL);
 }
 
-// A thread of its own tells the server, once a tick, of what was given up: the clock of the others must not wait.
-struct reaper {
-    struct run *run;
+// Aborts late requests once per tick, in a separate thread, so that the unary calls do not delay sending and reading.
+struct load_aborter {
+    struct load_run *run;
     bool stop; // guarded by the run's mutex
 };
 
-static void *reap(void *arg)
+static void *aborter_run(void *arg)
 {
-    struct reaper *reaper = arg;
-    struct run *r = reaper->run;
+    struct load_aborter *aborter = arg;
+    struct load_run *r = aborter->run;
     const struct load *load = r->load;
     const struct timespec tick = {.tv_nsec = TICK_US * 1000};
     char **ids = mem_alloc_array((size_t)load->n, sizeof *ids);
@@ -166,13 +168,13 @@ static void *reap(void *arg)
         int64_t now_us = elapsed_us(r);
         for (int i = 0; i < r->n_sent; i++) {
             struct load_record *record = &r->result->records[i];
-            if (record->done_us >= 0 || !is_late(r, record, now_us)) continue;
-            end_request(r, record, LOAD_TIMEOUT, 0, now_us);
+            if (record->done_us >= 0 || !run_is_late(r, record, now_us)) continue;
+            run_end_request(r, record, LOAD_TIMEOUT, 0, now_us);
             ids[n++] = load_id(load->run, i);
         }
-        stop = reaper->stop;
+        stop = aborter->stop;
         pthread_mutex_unlock(&r->mutex);
-        if (n) send_abort(r, ids, n);
+        if (n) run_send_abort(r, ids, n);
         for (int i = 0; i < n; i++)
             free(ids[i]);
     }
@@ -180,7 +182,10 @@ static void *reap(void *arg)
     return NULL;
 }
 
-static void send_one(struct run *r, int64_t due_us)
+// --- requests: the calling thread
+
+// Sends the next request. A negative due_us is the time of sending.
+static void run_send_next(struct load_run *r, int64_t due_us)
 {
     const struct rpc_bytes *message = &r->load->messages[r->n_sent];
     struct load_record *record = &r->result->records[r->n_sent];
@@ -190,14 +195,14 @@ static void send_one(struct run *r, int64_t due_us)
     rpc_stream_send(r->stream, message->data, message->size);
 }
 
-static void wait_until(struct run *r, int64_t until_us)
+static void run_wait_until(struct load_run *r, int64_t until_us)
 {
     int64_t at = r->started_us + until_us;
     const struct timespec time = {.tv_sec = at / 1000000, .tv_nsec = at % 1000000 * 1000};
     pthread_cond_timedwait(&r->ended, &r->mutex, &time);
 }
 
-static void draw(const struct run *r, struct progress *progress, bool last)
+static void run_draw_progress(const struct load_run *r, struct progress *progress, bool last)
 {
     const struct load *load = r->load;
     if (!load->label) return;
@@ -205,7 +210,7 @@ static void draw(const struct run *r, struct progress *progress, bool last)
                   r->n_ended, load->n, r->n_sent - r->n_ended, r->n_failed, (double)elapsed_us(r) / 1e6);
 }
 
-static void send_all(struct run *r)
+static void run_send_all(struct load_run *r)
 {
     const struct load *load = r->load;
     struct progress progress = {0};
@@ -219,48 +224,48 @@ static void send_all(struct run *r)
                     if (due_us < wake_us) wake_us = due_us;
                     break;
                 }
-                send_one(r, due_us);
+                run_send_next(r, due_us);
             } else {
                 if (r->n_sent - r->n_ended >= load->concurrency) break;
-                send_one(r, -1);
+                run_send_next(r, -1);
             }
         }
-        draw(r, &progress, false);
-        wait_until(r, wake_us);
+        run_draw_progress(r, &progress, false);
+        run_wait_until(r, wake_us);
     }
-    draw(r, &progress, true);
-    // Lost before they were sent.
+    run_draw_progress(r, &progress, true);
+    // Requests that were not sent because the stream ended.
     int64_t now_us = elapsed_us(r);
     for (int i = r->n_sent; i < load->n; i++) {
         struct load_record *record = &r->result->records[i];
         record->due_us = load->due_us ? load->due_us[i] : now_us;
-        end_request(r, record, LOAD_LOST, rpc_code(STATUS_UNAVAILABLE), now_us);
+        run_end_request(r, record, LOAD_LOST, rpc_code(STATUS_UNAVAILABLE), now_us);
     }
     r->result->seconds = (double)now_us / 1e6;
     pthread_mutex_unlock(&r->mutex);
 }
 
-static void run_threads(struct run *r)
+static void run_threads(struct load_run *r)
 {
-    pthread_t reader, reaping;
-    struct reaper reaper = {.run = r};
+    pthread_t reader, aborting;
+    struct load_aborter aborter = {.run = r};
     r->started_us = clock_now_us();
-    pthread_create(&reader, NULL, read_answers, r);
-    if (r->load->timeout_us) pthread_create(&reaping, NULL, reap, &reaper);
-    send_all(r);
+    pthread_create(&reader, NULL, run_read_answers, r);
+    if (r->load->timeout_us) pthread_create(&aborting, NULL, aborter_run, &aborter);
+    run_send_all(r);
     if (r->load->timeout_us) {
         pthread_mutex_lock(&r->mutex);
-        reaper.stop = true;
+        aborter.stop = true;
         pthread_mutex_unlock(&r->mutex);
-        pthread_join(reaping, NULL);
+        pthread_join(aborting, NULL);
     }
-    rpc_stream_cancel(r->stream); // nothing is asked any more
+    rpc_stream_cancel(r->stream);
     pthread_join(reader, NULL);
 }
 
 enum status load_run(const struct load *load, struct load_result *result)
 {
-    struct run r = {.load = load, .result = result, .run_length = strlen(load->run)};
+    struct load_run r = {.load = load, .result = result, .run_length = strlen(load->run)};
     *result = (struct load_result){.n = load->n};
     result->records = mem_alloc_array((size_t)load->n, sizeof *result->records);
     for (int i = 0; i < load->n; i++)

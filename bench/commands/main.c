@@ -4,14 +4,15 @@
 #include "bench/commands/bench.h"
 #include "cli/program.h"
 
+// A help line that starts with a quote refers to a command with a man page of its own (cmake/man_pages.sh).
 static const struct program_command commands[] = {
-    {"engine", bench_engine, "prefill and decode of one model, on the engine directly"},
-    {"kernels", bench_kernels, "the matrix products of one layer alone"},
-    {"perplexity", bench_perplexity, "what the types of weights cost in quality, on texts of your own"},
-    {"prefill-quality", bench_quality, "right answers and time to the first token over what is kept"},
-    {"serve", bench_serve, "what clients of a running cluster see under load"},
-    {"prepack", bench_prepack, "prompts of different lengths: padded, in batches, packed"},
-    {"router", bench_router, "time to pack a queue, and the router's CPU time for a request"},
+    {"engine", bench_engine, "prefill, decode and scoring of one model, on the engine directly"},
+    {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN"},
+    {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
+    {"prefill-quality", bench_quality, "right answers and time to first token, by keep rate"},
+    {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
+    {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
+    {"router", bench_router, "packing time, bins, and CPU time of the router's core per request"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };

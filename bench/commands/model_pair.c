@@ -19,7 +19,7 @@ struct pair {
     struct scorer *scorer;
     int32_t *kept_tokens; // [max_prompt]
     uint64_t last_id;
-    // Of what runs now:
+    // Of the current call:
     struct pair_answer *answer;
     int64_t started_us;
     bool ended;
@@ -28,7 +28,7 @@ struct pair {
     char error[160];
 };
 
-static void on_step(void *arg, const struct step_report *report)
+static void pair_on_step(void *arg, const struct step_report *report)
 {
     struct pair *p = arg;
     for (int i = 0; i < report->n_outputs; i++) {
@@ -41,7 +41,7 @@ static void on_step(void *arg, const struct step_report *report)
     }
 }
 
-static void on_scored(void *arg, const struct score_result *result)
+static void pair_on_scored(void *arg, const struct score_result *result)
 {
     struct pair *p = arg;
     p->ended = true;
@@ -52,19 +52,19 @@ static void on_scored(void *arg, const struct score_result *result)
         memcpy(p->importance, result->importance, (size_t)result->n * sizeof *p->importance);
 }
 
-static enum status forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
+static enum status pair_score_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
 {
     return engine_forward(context, batch, result);
 }
 
-static enum status open_engine(const struct pair_options *o, const char *dir, int entries, struct comm *comm,
-                               struct engine **engine_p)
+static enum status pair_open_engine(const struct pair_options *o, const char *dir, int entries, struct comm *comm,
+                                    struct engine **engine_p)
 {
     struct model_config config;
     enum status status = model_config_read(dir, &config);
     if (status == STATUS_OK && entries > config.max_context)
-        status = status_fail(STATUS_INVALID, "%s: a context of %d tokens, but %d are needed", dir, config.max_context,
-                             entries);
+        status = status_fail(STATUS_INVALID, "%s: the model's context is %d tokens, but %d are needed", dir,
+                             config.max_context, entries);
     if (status != STATUS_OK) return status;
     const struct model_options options = {
         .dir = dir,
@@ -88,13 +88,13 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
     int context = o->max_prompt + o->max_output, scored = o->max_prompt + o->look_ahead;
     p->kept_tokens = mem_alloc_array((size_t)o->max_prompt, sizeof *p->kept_tokens);
     enum status status = comm_open_self(&p->comm);
-    if (status == STATUS_OK) status = open_engine(o, o->main, context, p->comm, &p->main);
-    if (status == STATUS_OK) status = open_engine(o, o->spec, scored, p->comm, &p->spec);
+    if (status == STATUS_OK) status = pair_open_engine(o, o->main, context, p->comm, &p->main);
+    if (status == STATUS_OK) status = pair_open_engine(o, o->spec, scored, p->comm, &p->spec);
     const struct scheduler_limits limits = {.token_budget = o->token_budget,
                                             .max_seqs = 1,
                                             .context_tokens = context,
                                             .kv_blocks = kv_blocks_for(context) + 1};
-    if (status == STATUS_OK) status = scheduler_create(p->main, &limits, on_step, p, &p->scheduler);
+    if (status == STATUS_OK) status = scheduler_create(p->main, &limits, pair_on_step, p, &p->scheduler);
     if (status != STATUS_OK) {
         pair_close(p);
         return status;
@@ -105,9 +105,9 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
                                        .context_tokens = scored,
                                        .kv_blocks = kv_blocks_for(scored) + 1,
                                        .samples = model_samples(engine_model(p->spec)),
-                                       .forward = forward,
+                                       .forward = pair_score_forward,
                                        .context = p->spec};
-    p->scorer = scorer_create(&model, on_scored, p);
+    p->scorer = scorer_create(&model, pair_on_scored, p);
     *pair_p = p;
     return STATUS_OK;
 }
@@ -134,7 +134,7 @@ const struct model_config *pair_spec(const struct pair *p)
     return model_get_config(engine_model(p->spec));
 }
 
-static void start(struct pair *p)
+static void pair_start_call(struct pair *p)
 {
     p->ended = false;
     *p->error = 0;
@@ -147,7 +147,7 @@ enum status pair_score(struct pair *p, const int32_t *tokens, int n, const struc
     const struct score_item item = {
         .request = ++p->last_id, .tokens = tokens, .n = n, .prefill = *prefill, .want_importance = true};
     p->importance = importance;
-    start(p);
+    pair_start_call(p);
     scorer_add(p->scorer, &item);
     enum status status = STATUS_OK;
     while (status == STATUS_OK && !p->ended)
@@ -176,7 +176,7 @@ enum status pair_generate(struct pair *p, const int32_t *tokens, int n, const st
     answer->n = 0;
     answer->stopped = false;
     answer->prefill_us = 0;
-    start(p);
+    pair_start_call(p);
     enum status status = scheduler_add(p->scheduler, &request);
     while (status == STATUS_OK && !p->ended)
         status = scheduler_step(p->scheduler);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench perplexity: what the types of weights cost in quality, on a user's own texts.
+// forepack bench perplexity: the quality that a dtype costs, as perplexity on the user's own texts.
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,25 +26,25 @@ static struct {
 static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory (required)"},
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts,
-     .help = "JSON Lines of texts: \"text\", or \"prompt\" and the \"answer\" that may follow it (required)"},
+     .help = "JSON Lines with \"text\", or with \"prompt\" and optionally \"answer\" (required)"},
     {.name = "dtype", .type = OPTION_STRING, .value = &o.dtype, .default_text = "auto",
-     .help = "types of weights, apart by commas: auto, f32, bf16, int8, int8-g128, fp8; each is compared with the first"},
+     .help = "types of the weights, comma-separated: auto, f32, bf16, int8, int8-g128, fp8; compared with the first one"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,
-     .help = "only tokens of the answer count, with the prompt before it"},
+     .help = "count only the tokens of the answer; the prompt is its context"},
     {.name = "limit", .type = OPTION_INT, .value = &o.limit, .default_text = "0", .max = 100000000, .unit = "texts",
-     .help = "read the first so many; 0 is all"},
+     .help = "number of texts to use; 0 is all"},
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "0", .max = 10000000, .unit = "tokens",
-     .help = "longer texts are read in windows of so many tokens; 0 is the model's context"},
+     .help = "window size for longer texts; 0 is the model's context"},
     {.name = "stride", .type = OPTION_INT, .value = &o.stride, .default_text = "0", .max = 10000000, .unit = "tokens",
-     .help = "between the starts of windows; 0 is half a window"},
+     .help = "distance between the starts of two windows; 0 is half a window"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "512", .min = 1,
-     .max = 1048576, .unit = "tokens", .help = "rows of one pass, each with its logits"},
+     .max = 1048576, .unit = "tokens", .help = "rows of one pass, each with logits"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
-     .help = "what computes; auto is a GPU where there is one, else the CPU"},
+     .help = "auto is cuda if there is a GPU, else cpu"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
-     .help = "compute threads; 0 is all the process may use"},
+     .help = "compute threads; 0 is every core the process may use"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
 };
@@ -52,7 +52,7 @@ static const struct option options[] = {
 
 struct text {
     int32_t *ids;
-    int n, first; // the first token that counts
+    int n, first; // tokens; the first one that counts
 };
 
 struct texts {
@@ -69,8 +69,8 @@ static void texts_free(struct texts *t)
 
 // ---- texts ----------------------------------------------------------------------------------------------------------
 
-// The string of a member into *value_p, "" where there is none.
-static enum status member(const json_t *row, const char *key, const char **value_p)
+// The string at `key`, borrowed; "" if the row has no such key.
+static enum status row_get_string(const json_t *row, const char *key, const char **value_p)
 {
     const json_t *value = json_object_get(row, key);
     if (value && !json_is_string(value)) return status_fail(STATUS_INVALID, "%s: must be a string", key);
@@ -78,16 +78,18 @@ static enum status member(const json_t *row, const char *key, const char **value
     return STATUS_OK;
 }
 
-static enum status add_row(struct texts *texts, const struct tokenizer *tokenizer, int vocab_size, const json_t *row)
+static enum status texts_add_row(struct texts *texts, const struct tokenizer *tokenizer, int vocab_size,
+                                 const json_t *row)
 {
     const char *whole = "", *prompt = "", *answer = "";
-    enum status status = member(row, "text", &whole);
-    if (status == STATUS_OK) status = member(row, "prompt", &prompt);
-    if (status == STATUS_OK) status = member(row, "answer", &answer);
+    enum status status = row_get_string(row, "text", &whole);
+    if (status == STATUS_OK) status = row_get_string(row, "prompt", &prompt);
+    if (status == STATUS_OK) status = row_get_string(row, "answer", &answer);
     if (status != STATUS_OK) return status;
     if (o.answers && (!*prompt || !*answer))
         return status_fail(STATUS_INVALID, "--answers needs \"prompt\" and \"answer\"");
-    if (!*whole && !*prompt) return status_fail(STATUS_INVALID, "has no text: must have \"text\" or \"prompt\"");
+    if (!*whole && !*prompt)
+        return status_fail(STATUS_INVALID, "the row has no text: it must have \"text\" or \"prompt\"");
     if (o.answers) whole = "";
     size_t prompt_bytes = strlen(prompt);
     bool joined =
@@ -112,7 +114,7 @@ static enum status add_row(struct texts *texts, const struct tokenizer *tokenize
     return STATUS_OK;
 }
 
-static enum status read_lines(struct texts *texts, const struct tokenizer *tokenizer, int vocab_size, char *data)
+static enum status texts_read_lines(struct texts *texts, const struct tokenizer *tokenizer, int vocab_size, char *data)
 {
     enum status status = STATUS_OK;
     int number = 0;
@@ -123,15 +125,15 @@ static enum status read_lines(struct texts *texts, const struct tokenizer *token
         if (!line[strspn(line, " \t\r")]) continue;
         json_error_t error;
         json_t *row = json_loads(line, JSON_REJECT_DUPLICATES, &error);
-        status =
-            row ? add_row(texts, tokenizer, vocab_size, row) : status_fail(STATUS_INVALID, "not JSON: %s", error.text);
+        status = row ? texts_add_row(texts, tokenizer, vocab_size, row)
+                     : status_fail(STATUS_INVALID, "not JSON: %s", error.text);
         json_decref(row);
         if (status != STATUS_OK) status_context(status, "%s:%d", o.prompts, number);
     }
     return status;
 }
 
-static enum status read_texts(struct texts *texts, int vocab_size)
+static enum status texts_read(struct texts *texts, int vocab_size)
 {
     struct tokenizer *tokenizer;
     char *data;
@@ -140,18 +142,19 @@ static enum status read_texts(struct texts *texts, int vocab_size)
     if (status != STATUS_OK) return status;
     status = read_whole_file(o.prompts, &data, &size);
     if (status == STATUS_OK) {
-        status = read_lines(texts, tokenizer, vocab_size, data);
+        status = texts_read_lines(texts, tokenizer, vocab_size, data);
         free(data);
     }
     tokenizer_free(tokenizer);
     if (status == STATUS_OK && texts->longest < 2)
-        status = status_fail(STATUS_INVALID, "%s: no text of two tokens or more", o.prompts);
+        status = status_fail(STATUS_INVALID, "%s: no text has two tokens or more", o.prompts);
     return status;
 }
 
-// ---- one type -------------------------------------------------------------------------------------------------------
+// ---- one dtype
+// -------------------------------------------------------------------------------------------------------
 
-static void tell(json_t *rows, const char *dtype, int n_texts, const struct perplexity *p, double seconds)
+static void perplexity_add_row(json_t *rows, const char *dtype, int n_texts, const struct perplexity *p, double seconds)
 {
     double nats = p->nats / (double)p->tokens;
     const json_t *first = json_array_get(rows, 0);
@@ -169,8 +172,8 @@ static void tell(json_t *rows, const char *dtype, int n_texts, const struct perp
     fflush(stdout);
 }
 
-static enum status read_all(struct engine *engine, const struct perplexity_limits *limits, const struct texts *texts,
-                            struct perplexity *sum)
+static enum status perplexity_add_texts(struct engine *engine, const struct perplexity_limits *limits,
+                                        const struct texts *texts, struct perplexity *sum)
 {
     struct progress progress = {0};
     enum status status = STATUS_OK;
@@ -181,8 +184,8 @@ static enum status read_all(struct engine *engine, const struct perplexity_limit
     return status;
 }
 
-static enum status measure(const char *dtype, const struct perplexity_limits *limits, const struct texts *texts,
-                           struct comm *comm, json_t *rows)
+static enum status perplexity_measure(const char *dtype, const struct perplexity_limits *limits,
+                                      const struct texts *texts, struct comm *comm, json_t *rows)
 {
     const struct model_options model = {.dir = o.model,
                                         .backend = o.backend,
@@ -199,31 +202,32 @@ static enum status measure(const char *dtype, const struct perplexity_limits *li
     if (status != STATUS_OK) return status;
     struct perplexity sum = {0};
     int64_t from_us = clock_now_us();
-    status = read_all(engine, limits, texts, &sum);
+    status = perplexity_add_texts(engine, limits, texts, &sum);
     if (status == STATUS_OK)
-        tell(rows, dtype_name(model_dtype(engine_model(engine))), texts->n, &sum,
-             (double)(clock_now_us() - from_us) / 1e6);
+        perplexity_add_row(rows, dtype_name(model_dtype(engine_model(engine))), texts->n, &sum,
+                           (double)(clock_now_us() - from_us) / 1e6);
     engine_close(engine);
     return status;
 }
 
-static enum status measure_all(const struct perplexity_limits *limits, const struct texts *texts, json_t *rows)
+static enum status perplexity_measure_all(const struct perplexity_limits *limits, const struct texts *texts,
+                                          json_t *rows)
 {
     struct comm *comm;
     enum status status = comm_open_self(&comm);
     if (status != STATUS_OK) return status;
     char *list = mem_string(o.dtype), *saved;
     for (char *dtype = strtok_r(list, ",", &saved); dtype && status == STATUS_OK; dtype = strtok_r(NULL, ",", &saved))
-        status = measure(dtype, limits, texts, comm, rows);
+        status = perplexity_measure(dtype, limits, texts, comm, rows);
     free(list);
     comm->ops->close(comm);
     return status;
 }
 
-// ---- all ------------------------------------------------------------------------------------------------------------
+// ---- the command ----------------------------------------------------------------------------------------------------
 
-// Windows no longer than the texts need: the KV cache and the logits are made for them.
-static enum status plan(const struct model_config *config, int longest, struct perplexity_limits *limits)
+// A window is at most as long as the longest text, since it sizes the KV cache and the logits.
+static enum status perplexity_plan(const struct model_config *config, int longest, struct perplexity_limits *limits)
 {
     if (o.window > config->max_context || o.window == 1)
         return status_fail(STATUS_INVALID, "--window %lld: must be from 2 to the model's context of %d, or 0",
@@ -238,26 +242,26 @@ static enum status plan(const struct model_config *config, int longest, struct p
     return STATUS_OK;
 }
 
-static enum status run(struct texts *texts, json_t *rows)
+static enum status perplexity_run(struct texts *texts, json_t *rows)
 {
     struct model_config config;
     struct perplexity_limits limits;
     if (!o.model || !o.prompts) return status_fail(STATUS_INVALID, "--model DIR and --prompts FILE are required");
     enum status status = model_config_read(o.model, &config);
-    if (status == STATUS_OK) status = read_texts(texts, config.vocab_size);
-    if (status == STATUS_OK) status = plan(&config, texts->longest, &limits);
-    return status == STATUS_OK ? measure_all(&limits, texts, rows) : status;
+    if (status == STATUS_OK) status = texts_read(texts, config.vocab_size);
+    if (status == STATUS_OK) status = perplexity_plan(&config, texts->longest, &limits);
+    return status == STATUS_OK ? perplexity_measure_all(&limits, texts, rows) : status;
 }
 
 int bench_perplexity(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack bench perplexity --model DIR --prompts FILE [--dtype bf16,int8,int8-g128]\n"
-                 "How well the model foresees the texts, in each type of weights.",
+                 "How well the model predicts the texts with each type of weights.",
                  argc, argv, NULL);
     struct texts texts = {0};
     json_t *rows = json_array();
-    enum status status = run(&texts, rows);
+    enum status status = perplexity_run(&texts, rows);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     texts_free(&texts);
     json_decref(rows);

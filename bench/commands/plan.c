@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack plan: before a GPU is rented, what a model takes of each, whether it fits and how many it needs; what a
-// prompt costs, and what speculative prefill can save of it at most.
+// forepack plan: the memory that a model needs on each GPU, whether it fits, how many GPUs it needs, the FLOPs of a
+// prompt and the largest speed-up of speculative prefill. No GPU is needed.
 #include <stdio.h>
 #include <string.h>
 
@@ -32,23 +32,23 @@ static const struct option options[] = {
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 1024, .unit = "GPUs",
      .help = "tensor-parallel ranks of the group, one a GPU"},
     {.name = "gpu-mib", .type = OPTION_INT, .value = &o.gpu_mib, .default_text = "81559", .min = 1, .max = 1e9,
-     .unit = "MiB", .help = "memory of each, as nvidia-smi tells; 81559 is an H100's, 143771 an H200's"},
+     .unit = "MiB", .help = "memory of one GPU as nvidia-smi reports it; H100: 81559, H200: 143771"},
     {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &o.gpu_memory_utilization, .default_text = "0.9", .min = 0.01, .max = 1,
-     .help = "of it that the process may take"},
-    {.name = "-Limits of the node, as given to it"},
+     .help = "share of the GPU's memory that the process may use"},
+    {.name = "-Limits, as given to the node"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
-     .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "rows of one pass"},
+     .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "token budget: rows of one pass"},
     {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "64", .min = 1, .max = MODEL_SEQS_MAX,
-     .help = "sequences at once"},
+     .help = "concurrent sequences"},
     {.name = "max-model-len", .type = OPTION_INT, .value = &o.max_context, .default_text = "0", .max = 1e7,
-     .unit = "tokens", .help = "longest sequence; 0: what the model allows"},
-    {.name = "-A prompt"},
+     .unit = "tokens", .help = "longest sequence; 0 is the model's context"},
+    {.name = "-Prompt"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "16384", .min = 1,
-     .max = 1e7, .unit = "tokens", .help = "its length"},
+     .max = 1e7, .unit = "tokens", .help = "length of the prompt"},
     {.name = "spec-shape", .type = OPTION_STRING, .value = &o.spec_shape,
-     .help = "the speculator's config.json or directory: tells what it can save at most"},
+     .help = "config.json or directory of the speculator's model, for the bound on the speed-up"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 0.001, .max = 1,
-     .help = "share of the prompt that is kept"},
+     .help = "keep rate of speculative prefill"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print JSON"},
     {0},
 };
@@ -60,19 +60,19 @@ struct plan {
     const char *path;
     struct model_config config;
     struct memory_plan memory; // of rank 0, which holds most
-    double free_mib;           // of the share, for the KV cache
+    double kv_mib;             // usable memory left for the KV cache; negative: what is missing
     int64_t kv_blocks;
-    int gpus_needed;               // for at least one full context; 0: however many, it does not fit
-    double prompt_tflop, speed_up; // the latter 0 without a speculator
+    int gpus_needed;               // for one sequence of the full context; 0: it fits on no number of GPUs
+    double prompt_tflop, speed_up; // speed_up is 0 without a speculator
 };
 
-static double share_mib(void)
+static double usable_mib(void)
 {
     return o.gpu_memory_utilization * (double)o.gpu_mib;
 }
 
-// What is left for the KV cache on each of `gpus`, and what is in its place.
-static enum status fit(const struct plan *p, int gpus, struct memory_plan *memory_p, double *free_mib_p)
+// The memory plan with `gpus` ranks, and the memory that is left on each for the KV cache.
+static enum status plan_memory(const struct plan *p, int gpus, struct memory_plan *memory_p, double *kv_mib_p)
 {
     const struct model_options model = {.dir = p->path,
                                         .dummy = o.shape != NULL,
@@ -84,32 +84,32 @@ static enum status fit(const struct plan *p, int gpus, struct memory_plan *memor
                                         .max_context = (int)o.max_context};
     enum status status = model_plan(&model, 0, gpus, memory_p);
     if (status != STATUS_OK) return status;
-    *free_mib_p =
-        share_mib() - MIB(memory_p->weight_bytes) - MIB(memory_p->pass_bytes) - MIB(memory_p->workspace_bytes);
+    *kv_mib_p = usable_mib() - MIB(memory_p->weight_bytes) - MIB(memory_p->pass_bytes) - MIB(memory_p->workspace_bytes);
     return STATUS_OK;
 }
 
-// The least number of ranks that the model can be split over, and where one sequence of the full context fits.
-static int gpus_needed(const struct plan *p)
+// The smallest number of ranks that divides the model and leaves room for one sequence of the full context; 0: none.
+static int plan_gpus_needed(const struct plan *p)
 {
     for (int gpus = 1; gpus <= p->config.n_heads; gpus++) {
         struct memory_plan memory;
-        double free_mib;
-        if (fit(p, gpus, &memory, &free_mib) != STATUS_OK) continue; // not evenly
-        if (free_mib >= kv_blocks_for(memory.context) * MIB(memory.kv_block_bytes)) return gpus;
+        double kv_mib;
+        if (plan_memory(p, gpus, &memory, &kv_mib) != STATUS_OK) continue; // the model cannot be divided evenly
+        if (kv_mib >= kv_blocks_for(memory.context) * MIB(memory.kv_block_bytes)) return gpus;
     }
     return 0;
 }
 
-// A prompt of n tokens that attend to all before them, as counted everywhere: 2 for a multiply and an add.
+// FLOPs of prefilling n tokens with causal attention; a multiply and an add count as 2.
 static double prompt_flop(const struct model_config *config, double n)
 {
     struct work_model w = work_model_of(config, 1, 0);
     return 2 * w.layer_weights * n + w.attention_flop * n * (n + 1) / 2 + 2 * w.head_weights;
 }
 
-// The bound of the paper's kind: 1 / (what is left of the main model's work + the speculator's share of it).
-static enum status bound(struct plan *p)
+// The bound of the Speculative Prefill paper (arXiv 2502.02789), by FLOPs: the main model's work over the main model's
+// work on kept tokens plus the speculator's work.
+static enum status plan_bound(struct plan *p)
 {
     p->prompt_tflop = prompt_flop(&p->config, (double)o.prompt_tokens) / 1e12;
     if (!o.spec_shape) return STATUS_OK;
@@ -121,50 +121,50 @@ static enum status bound(struct plan *p)
     return STATUS_OK;
 }
 
-static enum status make(struct plan *p)
+static enum status plan_make(struct plan *p)
 {
     if (!o.model == !o.shape) return status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
     p->path = o.model ? o.model : o.shape;
     enum status status = model_config_read(p->path, &p->config);
-    if (status == STATUS_OK) status = fit(p, (int)o.tp, &p->memory, &p->free_mib);
-    if (status == STATUS_OK) status = bound(p);
+    if (status == STATUS_OK) status = plan_memory(p, (int)o.tp, &p->memory, &p->kv_mib);
+    if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
-    p->kv_blocks = p->free_mib > 0 ? (int64_t)(p->free_mib / MIB(p->memory.kv_block_bytes)) : 0;
-    p->gpus_needed = gpus_needed(p);
+    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
+    p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
 }
 
-static void print_text(const struct plan *p)
+static void plan_print(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory;
     printf("%s: %.2f billion weights in %s, K and V in %s, on %d GPU%s of %lld MiB\n\n", p->path, m->weights / 1e9,
            dtype_name(m->dtype), dtype_name(m->kv_dtype), (int)o.tp, o.tp > 1 ? "s" : "", (long long)o.gpu_mib);
-    printf("of each GPU                MiB\n");
+    printf("per GPU                    MiB\n");
     printf("weights             %10.0f\n", MIB(m->weight_bytes));
     printf("activations         %10.0f   a pass of %lld rows, logits of %lld\n", MIB(m->pass_bytes),
            (long long)o.token_budget, (long long)(o.max_seqs < o.token_budget ? o.max_seqs : o.token_budget));
-    printf("workspace, about    %10.0f   CUDA, cuBLASLt%s, scratch of a pass\n", MIB(m->workspace_bytes),
+    printf("workspace (approx.) %10.0f   CUDA, cuBLASLt%s, scratch memory of a pass\n", MIB(m->workspace_bytes),
            o.tp > 1 ? ", NCCL" : "");
     printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n",
            (double)p->kv_blocks * MIB(m->kv_block_bytes), (long long)p->kv_blocks, KV_BLOCK_TOKENS,
            (long long)p->kv_blocks * KV_BLOCK_TOKENS, (double)(p->kv_blocks * KV_BLOCK_TOKENS) / m->context,
            m->context);
-    printf("left free           %10.0f   --gpu-memory-utilization %.2f\n\n", (double)o.gpu_mib - share_mib(),
+    printf("not used            %10.0f   --gpu-memory-utilization %.2f\n\n", (double)o.gpu_mib - usable_mib(),
            o.gpu_memory_utilization);
-    if (p->kv_blocks <= 0) printf("does not fit: %.0f MiB short. ", -p->free_mib);
+    if (p->kv_blocks <= 0) printf("does not fit: %.0f MiB are missing. ", -p->kv_mib);
     if (p->gpus_needed)
         printf("one sequence of the full context fits on %d GPU%s or more\n", p->gpus_needed,
                p->gpus_needed > 1 ? "s" : "");
     else
-        printf("a sequence of the full context fits on no number of such GPUs: take a lower --max-model-len, fewer "
-               "--max-num-seqs, or weights and KV of fewer bits\n");
-    printf("a prompt of %lld tokens costs %.1f TFLOP\n", (long long)o.prompt_tokens, p->prompt_tflop);
+        printf("one sequence of the full context fits on no number of these GPUs: lower --max-model-len or "
+               "--max-num-seqs, or use a smaller --dtype or --kv-cache-dtype\n");
+    printf("a prompt of %lld tokens needs %.1f TFLOP\n", (long long)o.prompt_tokens, p->prompt_tflop);
     if (p->speed_up > 0)
-        printf("speculative prefill at keep rate %.2f is at most %.2f times as fast to the first token\n", o.keep_rate,
+        printf("speculative prefill at keep rate %.2f speeds up the first token at most %.2f times\n", o.keep_rate,
                p->speed_up);
 }
 
-static void print_json(const struct plan *p)
+static void plan_print_json(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory;
     json_t *object =
@@ -184,17 +184,11 @@ int bench_plan(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack plan --model DIR|--shape FILE [--tp N] [--gpu-mib M] [--dtype D]\n"
-                 "What a model takes of each GPU, whether it fits, and what a prompt costs.",
+                 "Memory of a model on each GPU, whether it fits, and the cost of a prompt.",
                  argc, argv, NULL);
     struct plan plan = {0};
-    enum status status = make(&plan);
-    if (status == STATUS_OK) {
-        if (o.json) {
-            print_json(&plan);
-        } else {
-            print_text(&plan);
-        }
-    }
+    enum status status = plan_make(&plan);
+    if (status == STATUS_OK) (o.json ? plan_print_json : plan_print)(&plan);
     int code = status == STATUS_OK ? plan.kv_blocks > 0 ? 0 : 1 : report_failure(status);
     options_free(options);
     return code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench router: what scheduling costs. Time to pack a queue and how near the packing is to what any packing
-// needs, and the CPU time of the router's core for a request, with simulated worker groups (bench/dispatch.h).
+// forepack bench router: the cost of scheduling. Measures the time to pack a queue, the bins against a lower bound, and
+// the CPU time of the router's core per request with simulated worker groups (bench/dispatch.h).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 static struct {
     char *queue, *lengths, *report;
     bool prefix_cache;
-    int64_t capacity, workers, max_seqs, kv_blocks, max_wait_ms, shared_head, output_tokens, rounds;
+    int64_t capacity, workers, max_seqs, kv_blocks, max_wait_ms, shared_prefix_tokens, output_tokens, rounds;
     double seconds;
     bool json;
 } o;
@@ -31,32 +31,32 @@ static struct {
 static const struct option options[] = {
     {.name = "-Queue"},
     {.name = "queue", .type = OPTION_STRING, .value = &o.queue, .default_text = "10000,100000", .unit = "requests",
-     .help = "requests that wait at once"},
+     .help = "waiting requests, comma-separated"},
     {.name = "lengths", .type = OPTION_STRING, .value = &o.lengths,
-     .help = "file with a length in tokens each line; drawn from with a fixed seed (required)"},
+     .help = "file with one prompt length per line; requests sample it with a fixed seed (required)"},
     {.name = "capacity", .type = OPTION_INT, .value = &o.capacity, .default_text = "2048", .max = 1048576,
-     .unit = "tokens", .help = "of a bin, unless the longest prompt is longer; 0: the longest prompt"},
-    {.name = "-Worker groups, simulated"},
+     .unit = "tokens", .help = "bin capacity; raised to the longest prompt"},
+    {.name = "-Simulated worker groups"},
     {.name = "workers", .type = OPTION_INT, .value = &o.workers, .default_text = "2", .min = 1, .max = 1000,
-     .help = "groups that ask for work"},
+     .help = "number of groups"},
     {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "256", .min = 1, .max = MODEL_SEQS_MAX,
-     .unit = "sequences", .help = "that a group runs at once"},
+     .unit = "sequences", .help = "concurrent sequences of a group"},
     {.name = "kv-blocks", .type = OPTION_INT, .value = &o.kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,
-     .unit = "blocks", .help = "KV cache of a group, of 16 tokens each; 0: more than it can use"},
+     .unit = "blocks", .help = "KV blocks of a group, of 16 tokens; 0 is enough for every sequence"},
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &o.prefix_cache,
-     .help = "groups have one"},
-    {.name = "shared-head", .type = OPTION_INT, .value = &o.shared_head, .default_text = "0", .max = 1048576,
-     .unit = "tokens", .help = "that all prompts begin with, of their length; 0: none"},
+     .help = "groups have a prefix cache"},
+    {.name = "shared-prefix-tokens", .type = OPTION_INT, .value = &o.shared_prefix_tokens, .default_text = "0", .max = 1048576,
+     .unit = "tokens", .help = "length of a prefix that all prompts share; 0 is none"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "3600000", .max = 3600000,
-     .unit = "ms", .help = "after which a request goes before others (a step takes 10 ms): by default never"},
+     .unit = "ms", .help = "after this a waiting request is overdue (a step takes 10 ms); the default is never"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "8", .min = 1, .max = 1e6,
-     .unit = "tokens", .help = "of each answer"},
-    {.name = "-How"},
+     .unit = "tokens", .help = "tokens of each answer"},
+    {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "5", .min = 1, .max = ROUNDS_MAX,
-     .help = "times that the queue is packed; the middle time is told"},
+     .help = "times that the queue is packed; the median is reported"},
     {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "10", .min = 0.001, .max = 86400,
-     .unit = "s", .help = "simulate no longer than this; figures are then of the requests that ended"},
-    {.name = "report", .type = OPTION_STRING, .value = &o.report, .help = "write an HTML page with plots to this file"},
+     .unit = "s", .help = "longest simulation; figures then count the requests that ended"},
+    {.name = "report", .type = OPTION_STRING, .value = &o.report, .help = "also write an HTML page with plots to this file"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
 };
@@ -65,13 +65,13 @@ static const struct option options[] = {
 enum { SAMPLE = 32, SAMPLES_MAX = 100, SAMPLE_NODES = 1000000, WARM_UP_REQUESTS = 1000 };
 
 struct queue {
-    int32_t *length; // [n] the file's, drawn with a fixed seed
+    int32_t *length; // [n] sampled from the file with a fixed seed
     int n;
-    int32_t capacity; // of a bin
+    int32_t capacity; // of a bin, in rows
     struct progress progress;
 };
 
-static struct queue queue_draw(const struct prompts *prompts, int n)
+static struct queue queue_create(const struct prompts *prompts, int n)
 {
     struct queue q = {.length = mem_alloc_array((size_t)n, sizeof *q.length), .n = n};
     q.capacity = prompts->longest > o.capacity ? prompts->longest : (int32_t)o.capacity;
@@ -85,8 +85,8 @@ static struct queue queue_draw(const struct prompts *prompts, int n)
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
-// Milliseconds of the middle round; one before them is not counted.
-static double time_packing(struct queue *q, enum pack_rule rule, int32_t *bin_of, int *bins_p)
+// The median over rounds in ms. One uncounted round runs first.
+static double queue_time_packing(struct queue *q, enum pack_rule rule, int32_t *bin_of, int *bins_p)
 {
     struct samples ms = {0};
     for (int r = 0; r <= o.rounds; r++) {
@@ -95,18 +95,18 @@ static double time_packing(struct queue *q, enum pack_rule rule, int32_t *bin_of
         *bins_p = pack_items(q->length, q->n, q->capacity, rule, bin_of);
         if (r) samples_add(&ms, (double)(clock_now_us() - from_us) / 1e3);
     }
-    double middle = samples_percentile(&ms, 50);
+    double median = samples_percentile(&ms, 50);
     samples_free(&ms);
-    return middle;
+    return median;
 }
 
-// Batches of the queue into bins of their longest prompt: how many have a packing that is proven the best, and for how
-// many best fit takes a bin more than the best that was found.
-static void judge(json_t *row, struct queue *q)
+// Packs batches of the queue into bins of their longest prompt with the exact solver. Counts the batches with a proven
+// optimal packing, and those for which best fit takes more bins than the solver.
+static void queue_compare_exact(json_t *row, struct queue *q)
 {
     int samples = 0, proven = 0, worse = 0;
     for (int first = 0; first + SAMPLE <= q->n && samples < SAMPLES_MAX; first += SAMPLE, samples++) {
-        progress_draw(&q->progress, 0, q->n, false, "%d waiting: judging batch %d", q->n, samples + 1);
+        progress_draw(&q->progress, 0, q->n, false, "%d waiting: exact packing of batch %d", q->n, samples + 1);
         const int32_t *length = q->length + first;
         int32_t bin_of[SAMPLE], longest = 0;
         for (int i = 0; i < SAMPLE; i++)
@@ -120,15 +120,15 @@ static void judge(json_t *row, struct queue *q)
     json_object_set_new(row, "samples_best_fit_worse", json_integer(worse));
 }
 
-static json_t *measure_packing(struct queue *q)
+static json_t *queue_measure_packing(struct queue *q)
 {
     int32_t *bin_of = mem_alloc_array((size_t)q->n, sizeof *bin_of);
     int64_t tokens = 0;
     for (int i = 0; i < q->n; i++)
         tokens += q->length[i];
     int best_bins = 0, first_bins = 0;
-    double best_ms = time_packing(q, PACK_BEST_FIT, bin_of, &best_bins);
-    double first_ms = time_packing(q, PACK_FIRST_FIT, bin_of, &first_bins);
+    double best_ms = queue_time_packing(q, PACK_BEST_FIT, bin_of, &best_bins);
+    double first_ms = queue_time_packing(q, PACK_FIRST_FIT, bin_of, &first_bins);
     free(bin_of);
     json_int_t full = (tokens + q->capacity - 1) / q->capacity;
     json_t *row =
@@ -136,19 +136,19 @@ static json_t *measure_packing(struct queue *q)
                   (json_int_t)tokens, "pack_ms", best_ms, "bins", best_bins, "first_fit_ms", first_ms, "first_fit_bins",
                   first_bins, "bins_by_sum", full, "lower_bound", pack_lower_bound(q->length, q->n, q->capacity),
                   "bins_over_sum", (double)best_bins / (double)full);
-    judge(row, q);
+    queue_compare_exact(row, q);
     return row;
 }
 
 // ---- the core -------------------------------------------------------------------------------------------------------
 
-static void draw_ended(void *user, int ended)
+static void queue_draw_progress(void *user, int ended)
 {
     struct queue *q = user;
-    progress_draw(&q->progress, ended, q->n, false, "%d waiting: %d went through the core", q->n, ended);
+    progress_draw(&q->progress, ended, q->n, false, "%d waiting: %d passed through the core", q->n, ended);
 }
 
-static enum status simulate(struct queue *q, struct dispatch_result *result_p)
+static enum status queue_simulate(struct queue *q, struct dispatch_result *result_p)
 {
     const struct dispatch_options dispatch = {.length = q->length,
                                               .n = q->n,
@@ -157,57 +157,56 @@ static enum status simulate(struct queue *q, struct dispatch_result *result_p)
                                               .kv_blocks = (int)o.kv_blocks,
                                               .prefix_cache = o.prefix_cache,
                                               .workers = (int)o.workers,
-                                              .shared_head = (int)o.shared_head,
+                                              .shared_head = (int)o.shared_prefix_tokens,
                                               .max_wait_us = o.max_wait_ms * 1000,
                                               .output_tokens = (int)o.output_tokens,
                                               .seconds = o.seconds,
-                                              .stepped = draw_ended,
+                                              .stepped = queue_draw_progress,
                                               .user = q};
     return dispatch_run(&dispatch, result_p);
 }
 
-// A short queue, not counted: code and the heap are in memory then.
-static enum status warm_up(const struct prompts *prompts)
+// Runs a short uncounted queue, so that code and heap pages are in memory.
+static enum status router_warm_up(const struct prompts *prompts)
 {
-    struct queue q = queue_draw(prompts, WARM_UP_REQUESTS);
+    struct queue q = queue_create(prompts, WARM_UP_REQUESTS);
     struct dispatch_result unused;
-    enum status status = simulate(&q, &unused);
+    enum status status = queue_simulate(&q, &unused);
     free(q.length);
     return status;
 }
 
-// ---- telling --------------------------------------------------------------------------------------------------------
+// ---- report ---------------------------------------------------------------------------------------------------------
 
-static double real(const json_t *row, const char *key)
+static void router_print_row(const json_t *row)
 {
-    return json_number_value(json_object_get(row, key));
-}
-
-static void print_row(const json_t *row)
-{
+    printf("%.0f waiting requests, bins of %.0f rows\n", bench_row_number(row, "queue"),
+           bench_row_number(row, "capacity"));
     printf(
-        "%9.0f waiting, bins of %.0f: packed in %.2f ms (first fit %.2f) into %.0f bins; at least %.0f by their sum, "
-        "%.0f by any packing\n",
-        real(row, "queue"), real(row, "capacity"), real(row, "pack_ms"), real(row, "first_fit_ms"), real(row, "bins"),
-        real(row, "bins_by_sum"), real(row, "lower_bound"));
-    printf("          batches of %d in bins of their longest: best fit takes one more than the best for %.0f of %.0f\n",
-           (int)SAMPLE, real(row, "samples_best_fit_worse"), real(row, "samples"));
-    printf(
-        "          CPU of the core: %.2f us to take in a request, %.3f ms to hand out a bin (most %.3f), %.2f us a "
-        "token; %.1f us a request in all (%.0f ended, bins %.1f %% full, %.1f looks at requests for each handed out)\n",
-        real(row, "submit_us"), real(row, "hand_out_ms_mean"), real(row, "hand_out_ms_max"), real(row, "token_us"),
-        real(row, "router_us_per_request"), real(row, "requests"), 100 * real(row, "fill"),
-        real(row, "looks_per_request"));
+        "  packing: %.0f bins in %.2f ms with best fit (first fit: %.2f ms); lower bounds: %.0f by total length, %.0f "
+        "by prompt lengths\n",
+        bench_row_number(row, "bins"), bench_row_number(row, "pack_ms"), bench_row_number(row, "first_fit_ms"),
+        bench_row_number(row, "bins_by_sum"), bench_row_number(row, "lower_bound"));
+    printf("  packing of batches of %d: best fit takes more bins than the exact solver in %.0f of %.0f batches\n",
+           (int)SAMPLE, bench_row_number(row, "samples_best_fit_worse"), bench_row_number(row, "samples"));
+    printf("  core, CPU time: %.2f us to submit a request, %.3f ms to dispatch a bin (max %.3f), %.2f us per token, "
+           "%.1f us per request in total\n",
+           bench_row_number(row, "submit_us"), bench_row_number(row, "hand_out_ms_mean"),
+           bench_row_number(row, "hand_out_ms_max"), bench_row_number(row, "token_us"),
+           bench_row_number(row, "router_us_per_request"));
+    printf("  core: %.0f requests ended, bins %.1f %% full, scan cost %.1f requests per dispatched request\n",
+           bench_row_number(row, "requests"), 100 * bench_row_number(row, "fill"),
+           bench_row_number(row, "looks_per_request"));
     fflush(stdout);
 }
 
-struct line {
+struct plot_line {
     const char *key, *name;
 };
 
-// Over the number of requests that wait: a line for each of the keys.
-static void report_over_queue(struct report *report, const json_t *rows, const char *title, const char *y_title,
-                              const struct line *lines, int n_lines)
+// A plot by the number of waiting requests, one line per key.
+static void router_report_by_queue(struct report *report, const json_t *rows, const char *title, const char *y_title,
+                                   const struct plot_line *lines, int n_lines)
 {
     double x[BENCH_COUNTS_MAX], y[3][BENCH_COUNTS_MAX];
     struct report_series series[3];
@@ -215,61 +214,61 @@ static void report_over_queue(struct report *report, const json_t *rows, const c
     for (int l = 0; l < n_lines; l++) {
         for (int i = 0; i < n; i++) {
             const json_t *row = json_array_get(rows, (size_t)i);
-            x[i] = real(row, "queue");
-            y[l][i] = real(row, lines[l].key);
+            x[i] = bench_row_number(row, "queue");
+            y[l][i] = bench_row_number(row, lines[l].key);
         }
         series[l] = (struct report_series){lines[l].name, x, y[l], n};
     }
     report_lines(report, &(struct report_chart){title, "requests waiting", y_title, true, true, series, n_lines});
 }
 
-static void write_report(struct report *report, const json_t *rows)
+static void router_write_report(struct report *report, const json_t *rows)
 {
-    static const struct line packing[] = {{"pack_ms", "best fit"}, {"first_fit_ms", "first fit"}};
-    static const struct line core[] = {
-        {"router_us_per_request", "everything"}, {"submit_us", "to take it in"}, {"token_us", "to pass on a token"}};
-    static const struct line bins[] = {{"hand_out_ms_mean", "mean"}, {"hand_out_ms_max", "most"}};
+    static const struct plot_line packing[] = {{"pack_ms", "best fit"}, {"first_fit_ms", "first fit"}};
+    static const struct plot_line core[] = {
+        {"router_us_per_request", "total"}, {"submit_us", "submit"}, {"token_us", "one token"}};
+    static const struct plot_line bins[] = {{"hand_out_ms_mean", "mean"}, {"hand_out_ms_max", "max"}};
     static const char *const columns[] = {"queue=Waiting",
                                           "capacity=Bin",
-                                          "pack_ms=Packed in ms",
+                                          "pack_ms=Packing ms, best fit",
                                           "first_fit_ms=first fit",
-                                          "bins=Bins",
+                                          "bins=Bins, best fit",
                                           "first_fit_bins=first fit",
-                                          "bins_by_sum=By their sum",
-                                          "lower_bound=By any packing",
-                                          "samples=Batches judged",
-                                          "samples_proven=proven",
+                                          "bins_by_sum=Lower bound by total length",
+                                          "lower_bound=Lower bound by lengths",
+                                          "samples=Batches solved exactly",
+                                          "samples_proven=proven optimal",
                                           "samples_best_fit_worse=best fit worse",
                                           "requests=Ended",
-                                          "submit_us=Taken in, us",
-                                          "hand_out_ms_mean=Handed out, ms",
-                                          "hand_out_ms_max=most",
+                                          "submit_us=Submit, us",
+                                          "hand_out_ms_mean=Dispatch of a bin, ms",
+                                          "hand_out_ms_max=max",
                                           "token_us=Token, us",
                                           "router_us_per_request=Request, us",
-                                          "looks_per_request=Looks a request",
+                                          "looks_per_request=Scan cost",
                                           "fill=Fill"};
     report_paragraph(
         report,
-        "Prompts drawn from %s with a fixed seed; packing is the middle of %lld rounds. %lld simulated "
-        "groups of %lld sequences and %lld KV blocks (0: enough), prefix cache %s, all prompts alike in %lld "
-        "tokens at the beginning, %lld tokens an answer, urgent after %lld ms; times of the core are CPU time "
-        "of its thread.",
+        "Prompt lengths of %s, sampled with a fixed seed; packing time is the median of %lld rounds. %lld simulated "
+        "groups of %lld sequences and %lld KV blocks (0: enough), prefix cache %s, a shared prefix of %lld tokens, "
+        "%lld tokens per answer, requests overdue after %lld ms. Times of the core are CPU time of its thread.",
         o.lengths, (long long)o.rounds, (long long)o.workers, (long long)o.max_seqs, (long long)o.kv_blocks,
-        o.prefix_cache ? "on" : "off", (long long)o.shared_head, (long long)o.output_tokens, (long long)o.max_wait_ms);
-    report_over_queue(report, rows, "Time to pack the queue", "ms", packing, 2);
-    report_over_queue(report, rows, "CPU time of the core for a request", "us", core, 3);
-    report_over_queue(report, rows, "CPU time to hand out a bin", "ms", bins, 2);
+        o.prefix_cache ? "on" : "off", (long long)o.shared_prefix_tokens, (long long)o.output_tokens,
+        (long long)o.max_wait_ms);
+    router_report_by_queue(report, rows, "Time to pack the queue", "ms", packing, 2);
+    router_report_by_queue(report, rows, "CPU time of the core per request", "us", core, 3);
+    router_report_by_queue(report, rows, "CPU time to dispatch a bin", "ms", bins, 2);
     report_table(report, rows, columns, sizeof columns / sizeof columns[0]);
 }
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-static enum status measure(const struct prompts *prompts, int n, json_t *rows)
+static enum status router_measure(const struct prompts *prompts, int n, json_t *rows)
 {
-    struct queue q = queue_draw(prompts, n);
-    json_t *row = measure_packing(&q);
+    struct queue q = queue_create(prompts, n);
+    json_t *row = queue_measure_packing(&q);
     struct dispatch_result r;
-    enum status status = simulate(&q, &r);
+    enum status status = queue_simulate(&q, &r);
     free(q.length);
     json_array_append_new(rows, row);
     if (status != STATUS_OK) return status;
@@ -280,36 +279,38 @@ static enum status measure(const struct prompts *prompts, int n, json_t *rows)
                              "bins_handed_out", (json_int_t)r.bins, "fill", r.fill);
     json_object_update(row, more);
     json_decref(more);
-    if (!o.json) print_row(row);
+    if (!o.json) router_print_row(row);
     return STATUS_OK;
 }
 
-static int by_number(const void *a, const void *b)
+static int queue_compare_size(const void *a, const void *b)
 {
     return *(const int *)a - *(const int *)b;
 }
 
 int bench_router(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack bench router --lengths F [--queue 10000,100000] [options]\n"
-                 "Time to pack a queue, bins against what is needed at least, and the router's CPU time for a request.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack bench router --lengths F [--queue 10000,100000] [options]\n"
+        "Time to pack a queue, bins compared with a lower bound, and CPU time of the router's core per request.",
+        argc, argv, NULL);
     struct bench_counts queues;
     struct prompts prompts = {.n = 0};
     struct report *report = NULL;
     json_t *rows = json_array();
     enum status status =
-        o.lengths ? STATUS_OK : status_fail(STATUS_INVALID, "--lengths F is required: a length in tokens each line");
+        o.lengths ? STATUS_OK
+                  : status_fail(STATUS_INVALID, "--lengths F is required: a file with one prompt length per line");
     if (status == STATUS_OK) status = bench_counts_parse("queue", o.queue, 1, 10000000, &queues);
     if (status == STATUS_OK) status = prompts_read_lengths(o.lengths, 0, &prompts);
     if (status == STATUS_OK && o.report) status = report_open(o.report, "forepack bench router", &report);
-    if (status == STATUS_OK) status = warm_up(&prompts);
-    if (status == STATUS_OK) qsort(queues.count, (size_t)queues.n, sizeof *queues.count, by_number);
+    if (status == STATUS_OK) status = router_warm_up(&prompts);
+    if (status == STATUS_OK) qsort(queues.count, (size_t)queues.n, sizeof *queues.count, queue_compare_size);
     for (int i = 0; status == STATUS_OK && i < queues.n; i++)
-        status = measure(&prompts, queues.count[i], rows);
+        status = router_measure(&prompts, queues.count[i], rows);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
-    if (status == STATUS_OK && report) write_report(report, rows);
+    if (status == STATUS_OK && report) router_write_report(report, rows);
     enum status written = report_close(report);
     if (status == STATUS_OK) status = written;
     int code = status == STATUS_OK ? 0 : report_failure(status);

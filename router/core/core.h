@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's mind: all requests that are not finished, all nodes, and the decision what goes where. A state machine
-// without threads, sockets or clocks: events come in as calls with the time, actions go out through `core_ops`. One
-// thread owns it (see loop.h); tests step it by hand.
+// The router's core: all requests that have not ended, all nodes, and the decision which request goes to which node.
+// A state machine without threads, sockets or clocks: events come in as calls with the time, actions go out through
+// `core_ops`. One thread owns it (loop.h); tests call it directly.
 //
-// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from the whole queue of its
-//   pool and handed out (late binding); the rest stays packable. Whole prompts are packed for speculators, kept tokens
-//   for worker groups. A request that has waited max_wait goes into the next bin first: packing starves nobody.
-// - What passes cost each node is learned from what they report, and decides who is speculated, who would miss its
-//   deadline and is refused, which node gets a bin and how large it has to be (core_estimate.c).
-// - Speculators are optional: without one, or on any fault or timeout, everything is kept and the reason counted.
-// - A lost worker group's requests go back to READY with the tokens already streamed appended: a pause, no repeat.
+// - Dataset-level prepacking (arXiv 2404.09529): whenever a node has room, a bin is filled from all requests that
+//   wait for its role and dispatched (late binding); all others stay packable. Speculators get whole prompts, worker
+//   groups kept tokens. A request that has waited max_wait goes into the next bin, so packing delays no request
+//   without bound. The rules are listed in sched/bin_planner.h.
+// - The cost of each node's passes is learned from its reports. It decides which requests are speculated, which would
+//   miss their deadline and are refused, which node gets a bin and how large the bin has to be (sched/estimate.h).
+// - Speculators are optional: without one, or on a fault or timeout, the whole prompt is kept and the reason counted.
+// - Requests of a lost worker group become READY again with the tokens streamed so far appended: the client sees a
+//   pause and no token twice.
 #pragma once
 
 #include <stdint.h>
 
 #include "router/core/request.h"
+#include "router/sched/tenant_queue.h"
+#include "router/sched/view.h"
 
 struct core;
-struct core_node; // an attached node, as the core sees it
-
-enum node_role { NODE_SPECULATOR, NODE_WORKER };
+struct core_node; // an attached node
 
 // What a node said in its Hello, checked for sanity by the caller.
 struct node_hello {
@@ -36,26 +38,13 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
     void (*node_lost)(void *link, const char *reason); // silence or takeover: end its stream; `link` is not used after
-    void (*ready_changed)(void *user, bool ready);     // a request would be served now, or no longer
+    void (*ready_changed)(void *user, bool ready);     // whether a new request would be served
     void *user;
 };
 
-// Which requests may share a bin; all but the first are there to be compared with it.
-enum bin_policy {
-    BIN_DATASET, // those of the whole queue
-    BIN_BATCH,   // those of an arrival batch: the first `batch_requests` of the queue, closed until all of it went out
-    BIN_NONE,    // none: one request a bin, first come first served
-};
-
-// Priorities are numbers, larger goes first; beyond these they count as these. By sign they are classes, which bound
-// the queue: each leaves a share of it to the classes above.
-enum { PRIORITY_MAX = 8, PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
+// The sign of a request's priority is its class. Classes bound the queue: each leaves a share of it to those above.
 enum queue_class { QUEUE_LOW, QUEUE_NORMAL, QUEUE_HIGH, QUEUE_CLASSES };
-
-struct tenant_weight {
-    const char *tenant;
-    double weight; // tokens it gets for each one of a tenant that is not named
-};
+const char *queue_class_name(enum queue_class queue_class);
 
 struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
@@ -63,13 +52,13 @@ struct core_options {
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
     const struct tenant_weight *tenant_weights; // borrowed
     int n_tenant_weights;
-    int64_t max_wait_us;      // a request that waited this long, in both queues together, goes into the next bin first
-    int64_t score_timeout_us; // a speculator's answer later than this: keep everything
-    int64_t worker_grace_us;  // how long requests wait for a first worker group to come back before UNAVAILABLE
+    int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
+    int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
+    int64_t worker_grace_us;  // how long requests wait for a worker group to come back before UNAVAILABLE
     int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;           // under auto, shorter prompts are not speculated; longer ones if it pays
-    int tail_tokens;          // last tokens kept beyond the budget, at most a quarter of the prompt
-    int bins_ahead;           // bins handed to a node before it has answered the first: 2 keeps it busy
+    int min_tokens;           // under auto, shorter prompts are not speculated
+    int tail_tokens;          // the tail window, at most a quarter of the prompt
+    int bins_ahead;           // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests; // of BIN_BATCH
     uint64_t tokenizer_fingerprint;
@@ -79,16 +68,16 @@ struct core_options {
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
 void core_free(struct core *c); // every request left ends as CANCELLED first
 
-// --- clients. core_submit takes the request over; a refusal is told through sink.done like any other end
-// (EXHAUSTED, UNAVAILABLE, OUT_OF_RANGE, DEADLINE, INVALID for an id that is running already).
+// --- clients. core_submit takes over the request. A refusal ends it through sink.done like any other end (EXHAUSTED,
+// UNAVAILABLE, OUT_OF_RANGE, DEADLINE, INVALID for an id that is running already).
 void core_submit(struct core *c, struct request *r, int64_t now_us);
-// By number (the call is gone: nothing to tell beyond sink.done) or by the client's id (Abort); false: not found.
+// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, int64_t now_us);
 
-// --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, no room).
-// A second node of the same id takes the first one's place (the first is lost). Node pointers stay valid until
-// core_detach or ops->node_lost for that link.
+// --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
+// second node of the same id replaces the first, which is lost. A node pointer is valid until core_detach or
+// ops->node_lost for its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
@@ -96,7 +85,7 @@ void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, 
                     int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
 
-// What one pass cost the node, as it reports it: the time of `rows` rows that attend to `pairs` entries in all.
+// A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
 struct pass_cost {
     int64_t rows, pairs, us;
 };
@@ -125,27 +114,27 @@ struct sequence_result {
 };
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
-// --- time. Deadlines, lost nodes, overdue requests; then hands out what can be handed out. Call it after every batch
-// of events and at least when core_next_deadline_us() comes.
+// --- time. Handles silent nodes, deadlines and overdue requests, then dispatches bins. Call it after every batch of
+// events and at core_next_deadline_us() at the latest.
 void core_tick(struct core *c, int64_t now_us);
-int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: nothing is waiting for time
+int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: no timer is set
 
-// Stops accepting (UNAVAILABLE for new requests); core_idle tells when the last one has ended.
+// New requests are refused with UNAVAILABLE; core_idle is true when the last one has ended.
 void core_drain(struct core *c);
 bool core_idle(const struct core *c);
 
-// --- looking in
+// --- status
 struct node_status {
     struct node_hello hello;
     const char *state; // "ready", "draining"
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
-    double pass_fixed_us, pass_row_us, pass_pair_us; // cost of a pass as learned (cost.h); all 0: not known yet
-    int64_t attached_us;                             // since
+    double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
+    int64_t attached_us;                             // when it attached
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t looks; // at requests that wait, to fill them
+    uint64_t scan_cost; // waiting requests examined to fill them
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;
@@ -154,9 +143,9 @@ struct core_totals {
 };
 struct class_status {
     int waiting, max_requests;
-    int64_t waiting_tokens, max_tokens; // the bounds are on what waits in all classes when one more of this comes
+    int64_t waiting_tokens,
+        max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
 };
-const char *queue_class_name(enum queue_class queue_class);
 struct core_status {
     bool ready, draining;
     int waiting, running;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mailbox of two arrays: posts are appended to one under the lock while the thread runs the other without it.
+// The mailbox has two arrays: posts are appended to one under the lock while the thread runs those of the other.
 #include "router/core/loop.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ struct post {
 };
 
 struct loop {
-    struct core *core; // borrowed; touched by the thread only
+    struct core *core; // borrowed; used by the thread only
     pthread_t thread;
     pthread_mutex_t lock; // guards all below
     pthread_cond_t wake;  // posts, or stopping
@@ -24,7 +24,7 @@ struct loop {
     bool stopping;
 };
 
-// Under the lock. Returns with posts, when stopping, or when the core's deadline has come.
+// Call with the lock. Returns when there are posts, when stopping, or at the core's deadline.
 static void wait_for_work(struct loop *loop, int64_t deadline_us)
 {
     struct timespec until = {deadline_us / 1000000, (deadline_us % 1000000) * 1000};
@@ -37,7 +37,7 @@ static void wait_for_work(struct loop *loop, int64_t deadline_us)
     }
 }
 
-static void *run(void *arg)
+static void *loop_thread(void *arg)
 {
     struct loop *loop = arg;
     struct post *batch = NULL;
@@ -74,9 +74,9 @@ struct loop *loop_start(struct core *c)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // the clock of clock_now_us()
     pthread_cond_init(&loop->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(&loop->thread, NULL, run, loop)) {
-        log_error("loop_start: the system gives no more threads");
-        abort(); // at start-up, and nothing works without it
+    if (pthread_create(&loop->thread, NULL, loop_thread, loop)) {
+        log_event(LOG_ERROR, "loop_start_failed", LOG_FIELD("reason", "the system cannot create another thread"));
+        abort(); // start-up: nothing works without this thread
     }
     return loop;
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes: who may attach, what they may hold, what happens to their requests when they go, and what they report.
-#include "router/core/state.h"
+#include "router/core/nodes.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -9,156 +8,134 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/requests.h"
+#include "router/sched/prefix_tails.h"
 
-// Packing takes memory in proportion to the capacity of a bin, which a node names.
+// Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// How many bins a request stays for, until the first ones have left.
-enum { STAY_FIRST = 8 };
+// The mean residence of a node's requests, in bins, until the first ones have left.
+enum { RESIDENCE_FIRST = 8 };
 
 static const char *role_name(enum node_role role)
 {
     return role == NODE_WORKER ? "worker" : "speculator";
 }
 
-// --- what a node may be given
-
-bool core_node_can_hold(const struct core_node *node, const struct request *r)
-{
-    const struct node_hello *h = &node->hello;
-    if (node->draining) return false;
-    if (r->state == REQUEST_TOKENISED || r->state == REQUEST_SCORING) {
-        // The look-ahead decodes its first token from the prompt's last row: one entry less than steps.
-        if (h->role == NODE_SPECULATOR) return (int64_t)r->n_tokens + r->prefill.look_ahead - 1 <= h->context_tokens;
-        return (int64_t)r->n_tokens + r->sampling.max_tokens <= h->context_tokens;
-    }
-    int64_t entries = (int64_t)r->usage.kept_tokens + r->sampling.max_tokens;
-    return h->role == NODE_WORKER && (int64_t)r->n_tokens + r->sampling.max_tokens <= h->context_tokens &&
-           entries <= (int64_t)h->kv_blocks * h->block_tokens;
-}
-
-bool core_pool_can_hold(const struct core *c, enum node_role role, const struct request *r)
-{
-    for (const struct core_node *node = c->nodes; node; node = node->next) {
-        if (node->hello.role == role && core_node_can_hold(node, r)) return true;
-    }
-    return false;
-}
-
-int64_t core_node_blocks_left(const struct core_node *node)
-{
-    return node->hello.role == NODE_WORKER ? node->hello.kv_blocks - node->kv_blocks : INT64_MAX;
-}
-
-int core_node_blocks_of(const struct core_node *node, const struct request *r)
-{
-    return node->hello.role == NODE_WORKER ? core_request_blocks(r, node->hello.block_tokens) : 0;
-}
-
-int core_pool_context(const struct core *c, enum node_role role)
-{
-    int longest = 0;
-    for (const struct core_node *node = c->nodes; node; node = node->next) {
-        if (node->hello.role != role || node->draining) continue;
-        if (node->hello.context_tokens > longest) longest = node->hello.context_tokens;
-    }
-    return longest;
-}
-
 void core_update_ready(struct core *c)
 {
-    bool ready = c->pools[NODE_WORKER].nodes > 0 && !c->draining;
+    bool ready = c->open_nodes[NODE_WORKER] > 0 && !c->draining;
     if (ready == c->ready) return;
     c->ready = ready;
     c->ops.ready_changed(c->ops.user, ready);
 }
 
-// --- losing them
+// --- losing nodes
 
-// A node takes no more new work, for whatever reason: those who waited for it alone go on without.
-static void after_closing(struct core *c, enum node_role role, int64_t now_us)
+static void release_reservation(struct core *c, const struct core_node *node)
 {
-    struct core_pool *pool = &c->pools[role];
-    pool->nodes--;
+    if (c->view.reservation.node == &node->sched) c->view.reservation = (struct reservation){NULL, NULL};
+}
+
+// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
+static void node_closed(struct core *c, enum node_role role, int64_t now_us)
+{
+    struct waiting_set *set = &c->waiting[role];
+    c->open_nodes[role]--;
     if (role == NODE_WORKER) c->workers_gone_us = now_us;
-    const struct request_list *lists[] = {&pool->urgent, &pool->queue};
+    const struct request_list *lists[] = {&set->overdue, &set->queue};
     for (int i = 0; i < 2; i++) {
-        for (struct request *r = lists[i]->first, *next; r; r = next) {
+        for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
             next = r->next;
-            if (role == NODE_SPECULATOR && !core_pool_can_hold(c, role, r)) {
-                core_request_unscorable(c, r, pool->nodes ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
-            } else if (role == NODE_WORKER) {
-                core_request_retime(c, r); // the time of grace begins
+            if (role == NODE_WORKER) {
+                core_request_retime(c, request_of(r)); // its time of grace begins
+            } else if (!sched_pool_can_hold(&c->view, role, r)) {
+                core_request_unscorable(c, request_of(r), c->open_nodes[role] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
             }
         }
     }
     core_update_ready(c);
 }
 
-static void lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
+static void node_unlink(struct core *c, const struct core_node *node)
 {
-    if (r->score_only && core_pool_can_hold(c, NODE_SPECULATOR, r)) {
-        r->losses++; // another one can still answer, until the score timeout
-        core_request_wait_for_score(c, r, now_us);
-    } else {
-        core_request_unscorable(c, r, SKIP_LOST, now_us);
+    if (core_first_node(c) == node) {
+        c->view.nodes = node->sched.next;
+        return;
     }
+    struct core_node *before = core_first_node(c);
+    while (core_node_next(before) != node)
+        before = core_node_next(before);
+    before->sched.next = node->sched.next;
 }
 
-// Takes it out of the core and its requests back. Its link is not spoken to any more.
-static void remove_node(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+static void node_free(struct core_node *node)
 {
-    struct node_hello *h = &node->hello;
-    int requests = node->requests.count;
-    struct core_node **link = &c->nodes;
-    while (*link != node)
-        link = &(*link)->next;
-    *link = node->next;
-    if (c->reserved == node) c->starved = NULL;
-    // The last first: each goes to the head of the queue.
-    while (node->requests.last) {
-        if (h->role == NODE_WORKER) {
-            core_request_replay(c, node->requests.last, now_us);
-        } else {
-            lost_at_speculator(c, node->requests.last, now_us);
-        }
-    }
-    log_info("node_gone node=%s role=%s requests=%d reason=\"%s\"", h->node_id, role_name(h->role), requests, reason);
-    if (!node->draining) after_closing(c, h->role, now_us);
-    prefix_index_free(node->prefixes);
-    core_node_forget_kin(node);
+    prefix_index_free(node->sched.prefixes);
+    if (node->sched.tails) prefix_tails_fini(node->sched.tails);
+    free(node->sched.tails);
     free(node);
 }
 
-static void lose_node(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+// The node leaves the core, its requests go back. Nothing is sent over its link any more.
+static void node_remove(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+{
+    enum node_role role = node->sched.role;
+    struct request_list *requests = &node->sched.account.requests;
+    int n = requests->count;
+    node_unlink(c, node);
+    release_reservation(c, node);
+    // From the last on, since each goes to the head of the waiting set.
+    while (requests->last) {
+        if (role == NODE_WORKER) {
+            core_request_replay(c, request_of(requests->last), now_us);
+        } else {
+            core_request_lost_at_speculator(c, request_of(requests->last), now_us);
+        }
+    }
+    log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
+              LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
+    if (!node->sched.draining) node_closed(c, role, now_us);
+    node_free(node);
+}
+
+static void node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     void *link = node->link;
-    remove_node(c, node, reason, now_us);
+    node_remove(c, node, reason, now_us);
     c->ops.node_lost(link, reason);
 }
 
-// Ticks come at least once a heartbeat. When they did not (this process was stopped or starved, the machine paused),
-// what the nodes said meanwhile lies unread: that time is no silence of theirs.
+// Ticks come at least once per heartbeat. Longer gaps mean that this process did not run (stopped, starved, the machine
+// paused) and has messages of the nodes unread, so the gap is not counted as their silence.
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
-    int64_t absent_us = now_us - c->now_us - c->options.heartbeat_us;
-    for (struct core_node *node = c->nodes, *next; node; node = next) {
-        next = node->next;
+    int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
+    for (struct core_node *node = core_first_node(c), *next; node; node = next) {
+        next = core_node_next(node);
         if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
         if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
-        char *reason = mem_format("nothing was heard of it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
-        lose_node(c, node, reason, now_us);
+        char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
+        node_lose(c, node, reason, now_us);
         free(reason);
+    }
+}
+
+void core_nodes_free(struct core *c)
+{
+    for (struct core_node *node; (node = core_first_node(c));) {
+        c->view.nodes = node->sched.next;
+        node_free(node);
     }
 }
 
 // --- attaching
 
-static struct core_node *find_node(const struct core *c, const char *node_id)
+static struct core_node *node_by_id(const struct core *c, const char *node_id)
 {
-    struct core_node *node = c->nodes;
+    struct core_node *node = core_first_node(c);
     while (node && strcmp(node->hello.node_id, node_id) != 0)
-        node = node->next;
+        node = core_node_next(node);
     return node;
 }
 
@@ -166,8 +143,8 @@ static enum status check_counts(const struct node_hello *h)
 {
     const struct {
         const char *name;
-        int value, most;
-        bool for_workers;
+        int value, max;
+        bool workers_only;
     } counts[] = {
         {"ranks", h->ranks, INT32_MAX, false},
         {"context_tokens", h->context_tokens, INT32_MAX, false},
@@ -177,37 +154,17 @@ static enum status check_counts(const struct node_hello *h)
         {"kv_blocks", h->kv_blocks, INT32_MAX, true},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        if (counts[i].for_workers && h->role != NODE_WORKER) continue;
-        if (counts[i].value >= 1 && counts[i].value <= counts[i].most) continue;
+        if (counts[i].workers_only && h->role != NODE_WORKER) continue;
+        if (counts[i].value >= 1 && counts[i].value <= counts[i].max) continue;
         return status_fail(STATUS_INVALID, "node %s: %s %d: must be from 1 to %d", h->node_id, counts[i].name,
-                           counts[i].value, counts[i].most);
+                           counts[i].value, counts[i].max);
     }
     return STATUS_OK;
 }
 
-// `old` is the node whose place it would take, or NULL.
-static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
+static enum status check_same_model(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
-    if (!h->node_id[0]) return status_fail(STATUS_INVALID, "node_id is empty: every node needs one of its own");
-    for (const char *p = h->node_id; *p; p++) {
-        if (isspace((unsigned char)*p) || iscntrl((unsigned char)*p)) {
-            return status_fail(STATUS_INVALID, "node_id: blanks and control characters are not allowed");
-        }
-    }
-    enum status status = check_counts(h);
-    if (status != STATUS_OK) return status;
-    if (h->tokenizer_fingerprint != c->options.tokenizer_fingerprint) {
-        return status_fail(STATUS_INVALID,
-                           "%s %s: its tokenizer (fingerprint %016" PRIx64 ") is not the router's (%016" PRIx64
-                           "): both need the same tokenizer.json",
-                           role_name(h->role), h->node_id, h->tokenizer_fingerprint, c->options.tokenizer_fingerprint);
-    }
-    if (h->vocab_size != c->options.vocab_size) {
-        return status_fail(STATUS_INVALID,
-                           "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
-                           role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
-    }
-    for (const struct core_node *node = c->nodes; node && h->role == NODE_WORKER; node = node->next) {
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         if (node == old || node->hello.role != NODE_WORKER) continue;
         if (node->hello.model_fingerprint == h->model_fingerprint) continue;
         return status_fail(STATUS_INVALID,
@@ -219,31 +176,64 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
     return STATUS_OK;
 }
 
+// `old` is the node of the same id that the new one replaces, or NULL.
+static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
+{
+    if (!h->node_id[0]) return status_fail(STATUS_INVALID, "node_id is empty: every node needs one of its own");
+    for (const char *p = h->node_id; *p; p++) {
+        if (isspace((unsigned char)*p) || iscntrl((unsigned char)*p)) {
+            return status_fail(STATUS_INVALID, "node_id: blanks and control characters are not allowed");
+        }
+    }
+    TRY(check_counts(h));
+    if (h->tokenizer_fingerprint != c->options.tokenizer_fingerprint) {
+        return status_fail(STATUS_INVALID,
+                           "%s %s: its tokenizer (fingerprint %016" PRIx64 ") is not the router's (%016" PRIx64
+                           "): both need the same tokenizer.json",
+                           role_name(h->role), h->node_id, h->tokenizer_fingerprint, c->options.tokenizer_fingerprint);
+    }
+    if (h->vocab_size != c->options.vocab_size) {
+        return status_fail(STATUS_INVALID,
+                           "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
+                           role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
+    }
+    return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
+}
+
+static struct core_node *node_create(const struct node_hello *hello, void *link, int64_t now_us)
+{
+    struct core_node *node = mem_alloc(sizeof *node);
+    *node = (struct core_node){
+        .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
+    node->sched.role = hello->role;
+    node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
+                                              .token_budget = hello->token_budget,
+                                              .block_tokens = hello->block_tokens,
+                                              .kv_blocks = hello->kv_blocks,
+                                              .max_seqs = hello->max_seqs};
+    node->sched.account.residence_bins = RESIDENCE_FIRST;
+    if (hello->prefix_cache) {
+        node->sched.prefixes = prefix_index_create(hello->kv_blocks);
+        node->sched.tails = mem_alloc(sizeof *node->sched.tails);
+    }
+    return node;
+}
+
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p)
 {
-    struct core_node *old = find_node(c, hello->node_id);
-    enum status status = check_hello(c, hello, old);
-    if (status != STATUS_OK) {
-        log_warn("node_refused node=%s role=%s", hello->node_id, role_name(hello->role));
-        return status;
-    }
-    struct core_node *node = mem_alloc(sizeof *node);
-    *node = (struct core_node){.hello = *hello,
-                               .link = link,
-                               .attached_us = now_us,
-                               .heard_us = now_us,
-                               .kv_blocks_free = hello->kv_blocks,
-                               .stay = STAY_FIRST};
-    if (hello->prefix_cache) node->prefixes = prefix_index_create(hello->kv_blocks);
-    // In first, out then: requests of the old one find the new one there.
-    node->next = c->nodes;
-    c->nodes = node;
-    c->pools[hello->role].nodes++;
-    log_info("node_attached node=%s role=%s host=%s ranks=%d dtype=%s budget=%d context=%d kv_blocks=%d max_seqs=%d",
-             hello->node_id, role_name(hello->role), hello->host, hello->ranks, hello->dtype, hello->token_budget,
-             hello->context_tokens, hello->kv_blocks, hello->max_seqs);
-    if (old) lose_node(c, old, "another node of the same id took its place", now_us);
+    struct core_node *old = node_by_id(c, hello->node_id);
+    TRY(check_hello(c, hello, old));
+    // The new node is linked before the old one is removed, so that requests of the old one find it.
+    struct core_node *node = node_create(hello, link, now_us);
+    node->sched.next = c->view.nodes;
+    c->view.nodes = &node->sched;
+    c->open_nodes[hello->role]++;
+    log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
+              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
+              LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
+              LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
+    if (old) node_lose(c, old, "another node of the same id took its place", now_us);
     core_update_ready(c);
     *node_p = node;
     return STATUS_OK;
@@ -251,47 +241,49 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
-    remove_node(c, node, reason, now_us);
+    node_remove(c, node, reason, now_us);
 }
 
-// --- hearing from them
+// --- messages of nodes
 
 void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
                     int64_t now_us)
 {
     node->heard_us = now_us;
-    // What runs and waits there the core knows itself, and earlier; the cache only the node does.
+    // The core's own counts of running and waiting requests are more recent; the state of the cache only the node
+    // knows.
     node->kv_blocks_free = kv_blocks_free;
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->heard_us = now_us;
-    if (node->draining) return;
-    node->draining = true;
-    if (c->reserved == node) c->starved = NULL;
-    log_info("node_draining node=%s role=%s requests=%d", node->hello.node_id, role_name(node->hello.role),
-             node->requests.count);
-    after_closing(c, node->hello.role, now_us);
+    if (node->sched.draining) return;
+    node->sched.draining = true;
+    release_reservation(c, node);
+    log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
+              LOG_FIELD("role", role_name(node->hello.role)),
+              LOG_FIELD("requests", node->sched.account.requests.count));
+    node_closed(c, node->hello.role, now_us);
 }
 
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     node->heard_us = now_us;
-    cost_learn(&node->cost, pass->rows, pass->pairs, pass->us, now_us);
+    ledger_pass_reported(node, pass, now_us);
 }
 
-// The request of a result, if it is still on that node: results cross with cancels, timeouts and losses all the time.
-static struct request *find_on(const struct core *c, const struct core_node *node, uint64_t number)
+// The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
+static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
 {
     struct request *r = request_table_find(&c->table, number);
-    return r && r->node == node ? r : NULL;
+    return r && r->account.node == node ? r : NULL;
 }
 
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us)
 {
     node->heard_us = now_us;
-    struct request *r = find_on(c, node, result->request);
+    struct request *r = request_on(c, node, result->request);
     if (r && r->state == REQUEST_SCORING) core_request_scored(c, r, result, now_us);
 }
 
@@ -299,7 +291,7 @@ void core_step(struct core *c, struct core_node *node, const struct sequence_res
 {
     node->heard_us = now_us;
     for (int i = 0; i < n; i++) {
-        struct request *r = find_on(c, node, results[i].request);
+        struct request *r = request_on(c, node, results[i].request);
         if (r && (r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE))
             core_request_step(c, r, &results[i], now_us);
     }

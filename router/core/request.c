@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of legal transitions, and what a request owns.
+// The legal transitions, and the memory a request owns.
 #include "router/core/request.h"
 
 #include <assert.h>
@@ -45,34 +45,38 @@ const char *finish_reason_name(enum finish_reason reason)
 
 struct request *request_create(void)
 {
-    static atomic_uint_fast64_t last_number; // relaxed: only its being unique matters
+    static atomic_uint_fast64_t last_number; // relaxed: numbers have to be unique, nothing is ordered by them
     struct request *r = mem_alloc(sizeof *r);
     r->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
-    r->ttft_deadline_us = INT64_MAX;
-    r->timer_index = -1;
-    sampling_defaults(&r->sampling);
-    prefill_defaults(&r->prefill);
+    r->spec.ttft_deadline_us = INT64_MAX;
+    sampling_defaults(&r->spec.sampling);
+    prefill_defaults(&r->spec.prefill);
+    r->sched.number = r->number;
+    r->sched.spec = &r->spec;
+    r->sched.usage = &r->usage;
+    r->sched.timing = &r->timing;
+    r->links.timer_index = -1;
     return r;
 }
 
 void request_free(struct request *r)
 {
     if (!r) return;
-    assert(!r->list && !r->node && !r->bin && !r->share && r->timer_index < 0);
+    assert(!r->sched.list && !r->account.node && !r->account.bin && !r->sched.tenant_queue && r->links.timer_index < 0);
     free(r->id);
-    free(r->tokens);
-    free(r->pinned);
-    free(r->tenant);
+    free(r->spec.tokens);
+    free(r->spec.pinned);
+    free(r->spec.tenant);
     free(r->kept);
     free(r->importance);
-    free(r->prefix);
+    free(r->sched.prefix);
     free(r->output);
     free(r);
 }
 
 const char *request_deadline_name(const struct request *r)
 {
-    return r->deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";
+    return r->spec.deadline_of_call ? "the call's deadline" : "ttft_deadline_ms";
 }
 
 #define TO(state)  (1u << REQUEST_##state)
@@ -82,7 +86,7 @@ static const unsigned followers[REQUEST_STATE_COUNT] = {
     [REQUEST_RECEIVED] = TO(TOKENISED) | TO_BAD_END,
     [REQUEST_TOKENISED] = TO(SCORING) | TO(READY) | TO_BAD_END,
     [REQUEST_SCORING] = TO(READY) | TO_BAD_END,
-    [REQUEST_READY] = TO(PACKED) | TO(DONE) | TO_BAD_END, // DONE: scored only
+    [REQUEST_READY] = TO(PACKED) | TO(DONE) | TO_BAD_END, // DONE: score only
     [REQUEST_PACKED] = TO(PREFILL) | TO(READY) | TO_BAD_END,
     [REQUEST_PREFILL] = TO(DECODE) | TO(READY) | TO(DONE) | TO_BAD_END,
     [REQUEST_DECODE] = TO(READY) | TO(DONE) | TO_BAD_END,
@@ -94,13 +98,12 @@ bool request_may_follow(enum request_state from, enum request_state to)
     return (followers[from] >> to) & 1;
 }
 
-void request_set_state(struct request *r, enum request_state state, int64_t now_us)
+void request_set_state(struct request *r, enum request_state state)
 {
     if (!request_may_follow(r->state, state)) {
-        log_error("request_illegal_step req=%llu from=%s to=%s", (unsigned long long)r->number,
-                  request_state_name(r->state), request_state_name(state));
-        assert(!"illegal step");
+        log_event(LOG_ERROR, "request_state_illegal", LOG_REQUEST(r->number),
+                  LOG_FIELD("from", request_state_name(r->state)), LOG_FIELD("to", request_state_name(state)));
+        assert(!"illegal request state");
     }
     r->state = state;
-    r->state_since_us = now_us;
 }

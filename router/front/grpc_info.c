@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two need no core and are answered on the
-// I/O thread; the others look into the core on its own thread.
+// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered on the I/O thread; the
+// other two read the core's state on the core's thread.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,80 +10,93 @@
 #include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/intake.h"
+#include "router/front/reply.h"
 
-// A few bytes of ids become many of text.
+// Bounds the text of an answer: an id of a few bytes can stand for a long piece of text.
 enum { DETOKENIZE_IDS_MAX = 1 << 20 };
 
-static void on_tokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static enum status tokenize_read(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
+                                 int *n_p)
+{
+    TRY(intake_check_model(front, m->model));
+    if (!m->n_messages) {
+        unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
+        return intake_encode(front, &m->text, flags, tokens_p, n_p);
+    }
+    const struct intake_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
+    struct intake_tokens tokens;
+    TRY(intake_tokenise(front, &prompt, &tokens));
+    free(tokens.pinned);
+    *tokens_p = tokens.tokens;
+    *n_p = tokens.n_tokens;
+    return STATUS_OK;
+}
+
+static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__TokenizeRequest *m = front_unpack(&forepack__v1__tokenize_request__descriptor, bytes, size);
+    Forepack__V1__TokenizeRequest *m = intake_unpack(&forepack__v1__tokenize_request__descriptor, bytes, size);
     if (!m) {
-        front_refuse(call, STATUS_INVALID);
+        reply_refuse(call, STATUS_INVALID);
         return;
     }
     int32_t *tokens = NULL;
     int n = 0;
-    enum status status = front_check_model(front, m->model);
-    if (status == STATUS_OK) {
-        if (m->n_messages) {
-            status = front_tokenise(front, &m->text, NULL, 0, m->messages, m->n_messages, &tokens, &n, NULL, NULL);
-        } else {
-            unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
-            status = front_encode(front, &m->text, flags, &tokens, &n);
-        }
-    }
+    enum status status = tokenize_read(front, m, &tokens, &n);
     if (status == STATUS_OK) {
         Forepack__V1__TokenizeResponse response = FOREPACK__V1__TOKENIZE_RESPONSE__INIT;
         response.token_ids = (uint32_t *)tokens;
         response.n_token_ids = (size_t)n;
-        front_answer(call, &response.base);
+        reply_unary(call, &response.base);
     } else {
-        front_refuse(call, status);
+        reply_refuse(call, status);
     }
     free(tokens);
     forepack__v1__tokenize_request__free_unpacked(m, NULL);
 }
 
-static void on_detokenize(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static enum status detokenize_read(const struct front *front, const Forepack__V1__DetokenizeRequest *m, char **text_p,
+                                   size_t *text_bytes_p)
+{
+    TRY(intake_check_model(front, m->model));
+    if (m->n_token_ids > DETOKENIZE_IDS_MAX) {
+        return status_fail(STATUS_OUT_OF_RANGE, "token_ids: %zu given, at most %d are allowed", m->n_token_ids,
+                           DETOKENIZE_IDS_MAX);
+    }
+    for (size_t i = 0; i < m->n_token_ids; i++) {
+        if (m->token_ids[i] > INT_MAX)
+            return status_fail(STATUS_INVALID, "token_ids: %u is not a token id", m->token_ids[i]);
+    }
+    unsigned flags = (m->keep_special ? 0 : TOKENIZER_SKIP_SPECIAL) | (m->continuation ? TOKENIZER_CONTINUATION : 0);
+    return tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids, flags, text_p,
+                            text_bytes_p);
+}
+
+static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__DetokenizeRequest *m = front_unpack(&forepack__v1__detokenize_request__descriptor, bytes, size);
+    Forepack__V1__DetokenizeRequest *m = intake_unpack(&forepack__v1__detokenize_request__descriptor, bytes, size);
     if (!m) {
-        front_refuse(call, STATUS_INVALID);
+        reply_refuse(call, STATUS_INVALID);
         return;
     }
     char *text = NULL;
     size_t text_bytes = 0;
-    enum status status = front_check_model(front, m->model);
-    if (status == STATUS_OK && m->n_token_ids > DETOKENIZE_IDS_MAX) {
-        status = status_fail(STATUS_OUT_OF_RANGE, "token_ids: %zu given, at most %d are allowed", m->n_token_ids,
-                             DETOKENIZE_IDS_MAX);
-    }
-    for (size_t i = 0; i < m->n_token_ids && status == STATUS_OK; i++) {
-        if (m->token_ids[i] > INT_MAX)
-            status = status_fail(STATUS_INVALID, "token_ids: %u is no token", m->token_ids[i]);
-    }
-    if (status == STATUS_OK) {
-        status = tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids,
-                                  (m->keep_special ? 0 : TOKENIZER_SKIP_SPECIAL) |
-                                      (m->continuation ? TOKENIZER_CONTINUATION : 0),
-                                  &text, &text_bytes);
-    }
+    enum status status = detokenize_read(front, m, &text, &text_bytes);
     if (status == STATUS_OK) {
         Forepack__V1__DetokenizeResponse response = FOREPACK__V1__DETOKENIZE_RESPONSE__INIT;
         response.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};
-        front_answer(call, &response.base);
+        reply_unary(call, &response.base);
     } else {
-        front_refuse(call, status);
+        reply_refuse(call, status);
     }
     free(text);
     forepack__v1__detokenize_request__free_unpacked(m, NULL);
 }
 
-// --- the core's thread. The job is the call itself, with a reference.
+// --- core's thread. The event's argument is the call, with a reference.
 
-static void run_model_info(struct core *c, void *arg, int64_t now_us)
+static void event_model_info(struct core *c, void *arg, int64_t now_us)
 {
     struct rpc_call *call = arg;
     const struct front *front = rpc_call_context(call);
@@ -101,26 +114,27 @@ static void run_model_info(struct core *c, void *arg, int64_t now_us)
         eos[i] = (uint32_t)front->config.eos_id[i];
     info.eos_token_ids = eos;
     info.n_eos_token_ids = (size_t)front->config.n_eos;
-    front_answer(call, &info.base);
+    reply_unary(call, &info.base);
     core_status_fini(&status);
     rpc_call_unref(call);
 }
 
-static void on_model_info(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void model_info_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__GetModelInfoRequest *m = front_unpack(&forepack__v1__get_model_info_request__descriptor, bytes, size);
-    enum status status = m ? front_check_model(front, m->model) : STATUS_INVALID;
+    Forepack__V1__GetModelInfoRequest *m =
+        intake_unpack(&forepack__v1__get_model_info_request__descriptor, bytes, size);
+    enum status status = m ? intake_check_model(front, m->model) : STATUS_INVALID;
     if (m) forepack__v1__get_model_info_request__free_unpacked(m, NULL);
     if (status != STATUS_OK) {
-        front_refuse(call, status);
+        reply_refuse(call, status);
         return;
     }
     rpc_call_ref(call);
-    loop_post(front->loop, run_model_info, call);
+    loop_post(front->loop, event_model_info, call);
 }
 
-static void fill_node(const struct node_status *node, int64_t now_us, Forepack__V1__NodeInfo *m)
+static void node_fill(const struct node_status *node, int64_t now_us, Forepack__V1__NodeInfo *m)
 {
     forepack__v1__node_info__init(m);
     m->node_id = (char *)node->hello.node_id;
@@ -142,7 +156,7 @@ static void fill_node(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_pair_us = node->pass_pair_us;
 }
 
-static void fill_bins(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
+static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
 {
     forepack__v1__pack_info__init(m);
     m->bins = bins->bins;
@@ -151,7 +165,7 @@ static void fill_bins(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
     m->capacity_tokens = bins->capacity_tokens;
 }
 
-// The messages and their list in one block, which is to be freed.
+// One block with the list and its messages; free() it.
 static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
 {
     Forepack__V1__SkipCount **list = mem_alloc(SKIP_COUNT * (sizeof *list + sizeof **list));
@@ -165,7 +179,7 @@ static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
     return list;
 }
 
-static void fill_class(const struct class_status *status, enum queue_class queue_class, Forepack__V1__QueueClass *m)
+static void class_fill(const struct class_status *status, enum queue_class queue_class, Forepack__V1__QueueClass *m)
 {
     forepack__v1__queue_class__init(m);
     m->name = (char *)queue_class_name(queue_class);
@@ -175,7 +189,7 @@ static void fill_class(const struct class_status *status, enum queue_class queue
     m->capacity_tokens = (uint64_t)status->max_tokens;
 }
 
-static void fill_totals(const struct core_totals *totals, Forepack__V1__Totals *m)
+static void totals_fill(const struct core_totals *totals, Forepack__V1__Totals *m)
 {
     forepack__v1__totals__init(m);
     m->requests = totals->requests;
@@ -190,7 +204,29 @@ static void fill_totals(const struct core_totals *totals, Forepack__V1__Totals *
     m->completion_tokens = totals->completion_tokens;
 }
 
-static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
+// The queue message with its classes, which point into it.
+struct queue_message {
+    Forepack__V1__QueueInfo queue;
+    Forepack__V1__QueueClass classes[QUEUE_CLASSES], *list[QUEUE_CLASSES];
+};
+
+static void queue_fill(const struct core_status *status, const struct front *front, struct queue_message *m)
+{
+    forepack__v1__queue_info__init(&m->queue);
+    m->queue.waiting = (uint32_t)status->waiting;
+    m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
+    m->queue.running = (uint32_t)status->running;
+    m->queue.capacity_requests = (uint32_t)front->max_queue_requests;
+    m->queue.capacity_tokens = (uint64_t)front->max_queue_tokens;
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        m->list[k] = &m->classes[k];
+        class_fill(&status->classes[k], (enum queue_class)k, &m->classes[k]);
+    }
+    m->queue.classes = m->list;
+    m->queue.n_classes = QUEUE_CLASSES;
+}
+
+static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
 {
     struct rpc_call *call = arg;
     const struct front *front = rpc_call_context(call);
@@ -199,28 +235,17 @@ static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
     Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status.n_nodes, sizeof *nodes);
     Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status.n_nodes, sizeof *list);
     for (int i = 0; i < status.n_nodes; i++) {
-        fill_node(&status.nodes[i], now_us, &nodes[i]);
+        node_fill(&status.nodes[i], now_us, &nodes[i]);
         list[i] = &nodes[i];
     }
-    Forepack__V1__QueueInfo queue = FOREPACK__V1__QUEUE_INFO__INIT;
-    queue.waiting = (uint32_t)status.waiting;
-    queue.waiting_tokens = (uint64_t)status.waiting_tokens;
-    queue.running = (uint32_t)status.running;
-    queue.capacity_requests = (uint32_t)front->max_queue_requests;
-    queue.capacity_tokens = (uint64_t)front->max_queue_tokens;
-    Forepack__V1__QueueClass classes[QUEUE_CLASSES], *class_list[QUEUE_CLASSES];
-    for (int k = 0; k < QUEUE_CLASSES; k++) {
-        class_list[k] = &classes[k];
-        fill_class(&status.classes[k], (enum queue_class)k, &classes[k]);
-    }
-    queue.classes = class_list;
-    queue.n_classes = QUEUE_CLASSES;
+    struct queue_message queue;
+    queue_fill(&status, front, &queue);
     Forepack__V1__PackInfo score_bins, prefill_bins;
-    fill_bins(&status.score_bins, &score_bins);
-    fill_bins(&status.prefill_bins, &prefill_bins);
+    bins_fill(&status.score_bins, &score_bins);
+    bins_fill(&status.prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
-    fill_totals(&status.totals, &totals);
-    totals.prefill_skipped = skip_messages(&status.totals) + 1; // but SKIP_NONE
+    totals_fill(&status.totals, &totals);
+    totals.prefill_skipped = skip_messages(&status.totals) + 1; // without SKIP_NONE
     totals.n_prefill_skipped = SKIP_COUNT - 1;
 
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
@@ -230,11 +255,11 @@ static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
     info.uptime_s = (double)(now_us - front->started_us) / 1e6;
     info.nodes = list;
     info.n_nodes = (size_t)status.n_nodes;
-    info.queue = &queue;
+    info.queue = &queue.queue;
     info.score_bins = &score_bins;
     info.prefill_bins = &prefill_bins;
     info.totals = &totals;
-    front_answer(call, &info.base);
+    reply_unary(call, &info.base);
     free(totals.prefill_skipped - 1);
     free(list);
     free(nodes);
@@ -242,15 +267,17 @@ static void run_cluster_info(struct core *c, void *arg, int64_t now_us)
     rpc_call_unref(call);
 }
 
-static void on_cluster_info(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void cluster_info_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
     rpc_call_ref(call);
-    loop_post(front->loop, run_cluster_info, call);
+    loop_post(front->loop, event_cluster_info, call);
 }
 
-const struct rpc_method front_tokenize = {"/forepack.v1.Inference/Tokenize", NULL, on_tokenize, NULL, NULL};
-const struct rpc_method front_detokenize = {"/forepack.v1.Inference/Detokenize", NULL, on_detokenize, NULL, NULL};
-const struct rpc_method front_model_info = {"/forepack.v1.Inference/GetModelInfo", NULL, on_model_info, NULL, NULL};
-const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, on_cluster_info, NULL,
-                                              NULL};
+const struct rpc_method front_tokenize = {"/forepack.v1.Inference/Tokenize", NULL, tokenize_on_message, NULL, NULL};
+const struct rpc_method front_detokenize = {"/forepack.v1.Inference/Detokenize", NULL, detokenize_on_message, NULL,
+                                            NULL};
+const struct rpc_method front_model_info = {"/forepack.v1.Inference/GetModelInfo", NULL, model_info_on_message, NULL,
+                                            NULL};
+const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, cluster_info_on_message,
+                                              NULL, NULL};

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// See cost.h. The coefficients come from the normal equations of the sums over all sizes; that none may be negative is
-// seen to by solving them with each subset of the three terms and taking the best that has none: there are seven.
+// The coefficients solve the normal equations of the sums over all sizes. To keep them from being negative, the
+// equations are solved for each of the seven subsets of the three terms, and the best solution without a negative one
+// is taken.
 #include "router/sched/cost.h"
 
 #include <limits.h>
 #include <math.h>
 
-#define KEEP      0.9       // of what was seen of a size, with each further pass of it: half is left after 7
-#define FAR_OFF   4.0       // a report this many times off what is expected counts as just that
-#define MEMORY_US 600000000 // ten minutes
+#define MOMENT_DECAY 0.9       // of the sums of a size with each further pass of it: half is left after 7 passes
+#define OUTLIER      4.0       // a report this many times off the expected time counts as just that
+#define MEMORY_US    600000000 // ten minutes
 enum { PASSES_MIN = 4 };
 
-// Where the passes seen cannot tell one term from another (all of one size, say), the rows get the time: small weights
-// that pull the terms towards zero, the other two more.
+// Where the passes seen cannot separate the terms (all of one size, say), the time is attributed to the rows: small
+// weights pull the terms towards zero, the other two more.
 static const double pull[3] = {1e-3, 1e-7, 1e-4};
 
 double cost_pairs(double rows, double cached)
@@ -25,7 +26,7 @@ double cost_pass_us(const struct cost_model *m, double passes, double rows, doub
     return m->fixed_us * passes + m->row_us * rows + m->pair_us * pairs;
 }
 
-static int size_of(int64_t rows)
+static int size_index(int64_t rows)
 {
     int size = 0;
     while (rows > 1 && size < COST_SIZES - 1) {
@@ -35,8 +36,9 @@ static int size_of(int64_t rows)
     return size;
 }
 
-// Solves the n equations of the matrix a and right side b in place, by elimination; a is symmetric positive definite.
-static void solve(double a[3][3], double b[3], int n)
+// Solves the n equations of the matrix a and the right side b in place, by elimination; a is symmetric positive
+// definite.
+static void equations_solve(double a[3][3], double b[3], int n)
 {
     for (int k = 0; k < n; k++) {
         for (int i = k + 1; i < n; i++) {
@@ -53,24 +55,24 @@ static void solve(double a[3][3], double b[3], int n)
     }
 }
 
-static bool is_known(const struct cost_moments *moments, int64_t now_us)
+static bool moments_known(const struct cost_moments *moments, int64_t now_us)
 {
-    return moments->most_rows && now_us - moments->learned_us < MEMORY_US;
+    return moments->max_rows && now_us - moments->learned_us < MEMORY_US;
 }
 
-// Whether anything is left.
-static bool forget(struct cost_model *m, int64_t now_us)
+// Returns whether any size is left.
+static bool moments_forget(struct cost_model *m, int64_t now_us)
 {
     bool left = false;
     for (int size = 0; size < COST_SIZES; size++) {
         struct cost_moments *moments = &m->moments[size];
-        if (!is_known(moments, now_us)) *moments = (struct cost_moments){.most_rows = 0};
-        left |= moments->most_rows > 0;
+        if (!moments_known(moments, now_us)) *moments = (struct cost_moments){.max_rows = 0};
+        left |= moments->max_rows > 0;
     }
     return left;
 }
 
-static void fit(struct cost_model *m)
+static void model_fit(struct cost_model *m)
 {
     double g[3][3] = {{0}}, s[3] = {0};
     for (int size = 0; size < COST_SIZES; size++) {
@@ -81,7 +83,7 @@ static void fit(struct cost_model *m)
             s[i] += m->moments[size].sums[i];
         }
     }
-    // Each term in units of its own size: rows and pairs differ by orders of magnitude.
+    // Each term is scaled to its own size: rows and pairs differ by orders of magnitude.
     double unit[3];
     for (int i = 0; i < 3; i++)
         unit[i] = 1 / sqrt(g[i][i]);
@@ -100,10 +102,10 @@ static void fit(struct cost_model *m)
             }
             x[i] = s[term[i]] * unit[term[i]];
         }
-        solve(a, x, n);
+        equations_solve(a, x, n);
         for (int i = 0; i < n; i++) {
             valid &= isfinite(x[i]) && x[i] >= 0;
-            gain += x[i] * s[term[i]] * unit[term[i]]; // by how much these terms lessen the squared error
+            gain += x[i] * s[term[i]] * unit[term[i]]; // the reduction of the squared error by these terms
         }
         if (!valid || gain <= best_gain) continue;
         best_gain = gain;
@@ -120,25 +122,25 @@ static void fit(struct cost_model *m)
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us)
 {
     if (rows < 1 || pairs < rows || pass_us < 1) return;
-    if (!forget(m, now_us)) m->passes = 0;
+    if (!moments_forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
         double expected = cost_pass_us(m, 1, (double)rows, (double)pairs);
-        us = fmin(fmax(us, expected / FAR_OFF), fmax(expected * FAR_OFF, 1));
-        scale = fmax(us, expected); // an error of one at most, to either side
+        us = fmin(fmax(us, expected / OUTLIER), fmax(expected * OUTLIER, 1));
+        scale = fmax(us, expected); // so that the relative error is at most one, to either side
     }
     const double term[3] = {1 / scale, (double)rows / scale, (double)pairs / scale};
-    struct cost_moments *moments = &m->moments[size_of(rows)];
+    struct cost_moments *moments = &m->moments[size_index(rows)];
     int at = 0;
     for (int i = 0; i < 3; i++) {
         for (int j = i; j < 3; j++, at++)
-            moments->products[at] = KEEP * moments->products[at] + term[i] * term[j];
-        moments->sums[i] = KEEP * moments->sums[i] + term[i] * us / scale;
+            moments->products[at] = MOMENT_DECAY * moments->products[at] + term[i] * term[j];
+        moments->sums[i] = MOMENT_DECAY * moments->sums[i] + term[i] * us / scale;
     }
     if (m->passes < INT_MAX) m->passes++;
-    if (rows > moments->most_rows) moments->most_rows = rows;
+    if (rows > moments->max_rows) moments->max_rows = rows;
     moments->learned_us = now_us;
-    fit(m);
+    model_fit(m);
 }
 
 void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us)
@@ -153,7 +155,7 @@ bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
     if (m->passes < PASSES_MIN) return false;
     if (4 * m->done_rows >= rows && now_us - m->done_us < MEMORY_US) return true;
     for (int size = 0; size < COST_SIZES; size++) {
-        if (is_known(&m->moments[size], now_us) && 4 * m->moments[size].most_rows >= rows) return true;
+        if (moments_known(&m->moments[size], now_us) && 4 * m->moments[size].max_rows >= rows) return true;
     }
     return false;
 }

@@ -1,287 +1,291 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long things take, from what passes cost the nodes (cost.h): when a node is done with what it has, how long a
-// request waits in front of a pool, whether speculation pays for it, and when it has to be on its way.
-//
-// - Ahead of a request is what the nodes have been handed and, of what waits, the less of what goes before it by
-//   priority and what is due before it: bins are filled by both (core_bins.c). Nodes take what waits as they come free,
-//   so that they fill up to one level, like vessels that are connected.
-// - Every pass has a row for each sequence that decodes. That prompts wait for decodes longer than that, to keep them
-//   from stalling, and for prompts that come later, is not in it: an estimate is low rather than high, and nobody is
-//   refused for what may not happen.
-// - A node whose costs are not known yet is taken to be like the cheapest of its pool whose are. Where no node's are,
-//   nothing is estimated.
-#include "router/core/state.h"
+#include "router/sched/estimate.h"
 
 #include <math.h>
 
-// Speculation has to spare at least this share of the prefill: what is estimated is not known to the percent.
-#define MARGIN 0.1
+// Speculation has to save at least this share of the prefill time, since estimates are not exact to the percent.
+#define SPECULATION_MARGIN 0.1
 
-// The pool's nodes that may be handed something, one after another: from NULL to NULL.
-static const struct core_node *next_of(const struct core *c, enum node_role role, const struct core_node *node)
+// Iterates over the nodes of the pool that take work: from NULL to NULL.
+static const struct sched_node *next_node(const struct sched_view *view, enum node_role role,
+                                          const struct sched_node *node)
 {
-    for (node = node ? node->next : c->nodes; node; node = node->next) {
-        if (node->hello.role == role && !node->draining) return node;
+    for (node = node ? node->next : view->nodes; node; node = node->next) {
+        if (node->role == role && !node->draining) return node;
     }
     return NULL;
 }
 
-static bool knows(const struct core *c, const struct core_node *node, int64_t rows)
+static bool node_knows(const struct sched_view *view, const struct sched_node *node, int64_t rows)
 {
-    return cost_knows(&node->cost, rows < node->hello.token_budget ? rows : node->hello.token_budget, c->now_us);
+    int64_t pass_rows = rows < node->limits.token_budget ? rows : node->limits.token_budget;
+    return cost_knows(&node->cost, pass_rows, view->now_us);
 }
 
-bool core_costs_known(const struct core *c, enum node_role role, int64_t rows)
+bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows)
 {
-    const struct core_node *node = next_of(c, role, NULL);
+    const struct sched_node *node = next_node(view, role, NULL);
     if (!node) return false;
-    for (; node; node = next_of(c, role, node)) {
-        if (!knows(c, node, rows)) return false;
+    for (; node; node = next_node(view, role, node)) {
+        if (!node_knows(view, node, rows)) return false;
     }
     return true;
 }
 
-static double work_us(const struct core_node *node, const struct cost_model *cost, double rows, double pairs)
+// The time of so many prompt rows on the node, with the rows of its decoding sequences in each pass.
+static double work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs)
 {
+    const struct node_account *account = &node->account;
     if (rows <= 0) return 0;
-    double passes = ceil(rows / node->hello.token_budget), decodes = node->requests.count - node->in_bins;
+    double passes = ceil(rows / node->limits.token_budget);
+    double decodes = account->requests.count - account->requests_in_bins;
     if (decodes > 0) {
-        double entries = (double)(node->kv_blocks * node->hello.block_tokens) / node->requests.count;
+        double entries = (double)(account->kv_blocks * node->limits.block_tokens) / account->requests.count;
         rows += passes * decodes;
         pairs += passes * decodes * entries;
     }
     return fmax(1, cost_pass_us(cost, passes, rows, pairs));
 }
 
-static double busy_us(const struct core_node *node, const struct cost_model *cost)
+static double busy_us(const struct sched_node *node, const struct cost_model *cost)
 {
-    return work_us(node, cost, (double)node->bin_tokens, node->bin_pairs);
+    return work_us(node, cost, (double)node->account.bin_tokens, node->account.bin_attention_pairs);
 }
 
-double core_node_finish_us(const struct core_node *node, int64_t rows, int64_t cached)
+double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached)
 {
     double pairs = cost_pairs((double)rows, (double)cached);
-    return work_us(node, &node->cost, (double)(node->bin_tokens + rows), node->bin_pairs + pairs);
+    return work_us(node, &node->cost, (double)(node->account.bin_tokens + rows),
+                   node->account.bin_attention_pairs + pairs);
 }
 
-int64_t core_node_enough_rows(const struct core *c, const struct core_node *node)
+// Half the token budget, or less where the fixed cost of a pass is at most an eighth of it.
+int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
 {
-    int64_t half = ((int64_t)node->hello.token_budget + 1) / 2;
-    if (!cost_knows(&node->cost, half, c->now_us)) return half;
-    double rows = 7 * node->cost.fixed_us; // over the cost of a row: then seven eighths of the pass are for them
-    return rows >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(rows / node->cost.row_us);
+    int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;
+    if (!cost_knows(&node->cost, half, view->now_us)) return half;
+    double row_time_us = 7 * node->cost.fixed_us; // seven eighths of the pass
+    return row_time_us >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(row_time_us / node->cost.row_us);
 }
 
-// --- one request, in one pool
+// --- one request in one pool
 
-// What an estimate is of.
-struct view {
-    const struct core *c;
+struct subject {
+    const struct sched_view *view;
     enum node_role role;
-    const struct request *r;
-    int tokens;                      // that it will keep; 0: those that it has now count
-    const struct cost_model *likely; // what nodes are taken to cost whose costs are not known; NULL: of none they are
+    const struct sched_request *r;
+    int kept_tokens;                 // assumed; 0: the request's present rows, less what caches hold
+    const struct cost_model *likely; // for nodes whose costs are not known; NULL: no node's costs are known
 };
 
-static bool is_known(const struct view *v, const struct core_node *node)
+static bool is_known(const struct subject *s, const struct sched_node *node)
 {
-    if (knows(v->c, node, v->tokens ? v->tokens : core_request_rows(v->r))) return true;
-    return !v->tokens && node->prefixes && knows(v->c, node, core_request_rows_on(v->r, node));
+    if (node_knows(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
+    return !s->kept_tokens && node->prefixes && node_knows(s->view, node, sched_request_rows_on(s->r, node));
 }
 
-static const struct cost_model *cost_of(const struct view *v, const struct core_node *node)
+static const struct cost_model *cost_of(const struct subject *s, const struct sched_node *node)
 {
-    return is_known(v, node) ? &node->cost : v->likely;
+    return is_known(s, node) ? &node->cost : s->likely;
 }
 
-// The request's own time at the node.
-static double own_us(const struct view *v, const struct core_node *node, const struct cost_model *cost)
+// The time the node spends on the request itself.
+static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    const struct request *r = v->r;
-    int rows = v->tokens ? v->tokens : core_request_rows_on(r, node);
-    int cached = v->tokens ? 0 : core_request_rows(r) - rows;
+    int rows = s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
+    int cached = s->kept_tokens ? 0 : sched_request_rows(s->r) - rows;
     double us = work_us(node, cost, rows, cost_pairs(rows, cached));
-    if (v->role == NODE_WORKER) return us;
-    double steps = r->prefill.look_ahead - 1; // a pass of one row each
-    return us + cost_pass_us(cost, steps, steps, steps * (r->n_tokens + steps / 2));
+    if (s->role == NODE_WORKER) return us;
+    double steps = s->r->spec->prefill.look_ahead - 1; // a pass of one row each
+    return us + cost_pass_us(cost, steps, steps, steps * (s->r->spec->n_tokens + steps / 2));
 }
 
-static struct view view_of(const struct core *c, enum node_role role, const struct request *r, int tokens)
+static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r,
+                                   int kept_tokens)
 {
-    struct view v = {c, role, r, tokens, NULL};
-    double least = INFINITY, rows = tokens ? tokens : core_request_rows(r);
-    for (const struct core_node *node = NULL; (node = next_of(c, role, node));) {
-        double us = cost_pass_us(&node->cost, ceil(rows / node->hello.token_budget), rows, cost_pairs(rows, 0));
-        if (us >= least || !is_known(&v, node)) continue;
-        least = us;
-        v.likely = &node->cost;
+    struct subject s = {view, role, r, kept_tokens, NULL};
+    double least_us = INFINITY, rows = kept_tokens ? kept_tokens : sched_request_rows(r);
+    for (const struct sched_node *node = NULL; (node = next_node(view, role, node));) {
+        double us = cost_pass_us(&node->cost, ceil(rows / node->limits.token_budget), rows, cost_pairs(rows, 0));
+        if (us >= least_us || !is_known(&s, node)) continue;
+        least_us = us;
+        s.likely = &node->cost;
     }
-    return v;
+    return s;
 }
 
-static double least_own_us(const struct view *v)
+static double least_own_us(const struct subject *s) // infinite: not known
 {
-    double least = INFINITY;
-    for (const struct core_node *node = NULL; v->likely && (node = next_of(v->c, v->role, node));)
-        if (core_node_can_hold(node, v->r)) least = fmin(least, own_us(v, node, cost_of(v, node)));
-    return least;
+    double least_us = INFINITY;
+    for (const struct sched_node *node = NULL; s->likely && (node = next_node(s->view, s->role, node));)
+        if (sched_node_can_hold(node, s->r)) least_us = fmin(least_us, own_us(s, node, cost_of(s, node)));
+    return least_us;
 }
 
-static double bin_us(const struct view *v)
+static double full_bin_us(const struct subject *s) // on the slowest node
 {
-    double most = 0;
-    for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
-        double rows = node->hello.token_budget;
-        most = fmax(most, work_us(node, cost_of(v, node), rows, cost_pairs(rows, 0)));
+    double longest_us = 0;
+    for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+        double rows = node->limits.token_budget;
+        longest_us = fmax(longest_us, work_us(node, cost_of(s, node), rows, cost_pairs(rows, 0)));
     }
-    return most;
+    return longest_us;
 }
 
-// When it will have waited max_wait, in both queues together: what a speculator took is no waiting.
-static int64_t overdue_us(const struct core *c, const struct request *r, int64_t now_us)
+// When the request will have waited max_wait in both waiting sets together. Time on a speculator does not count.
+static int64_t max_wait_end_us(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
-    int64_t left_us = c->options.max_wait_us - r->timing.queue_us - r->timing.pack_wait_us;
+    int64_t left_us = view->options.max_wait_us - r->timing->queue_us - r->timing->pack_wait_us;
     return left_us > 0 ? now_us + left_us : now_us;
 }
 
-// When it should be handed out at the latest, if it takes `own_us` from then on.
-static int64_t latest_us(const struct view *v, double own_us, int64_t now_us)
+// The latest time of dispatch for a request that takes `own_us` from then on.
+static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 {
-    const struct request *r = v->r;
-    int64_t waited_us = overdue_us(v->c, r, now_us);
-    if (r->ttft_deadline_us == INT64_MAX || r->usage.completion_tokens) return waited_us;
-    int64_t left_us = r->ttft_deadline_us - now_us, due_us = now_us + left_us / 2; // not known: half is for it
+    const struct sched_request *r = s->r;
+    int64_t deadline_us = r->spec->ttft_deadline_us, waited_us = max_wait_end_us(s->view, r, now_us);
+    if (deadline_us == INT64_MAX || r->usage->completion_tokens) return waited_us;
+    int64_t left_us = deadline_us - now_us,
+            due_us = now_us + left_us / 2; // own_us not known: half of the time is for it
     if (isfinite(own_us)) {
-        if (own_us > (double)left_us) return waited_us; // too late: it does not go before those who are in time
-        due_us = r->ttft_deadline_us - (int64_t)(own_us + bin_us(v));
+        if (own_us > (double)left_us) return waited_us; // too late: requests that are in time go before it
+        due_us = deadline_us - (int64_t)(own_us + full_bin_us(s));
     }
     return due_us < waited_us ? due_us : waited_us;
 }
 
-static int kept_tokens(const struct core *c, const struct request *r)
+// What a speculator will keep of the prompt, but for overlaps of pinned ranges, tail and chosen chunks.
+static int kept_tokens_expected(const struct sched_view *view, const struct request_spec *spec)
 {
-    const struct prefill *p = &r->prefill;
-    int64_t chunk = p->chunk_tokens ? p->chunk_tokens : 1;
-    int64_t chunks = (int64_t)ceil(p->keep_rate * (double)((r->n_tokens + chunk - 1) / chunk)), kept = chunk * chunks;
+    const struct prefill *p = &spec->prefill;
+    int chunk = p->chunk_tokens ? p->chunk_tokens : 1;
+    int64_t kept = (int64_t)chunk * prefill_keep_budget((spec->n_tokens - 1) / chunk + 1, p->keep_rate);
     if (!p->paper_exact) {
-        kept += c->options.tail_tokens < r->n_tokens / 4 ? c->options.tail_tokens : r->n_tokens / 4;
-        for (int k = 0; k < r->n_pinned; k++)
-            kept += r->pinned[k].last - r->pinned[k].first + 1;
+        kept += prefill_tail_tokens(view->options.tail_tokens, spec->n_tokens);
+        for (int k = 0; k < spec->n_pinned; k++)
+            kept += spec->pinned[k].last - spec->pinned[k].first + 1;
     }
-    return kept < r->n_tokens ? (int)kept : r->n_tokens;
+    return kept < spec->n_tokens ? (int)kept : spec->n_tokens;
 }
 
-// --- in front of a pool
+// --- the work in front of a pool
 
-static struct cost_work sum(struct cost_work a, struct cost_work b)
+static struct cost_work work_sum(struct cost_work a, struct cost_work b)
 {
     return (struct cost_work){a.rows + b.rows, a.pairs + b.pairs};
 }
 
-static struct cost_work less(struct cost_work a, struct cost_work b)
+static struct cost_work work_min(struct cost_work a, struct cost_work b)
 {
     return a.rows < b.rows ? a : b;
 }
 
-// What waits and goes before the request, that should be on its way at `due_us`.
-static struct cost_work ahead_of(const struct core *c, const struct core_pool *pool, const struct request *r,
-                                 int64_t due_us, int64_t now_us)
+// The waiting work that precedes a request with this due time.
+static struct cost_work work_ahead(const struct subject *s, int64_t due_us, int64_t now_us)
 {
-    bool ordered = c->options.policy == BIN_DATASET; // else first come, first served
+    const struct waiting_set *set = &s->view->waiting[s->role];
+    bool ordered = s->view->options.policy == BIN_DATASET; // else first come, first served
+    double computed = s->view->computed_share[s->role];
     struct cost_work ahead = {0, 0};
-    for (int level = ordered ? core_priority_level(r->priority) : 0; level < PRIORITY_LEVELS; level++)
-        ahead = sum(ahead, pool->levels[level].work);
+    for (int level = ordered ? sched_priority_level(s->r->spec->priority) : 0; level < PRIORITY_LEVELS; level++)
+        ahead = work_sum(ahead, set->level_work[level]);
     if (ordered) {
-        // The urgent that one bin does not hold leave half of it to priority.
-        struct cost_work sooner = sum(pool->urgent_work, core_pool_due_before(pool, now_us, due_us));
-        ahead = less(sum(ahead, less(pool->urgent_work, ahead)), sooner);
+        // Overdue requests that one bin does not hold leave half of it to the order of priority.
+        struct cost_work sooner = work_sum(set->overdue_work, waiting_set_due_between(set, now_us, due_us));
+        ahead = work_min(work_sum(ahead, work_min(set->overdue_work, ahead)), sooner);
     }
-    return (struct cost_work){pool->computed * ahead.rows, pool->computed * ahead.pairs};
+    return (struct cost_work){computed * ahead.rows, computed * ahead.pairs};
 }
 
-// When the last of what waits will have been handed out: the level that the nodes fill up to.
-static double level_us(const struct view *v, struct cost_work ahead)
+// When the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes that are
+// busy for longer than that take no part, which is found by leaving them out until the time settles.
+static double dispatched_us(const struct subject *s, struct cost_work ahead)
 {
     if (ahead.rows <= 0) return 0;
-    for (double level = INFINITY;;) {
-        double share = 1, rate = 0; // of all that waits: what is gone by time 0, if the nodes had begun with it; per us
-        for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
-            const struct cost_model *cost = cost_of(v, node);
+    for (double level_us = INFINITY;;) {
+        double work = 1, rate = 0; // in units of `ahead`: left at time 0 had all nodes been free before; done per us
+        for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+            const struct cost_model *cost = cost_of(s, node);
             double busy = busy_us(node, cost), all_us = work_us(node, cost, ahead.rows, ahead.pairs);
-            if (busy >= level) continue; // the others are done before it comes free
-            share += busy / all_us;
+            if (busy >= level_us) continue;
+            work += busy / all_us;
             rate += 1 / all_us;
         }
-        if (share / rate >= level) return level;
-        level = share / rate;
+        if (work / rate >= level_us) return level_us;
+        level_us = work / rate;
     }
 }
 
-// At the pool's node that is done with the request first, which has `after_us` to go then. Infinite: not known.
-static struct core_estimate estimate(const struct view *v, double after_us, int64_t now_us)
+// On the node of the pool that finishes the request first; `after_us` of the request's time comes after this pool.
+// Infinite: not known.
+static struct estimate pool_estimate(const struct subject *s, double after_us, int64_t now_us)
 {
-    struct core_estimate best = {INFINITY, INFINITY};
-    double least_us = least_own_us(v) + after_us;
+    struct estimate best = {INFINITY, INFINITY};
+    double least_us = least_own_us(s) + after_us;
     if (!isfinite(least_us)) return best;
-    struct cost_work ahead = ahead_of(v->c, &v->c->pools[v->role], v->r, latest_us(v, least_us, now_us), now_us);
-    double level = level_us(v, ahead);
-    for (const struct core_node *node = NULL; (node = next_of(v->c, v->role, node));) {
-        if (!core_node_can_hold(node, v->r)) continue;
-        const struct cost_model *cost = cost_of(v, node);
-        struct core_estimate here = {fmax(level, busy_us(node, cost)), own_us(v, node, cost)};
+    double level_us = dispatched_us(s, work_ahead(s, latest_us(s, least_us, now_us), now_us));
+    for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+        if (!sched_node_can_hold(node, s->r)) continue;
+        const struct cost_model *cost = cost_of(s, node);
+        struct estimate here = {fmax(level_us, busy_us(node, cost)), own_us(s, node, cost)};
         if (here.wait_us + here.own_us < best.wait_us + best.own_us) best = here;
     }
     return best;
 }
 
-// Up to the first token, by way of a speculator. What waits for worker groups now is handed out while it is scored.
-static struct core_estimate by_speculator(const struct core *c, const struct request *r, int64_t now_us)
+// Up to the first token by way of a speculator. The work that waits for worker groups now is dispatched meanwhile.
+static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
-    struct view worker = view_of(c, NODE_WORKER, r, kept_tokens(c, r)), speculator = view_of(c, NODE_SPECULATOR, r, 0);
-    struct core_estimate kept = estimate(&worker, 0, now_us);
-    struct core_estimate scored = estimate(&speculator, kept.own_us, now_us);
-    if (!isfinite(scored.own_us)) return scored;
-    double ready_us = scored.wait_us + scored.own_us;
-    return (struct core_estimate){fmax(ready_us, kept.wait_us) - scored.own_us, scored.own_us + kept.own_us};
+    struct subject worker = subject_make(view, NODE_WORKER, r, kept_tokens_expected(view, r->spec));
+    struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
+    struct estimate prefill = pool_estimate(&worker, 0, now_us);
+    struct estimate score = pool_estimate(&speculator, prefill.own_us, now_us);
+    if (!isfinite(score.own_us)) return score;
+    double ready_us = score.wait_us + score.own_us;
+    return (struct estimate){fmax(ready_us, prefill.wait_us) - score.own_us, score.own_us + prefill.own_us};
 }
 
-bool core_first_token_estimate(const struct core *c, const struct request *r, bool speculated, int64_t now_us,
-                               struct core_estimate *estimate_p)
+bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
+                          struct estimate *estimate_p)
 {
-    struct view whole = view_of(c, NODE_WORKER, r, 0);
-    *estimate_p = speculated ? by_speculator(c, r, now_us) : estimate(&whole, 0, now_us);
+    if (speculated) {
+        *estimate_p = speculated_estimate(view, r, now_us);
+    } else {
+        struct subject whole = subject_make(view, NODE_WORKER, r, 0);
+        *estimate_p = pool_estimate(&whole, 0, now_us);
+    }
     return isfinite(estimate_p->own_us);
 }
 
-static bool nobody_is_scored(const struct core *c)
+static bool nothing_is_scored(const struct sched_view *view)
 {
-    int n = core_pool_waiting(&c->pools[NODE_SPECULATOR]);
-    for (const struct core_node *node = c->nodes; node; node = node->next)
-        n += node->hello.role == NODE_SPECULATOR ? node->requests.count : 0;
+    int n = waiting_set_count(&view->waiting[NODE_SPECULATOR]);
+    for (const struct sched_node *node = view->nodes; node; node = node->next)
+        n += node->role == NODE_SPECULATOR ? node->account.requests.count : 0;
     return n == 0;
 }
 
-// Not knowing ends by either decision: a prompt that a speculator reads teaches what speculators cost, and it is one at
-// a time that is spent on that; any other one teaches what worker groups cost.
-bool core_speculation_pays(const struct core *c, const struct request *r, int64_t now_us)
+// Costs become known either way: a scored prompt teaches those of speculators, at the price of one prompt at a time,
+// and a prompt kept whole teaches those of worker groups.
+bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
-    struct core_estimate whole, pruned;
-    struct view speculator = view_of(c, NODE_SPECULATOR, r, 0);
-    if (!speculator.likely) return nobody_is_scored(c);
-    if (!core_first_token_estimate(c, r, false, now_us, &whole)) return false;
-    if (!core_first_token_estimate(c, r, true, now_us, &pruned)) return false;
-    return pruned.wait_us + pruned.own_us + MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
+    struct estimate whole, pruned;
+    struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
+    if (!speculator.likely) return nothing_is_scored(view);
+    if (!estimate_first_token(view, r, false, now_us, &whole)) return false;
+    if (!estimate_first_token(view, r, true, now_us, &pruned)) return false;
+    return pruned.wait_us + pruned.own_us + SPECULATION_MARGIN * whole.own_us <= whole.wait_us + whole.own_us;
 }
 
-int64_t core_request_due_us(const struct core *c, const struct request *r, int64_t now_us)
+int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,
+                        int64_t now_us)
 {
-    bool scoring = r->state == REQUEST_SCORING;
-    if (r->ttft_deadline_us == INT64_MAX) return overdue_us(c, r, now_us); // most have none
-    struct view v = view_of(c, scoring ? NODE_SPECULATOR : NODE_WORKER, r, 0);
-    double us = least_own_us(&v);
-    if (scoring && !r->score_only) {
-        struct view worker = view_of(c, NODE_WORKER, r, kept_tokens(c, r));
+    if (r->spec->ttft_deadline_us == INT64_MAX) return max_wait_end_us(view, r, now_us); // the usual case
+    struct subject s = subject_make(view, role, r, 0);
+    double us = least_own_us(&s);
+    if (role == NODE_SPECULATOR && !r->spec->score_only) {
+        struct subject worker = subject_make(view, NODE_WORKER, r, kept_tokens_expected(view, r->spec));
         us += least_own_us(&worker);
     }
-    return latest_us(&v, us, now_us);
+    return latest_us(&s, us, now_us);
 }

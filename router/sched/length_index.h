@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting requests in the order of their length, to find the longest one that fits into the room a bin has left. See
-// request_tree.h.
+// Waiting requests by their number of rows, to find the longest one that fits into the rows and KV blocks that are
+// left. Of equal rows the oldest comes first. See request_tree.h.
 #pragma once
 
-#include "router/core/request.h"
+#include "router/sched/sched_request.h"
 
 struct length_index {
-    struct request *root;
+    struct sched_request *root;
     int count;
 };
-void length_index_add(struct length_index *index, struct request *r); // by its index_rows
-void length_index_remove(struct length_index *index, struct request *r);
+void length_index_add(struct length_index *index, struct sched_request *r); // by its index_rows
+void length_index_remove(struct length_index *index, struct sched_request *r);
 
-// Of those that need at most `blocks` KV blocks: the longest of at most `rows`, of equals the oldest; then what follows
-// in that order. NULL: none.
-struct request *length_index_longest(const struct length_index *index, int64_t rows, int64_t blocks);
-struct request *length_index_next(const struct length_index *index, const struct request *r, int64_t blocks);
-struct request *length_index_shortest(const struct length_index *index, int64_t blocks); // of equals the oldest
+// All consider only requests that need at most `blocks` KV blocks; NULL: none. The longest of at most `rows` rows; the
+// one that follows `r` in that order; the shortest.
+struct sched_request *length_index_longest(const struct length_index *index, int64_t rows, int64_t blocks);
+struct sched_request *length_index_next(const struct length_index *index, const struct sched_request *r,
+                                        int64_t blocks);
+struct sched_request *length_index_shortest(const struct length_index *index, int64_t blocks);

@@ -1,73 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
-// By (share, chain, age): chains as words are in a dictionary.
+// By (tenant queue, chain, age). Chains are compared like words in a dictionary.
 #include "router/sched/prefix_groups.h"
 
 #include <stddef.h>
 
 #include "router/sched/prefix_index.h"
-#include "router/sched/tree.h"
+#include "router/sched/request_tree.h"
 
-struct key {
-    const struct tenant_queue *share;
+struct prefix_key {
+    const struct tenant_queue *tenant_queue;
     const uint64_t *chain;
     int n;
     uint64_t number;
 };
 
-static struct key key_of(const struct request *r)
+static struct prefix_key prefix_key_of(const struct sched_request *r)
 {
-    return (struct key){r->share, r->prefix, r->n_prefix, r->number};
+    return (struct prefix_key){r->tenant_queue, r->prefix, r->n_prefix, r->number};
 }
 
-static bool is_below(const struct request *r, const void *key)
+static bool prefix_is_below(const struct sched_request *r, const void *key)
 {
-    const struct key *k = key;
-    if (r->share != k->share) return (uintptr_t)r->share < (uintptr_t)k->share;
-    int same = prefix_chain_common(r->prefix, r->n_prefix, k->chain, k->n);
-    if (same < r->n_prefix && same < k->n) return r->prefix[same] < k->chain[same];
+    const struct prefix_key *k = key;
+    if (r->tenant_queue != k->tenant_queue) return (uintptr_t)r->tenant_queue < (uintptr_t)k->tenant_queue;
+    int common = prefix_chain_common(r->prefix, r->n_prefix, k->chain, k->n);
+    if (common < r->n_prefix && common < k->n) return r->prefix[common] < k->chain[common];
     return r->n_prefix != k->n ? r->n_prefix < k->n : r->number < k->number;
 }
 
-static size_t tree_of(const struct tenant_queue *share, const uint64_t *chain)
+static size_t tree_index(const struct tenant_queue *queue, const uint64_t *chain)
 {
-    return (chain[0] ^ (uintptr_t)share / 64) % KIN_TREES;
+    return (chain[0] ^ (uintptr_t)queue / 64) % PREFIX_TREES;
 }
 
-void prefix_groups_add(struct prefix_groups *index, struct request *r)
+void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r)
 {
-    struct key key = key_of(r);
-    if (r->n_prefix) request_tree_add(&index->roots[tree_of(r->share, r->prefix)], BY_PREFIX, r, is_below, &key);
+    if (!r->n_prefix) return;
+    struct prefix_key key = prefix_key_of(r);
+    request_tree_add(&groups->roots[tree_index(r->tenant_queue, r->prefix)], BY_PREFIX, r, prefix_is_below, &key);
 }
 
-void prefix_groups_remove(struct prefix_groups *index, struct request *r)
+void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
 {
-    struct key key = key_of(r);
-    if (r->n_prefix) request_tree_remove(&index->roots[tree_of(r->share, r->prefix)], BY_PREFIX, r, is_below, &key);
+    if (!r->n_prefix) return;
+    struct prefix_key key = prefix_key_of(r);
+    request_tree_remove(&groups->roots[tree_index(r->tenant_queue, r->prefix)], BY_PREFIX, r, prefix_is_below, &key);
 }
 
-static int64_t worth_rows(int blocks) // at most
+static int64_t rows_paid_by(int blocks) // the most rows of a request for which so many shared blocks pay
 {
-    return (int64_t)KIN_WORTH * PREFIX_BLOCK * blocks;
+    return (int64_t)PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
 }
 
-bool prefix_group_pays(int rows, int blocks)
+bool prefix_group_pays(int rows, int shared_blocks)
 {
-    return rows <= worth_rows(blocks);
+    return rows <= rows_paid_by(shared_blocks);
 }
 
-// request_tree_before or request_tree_from: on which side of the key.
-typedef struct request *side(struct request *root, enum request_order order, request_below *below, const void *key,
-                             int64_t most);
+// request_tree_before or request_tree_from: one side of the key.
+typedef struct sched_request *tree_search_fn(struct sched_request *root, enum request_order order,
+                                             request_below_fn *below, const void *key, int64_t need_max);
 
-// The nearest on one side. It has no more than *blocks_p in common with the chain, which is then set to how many; who
-// is too long to be worth that is stepped over. A neighbour that is of another tenant, or begins otherwise, is no kin,
-// and nobody beyond it is.
-static struct request *nearest(struct prefix_walk *walk, side *find, const struct key *key, int *blocks_p)
+// The nearest request on one side that pays. It shares at most *blocks_p blocks, the number that the one before it
+// shared; *blocks_p becomes its own. A neighbour of another tenant queue, or one that shares no block, ends the group.
+static struct sched_request *walk_nearest(struct prefix_walk *walk, tree_search_fn *search,
+                                          const struct prefix_key *key, int *blocks_p)
 {
-    while (walk->looks < PREFIX_SCAN_MAX) {
-        walk->looks++;
-        struct request *r = find(*walk->root, BY_PREFIX, is_below, key, worth_rows(*blocks_p));
-        if (!r || r->share != walk->share) break;
+    while (walk->scan_cost < PREFIX_SCAN_MAX) {
+        walk->scan_cost++;
+        struct sched_request *r = search(*walk->root, BY_PREFIX, prefix_is_below, key, rows_paid_by(*blocks_p));
+        if (!r || r->tenant_queue != walk->tenant_queue) break;
         *blocks_p = prefix_chain_common(r->prefix, r->n_prefix, walk->chain, walk->n);
         if (!*blocks_p) return NULL;
         if (prefix_group_pays(r->index_rows, *blocks_p)) return r;
@@ -76,29 +78,29 @@ static struct request *nearest(struct prefix_walk *walk, side *find, const struc
     return NULL;
 }
 
-void prefix_walk_start(struct prefix_walk *walk, const struct prefix_groups *index, const struct tenant_queue *share,
+void prefix_walk_start(struct prefix_walk *walk, const struct prefix_groups *groups, const struct tenant_queue *queue,
                        const uint64_t *chain, int n)
 {
-    *walk = (struct prefix_walk){.share = share, .chain = chain, .n = n, .lower_blocks = n, .higher_blocks = n};
-    if (!n) return; // nothing is lower or higher
-    struct key key = {share, chain, n, 0};
-    walk->root = &index->roots[tree_of(share, chain)];
-    walk->higher = nearest(walk, request_tree_from, &key, &walk->higher_blocks);
-    walk->lower = nearest(walk, request_tree_before, &key, &walk->lower_blocks);
+    *walk = (struct prefix_walk){.tenant_queue = queue, .chain = chain, .n = n, .lower_blocks = n, .higher_blocks = n};
+    if (!n) return;
+    struct prefix_key key = {queue, chain, n, 0};
+    walk->root = &groups->roots[tree_index(queue, chain)];
+    walk->higher = walk_nearest(walk, request_tree_from, &key, &walk->higher_blocks);
+    walk->lower = walk_nearest(walk, request_tree_before, &key, &walk->lower_blocks);
 }
 
-struct request *prefix_walk_next(struct prefix_walk *walk)
+struct sched_request *prefix_walk_next(struct prefix_walk *walk)
 {
     bool up = walk->higher_blocks >= walk->lower_blocks;
-    struct request *r = up ? walk->higher : walk->lower;
+    struct sched_request *r = up ? walk->higher : walk->lower;
     if (!r) return NULL;
-    struct key key = key_of(r);
+    struct prefix_key key = prefix_key_of(r);
     walk->blocks = up ? walk->higher_blocks : walk->lower_blocks;
     if (up) {
-        key.number++; // the next of those that begin alike is younger
-        walk->higher = nearest(walk, request_tree_from, &key, &walk->higher_blocks);
+        key.number++; // the next one of equal chains is younger
+        walk->higher = walk_nearest(walk, request_tree_from, &key, &walk->higher_blocks);
     } else {
-        walk->lower = nearest(walk, request_tree_before, &key, &walk->lower_blocks);
+        walk->lower = walk_nearest(walk, request_tree_before, &key, &walk->lower_blocks);
     }
     return r;
 }

@@ -1,39 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting requests in the order of how they begin: those that begin alike are neighbours, the longer alike the nearer,
-// so that a head which several prompts share is computed once and used up before the next (global prefix sharing:
-// BatchLLM, arXiv 2412.03594). Requests of one tenant and priority (share) are kin, and begin as their chains say
-// (prefix_index.h). A request that is shorter than a block has none.
+// Shared-prefix groups: waiting requests ordered by prefix chain (prefix_index.h), so that requests of one tenant queue
+// whose prompts start with the same tokens are neighbours, the more they share the nearer. Packing them one after
+// another computes a shared prefix once and uses it up before the next one (global prefix sharing: BatchLLM, arXiv
+// 2412.03594). A request shorter than a block has no chain and is in no group.
 //
-// Trees are told apart by the first block, so that prompts which share nothing cost next to nothing.
+// There is a tree for each value of a hash of the first block, so that prompts which share nothing cost next to
+// nothing.
 #pragma once
 
-#include "router/core/request.h"
+#include "router/sched/sched_request.h"
 
-enum { KIN_TREES = 65536 };
+enum { PREFIX_TREES = 65536 };
 
-// A request is worth being told as kin if what it has in common spares one of so many of its rows. A walk looks at so
-// many requests, then it ends.
-enum { KIN_WORTH = 4, PREFIX_SCAN_MAX = 32 };
+// A shared prefix pays if it spares at least one of PREFIX_PAYS_ROWS of the request's rows. A walk examines at most
+// PREFIX_SCAN_MAX requests.
+enum { PREFIX_PAYS_ROWS = 4, PREFIX_SCAN_MAX = 32 };
+bool prefix_group_pays(int rows, int shared_blocks);
 
 struct prefix_groups {
-    struct request *roots[KIN_TREES];
+    struct sched_request *roots[PREFIX_TREES];
 };
-void prefix_groups_add(struct prefix_groups *index,
-                       struct request *r); // its share and its chain stay as they are until:
-void prefix_groups_remove(struct prefix_groups *index, struct request *r);
+// The tenant queue and the chain of a request must not change while it is in the groups.
+void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r);
+void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r);
 
-// Goes through the kin of a chain, those that are worth it, from the nearest to the farthest.
+// Visits the requests of a tenant queue that share a prefix with a chain, those for which it pays, the longest shared
+// prefix first. The groups must not change during a walk.
 struct prefix_walk {
-    struct request *const *root;
-    const struct tenant_queue *share;
-    const uint64_t *chain; // borrowed
+    struct sched_request *const *root;
+    const struct tenant_queue *tenant_queue;
+    const uint64_t *chain; // [n] borrowed
     int n;
-    struct request *lower, *higher;  // the nearest on either side that were not told yet; NULL: none
-    int lower_blocks, higher_blocks; // that they have in common with the chain
-    int blocks;                      // and the one that was told last
-    int looks;                       // taken so far
+    struct sched_request *lower, *higher; // the nearest not yet visited on either side of the chain; NULL: none
+    int lower_blocks, higher_blocks;      // blocks they share with the chain
+    int blocks;                           // blocks that the request visited last shares with it
+    int scan_cost;                        // requests examined so far
 };
-void prefix_walk_start(struct prefix_walk *walk, const struct prefix_groups *index, const struct tenant_queue *share,
+void prefix_walk_start(struct prefix_walk *walk, const struct prefix_groups *groups, const struct tenant_queue *queue,
                        const uint64_t *chain, int n);
-struct request *prefix_walk_next(struct prefix_walk *walk); // NULL: no more
-bool prefix_group_pays(int rows, int blocks);               // of which so many blocks are spared
+struct sched_request *prefix_walk_next(struct prefix_walk *walk); // NULL: no more

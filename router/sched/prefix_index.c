@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prefix_index.h. A hash table over entries in a list by age, all in two arrays made at the start.
+// A hash table over entries in a list ordered by last use. Both are arrays of fixed size.
 #include "router/sched/prefix_index.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "router/sched/hash.h"
 
 enum { NONE = -1 };
 
-struct entry {
-    uint64_t number;
+struct index_entry {
+    uint64_t hash;
     int32_t same_bucket, older, younger;
 };
 
 struct prefix_index {
-    struct entry *entries; // [capacity]
-    int32_t *buckets;      // [n_buckets] a power of two
+    struct index_entry *entries; // [capacity]
+    int32_t *buckets;            // [n_buckets] a power of two
     uint32_t n_buckets;
     int32_t capacity, n, oldest, youngest;
 };
-
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int n_kept, uint64_t **chain_p)
 {
@@ -38,7 +32,7 @@ int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int
     int entry = 0;
     for (int k = 0; k < n_kept && entry < n * PREFIX_BLOCK; k++) {
         for (int32_t at = kept[k].first; at <= kept[k].last && entry < n * PREFIX_BLOCK; at++) {
-            state = mix(state + 0x9e3779b97f4a7c15u + ((uint64_t)(uint32_t)tokens[at] << 32 | (uint32_t)at));
+            state = hash_mix(state + HASH_STEP + ((uint64_t)(uint32_t)tokens[at] << 32 | (uint32_t)at));
             if (++entry % PREFIX_BLOCK == 0) chain[entry / PREFIX_BLOCK - 1] = state;
         }
     }
@@ -46,20 +40,20 @@ int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int
     return n;
 }
 
-// A block's number stands for all before it, too: a search by halves finds where two chains part.
+// A block's hash covers all blocks before it, so binary search finds where two chains part.
 int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b)
 {
-    int same = 0, beyond = (n_a < n_b ? n_a : n_b) + 1;
-    if (beyond == 1 || a[0] != b[0]) return 0; // most
-    while (beyond - same > 1) {
-        int middle = same + (beyond - same) / 2;
+    int common = 0, beyond = (n_a < n_b ? n_a : n_b) + 1;
+    if (beyond == 1 || a[0] != b[0]) return 0; // the usual case
+    while (beyond - common > 1) {
+        int middle = common + (beyond - common) / 2;
         if (a[middle - 1] == b[middle - 1]) {
-            same = middle;
+            common = middle;
         } else {
             beyond = middle;
         }
     }
-    return same;
+    return common;
 }
 
 struct prefix_index *prefix_index_create(int blocks)
@@ -85,52 +79,52 @@ void prefix_index_free(struct prefix_index *index)
     free(index);
 }
 
-static int32_t *bucket_of(const struct prefix_index *index, uint64_t number)
+static int32_t *entry_bucket(const struct prefix_index *index, uint64_t hash)
 {
-    return &index->buckets[number & (index->n_buckets - 1)];
+    return &index->buckets[hash & (index->n_buckets - 1)];
 }
 
-static int32_t find(const struct prefix_index *index, uint64_t number)
+static int32_t entry_find(const struct prefix_index *index, uint64_t hash)
 {
-    int32_t i = *bucket_of(index, number);
-    while (i != NONE && index->entries[i].number != number)
+    int32_t i = *entry_bucket(index, hash);
+    while (i != NONE && index->entries[i].hash != hash)
         i = index->entries[i].same_bucket;
     return i;
 }
 
-static void leave_list(struct prefix_index *index, int32_t i)
+static void entry_unlink(struct prefix_index *index, int32_t i)
 {
-    struct entry *e = &index->entries[i];
+    struct index_entry *e = &index->entries[i];
     *(e->older == NONE ? &index->oldest : &index->entries[e->older].younger) = e->younger;
     *(e->younger == NONE ? &index->youngest : &index->entries[e->younger].older) = e->older;
 }
 
-static void become_youngest(struct prefix_index *index, int32_t i)
+static void entry_link_youngest(struct prefix_index *index, int32_t i)
 {
-    struct entry *e = &index->entries[i];
+    struct index_entry *e = &index->entries[i];
     e->older = index->youngest;
     e->younger = NONE;
     *(e->older == NONE ? &index->oldest : &index->entries[e->older].younger) = i;
     index->youngest = i;
 }
 
-static void leave_table(struct prefix_index *index, int32_t i)
+static void entry_unhash(struct prefix_index *index, int32_t i)
 {
-    int32_t *link = bucket_of(index, index->entries[i].number);
+    int32_t *link = entry_bucket(index, index->entries[i].hash);
     while (*link != i)
         link = &index->entries[*link].same_bucket;
     *link = index->entries[i].same_bucket;
 }
 
-// The last block is the oldest of a chain, so what is known of a chain is always a run from its start: a search by
-// halves finds its end.
+// Of a chain the last block counts as used longest ago, so the index always holds a run of blocks from the start of a
+// chain, and binary search finds its end.
 int prefix_index_match(const struct prefix_index *index, const uint64_t *chain, int n)
 {
-    if (n == 0 || find(index, chain[0]) == NONE) return 0;
+    if (n == 0 || entry_find(index, chain[0]) == NONE) return 0;
     int known = 1, beyond = n + 1;
     while (beyond - known > 1) {
         int middle = known + (beyond - known) / 2;
-        if (find(index, chain[middle - 1]) == NONE) {
+        if (entry_find(index, chain[middle - 1]) == NONE) {
             beyond = middle;
         } else {
             known = middle;
@@ -143,21 +137,21 @@ void prefix_index_add(struct prefix_index *index, const uint64_t *chain, int n)
 {
     if (n > index->capacity) n = index->capacity;
     for (int at = n - 1; at >= 0; at--) {
-        int32_t i = find(index, chain[at]);
+        int32_t i = entry_find(index, chain[at]);
         if (i != NONE) {
-            leave_list(index, i);
+            entry_unlink(index, i);
         } else {
             if (index->n < index->capacity) {
                 i = index->n++;
             } else {
                 i = index->oldest;
-                leave_list(index, i);
-                leave_table(index, i);
+                entry_unlink(index, i);
+                entry_unhash(index, i);
             }
-            int32_t *bucket = bucket_of(index, chain[at]);
-            index->entries[i] = (struct entry){.number = chain[at], .same_bucket = *bucket};
+            int32_t *bucket = entry_bucket(index, chain[at]);
+            index->entries[i] = (struct index_entry){.hash = chain[at], .same_bucket = *bucket};
             *bucket = i;
         }
-        become_youngest(index, i);
+        entry_link_youngest(index, i);
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node's prefix cache is likely to hold: the blocks of the requests it was given. So that requests which begin
-// alike go to the same node, and a bin counts what is left to compute (global prefix sharing: BatchLLM, arXiv
-// 2412.03594).
+// What a node's prefix cache is likely to hold: the prompt blocks of the requests that were dispatched to it. Requests
+// with a shared prefix go to the node that has it, and a bin counts only the rows that are left to compute (global
+// prefix sharing: BatchLLM, arXiv 2412.03594).
 //
-// A request is known by the chain of its full blocks: number i stands for all tokens and positions up to the end of
-// block i, 64 bits of hash. Two texts of one number cost a node some computing, never an answer: the node compares
-// tokens. Bounded and forgetful like the cache itself, which it does not see: the chain used longest ago goes first,
-// from its end.
+// A prefix chain has one 64-bit hash per full block, which covers all tokens and positions up to the end of that block.
+// Two prefixes with equal hashes cost a node some computing and change no answer: the node compares tokens. The index
+// is bounded like the cache itself, which the router does not see, and evicts the chain used longest ago from its end.
+// Not thread-safe.
 #pragma once
 
 #include <stdbool.h>
@@ -15,22 +15,20 @@
 #include "model/generation.h"
 
 enum {
-    PREFIX_BLOCK = 16,        // tokens; what nodes share their KV by
+    PREFIX_BLOCK = 16,        // tokens; nodes share KV entries in blocks of this size
     PREFIX_BLOCKS_MAX = 65536 // of a chain, and of an index
 };
 
-// The chain of the tokens in the kept ranges (all n tokens as one range for a prompt kept whole). *chain_p is the
-// caller's, NULL for less than a block; returns its length.
+// Makes the chain of the tokens in the kept ranges (a prompt kept whole is one range). *chain_p is NULL for less than a
+// block, else to be freed by the caller. Returns the number of blocks.
 int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int n_kept, uint64_t **chain_p);
 
-// Blocks that two chains have in common, from the first.
-int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b);
+int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b); // leading blocks that both have
 
 struct prefix_index;
 
-struct prefix_index *prefix_index_create(int blocks); // room for so many, at most PREFIX_BLOCKS_MAX
+struct prefix_index *prefix_index_create(int blocks); // its capacity, at most PREFIX_BLOCKS_MAX
 void prefix_index_free(struct prefix_index *index);   // NULL is fine
 
-// How many blocks of the chain, from the first, are there.
-int prefix_index_match(const struct prefix_index *index, const uint64_t *chain, int n);
+int prefix_index_match(const struct prefix_index *index, const uint64_t *chain, int n); // leading blocks in the index
 void prefix_index_add(struct prefix_index *index, const uint64_t *chain, int n);

@@ -116,4 +116,15 @@ status_is ".totals.replays == $before and (.nodes | length) == 2" || fail "a sec
 wait_until 20 "every KV block is free" all_returned
 generate --prompt "still here?" --max-tokens 2 --ignore-eos >/dev/null
 stop_up
+
+# With --log-format json every line of a router is an object, whatever its values contain.
+port=$(free_port)
+start router "$bin/forepack-router" --model "$main_model" --port "$port" --log-format json --served-model-name $'a "b" \e[31m'
+wait_until 20 "the router listens" grep -q router_listening "$work/router.log"
+timeout 60 "$forepack" generate --server "127.0.0.1:$port" --prompt x >/dev/null 2>&1 || true
+kill -TERM "$last_pid"
+wait "$last_pid" || fail "the router did not end well"
+equal '"settings","router_listening","request_received","router_stopped"' "$(jq -c .event "$work/router.log" |
+    grep -E 'settings|router_(listening|stopped)|request_received' | paste -sd,)" "events in JSON"
+equal '"a \"b\" \u001b[31m"' "$(jq -c 'select(.event == "router_listening") | .model' "$work/router.log")" "a quoted value"
 echo "bad input: all passed"

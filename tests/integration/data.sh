@@ -11,7 +11,7 @@ fi
 
 # Prompts that are too long for the model are refused one by one; all others are answered.
 start_up --main "$data/models/stories260K" --spec "$data/models/stories280K" --workers 2 --tp 2 --speculators 2 \
-    --spec-tp 2 --min-tokens 64 --log-level warn
+    --spec-tp 2 --speculate-min-tokens 64 --log-level warn
 code=0
 "$bin/forepack" batch --server "$server" --input "$data/prompts/alpaca.jsonl" --output "$work/alpaca.jsonl" \
     --max-tokens 16 --prefill on 2>"$work/batch.log" || code=$?

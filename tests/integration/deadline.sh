@@ -21,10 +21,10 @@ wait_until 20 "the group is busy" running 1 0
 start waits "$bin/forepack" generate --server "$server" --prompt "Hello again" --max-tokens 2 --ignore-eos --json
 waits=$last_pid
 wait_until 20 "one waits for a fuller bin" running 1 1
-! grep -q "bin_out .*urgent=yes" "$work/router.log" || fail "something is urgent"
+! grep -q "bin_dispatched .*overdue=true" "$work/router.log" || fail "something is urgent"
 start pressed "$bin/forepack" generate --server "$server" --prompt "Hello now" --max-tokens 2 --timeout-ms 10000
 pressed=$last_pid
-wait_until 10 "half of its time is over" grep "bin_out .*urgent=yes" "$work/router.log"
+wait_until 10 "half of its time is over" grep "bin_dispatched .*overdue=true" "$work/router.log"
 
 kill -CONT "$worker"
 wait "$first" || fail "the first request ended with $?"

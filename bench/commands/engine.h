@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of `forepack bench engine`: engine.c has the options and opens the model, engine_phases.c runs
+// prefill, decode and scoring, engine_report.c prints the rows. One thread, on the leader's rank.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "bench/commands/bench.h"
+#include "bench/passes.h"
+
+struct engine_flags {
+    char *model, *shape, *load, *backend, *dtype, *kv_dtype, *prompt_tokens, *batch;
+    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms;
+    bool score, json;
+};
+
+struct engine_bench {
+    const struct engine_flags *flags;
+    struct bench_counts prompts, batches; // prompts.n is 0 without prefill
+    const char *path;
+    bool dummy;
+    struct model_config config;
+    struct passes_limits limits; // the model is opened for these
+
+    int ranks, threads;           // threads of all ranks together
+    pid_t *pids;                  // [ranks]
+    const char *dtype, *kv_dtype; // in use, never "auto"
+    double megabytes_at_open, open_seconds;
+    struct probe *probe;
+    struct engine *engine;
+    struct passes *passes;
+    json_t *rows;
+};
+
+// One row of the table.
+struct engine_run {
+    struct engine_bench *bench;
+    const char *phase; // "prefill", "decode", "score"
+    int batch, tokens, context;
+    struct work work; // of the last run
+};
+
+// Which measurements there are, for the memory plan and for the run itself.
+enum { ENGINE_LOOK_AHEAD = 8 };
+// Whether a batch of prompts is prefilled: a single prompt always, several if one pass holds them.
+bool engine_prefills(const struct engine_bench *b, int batch, int tokens);
+// KV entries of a prompt and its look-ahead. The look-ahead is shorter where the model's context ends, as on a
+// speculator.
+int64_t engine_score_entries(const struct engine_bench *b, int tokens);
+
+// Runs every measurement and adds its row.
+enum status engine_measure_all(struct engine_bench *b);
+
+// ---- report
+
+double engine_peak_rss_mb(const struct engine_bench *b); // of all ranks together
+void engine_print_heading(const struct engine_bench *b);
+// Prints one row and adds it to b->rows; returns it, borrowed.
+json_t *engine_add_row(struct engine_bench *b, const struct engine_run *run, const struct measurement *m,
+                       const struct rounds_readings *readings, const struct contender *c);

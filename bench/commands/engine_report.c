@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdio.h>
+
+#include "bench/commands/engine.h"
+#include "bench/memory.h"
+
+double engine_peak_rss_mb(const struct engine_bench *b)
+{
+    double sum = 0;
+    for (int r = 0; r < b->ranks; r++)
+        sum += memory_peak_mb(b->pids[r]);
+    return sum;
+}
+
+void engine_print_heading(const struct engine_bench *b)
+{
+    if (b->flags->json) return;
+    struct work_model shape = work_model_of(&b->config, 1, 0);
+    double weights = shape.layer_weights + shape.head_weights * (b->config.tied_embeddings ? 1 : 2);
+    printf(
+        "%s: %.0f million %sweights in %s, %d rank%s, %d threads in total; opened in %.1f s, then %.0f MB resident\n",
+        b->path, weights / 1e6, b->dummy ? "random " : "", b->dtype, b->ranks, b->ranks > 1 ? "s" : "", b->threads,
+        b->open_seconds, b->megabytes_at_open);
+    printf(BENCH_SHARE_LEGEND "\n\n");
+    printf("%-8s %5s %7s %8s %10s %7s %10s %9s %9s %7s %7s %7s %8s\n", "phase", "batch", "tokens", "context",
+           "tokens/s", "spread", "ms", "GFLOP/s", "peak", "GB/s", "DRAM", "share", "RSS MB");
+    fflush(stdout);
+}
+
+static void engine_print_row(const struct engine_run *run, const struct measurement *m,
+                             const struct rounds_readings *readings, const struct contender *c, double rss_mb)
+{
+    if (run->bench->flags->json) return;
+    double tokens = (double)run->batch * run->tokens;
+    char share[BENCH_SHARE_BYTES];
+    printf("%-8s %5d %7d %8d %10.1f %6.1f%% %10.2f %9.1f %9.1f %7.1f %7.1f %7s %8.0f\n", run->phase, run->batch,
+           run->tokens, run->context, tokens / m->seconds, 100 * m->spread, 1000 * m->seconds, c->gflop / m->seconds,
+           readings->mean.gflops, c->gbytes / m->seconds, readings->mean.gbytes_per_s, bench_share_text(m, share),
+           rss_mb);
+    fflush(stdout);
+}
+
+json_t *engine_add_row(struct engine_bench *b, const struct engine_run *run, const struct measurement *m,
+                       const struct rounds_readings *readings, const struct contender *c)
+{
+    double rss_mb = engine_peak_rss_mb(b), tokens = (double)run->batch * run->tokens;
+    engine_print_row(run, m, readings, c, rss_mb);
+    json_t *row = json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:i}", "phase", run->phase, "tokens", run->tokens,
+                            "batch", run->batch, "context", run->context, "tokens_per_s", tokens / m->seconds, "ms",
+                            1000 * m->seconds, "spread", m->spread, "gflops", c->gflop / m->seconds, "gbytes_per_s",
+                            c->gbytes / m->seconds, "peak_rss_mb", rss_mb, "rounds", (int)b->flags->rounds);
+    json_object_set_new(row, "linear_gflop", json_real(run->work.linear_gflop));
+    json_object_set_new(row, "attention_gflop", json_real(run->work.attention_gflop));
+    json_object_set_new(row, "gbytes", json_real(run->work.gbytes));
+    bench_add_share(row, m);
+    json_object_set_new(row, "backend", json_string(model_backend(engine_model(b->engine))));
+    json_object_set_new(row, "dtype", json_string(b->dtype));
+    json_object_set_new(row, "kv_dtype", json_string(b->kv_dtype));
+    json_object_set_new(row, "ranks", json_integer(b->ranks));
+    json_object_set_new(row, "threads", json_integer(b->threads));
+    json_object_set_new(row, "open_s", json_real(b->open_seconds));
+    bench_add_readings(row, readings);
+    json_array_append_new(b->rows, row);
+    return row;
+}

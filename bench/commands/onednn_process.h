@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program forepack-bench-onednn (bench/onednn.c) as a contender: a child process that runs the gemms of one layer
+// with oneDNN. It exists only where oneDNN was installed when Forepack was built. One thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "bench/rounds.h"
+
+struct onednn_gemm {
+    int n, k; // outputs and inputs
+};
+
+struct onednn_process { // starts as zero
+    pid_t pid;          // 0: not running
+    FILE *to, *from;
+    int m; // rows of the next run
+};
+
+// Whether the program is installed beside this one.
+bool onednn_is_installed(void);
+// Starts it; on failure p->pid stays 0.
+void onednn_process_start(struct onednn_process *p, const char *dtype, int threads, int copies,
+                          const struct onednn_gemm *gemms, int n_gemms);
+void onednn_process_stop(struct onednn_process *p);
+
+// A contender's run function; its context is the process.
+enum status onednn_process_run(struct contender *self, double *seconds_p);

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of `forepack bench prepack`: prepack.c has the options and runs the policies, prepack_report.c
+// turns the runs into rows, the table and the page. One thread.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "bench/commands/bench.h"
+#include "bench/prepack.h"
+#include "bench/report.h"
+
+struct prepack_flags {
+    char *model, *shape, *load, *backend, *dtype, *prompts, *lengths, *batch_size, *policies, *report;
+    int64_t limit, threads, token_budget, rounds, memory_mib;
+    bool json;
+};
+
+struct prepack_bench {
+    const struct prepack_flags *flags;
+    struct prompts prompts, full_prompts; // as read; as cut for full bins
+    struct model_config config;
+    struct bench_counts batches;
+    bool wanted[PREPACK_POLICIES];
+    struct prepack_run
+        *runs; // each policy at each batch size; dataset, none and full bins do not depend on it and run once
+    int n_runs;
+    struct prepack_need need; // the maximum over all runs
+    struct prepack_memory memory;
+    bool exact; // the backend computes a row independently of its batch
+    struct report *report;
+    json_t *rows;
+};
+
+// Whether the policy's passes depend on the batch size.
+bool prepack_uses_batches(enum prepack_policy policy);
+// The run of a policy at a batch size; NULL if there is none.
+struct prepack_run *prepack_find_run(const struct prepack_bench *b, enum prepack_policy policy, int batch_size);
+struct prepack_need prepack_run_need(const struct prepack_bench *b, const struct prepack_run *run);
+
+// ---- report
+
+void prepack_add_rows(struct prepack_bench *b);
+void prepack_print_table(const struct prepack_bench *b);
+void prepack_write_report(struct prepack_bench *b);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of the core, for the files of router/core/ alone. Each field names the file that writes it; the others
+// read.
+#pragma once
+
+#include "router/core/ledger.h"
+#include "router/core/node.h"
+#include "router/core/request_table.h"
+#include "router/sched/waiting_set.h"
+
+struct core {
+    struct core_options options; // core_create()
+    struct core_ops ops;         // core_create()
+
+    struct request_table table;             // requests.c; all requests that have not ended
+    struct request_timers timers;           // requests.c
+    struct ledger ledger;                   // ledger.c
+    struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes, the bin planner picks for dispatch.c
+
+    // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
+    // cleared by nodes.c and requests.c when its node or request goes).
+    struct sched_view view;
+
+    int open_nodes[NODE_ROLES]; // nodes.c; attached and not draining
+    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain
+    bool ready;                 // nodes.c
+    bool draining;              // core.c
+    uint64_t last_bin;          // dispatch.c
+};
+
+// The first node of the list, the one attached last.
+static inline struct core_node *core_first_node(const struct core *c)
+{
+    return core_node_of(c->view.nodes);
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/core/ledger.h"
+
+#include <stdlib.h>
+
+#include "router/sched/tenant_queue.h"
+
+// A node's mean residence forgets a request after about this many others; the share of computed rows forgets bins.
+enum { RESIDENCE_MEMORY = 256, COMPUTED_MEMORY = 8 };
+
+// What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
+enum { OUTPUT_WEIGHT = 2 };
+
+enum queue_class ledger_class_of(int32_t priority)
+{
+    return priority < 0 ? QUEUE_LOW : priority > 0 ? QUEUE_HIGH : QUEUE_NORMAL;
+}
+
+int64_t ledger_waiting_tokens(const struct ledger *ledger)
+{
+    int64_t tokens = 0;
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        tokens += ledger->waiting[k].tokens;
+    return tokens;
+}
+
+static void waiting_add(struct ledger *ledger, const struct request *r, int sign)
+{
+    struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
+    count->requests += sign;
+    count->tokens += sign * (int64_t)r->spec.n_tokens;
+}
+
+static bool on_worker(const struct request *r)
+{
+    return r->account.node && r->account.node->sched.role == NODE_WORKER;
+}
+
+// --- arrival
+
+void ledger_arrived(struct ledger *ledger, struct request *r)
+{
+    ledger->totals.requests++;
+    r->usage.prompt_tokens = r->spec.n_tokens;
+    r->account.charged_us = r->spec.arrived_us;
+}
+
+void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us)
+{
+    ledger->totals.refused++;
+    r->timing.total_us = now_us - r->spec.arrived_us;
+}
+
+void ledger_admitted(struct ledger *ledger, const struct request *r)
+{
+    waiting_add(ledger, r, 1);
+    ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
+}
+
+// --- time
+
+void ledger_charge_time(struct request *r, int64_t now_us)
+{
+    struct request_timing *t = &r->timing;
+    int64_t us = now_us - r->account.charged_us;
+    bool answering = r->usage.completion_tokens > 0;
+    r->account.charged_us = now_us;
+    switch (r->state) {
+    case REQUEST_TOKENISED: t->queue_us += us; break;
+    case REQUEST_SCORING: *(r->account.node ? &t->score_us : &t->queue_us) += us; break;
+    case REQUEST_READY:
+    case REQUEST_PACKED: *(answering ? &t->queue_us : &t->pack_wait_us) += us; break;
+    case REQUEST_PREFILL: *(answering ? &t->queue_us : &t->prefill_us) += us; break;
+    default: break; // the rest of total_us is decoding
+    }
+}
+
+// --- bins and nodes
+
+void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
+{
+    struct node_account *in = &node->sched.account;
+    struct request_account *a = &r->account;
+    int rows = sched_request_rows(&r->sched), computed = sched_request_rows_on(&r->sched, &node->sched);
+    node->tokens_in += (uint64_t)rows;
+    if (node->sched.prefixes) prefix_index_add(node->sched.prefixes, r->sched.prefix, r->sched.n_prefix);
+    a->node = node;
+    a->bin = bin;
+    a->rows = computed;
+    a->attention_pairs = cost_pairs(computed, rows - computed);
+    a->kv_blocks = sched_node_blocks_needed(&node->sched, &r->sched);
+    a->node_bins_before = in->bins_received;
+    bin->open++;
+    in->requests_in_bins++;
+    in->bin_tokens += a->rows;
+    in->bin_attention_pairs += a->attention_pairs;
+    in->kv_blocks += a->kv_blocks;
+    request_list_append(&in->requests, &r->sched);
+    if (!on_worker(r)) return;
+    ledger->running++;
+    waiting_add(ledger, r, -1);
+}
+
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
+                     int64_t uncached_rows)
+{
+    enum node_role role = node->sched.role;
+    int64_t budget = node->sched.limits.token_budget;
+    double *computed = &view->computed_share[role];
+    *computed += ((double)rows / (double)uncached_rows - *computed) / COMPUTED_MEMORY;
+    node->sched.account.bins++;
+    node->sched.account.bins_received++;
+    struct bin_totals *bins = &ledger->bins[role];
+    bins->bins++;
+    bins->items += (uint64_t)requests;
+    bins->tokens += (uint64_t)rows;
+    bins->capacity_tokens += (uint64_t)(budget > rows ? budget : rows);
+}
+
+void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost)
+{
+    ledger->bins[role].scan_cost += scan_cost;
+}
+
+void ledger_bin_settled(struct request *r)
+{
+    struct core_bin *bin = r->account.bin;
+    if (!bin) return;
+    struct node_account *in = &r->account.node->sched.account;
+    in->requests_in_bins--;
+    in->bin_tokens -= r->account.rows;
+    in->bin_attention_pairs -= r->account.attention_pairs;
+    r->account.bin = NULL;
+    if (--bin->open) return;
+    in->bins--;
+    free(bin);
+}
+
+void ledger_left_node(struct ledger *ledger, struct request *r)
+{
+    struct request_account *a = &r->account;
+    struct node_account *in = &a->node->sched.account;
+    ledger_bin_settled(r);
+    in->residence_bins += ((double)(in->bins_received - a->node_bins_before) - in->residence_bins) / RESIDENCE_MEMORY;
+    in->kv_blocks -= a->kv_blocks;
+    if (on_worker(r)) {
+        ledger->running--;
+        waiting_add(ledger, r, 1);
+    }
+    a->node = NULL;
+    a->kv_blocks = 0;
+    request_list_remove(&r->sched);
+}
+
+// --- results
+
+void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
+}
+
+void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
+{
+    struct core_node *node = r->account.node;
+    int n_tokens = r->spec.n_tokens;
+    r->usage.scored_tokens = n_tokens;
+    cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
+    if (cached_tokens > 0) node->cached_tokens += (uint64_t)(cached_tokens < n_tokens ? cached_tokens : n_tokens);
+}
+
+void ledger_ready(struct request *r)
+{
+    r->account.losses = 0;
+    r->usage.kept_tokens = 0;
+    for (int k = 0; k < r->n_kept_ranges; k++)
+        r->usage.kept_tokens += r->kept[k].last - r->kept[k].first + 1;
+}
+
+void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
+{
+    ledger->totals.skipped[r->skip]++;
+    ledger->totals.kept_tokens += (uint64_t)r->usage.kept_tokens;
+    if (r->skip >= SKIP_NO_NODE) ledger->totals.degraded++;
+}
+
+void ledger_prefill_cached(struct request *r, int cached_tokens)
+{
+    if (cached_tokens <= 0) return;
+    int kept = r->usage.kept_tokens;
+    r->usage.cached_tokens = cached_tokens < kept ? cached_tokens : kept;
+    r->account.node->cached_tokens += (uint64_t)r->usage.cached_tokens;
+}
+
+void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us)
+{
+    cost_prompt_done(&r->account.node->sched.cost, sched_request_rows(&r->sched) - cached_tokens, now_us);
+}
+
+void ledger_tokens_received(struct request *r, int n, int64_t now_us)
+{
+    ledger_charge_time(r, now_us);
+    if (r->usage.completion_tokens == 0) r->timing.ttft_us = now_us - r->spec.arrived_us;
+    r->usage.completion_tokens += n;
+    r->account.losses = 0;
+    ledger_bin_settled(r);
+}
+
+void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used)
+{
+    r->usage.completion_tokens -= n - n_used;
+    ledger->totals.completion_tokens += (uint64_t)n_used;
+    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * n_used);
+    r->account.node->tokens_out += (uint64_t)n;
+}
+
+void ledger_kv_blocks_updated(struct request *r)
+{
+    struct core_node *node = r->account.node;
+    int blocks = sched_node_blocks_needed(&node->sched, &r->sched);
+    node->sched.account.kv_blocks += blocks - r->account.kv_blocks;
+    r->account.kv_blocks = blocks;
+}
+
+// --- a lost node, the end
+
+void ledger_lost_at_speculator(struct request *r)
+{
+    r->account.losses++;
+}
+
+void ledger_replayed(struct ledger *ledger, struct request *r)
+{
+    r->usage.replays++;
+    r->account.losses++;
+    ledger->totals.replays++;
+}
+
+void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, int64_t now_us)
+{
+    bool done = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
+    waiting_add(ledger, r, -1);
+    r->timing.total_us = now_us - r->spec.arrived_us;
+    if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
+    if (done) ledger->totals.done++;
+    if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;
+    if (reason == FINISH_REASON_ERROR) ledger->totals.failed++;
+}

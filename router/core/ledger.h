@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The accounts of the core, and the only code that writes them:
+//
+//   of a request   usage, timing, account (its node and bin, and what they hold for it)
+//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, token counts
+//   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
+//   of a tenant    the tokens generated for it (the rows dispatched are charged by the waiting set as it picks them)
+//
+// Each function books one step in the life of a request, in all accounts that it touches, so that they cannot disagree.
+// Decides nothing, calls no callback. One thread.
+#pragma once
+
+#include "router/core/node.h"
+
+struct class_count {
+    int requests;
+    int64_t tokens; // of their prompts
+};
+
+struct ledger {
+    int running;                               // requests on worker groups
+    struct class_count waiting[QUEUE_CLASSES]; // all others
+    struct core_totals totals;
+    struct bin_totals bins[NODE_ROLES];
+};
+
+// A bin that was dispatched and in which a request waits for its score or its first token.
+struct core_bin {
+    uint64_t id;
+    int open; // such requests
+};
+
+enum queue_class ledger_class_of(int32_t priority);
+int64_t ledger_waiting_tokens(const struct ledger *ledger);
+
+// --- arrival
+
+void ledger_arrived(struct ledger *ledger, struct request *r);
+void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us);
+void ledger_admitted(struct ledger *ledger, const struct request *r);
+
+// --- time: adds the time since the last step to the part of `timing` that the request's state stands for
+
+void ledger_charge_time(struct request *r, int64_t now_us);
+
+// --- bins and nodes
+
+// The request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or PACKED.
+void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin);
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
+                     int64_t uncached_rows);
+void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
+void ledger_bin_settled(
+    struct request *r); // the bin does not wait for the request any more; frees the bin after the last
+void ledger_left_node(struct ledger *ledger, struct request *r); // includes ledger_bin_settled
+
+// --- results
+
+void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us);
+void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
+void ledger_ready(struct request *r);                                            // its kept ranges are known
+void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
+void ledger_prefill_cached(struct request *r, int cached_tokens);
+void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
+void ledger_tokens_received(struct request *r, int n, int64_t now_us); // before the client has seen them
+// The client used the first n_used of the n tokens that were received last.
+void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
+void ledger_kv_blocks_updated(struct request *r); // it has grown
+
+// --- a lost node, the end
+
+void ledger_lost_at_speculator(struct request *r);
+void ledger_replayed(struct ledger *ledger, struct request *r);
+void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, int64_t now_us); // last of all

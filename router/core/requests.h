@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a request inside the core, from admission to its end. Each step books its accounts in the ledger, leaves
+// the node or the waiting set it was in, changes the state, joins the next, and sets the timer last. A step may end the
+// request: the pointer is then gone. Calls core_ops.send_cancel and the request's sink. The core's thread only.
+#pragma once
+
+#include "router/core/core_state.h"
+
+void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept); // of its next pass
+
+void core_request_admit(struct core *c, struct request *r); // TOKENISED; then one of the next two
+void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
+// No speculator can score it (any more): keeps the whole prompt, or ends the request if scoring is all it asked for.
+void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
+
+void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
+                        int64_t now_us);                         // picked from its waiting set, into a bin of the node
+void core_request_dispatched(struct request *r, int64_t now_us); // the bin was sent
+
+void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);
+void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);
+
+void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us);
+void core_request_replay(struct core *c, struct request *r, int64_t now_us); // its worker group was lost
+
+// Ends it with the status; the node it is on is sent a cancel if `tell_node`.
+void core_request_finish(struct core *c, struct request *r, enum finish_reason reason, enum status status,
+                         const char *message, bool tell_node, int64_t now_us);
+
+void core_request_expire(struct core *c, struct request *r, int64_t now_us); // its timer has expired
+void core_request_retime(struct core *c, struct request *r);                 // its timer may have changed
+
+// Opens the next arrival batch in front of the pool, where the policy has batches.
+void core_requests_open_batch(struct core *c, enum node_role role);

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/reply.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+#define RETRY_AFTER_MS "1000"
+
+// Bounds on unread bytes: of one client; of all clients together; and the amount up to which a client is left alone
+// when all clients together are over their bound.
+enum { UNREAD_MAX_MB = 16, ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
+
+size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    uint8_t small[4096];
+    size_t size = protobuf_c_message_get_packed_size(message);
+    uint8_t *bytes = size <= sizeof small ? small : mem_alloc(size);
+    protobuf_c_message_pack(message, bytes);
+    size_t queued = rpc_call_send(call, bytes, size);
+    if (bytes != small) free(bytes);
+    return queued;
+}
+
+static bool unread_exceeds_limit(struct rpc_call *call)
+{
+    return rpc_call_server_queued(call) > (size_t)ALL_UNREAD_MAX_MB << 20;
+}
+
+void reply_stream(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    size_t queued = reply_send(call, message);
+    if (queued > (size_t)UNREAD_MAX_MB << 20) {
+        status_fail(STATUS_EXHAUSTED, "the client reads too slowly: over %d MiB are unread", UNREAD_MAX_MB);
+    } else if (queued > (size_t)SMALL_UNREAD_MB << 20 && unread_exceeds_limit(call)) {
+        status_fail(STATUS_EXHAUSTED,
+                    "the client reads too slowly: over %d MiB are unread, and over %d MiB of all clients together",
+                    SMALL_UNREAD_MB, ALL_UNREAD_MAX_MB);
+    } else {
+        return;
+    }
+    rpc_call_abandon(call, STATUS_EXHAUSTED, status_message());
+}
+
+void reply_unary(struct rpc_call *call, const ProtobufCMessage *message)
+{
+    if (unread_exceeds_limit(call)) {
+        status_fail(STATUS_EXHAUSTED, "clients have left over %d MiB of answers unread: try again later",
+                    ALL_UNREAD_MAX_MB);
+        reply_refuse(call, STATUS_EXHAUSTED);
+        return;
+    }
+    reply_send(call, message);
+    rpc_call_finish(call, STATUS_OK, "");
+}
+
+void reply_finish(struct rpc_call *call, enum status status, const char *message)
+{
+    if (status == STATUS_EXHAUSTED) rpc_call_add_trailer(call, "retry-after-ms", RETRY_AFTER_MS);
+    rpc_call_finish(call, status, message);
+}
+
+void reply_refuse(struct rpc_call *call, enum status status)
+{
+    reply_finish(call, status, status_message());
+}

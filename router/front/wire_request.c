@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/wire_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "model/generation_wire.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+
+enum { PINNED_MAX = 1024 };
+
+static uint64_t random_number(void)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
+    return random;
+}
+
+static char *request_id_create(void)
+{
+    return mem_format("req-%016llx", (unsigned long long)random_number());
+}
+
+static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
+{
+    sampling_defaults(s);
+    s->seed = random_number();
+    if (!m) return STATUS_OK;
+    return sampling_from_message(&m->base, s);
+}
+
+static enum status prefill_read(const Forepack__V1__PrefillOptions *m, struct prefill *p)
+{
+    prefill_defaults(p);
+    if (!m) return STATUS_OK;
+    switch (m->mode) {
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO: p->mode = PREFILL_AUTO; break;
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON: p->mode = PREFILL_ON; break;
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
+    default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
+    }
+    TRY(prefill_from_message(&m->base, p));
+    return prefill_check(p);
+}
+
+// The client's pinned ranges are added to those of the chat template.
+static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct request *r)
+{
+    if (!m || !m->n_pinned) return STATUS_OK;
+    if (m->n_pinned > PINNED_MAX) {
+        return status_fail(STATUS_INVALID, "prefill.pinned: %zu ranges given, at most %d are allowed", m->n_pinned,
+                           PINNED_MAX);
+    }
+    r->spec.pinned = mem_resize(r->spec.pinned, (size_t)r->spec.n_pinned + m->n_pinned, sizeof *r->spec.pinned);
+    for (size_t i = 0; i < m->n_pinned; i++) {
+        uint32_t first = m->pinned[i]->first, last = m->pinned[i]->last;
+        if (first > last || last >= (uint32_t)r->spec.n_tokens) {
+            return status_fail(STATUS_INVALID,
+                               "prefill.pinned: %u to %u must be ascending and inside the prompt of %d tokens", first,
+                               last, r->spec.n_tokens);
+        }
+        r->spec.pinned[r->spec.n_pinned++] = (struct token_range){(int32_t)first, (int32_t)last};
+    }
+    return STATUS_OK;
+}
+
+static enum status prompt_read(const struct front *front, const struct intake_prompt *prompt,
+                               const Forepack__V1__PrefillOptions *prefill, struct request *r)
+{
+    struct intake_tokens tokens;
+    TRY(intake_tokenise(front, prompt, &tokens));
+    r->spec.tokens = tokens.tokens;
+    r->spec.n_tokens = tokens.n_tokens;
+    r->spec.pinned = tokens.pinned;
+    r->spec.n_pinned = tokens.n_pinned;
+    return pinned_read(prefill, r);
+}
+
+static bool stop_string_valid(const ProtobufCBinaryData *stop)
+{
+    return stop->len && stop->len <= STOP_STRING_BYTES_MAX && !memchr(stop->data, 0, stop->len) &&
+           utf8_valid((const char *)stop->data, stop->len, NULL);
+}
+
+static enum status text_stream_read(const struct front *front, const Forepack__V1__SamplingOptions *m,
+                                    struct text_stream **text_p)
+{
+    size_t n = m ? m->n_stop : 0;
+    char *stops[STOP_STRINGS_MAX];
+    if (n > STOP_STRINGS_MAX) {
+        return status_fail(STATUS_INVALID, "stop: %zu strings given, at most %d are allowed", n, STOP_STRINGS_MAX);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!stop_string_valid(&m->stop[i]))
+            return status_fail(STATUS_INVALID, "stop: each must be 1 to %d bytes of UTF-8", STOP_STRING_BYTES_MAX);
+    }
+    for (size_t i = 0; i < n; i++)
+        stops[i] = mem_format("%.*s", (int)m->stop[i].len, (const char *)m->stop[i].data);
+    enum status status = text_stream_create(front->tokenizer, (const char *const *)stops, (int)n, text_p);
+    for (size_t i = 0; i < n; i++)
+        free(stops[i]);
+    return status;
+}
+
+enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, struct request *r,
+                              struct text_stream **text_p)
+{
+    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
+    TRY(intake_check_backlog(front));
+    TRY(intake_check_name("request_id", m->request_id));
+    TRY(intake_check_model(front, m->model));
+    TRY(intake_check_name("tenant", m->tenant));
+    TRY(sampling_read(m->sampling, &r->spec.sampling));
+    TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
+    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prompt_read(front, &prompt, m->prefill, r));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context));
+    TRY(text_stream_read(front, m->sampling, text_p));
+    r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
+    r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
+    r->spec.priority = m->priority;
+    if (m->ttft_deadline_ms) r->spec.ttft_deadline_us = r->spec.arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
+    return STATUS_OK;
+}
+
+enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m, struct request *r)
+{
+    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
+    TRY(intake_check_backlog(front));
+    TRY(intake_check_model(front, m->model));
+    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prompt_read(front, &prompt, m->prefill, r));
+    sampling_defaults(&r->spec.sampling);
+    r->spec.sampling.max_tokens = 1;
+    r->id = request_id_create();
+    r->spec.score_only = r->spec.want_importance = true;
+    return STATUS_OK;
+}

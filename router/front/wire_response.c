@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/wire_response.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/reply.h"
+
+static void response_send(struct rpc_call *call, const char *id, Forepack__V1__GenerateResponse *response)
+{
+    response->request_id = (char *)id;
+    reply_stream(call, &response->base);
+}
+
+// --- chunks
+
+// One block that holds every protobuf struct of a chunk's log-probabilities; free() it.
+static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob *logprobs, int n)
+{
+    size_t n_top = 0;
+    for (int i = 0; i < n; i++)
+        n_top += (size_t)logprobs[i].n_top;
+    size_t each = sizeof(Forepack__V1__TokenLogprob) + sizeof(Forepack__V1__TokenLogprob *);
+    size_t top_each = sizeof(Forepack__V1__TopLogprob) + sizeof(Forepack__V1__TopLogprob *);
+    char *block = mem_alloc((size_t)n * each + n_top * top_each + 1);
+    Forepack__V1__TokenLogprob **list = (void *)block;
+    Forepack__V1__TopLogprob **top_list = (void *)(list + n);
+    Forepack__V1__TokenLogprob *items = (void *)(top_list + n_top);
+    Forepack__V1__TopLogprob *tops = (void *)(items + n);
+    for (int i = 0; i < n; i++) {
+        list[i] = &items[i];
+        forepack__v1__token_logprob__init(list[i]);
+        list[i]->token_id = (uint32_t)logprobs[i].token;
+        list[i]->logprob = logprobs[i].logprob;
+        list[i]->top = top_list;
+        list[i]->n_top = (size_t)logprobs[i].n_top;
+        for (int t = 0; t < logprobs[i].n_top; t++) {
+            *top_list = tops++;
+            forepack__v1__top_logprob__init(*top_list);
+            (*top_list)->token_id = (uint32_t)logprobs[i].top_token[t];
+            (*top_list)->logprob = logprobs[i].top_logprob[t];
+            top_list++;
+        }
+    }
+    return list;
+}
+
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct wire_chunk *chunk)
+{
+    if (!chunk->text_bytes && !chunk->n) return;
+    Forepack__V1__Chunk m = FOREPACK__V1__CHUNK__INIT;
+    m.text = (ProtobufCBinaryData){chunk->text_bytes, (uint8_t *)chunk->text};
+    m.token_ids = (uint32_t *)chunk->tokens; // ids are never negative
+    m.n_token_ids = (size_t)chunk->n;
+    if (chunk->logprobs) {
+        m.logprobs = logprob_messages(chunk->logprobs, chunk->n);
+        m.n_logprobs = (size_t)chunk->n;
+    }
+    Forepack__V1__GenerateResponse response = FOREPACK__V1__GENERATE_RESPONSE__INIT;
+    response.kind_case = FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK;
+    response.chunk = &m;
+    response_send(call, request_id, &response);
+    free(m.logprobs);
+}
+
+// --- completions
+
+// One block with the list and its messages; free() it.
+static Forepack__V1__TokenRange **range_messages(const struct token_range *ranges, int n)
+{
+    Forepack__V1__TokenRange **list = mem_alloc((size_t)n * (sizeof *list + sizeof(Forepack__V1__TokenRange)) + 1);
+    Forepack__V1__TokenRange *items = (void *)(list + n);
+    for (int i = 0; i < n; i++) {
+        list[i] = &items[i];
+        forepack__v1__token_range__init(list[i]);
+        list[i]->first = (uint32_t)ranges[i].first;
+        list[i]->last = (uint32_t)ranges[i].last;
+    }
+    return list;
+}
+
+static void completion_send(struct rpc_call *call, const char *request_id, enum finish_reason reason,
+                            Forepack__V1__Completion *completion, enum status status, const char *message)
+{
+    Forepack__V1__Error error = FOREPACK__V1__ERROR__INIT;
+    completion->finish_reason = (char *)finish_reason_name(reason);
+    if (reason == FINISH_REASON_ERROR) {
+        error.code = (uint32_t)rpc_code(status);
+        error.message = (char *)message;
+        completion->error = &error;
+    }
+    Forepack__V1__GenerateResponse response = FOREPACK__V1__GENERATE_RESPONSE__INIT;
+    response.kind_case = FOREPACK__V1__GENERATE_RESPONSE__KIND_COMPLETION;
+    response.completion = completion;
+    response_send(call, request_id, &response);
+}
+
+static void usage_fill(const struct request_usage *usage, Forepack__V1__Usage *m)
+{
+    forepack__v1__usage__init(m);
+    m->prompt_tokens = (uint32_t)usage->prompt_tokens;
+    m->scored_tokens = (uint32_t)usage->scored_tokens;
+    m->kept_tokens = (uint32_t)usage->kept_tokens;
+    m->cached_tokens = (uint32_t)usage->cached_tokens;
+    m->completion_tokens = (uint32_t)usage->completion_tokens;
+    m->replays = (uint32_t)usage->replays;
+}
+
+static void timing_fill(const struct request_timing *timing, Forepack__V1__Timing *m)
+{
+    forepack__v1__timing__init(m);
+    m->queue_ms = (double)timing->queue_us / 1e3;
+    m->score_ms = (double)timing->score_us / 1e3;
+    m->pack_wait_ms = (double)timing->pack_wait_us / 1e3;
+    m->prefill_ms = (double)timing->prefill_us / 1e3;
+    m->ttft_ms = (double)timing->ttft_us / 1e3;
+    m->total_ms = (double)timing->total_us / 1e3;
+}
+
+void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
+                          enum status status, const char *message)
+{
+    Forepack__V1__Usage usage;
+    Forepack__V1__Timing timing;
+    usage_fill(&r->usage, &usage);
+    timing_fill(&r->timing, &timing);
+    Forepack__V1__Completion completion = FOREPACK__V1__COMPLETION__INIT;
+    completion.usage = &usage;
+    completion.timing = &timing;
+    if (return_kept && r->kept) {
+        completion.kept = range_messages(r->kept, r->n_kept_ranges);
+        completion.n_kept = (size_t)r->n_kept_ranges;
+    }
+    completion_send(call, r->id, reason, &completion, status, message);
+    free(completion.kept);
+}
+
+void wire_refusal_send(struct rpc_call *call, const char *request_id, enum status status, const char *message)
+{
+    Forepack__V1__Completion completion = FOREPACK__V1__COMPLETION__INIT;
+    bool valid = utf8_valid(request_id, strlen(request_id), NULL);
+    completion_send(call, valid ? request_id : "", FINISH_REASON_ERROR, &completion, status, message);
+}
+
+// --- scores
+
+void wire_score_send(struct rpc_call *call, const struct request *r)
+{
+    Forepack__V1__ScoreResponse response = FOREPACK__V1__SCORE_RESPONSE__INIT;
+    response.token_ids = (uint32_t *)r->spec.tokens;
+    response.n_token_ids = (size_t)r->spec.n_tokens;
+    response.kept = range_messages(r->kept, r->n_kept_ranges);
+    response.n_kept = (size_t)r->n_kept_ranges;
+    response.importance = r->importance;
+    response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
+    response.score_ms = (double)r->timing.score_us / 1e3;
+    reply_send(call, &response.base);
+    free(response.kept);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client receives for a request: chunks, then one completion; or a score. Any thread.
+#pragma once
+
+#include "net/rpc.h"
+#include "router/core/request.h"
+
+// Text and tokens since the last chunk, with their log-probabilities [n] (NULL: not asked for). Sends nothing when
+// there is neither.
+struct wire_chunk {
+    const char *text; // [text_bytes], not NUL-terminated
+    size_t text_bytes;
+    const int32_t *tokens;
+    const struct token_logprob *logprobs;
+    int n;
+};
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct wire_chunk *chunk);
+
+// `status` and `message` are sent with FINISH_REASON_ERROR only.
+void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
+                          enum status status, const char *message);
+
+// The completion of a request of GenerateMany that was refused. An id that is not UTF-8 is sent as "".
+void wire_refusal_send(struct rpc_call *call, const char *request_id, enum status status, const char *message);
+
+// The answer to a Score call.
+void wire_score_send(struct rpc_call *call, const struct request *r);

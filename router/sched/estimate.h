@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Estimates from the nodes' cost models (cost.h): when a node finishes its work, how long a request waits in front of
+// a pool, when it has to be dispatched, whether speculation pays. Reads the view, changes nothing.
+//
+// - The work ahead of a request is the work of the nodes' outstanding bins and, of the waiting work, the smaller of
+//   two sums: what precedes it by priority, and what is due before it. Bins are filled by both (bin_planner.h).
+//   Waiting work is taken to go to each node as it comes free, so that all busy nodes finish it at one time.
+// - Every pass has one row for each decoding sequence. Estimates leave out the pacing of prompts while others decode,
+//   and requests that arrive later: an estimate is low rather than high, so that no request is refused for what may
+//   not happen.
+// - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no
+//   node of a pool has one, nothing is estimated.
+#pragma once
+
+#include "router/sched/waiting_set.h"
+
+struct estimate {
+    double wait_us, own_us; // until the request's turn, and from then on
+};
+
+// Whether the cost models of all nodes of the pool hold for a prompt of so many rows.
+bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows);
+
+// Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted.
+bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
+                          struct estimate *estimate_p);
+
+// Whether speculation brings the first token sooner. While the speculators' costs are not known: true if no other
+// request is being scored.
+bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us);
+
+// When a request that joins the waiting set of that role now should be dispatched at the latest.
+int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,
+                        int64_t now_us);
+
+// By the node's cost model, fitted or not: when it finishes its work and a prompt of so many rows after `cached`
+// entries.
+double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
+
+// The rows from which on a larger bin would hardly be cheaper per row for this node.
+int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node);

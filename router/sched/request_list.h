@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of requests: those that wait, and those on a node. The links live in the requests, so nothing can fail and
+// every function is O(1). A request is in at most one list. Lists do not own the requests. One thread.
+#pragma once
+
+struct sched_request;
+
+struct request_list {
+    struct sched_request *first, *last;
+    int count;
+};
+void request_list_append(struct request_list *list, struct sched_request *r);
+void request_list_prepend(struct request_list *list, struct sched_request *r);
+void request_list_insert(struct request_list *list, struct sched_request *r,
+                         struct sched_request *after); // NULL: first
+void request_list_remove(struct sched_request *r);     // from the list it is in, if any

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A search tree by the key and a heap by a hash of the request's number.
+#include "router/sched/request_tree.h"
+
+#include <stddef.h>
+
+#include "router/sched/hash.h"
+
+static uint64_t heap_weight(const struct sched_request *r)
+{
+    return hash_mix(r->number + HASH_STEP);
+}
+
+static int64_t own_need(const struct sched_request *r, enum request_order order)
+{
+    return order == BY_PREFIX ? r->index_rows : r->index_blocks;
+}
+
+static int64_t subtree_need(const struct sched_request *tree, enum request_order order)
+{
+    return tree ? tree->subtree_min[order] : INT64_MAX;
+}
+
+// To be called when a child of the root has changed.
+static struct sched_request *root_refresh(struct sched_request *root, enum request_order order)
+{
+    int64_t min = own_need(root, order), low = subtree_need(root->lower[order], order);
+    int64_t high = subtree_need(root->higher[order], order);
+    if (low < min) min = low;
+    root->subtree_min[order] = high < min ? high : min;
+    return root;
+}
+
+// Everything below the key goes to *low_p, the rest to *high_p.
+static void tree_split(struct sched_request *tree, enum request_order order, request_below_fn *below, const void *key,
+                       struct sched_request **low_p, struct sched_request **high_p)
+{
+    if (!tree) {
+        *low_p = *high_p = NULL;
+    } else if (below(tree, key)) {
+        tree_split(tree->higher[order], order, below, key, &tree->higher[order], high_p);
+        *low_p = root_refresh(tree, order);
+    } else {
+        tree_split(tree->lower[order], order, below, key, low_p, &tree->lower[order]);
+        *high_p = root_refresh(tree, order);
+    }
+}
+
+static struct sched_request *tree_merge(enum request_order order, struct sched_request *low, struct sched_request *high)
+{
+    if (!low || !high) return low ? low : high;
+    if (heap_weight(low) > heap_weight(high)) {
+        low->higher[order] = tree_merge(order, low->higher[order], high);
+        return root_refresh(low, order);
+    }
+    high->lower[order] = tree_merge(order, low, high->lower[order]);
+    return root_refresh(high, order);
+}
+
+void request_tree_add(struct sched_request **root, enum request_order order, struct sched_request *r,
+                      request_below_fn *below, const void *key)
+{
+    uint64_t weight = heap_weight(r);
+    int64_t need = own_need(r, order);
+    while (*root && heap_weight(*root) > weight) {
+        if (need < (*root)->subtree_min[order]) (*root)->subtree_min[order] = need;
+        root = below(*root, key) ? &(*root)->higher[order] : &(*root)->lower[order];
+    }
+    tree_split(*root, order, below, key, &r->lower[order], &r->higher[order]);
+    *root = root_refresh(r, order);
+}
+
+void request_tree_remove(struct sched_request **root, enum request_order order, struct sched_request *r,
+                         request_below_fn *below, const void *key)
+{
+    struct sched_request *tree = *root;
+    if (tree == r) {
+        *root = tree_merge(order, r->lower[order], r->higher[order]);
+        r->lower[order] = r->higher[order] = NULL;
+    } else {
+        request_tree_remove(below(tree, key) ? &tree->higher[order] : &tree->lower[order], order, r, below, key);
+        root_refresh(tree, order);
+    }
+}
+
+// subtree_min says whether a subtree on the right side of the key has a result, so only the path to the key is searched
+// without one.
+struct sched_request *request_tree_before(struct sched_request *root, enum request_order order, request_below_fn *below,
+                                          const void *key, int64_t need_max)
+{
+    if (!root || root->subtree_min[order] > need_max) return NULL;
+    if (below(root, key)) {
+        struct sched_request *r = request_tree_before(root->higher[order], order, below, key, need_max);
+        if (r) return r;
+        if (own_need(root, order) <= need_max) return root;
+    }
+    return request_tree_before(root->lower[order], order, below, key, need_max);
+}
+
+struct sched_request *request_tree_from(struct sched_request *root, enum request_order order, request_below_fn *below,
+                                        const void *key, int64_t need_max)
+{
+    if (!root || root->subtree_min[order] > need_max) return NULL;
+    if (!below(root, key)) {
+        struct sched_request *r = request_tree_from(root->lower[order], order, below, key, need_max);
+        if (r) return r;
+        if (own_need(root, order) <= need_max) return root;
+    }
+    return request_tree_from(root->higher[order], order, below, key, need_max);
+}

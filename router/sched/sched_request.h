@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request as the scheduler sees it: what the client asked for, what it has used so far, and its keys and links in the
+// waiting set. Core embeds a struct sched_request in each of its requests.
+//
+// Writers: core sets the facts, core/ledger.c alone those marked as accounts. The waiting set sets the keys,
+// request_list.c and request_tree.c the links. One thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/generation.h"
+
+// Larger priorities go first. Values beyond PRIORITY_MAX on either side count as PRIORITY_MAX.
+enum { PRIORITY_MAX = 8, PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
+int sched_priority_level(int32_t priority); // 0 is the lowest
+
+// What the client asked for. Constant once the request is TOKENISED.
+struct request_spec {
+    int32_t *tokens; // [n_tokens] the whole prompt; owned
+    int n_tokens;
+    struct sampling sampling; // resolved: max_tokens is set
+    struct prefill prefill;
+    struct token_range *pinned; // kept whatever their importance; owned
+    int n_pinned;
+    bool score_only; // a Score call: ends when the speculator has answered
+    bool want_importance;
+    int32_t priority;
+    char *tenant; // owned, may be NULL
+    int64_t arrived_us;
+    int64_t ttft_deadline_us; // a first token after it is of no use; on clock_now_us(), INT64_MAX: none
+    bool deadline_of_call;    // ttft_deadline_us is the call's deadline, which is earlier than the request's own
+};
+
+// What the request has used so far. Accounts. kept_tokens is 0 until the kept tokens are known.
+struct request_usage {
+    int prompt_tokens, scored_tokens, kept_tokens, cached_tokens, completion_tokens, replays;
+};
+
+struct request_timing { // accounts, in microseconds
+    int64_t queue_us, score_us, pack_wait_us, prefill_us, ttft_us, total_us;
+};
+
+// The orders in which waiting requests are indexed: length_index.h, prefix_groups.h, due_index.h (overdue ones only).
+enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
+
+struct sched_request {
+    // Facts. The first four are set when the request is created.
+    uint64_t number; // unique; the smaller the older
+    const struct request_spec *spec;
+    const struct request_usage *usage;
+    const struct request_timing *timing;
+    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_index.h; owned
+    int n_prefix;
+
+    // Keys, set by the waiting set while the request waits.
+    struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
+    int64_t due_us;                    // when it should be dispatched at the latest; 0: at once
+    bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
+    bool packable;                     // in the indexes
+    int index_rows, index_blocks;      // rows of its next pass; KV blocks of PREFIX_BLOCK tokens it is expected to need
+
+    // Links, set by request_list.c and request_tree.c.
+    struct request_list *list;
+    struct sched_request *prev, *next;
+    struct sched_request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS];
+    int64_t subtree_min[REQUEST_ORDERS];
+};
+
+int sched_request_rows(const struct sched_request *r); // of its next pass: the whole prompt, or kept tokens and output
+int sched_request_rows_after(const struct sched_request *r, int cached_blocks); // less the blocks that a cache holds
+int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);   // expected to be needed

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tenant queues: the waiting requests of one tenant and priority in front of one pool, and the fairness between them.
+// Tenants of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue whose counter
+// is smallest goes next. A queue that was empty starts at the counter of the others: time without requests earns no
+// credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
+#pragma once
+
+#include "router/sched/length_index.h"
+
+struct tenant_weight {
+    const char *tenant;
+    double weight; // tokens this tenant gets for each token of a tenant that is not listed
+};
+
+// Lives while a request that waits in it or runs from it refers to it.
+struct tenant_queue {
+    struct tenant_queues *owner;
+    uint64_t number; // unique in its pool and never reused, unlike the address
+    char *tenant;
+    int level; // of priority
+    int refs;
+    struct length_index packable; // its requests that may be packed
+    double served;                // the virtual token counter: rows dispatched and tokens generated, over the weight
+    double weight;
+    int place;                  // in the heap of its level while it has packable requests; -1: not there
+    struct tenant_queue *next;  // in its hash bucket
+    struct tenant_queue *aside; // next of the queues that were set aside
+};
+
+// The queues of one priority that have packable requests: a heap with the smallest counter on top.
+struct tenant_level {
+    struct tenant_queue **heap;
+    int n, capacity;
+    double floor; // the counter at which a queue starts when no other is there
+};
+
+struct tenant_queues {
+    const struct tenant_weight *weights; // borrowed
+    int n_weights;
+    struct tenant_level levels[PRIORITY_LEVELS];
+    struct tenant_queue **buckets; // by tenant
+    size_t n_buckets;
+    uint64_t seed;
+    int n;
+    uint64_t last_number;
+};
+void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights);
+void tenant_queues_fini(struct tenant_queues *queues);
+
+// The queue of the request's tenant and priority, made if there is none; the caller holds a reference.
+struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const struct sched_request *r);
+void tenant_queue_release(struct tenant_queue *queue);
+void tenant_queue_charge(struct tenant_queue *queue, double tokens); // to the tenant's counter; may be negative
+
+void tenant_queue_catch_up(struct tenant_queue *queue); // before its first request: to the counter of the others
+void tenant_queue_add(struct tenant_queue *queue, struct sched_request *r);
+void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r);
+
+struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level); // the smallest counter; NULL: none
+// Out of the heap for the rest of a plan, though it has packable requests; pushes it to a list.
+void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside);
+void tenant_queues_resume(struct tenant_queue *aside); // all of the list

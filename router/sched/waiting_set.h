@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The waiting set: the requests in front of one pool, in the orders that filling a bin asks for, with their counts and
+// sums. Filling a bin costs in proportion to the bin, not to the number of waiting requests.
+//
+// Owner: struct core has one for each role. Core adds, removes and marks overdue; the bin planner picks. One thread.
+//
+// Picking is a transaction. A picked request leaves the indexes at once and its tenant is charged, so that every
+// further search finds the next request without stepping over the picked ones; it stays in the set's lists, counts and
+// sums. All picks end together: waiting_set_commit() removes them from the set, waiting_set_roll_back() puts them back.
+// Two reasons why the planner does not work on a constant set with marks. Searches would step over each request picked
+// so far, which is quadratic in the bin. And tenant queues with equal counters take turns in the order of the heap that
+// charges leave behind, also after a roll back.
+#pragma once
+
+#include "router/sched/due_index.h"
+#include "router/sched/prefix_groups.h"
+#include "router/sched/tenant_queue.h"
+#include "router/sched/view.h"
+
+// Work that is not overdue, by due time: a ring of time slots that covers max_wait.
+enum { DUE_SLOTS = 64 };
+
+struct waiting_set {
+    enum node_role role;
+    enum bin_policy policy;
+    int batch_requests;
+    // All waiting requests: SCORING for speculators, READY for worker groups.
+    struct request_list queue;                                  // by arrival
+    struct request_list overdue;                                // by due time
+    int64_t rows;                                               // that all of them take in bins
+    struct cost_work overdue_work, level_work[PRIORITY_LEVELS]; // level_work: of those that are not overdue
+    struct cost_work due_work[DUE_SLOTS];                       // the same work by due time
+    int64_t due_slot_us;
+    // Those that may be packed: by priority, tenant and length; by shared prefix; the overdue ones by due time.
+    struct tenant_queues tenants;
+    struct prefix_groups groups;
+    struct due_index due_next;
+    int n_packable;
+    struct sched_request **picked; // [n_picked] in the order of picking
+    int n_picked, picked_capacity;
+};
+
+void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
+                      const struct tenant_weight *weights, int n_weights);
+void waiting_set_fini(struct waiting_set *set); // must be empty
+
+int waiting_set_count(const struct waiting_set *set);
+
+// `returned`: the request comes back from a node; it is overdue at once, or first where the policy has no due times.
+// Sets tenant_queue, which stays acquired until the request joins another set or waiting_set_release().
+void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t due_us, bool returned);
+void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
+void waiting_set_release(struct sched_request *r); // its tenant queue, when the request ends
+void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
+
+// Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable and returns how
+// many.
+int waiting_set_open_batch(struct waiting_set *set);
+
+// Work due between the two times, to the length of a slot, without overdue requests.
+struct cost_work waiting_set_due_between(const struct waiting_set *set, int64_t from_us, int64_t due_us);
+
+// The transaction, see above.
+void waiting_set_pick(struct waiting_set *set, struct sched_request *r);
+void waiting_set_commit(struct waiting_set *set); // `picked` stays readable until the next pick
+void waiting_set_roll_back(struct waiting_set *set);

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front/intake: every prompt that reaches the core is checked against vocabulary and context.
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/intake.h"
+
+static struct front front = {.model_name = "demo", .config = {.max_context = 64}};
+static const ProtobufCBinaryData no_text;
+
+static void setup(void)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
+    ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
+    front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
+    front.chat_problem = "no chat template";
+    free(dir);
+}
+
+static void teardown(void)
+{
+    tokenizer_free(front.tokenizer);
+}
+
+static void ck_refused(const struct intake_prompt *prompt, enum status wanted, const char *sentence)
+{
+    struct intake_tokens tokens;
+    ck_assert_int_eq(intake_tokenise(&front, prompt, &tokens), wanted);
+    ck_assert_msg(strstr(status_message(), sentence) != NULL, "%s", status_message());
+}
+
+START_TEST(a_prompt_is_text_or_ids_or_messages)
+{
+    uint32_t ids[] = {1, 2};
+    ProtobufCBinaryData text = {5, (uint8_t *)"hello"};
+    Forepack__V1__Message message = FOREPACK__V1__MESSAGE__INIT, *messages[] = {&message};
+    ck_refused(&(struct intake_prompt){.text = &no_text}, STATUS_INVALID, "the prompt is empty");
+    ck_refused(&(struct intake_prompt){.text = &text, .ids = ids, .n_ids = 2}, STATUS_INVALID, "give only one of");
+    ck_refused(&(struct intake_prompt){.text = &no_text, .messages = messages, .n_messages = 1}, STATUS_UNSUPPORTED,
+               "messages: no chat template");
+    struct intake_tokens tokens;
+    ck_assert_int_eq(intake_tokenise(&front, &(struct intake_prompt){.text = &text}, &tokens), STATUS_OK);
+    ck_assert_int_ge(tokens.n_tokens, 1);
+    ck_assert_int_eq(tokens.n_pinned, 0);
+    free(tokens.tokens);
+}
+END_TEST
+
+START_TEST(ids_are_inside_vocabulary_and_context)
+{
+    uint32_t ids[65] = {0};
+    struct intake_prompt prompt = {.text = &no_text, .ids = ids, .n_ids = 64};
+    struct intake_tokens tokens;
+    ids[63] = (uint32_t)front.config.vocab_size - 1;
+    ck_assert_int_eq(intake_tokenise(&front, &prompt, &tokens), STATUS_OK);
+    ck_assert_int_eq(tokens.n_tokens, 64);
+    ck_assert_mem_eq(tokens.tokens, ids, 64 * sizeof *ids);
+    free(tokens.tokens);
+    ids[63]++;
+    ck_refused(&prompt, STATUS_INVALID, "at index 63 is outside the vocabulary");
+    prompt.n_ids = 65;
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has 65 tokens, the context holds 64");
+}
+END_TEST
+
+START_TEST(text_is_bounded_before_it_is_encoded)
+{
+    size_t longest = tokenizer_longest_piece_bytes(front.tokenizer), size = 65 * longest;
+    char *bytes = mem_alloc(size);
+    memset(bytes, 0xff, size); // not UTF-8, which would be found when encoding
+    ProtobufCBinaryData text = {size, (uint8_t *)bytes};
+    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_OUT_OF_RANGE, "bytes, over 65 tokens");
+    text.len = 3;
+    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_INVALID, "not UTF-8 at byte 0");
+    memset(bytes, 'x', size);
+    text.len = 64 * longest;
+    int n = 0;
+    for (size_t i = 0; i < text.len; i++) // blanks between letters keep pieces short
+        if (i % 2) bytes[i] = ' ';
+    int32_t *ids;
+    ck_assert_int_eq(intake_encode(&front, &text, 0, &ids, &n), STATUS_OK);
+    ck_assert_int_gt(n, 64);
+    free(ids);
+    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_OUT_OF_RANGE, "tokens, the context holds 64");
+    free(bytes);
+}
+END_TEST
+
+START_TEST(names_are_short_utf8)
+{
+    char name[258];
+    memset(name, 'n', sizeof name);
+    name[257] = 0;
+    ck_assert_int_eq(intake_check_name("tenant", name), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "tenant: 257 bytes long, at most 256 are allowed");
+    name[256] = 0;
+    ck_assert_int_eq(intake_check_name("tenant", name), STATUS_OK);
+    ck_assert_int_eq(intake_check_name("tenant", "\xff"), STATUS_INVALID);
+    ck_assert_int_eq(intake_check_model(&front, ""), STATUS_OK);
+    ck_assert_int_eq(intake_check_model(&front, "demo"), STATUS_OK);
+    ck_assert_int_eq(intake_check_model(&front, "other"), STATUS_NOT_FOUND);
+    ck_assert_str_eq(status_message(), "model 'other' is not served here: leave it out or ask for 'demo'");
+}
+END_TEST
+
+START_TEST(malformed_and_oversized_messages_are_refused)
+{
+    size_t size = (size_t)4 << 17;
+    uint8_t *bytes = mem_alloc(size);
+    for (size_t i = 0; i < size; i += 2)
+        memcpy(bytes + i, "\x2a", 2); // empty messages
+    ck_assert_ptr_null(intake_unpack(&forepack__v1__generate_request__descriptor, bytes, size));
+    ck_assert_ptr_nonnull(strstr(status_message(), "more than 131072 fields"));
+    ck_assert_ptr_null(intake_unpack(&forepack__v1__generate_request__descriptor, (const uint8_t *)"\xff", 1));
+    ck_assert_ptr_nonnull(strstr(status_message(), "is not a valid GenerateRequest"));
+    free(bytes);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("intake");
+    TCase *tcase = tcase_create("intake");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, a_prompt_is_text_or_ids_or_messages);
+    tcase_add_test(tcase, ids_are_inside_vocabulary_and_context);
+    tcase_add_test(tcase, text_is_bounded_before_it_is_encoded);
+    tcase_add_test(tcase, names_are_short_utf8);
+    tcase_add_test(tcase, malformed_and_oversized_messages_are_refused);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
