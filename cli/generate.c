@@ -7,7 +7,7 @@
 
 #include "base/mem.h"
 #include "cli/companion.h"
-#include "model/model.h"
+#include "model/limits.h"
 
 static struct {
     char *server, *prompt, *prompt_file, *id;

@@ -201,8 +201,12 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
-    for (size_t i = 0; i < t->n_prefill_skipped; i++)
-        print_number(i ? "" : "not speculated", t->prefill_skipped[i]->requests, t->prefill_skipped[i]->reason);
+    const char *label = "not speculated";
+    for (size_t i = 0; i < t->n_prefill_skipped; i++) {
+        if (!t->prefill_skipped[i]->requests) continue;
+        print_number(label, t->prefill_skipped[i]->requests, t->prefill_skipped[i]->reason);
+        label = "";
+    }
     printf("\ntokens since the router started\n");
     print_number("prompt", t->prompt_tokens, "");
     print_number("kept", t->kept_tokens, "of the prompt tokens");
