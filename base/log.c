@@ -185,23 +185,3 @@ void log_write(enum log_level level, const char *event, const struct log_field *
     line_end(&line);
     line_write(&line);
 }
-
-void log_line(enum log_level level, const char *text, ...)
-{
-    if (level > limit) return;
-    struct line line = {.n = 0};
-    char message[LOG_LINE_BYTES / 2];
-    va_list args;
-    va_start(args, text);
-    vsnprintf(message, sizeof message, text, args);
-    va_end(args);
-    for (char *p = message; *p; p++)
-        if (*p == '\n' || *p == '\r') *p = ' ';
-    if (format == LOG_FORMAT_JSON) {
-        log_event(level, "message", LOG_FIELD("text", (const char *)message));
-        return;
-    }
-    line_begin(&line, level);
-    line_add(&line, " %s", message);
-    line_write(&line);
-}

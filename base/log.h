@@ -96,10 +96,3 @@ static inline struct log_field log_field_ms(const char *key, int64_t us)
 {
     return (struct log_field){key, LOG_MILLISECONDS, {.integer = us}};
 }
-
-// Replaced by log_event; goes when its last caller does.
-void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-#define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
-#define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
-#define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
-#define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)

@@ -454,7 +454,7 @@ START_TEST(every_request_of_a_queue_ends)
     ck_assert_int_eq(ended, N);
     ck_assert_int_ge(result.bins, N / 16); // a bin has at most as many prompts as a group has sequences
     ck_assert(result.fill > 0 && result.fill <= 1);
-    ck_assert(result.request_us >= result.submit_us && result.hand_out_ms <= result.hand_out_ms_max);
+    ck_assert(result.request_us >= result.submit_us && result.dispatch_ms <= result.dispatch_ms_max);
     options.stepped = NULL;
     options.seconds = 0; // the time limit is reached at once: the queue is abandoned
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
