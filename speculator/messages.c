@@ -23,7 +23,8 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .tail_tokens = (int)message->tail_tokens,
         .want_importance = message->want_importance,
     };
-    prefill_from_message(&message->base, &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
+    prefill_from_message(&message->base,
+                         &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges
     *pinned_p = pinned;
 }
 
