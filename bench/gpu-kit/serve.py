@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a cluster of one worker group with random weights and sends requests, for the GPU kit. Measured are the time until
+the cluster is ready, the memory plan beside the memory in use, and the time to the first token of a long prompt and of the
+same prompt with about 50 more tokens, whose prefix is cached. Prints JSON; the cluster's log goes to standard error. The
+tokenizer is that of a small test model."""
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+KIT = os.path.dirname(os.path.abspath(__file__))
+FOREPACK = os.path.join(KIT, "bin", "forepack")
+
+options = argparse.ArgumentParser()
+options.add_argument("--backend", default="cuda")
+options.add_argument("--shape", required=True)
+options.add_argument("--tokens", type=int, default=32768)
+options.add_argument("--max-num-batched-tokens", default="8192")
+o = options.parse_args()
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+
+
+def used_mib():
+    """Memory in use on the first GPU, None without nvidia-smi."""
+    try:
+        told = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        return int(told.stdout.split("\n")[0])
+    except (OSError, ValueError):
+        return None
+
+
+def generate(prompt):
+    told = subprocess.run([FOREPACK, "generate", "--server", "127.0.0.1:%d" % port, "--prompt-file", "-", "--max-tokens", "4",
+                           "--ignore-eos", "--prefill", "off", "--json"], input=prompt, stdout=subprocess.PIPE, text=True)
+    if told.returncode != 0:
+        sys.exit("forepack generate ended with %d: %s" % (told.returncode, told.stdout[:200]))
+    return json.loads(told.stdout)
+
+
+def words(first, n):
+    return " ".join(str(i * 7919 % 9973) for i in range(first, first + n))
+
+
+def follow(cluster, ready, plan):
+    """Copies the cluster's log, and takes the memory plan of the worker from it."""
+    for line in cluster.stdout:
+        sys.stderr.write(line)
+        if "memory_plan" in line:
+            plan.update((key, int(value)) for key, value in re.findall(r"(\w+)=(\d+)\b", line))
+        if line.startswith("ready:"):
+            ready.set()
+    ready.set()
+
+
+def measure(cluster, ready, plan, begin, before_mib):
+    ready.wait()
+    row = {"phase": "serve", "ready_s": time.monotonic() - begin, "plan": plan}
+    if cluster.poll() is not None:
+        sys.exit("the cluster ended with %d before it was ready" % cluster.returncode)
+    tokens_per_word = generate(words(5000, 200))["usage"]["prompt_tokens"] / 200  # also warms up
+    n = int(o.tokens / tokens_per_word)
+    whole = generate(words(0, n))
+    more = generate(words(0, n + int(50 / tokens_per_word)))
+    after_mib = used_mib()
+    if after_mib is not None and before_mib is not None:
+        row["used_mib"] = after_mib - before_mib
+    row.update(prompt_tokens=whole["usage"]["prompt_tokens"], ttft_ms=whole["timing"]["ttft_ms"],
+               more_tokens=more["usage"]["prompt_tokens"] - more["usage"]["cached_tokens"],
+               more_cached_tokens=more["usage"]["cached_tokens"], more_ttft_ms=more["timing"]["ttft_ms"])
+    print(json.dumps([row]))
+
+
+def main():
+    ready, plan, before_mib, begin = threading.Event(), {}, used_mib(), time.monotonic()
+    cluster = subprocess.Popen(
+        [FOREPACK, "up", "--port", str(port), "--main", os.path.join(KIT, "tests", "data", "models", "stories260K"),
+         "--shape", o.shape, "--speculators", "0", "--backend", o.backend, "--dtype", "bf16", "--max-num-batched-tokens",
+         o.max_num_batched_tokens], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    follower = threading.Thread(target=follow, args=(cluster, ready, plan), daemon=True)
+    follower.start()
+    try:
+        measure(cluster, ready, plan, begin, before_mib)
+    finally:
+        cluster.send_signal(signal.SIGTERM)
+        cluster.wait(30)
+
+
+main()

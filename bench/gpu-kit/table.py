@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the Markdown table of the GPU kit from a folder of results (steps.py)."""
+import glob
+import json
+import os
+
+NOT_MEASURED = (
+    "decode with top-p sampling (`forepack bench engine` decodes greedily)",
+    "groups of several GPUs: the kit is built without MPI, so NCCL is tested with one rank only",
+    "checkpoints: all weights are random, except those of the golden tests",
+)
+
+
+def read(folder, name, default):
+    try:
+        with open(os.path.join(folder, name + ".json")) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return default
+
+
+def over(a, b):
+    return a / b if a is not None and b else None
+
+
+def number(value, digits=1, unit=""):
+    return "" if value is None else "%.*f%s" % (digits, value, unit)
+
+
+def percent(value):
+    return "" if value is None else "%.1f %%" % (100 * value)
+
+
+def markdown(columns, rows):
+    """A table; columns that start with '-' are aligned to the right."""
+    if not rows:
+        return []
+    heads = [column.lstrip("-") for column in columns]
+    lines = [heads, ["---:" if column.startswith("-") else "---" for column in columns]]
+    lines += [[str(cell).replace("|", "/").replace("\n", " ") for cell in row] for row in rows]
+    return ["| %s |" % " | ".join(line) for line in lines] + [""]
+
+
+class Results:
+    def __init__(self, folder):
+        self.folder = folder
+        self.machine = read(folder, "machine", {})
+        self.scale = self.machine.get("scale", 1)
+        steps = [read(folder, os.path.join("steps", os.path.basename(path)[:-5]), {})
+                 for path in glob.glob(os.path.join(folder, "steps", "*.json"))]
+        self.steps = {step["step"]: step for step in steps if "step" in step}
+
+    def rows(self, name):
+        return read(self.folder, name, [])
+
+    def row(self, name, **wanted):
+        """The first row with these values; None without one. Numbers of tokens and rows are those of a run on a GPU."""
+        scaled = {key: max(1, value // self.scale) if key in ("tokens", "m") else value for key, value in wanted.items()}
+        return next((row for row in self.rows(name) if all(row.get(key) == value for key, value in scaled.items())), None)
+
+    def why_missing(self, name):
+        step = self.steps.get(name)
+        return "%s: %s" % (step["state"], step["said"]) if step and step["state"] != "passed" else "not measured"
+
+
+def arithmetic_share(row):
+    return over(row["gflops"], row.get("peak_gflops")) if row else None
+
+
+def memory_share(row):
+    return over(row["gbytes_per_s"], row.get("dram_gbytes_per_s")) if row else None
+
+
+def attention_by_difference(r):
+    """Attention's share of the matrix limit: the attention operations that one prompt of 16,384 tokens has more than 16 prompts
+    of 1,024, over the time that it takes longer."""
+    long, packed = r.row("prefill", batch=1, tokens=16384), r.row("prefill", batch=16, tokens=1024)
+    if not long or not packed or long["ms"] <= packed["ms"]:
+        return None
+    gflops = (long["attention_gflop"] - packed["attention_gflop"]) / ((long["ms"] - packed["ms"]) / 1000)
+    return over(gflops, long.get("peak_gflops"))
+
+
+def field(row, key):
+    return row.get(key) if row else None
+
+
+def figures(r):
+    """Rows of (step, figure, goal, whether more is better, value, text of the value)."""
+    def share(step, what, goal, value):
+        return step, what, "at least %g %%" % (100 * goal), value is not None and value >= goal, value, percent(value)
+
+    def at_least(step, what, goal, value, digits=2):
+        return step, what, "at least %g" % goal, value is not None and value >= goal, value, number(value, digits)
+
+    yield share("prefill", "prefill 8B bf16, 16 x 1,024 tokens in one pass, of the matrix limit", 0.65,
+                arithmetic_share(r.row("prefill", batch=16, tokens=1024)))
+    for tokens in (8192, 16384):
+        yield share("prefill", "prefill 8B bf16, one prompt of %d" % tokens, 0.65,
+                    arithmetic_share(r.row("prefill", batch=1, tokens=tokens)))
+    for rows in (8192, 16384):
+        yield share("gemms", "gemms of 8B alone, %d rows" % rows, 0.9, arithmetic_share(r.row("gemms", m=rows)))
+    yield share("prefill", "attention at 16,384 tokens, by difference", 0.5, attention_by_difference(r))
+    for batch, goal in ((1, 0.8), (8, 0.8), (64, 0.7)):
+        yield share("decode", "decode 8B bf16, batch %d, context 1,024, of copy bandwidth" % batch, goal,
+                    memory_share(r.row("decode", phase="decode", batch=batch)))
+    packed = r.row("prepack", policy="batch")
+    ratio = field(packed, "padded_time_ratio")
+    yield at_least("prepack", "padded over packed, mmlu lengths, batches of 64", 6, ratio)
+    padded = next(iter(r.rows("transformers")), None)
+    yield at_least("transformers", "padded by Hugging Face transformers over packed, the same batches", 6,
+                   over(field(padded, "us_per_token"), field(packed, "us_per_token")))
+    slower = field(r.row("score", phase="score"), "over_plain")
+    yield ("score", "scoring 32,768 tokens, look-ahead 8, over its passes without importance", "at most 1.05",
+           slower is not None and slower <= 1.05, slower, number(slower, 3))
+    layers = read(r.folder, os.path.join("main", "config"), {}).get("num_hidden_layers")
+    for rate in (0.1, 0.3):
+        value = field(r.row("ttft", task="ttft", keep_rate=rate), "share")
+        yield at_least("ttft", "TTFT at keep rate %g, 70B cut to %s layers with 8B speculator, speed-up over its bound"
+                       % (rate, layers), 0.95, value, 3)
+
+
+def figure_table(r):
+    lines = [(what, goal, shown if value is not None else r.why_missing(step),
+              "" if value is None else "yes" if reached else "no")
+             for step, what, goal, reached, value, shown in figures(r)]
+    return markdown(("figure", "goal", "measured", "reached"), lines)
+
+
+def speed_table(r):
+    """Figures without a goal: FP8, and what a cluster shows."""
+    lines = []
+    for what, row in (("prefill 8B FP8, one prompt of 16,384", r.row("fp8", phase="prefill", batch=1, tokens=16384)),
+                      ("decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
+                      ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64))):
+        lines.append((what, "%.0f tokens/s" % row["tokens_per_s"] if row else r.why_missing("fp8")))
+    served = next(iter(r.rows("serve")), None)
+    if not served:
+        return markdown(("figure", "measured"), lines + [("a cluster", r.why_missing("serve"))])
+    plan, used = served["plan"], served.get("used_mib")
+    lines.append(("a cluster of 8B bf16, from start to ready", number(served["ready_s"], 1, " s")))
+    planned = sum(plan.get(key, 0) for key in ("weights_mib", "pass_mib", "workspace_mib", "kv_mib"))
+    lines.append(("its memory plan, MiB", "weights %s + activations %s + workspace %s + KV %s = %d; by nvidia-smi %s" % (
+        *(plan.get(key, "?") for key in ("weights_mib", "pass_mib", "workspace_mib", "kv_mib")), planned,
+        "unknown" if used is None else used)))
+    lines.append(("TTFT of %d tokens" % served["prompt_tokens"], number(served["ttft_ms"], 1, " ms")))
+    lines.append(("TTFT of %d new tokens on %d cached" % (served["more_tokens"], served["more_cached_tokens"]),
+                  number(served["more_ttft_ms"], 1, " ms")))
+    return markdown(("figure", "measured"), lines)
+
+
+def gemm_table(r):
+    """Ours beside torch.matmul, in TFLOP/s."""
+    ours = {row["m"]: row for row in r.rows("gemms")}
+    torch = {(row["m"], row["name"]): row["gflops"] for row in r.rows("torch") if row["phase"] == "matmul"}
+    lines = []
+    for m in sorted(set(ours) | {m for m, _ in torch}):
+        own = {gemm["name"]: gemm["gflops"] for gemm in ours[m]["products"]} if m in ours else {}
+        if m in ours:
+            own["layer"] = ours[m]["gflops"]
+        for name in ("qkv", "o", "gate_up", "down", "layer"):
+            lines.append((m, name, number(over(own.get(name), 1000)), number(over(torch.get((m, name)), 1000)),
+                          number(over(own.get(name), torch.get((m, name))), 2)))
+    return markdown(("-rows", "gemm", "-TFLOP/s", "-torch.matmul", "-ratio"), lines)
+
+
+def attention_tables(r):
+    """Every plain value of the rows of `forepack bench kernels --attention`, then PyTorch's."""
+    lines = []
+    for name in ("attention", "torch"):
+        rows = [row for row in r.rows(name) if name == "attention" or row["phase"] == "attention"]
+        keys = [key for key, value in (rows[0].items() if rows else ()) if isinstance(value, (int, float, str))]
+        keys += [key for key in ("ms", "gflops", "error") if name == "torch" and rows and key not in keys]
+        cells = [["%.5g" % row[key] if isinstance(row.get(key), float) else row.get(key, "") for key in keys] for row in rows]
+        if rows:
+            lines += ["%s:" % ("Attention alone" if name == "attention" else "PyTorch's scaled_dot_product_attention"), ""]
+        lines += markdown(keys, cells)
+    return lines or ["Attention alone: %s." % r.why_missing("attention"), ""]
+
+
+def run_table(r):
+    lines = [(name, row["phase"], row["batch"], row["tokens"], row["context"], number(row["tokens_per_s"]),
+              number(row["ms"], 2), percent(row["spread"]), number(row["gflops"] / 1000), number(row["gbytes_per_s"], 0),
+              number(row.get("open_s")))
+             for name in ("prefill", "decode", "score", "fp8") for row in r.rows(name)]
+    return markdown(("run", "phase", "-batch", "-tokens", "-context", "-tokens/s", "-ms", "-spread", "-TFLOP/s", "-GB/s",
+                     "-opened in s"), lines)
+
+
+def ttft_table(r):
+    lines = [(row["keep_rate"], number(row["kept_share"], 3), number(row["plain_ms"]), number(row["score_ms"]),
+              number(row["ttft_ms"]), number(row["speed_up"], 2), number(row["bound"], 2)) for row in r.rows("ttft")]
+    return markdown(("-keep rate", "-kept", "-TTFT with all tokens, ms", "-scoring, ms", "-TTFT, ms", "-speed-up", "-bound"),
+                    lines)
+
+
+def step_table(r):
+    lines = [(step["step"], step["state"], number(step["seconds"]), step["said"])
+             for _, step in sorted(r.steps.items(), key=lambda item: (item[0].startswith(("check", "sanitizer")), item[0]))]
+    return markdown(("step", "state", "-s", "message"), lines)
+
+
+def heading(r):
+    machine = r.machine
+    probe = next(iter(r.rows("prefill") + r.rows("decode") + r.rows("gemms")), {})
+    limits = "matrix limit %s TFLOP/s in bf16, copy bandwidth %s GB/s, by the machine probe" % (
+        number(over(probe.get("peak_gflops"), 1000)) or "unknown", number(probe.get("dram_gbytes_per_s"), 0) or "unknown")
+    lines = ["# One GPU", "", "%s; %s; %s; %s; random weights" % (machine.get("gpu"), machine.get("host"), machine.get("date"),
+                                                                  machine.get("kit")), "", limits, ""]
+    if machine.get("trial"):
+        lines += ["**A trial on the CPU with tiny shapes: the figures mean nothing.**", ""]
+    return lines
+
+
+def make(folder):
+    r = Results(folder)
+    lines = heading(r) + figure_table(r) + speed_table(r) + gemm_table(r) + attention_tables(r) + ttft_table(r) + run_table(r)
+    lines += step_table(r) + ["Not measured:", ""] + ["- %s" % line for line in NOT_MEASURED]
+    return "\n".join(lines) + "\n"
