@@ -3,7 +3,7 @@
 # Makes the GPU kit: a folder that tests and measures the CUDA backend on a machine with an NVIDIA driver, cuBLASLt, NCCL and
 # Python 3.8, but without compiler, jq or network. It holds the programs and GPU tests, their libraries except libc, the
 # driver's and CUDA's, test data, model shapes and run.sh. Needs the CUDA toolkit and the packages of ./deploy/packages.sh,
-# no GPU. The build has no MPI: the kit uses one GPU.
+# no GPU. The kit's build has no MPI, so it uses one GPU, and only the portable CPU kernels, which keeps it small.
 # Usage: bench/gpu-kit.sh --out DIR [--build DIR] [--architectures LIST] [--jobs N]
 #   --out DIR             folder to create; DIR.tar.gz is the same as one file
 #   --build DIR           build folder (default build/kit); an interrupted build continues
@@ -32,22 +32,23 @@ done
 
 # ---- build ----
 
-programs=(forepack forepack-bench forepack-router forepack-worker forepack-speculator)
-cmake -S "$root" --preset cuda -B "$build" -DFOREPACK_MPI=OFF -DCMAKE_SKIP_BUILD_RPATH=ON \
+programs=(forepack forepack-bench forepack-router forepack-worker)
+cmake -S "$root" --preset cuda -B "$build" -DFOREPACK_MPI=OFF -DFOREPACK_X86_LEVELS=OFF -DFOREPACK_CUDA_COMPRESS=ON \
+    -DCMAKE_SKIP_BUILD_RPATH=ON \
     -DCMAKE_CUDA_ARCHITECTURES="$architectures" >&2
 cmake --build "$build" --target "${programs[@]}" forepack_cuda gpu_tests -j "$jobs" >&2
 
 # ---- copy ----
 
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,shapes,tests,licenses}
+mkdir -p "$out"/{bin,lib,shapes,tests/data,licenses}
 for program in "${programs[@]}" libforepack_cuda.so; do
     strip -o "$out/bin/$program" "$build/bin/$program"
 done
 for test in "$build"/bin/check_*_gpu; do
     strip -o "$out/tests/${test##*/}" "$test"
 done
-cp -r "$root/tests/data" "$out/tests/"
+cp -r "$root"/tests/data/{golden,lengths,models} "$out/tests/data/"
 cp "$root"/bench/shapes/*.json "$out/shapes/"
 cp "$root"/bench/gpu-kit/* "$root/bench/transformers_padded.py" "$out/"
 cp "$root/LICENSE" "$out/licenses/forepack"
@@ -73,7 +74,7 @@ needed "$out/bin/libforepack_cuda.so" | grep -oE "${is_cuda}[^ ]*" >"$out/cuda-l
     echo "commit $(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)"
     echo "architectures $architectures"
     echo "libc $(ldd --version | awk 'NR == 1 { print $NF }')"
-    echo "cuda $(sed -n 's/^CMAKE_CUDA_COMPILER_VERSION:[^=]*=//p' "$build/CMakeCache.txt")"
+    echo "CUDA $(sed -n 's/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")$/\1/p' "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake)"
 } >"$out/version"
 
 size_kib=$(du -sk "$out" | cut -f 1)

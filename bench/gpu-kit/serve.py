@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Starts a cluster of one worker group with random weights and sends requests, for the GPU kit. Measured are the time until
-the cluster is ready, the memory plan beside the memory in use, and the time to the first token of a long prompt and of the
-same prompt with about 50 more tokens, whose prefix is cached. Prints JSON; the cluster's log goes to standard error. The
-tokenizer is that of a small test model."""
+the cluster is ready, the memory plan beside the memory in use, the time to the first token of a long prompt and of the
+same prompt with about 50 more tokens, whose prefix is cached, and the time between tokens of concurrent sequences, greedy and
+with top-p. Prints JSON; the cluster's log goes to standard error. The tokenizer is that of a small test model."""
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -23,6 +24,9 @@ options.add_argument("--backend", default="cuda")
 options.add_argument("--shape", required=True)
 options.add_argument("--tokens", type=int, default=32768)
 options.add_argument("--max-num-batched-tokens", default="8192")
+options.add_argument("--context", type=int, default=1024, help="prompt tokens of the sequences that decode together")
+options.add_argument("--batch", default="1,8,64")
+options.add_argument("--decode-tokens", type=int, default=128)
 o = options.parse_args()
 
 with socket.socket() as free:
@@ -40,9 +44,10 @@ def used_mib():
         return None
 
 
-def generate(prompt):
-    told = subprocess.run([FOREPACK, "generate", "--server", "127.0.0.1:%d" % port, "--prompt-file", "-", "--max-tokens", "4",
-                           "--ignore-eos", "--prefill", "off", "--json"], input=prompt, stdout=subprocess.PIPE, text=True)
+def generate(prompt, tokens=4, sampling=()):
+    told = subprocess.run([FOREPACK, "generate", "--server", "127.0.0.1:%d" % port, "--prompt-file", "-", "--max-tokens",
+                           str(tokens), "--ignore-eos", "--prefill", "off", "--json", *sampling], input=prompt,
+                          stdout=subprocess.PIPE, text=True)
     if told.returncode != 0:
         sys.exit("forepack generate ended with %d: %s" % (told.returncode, told.stdout[:200]))
     return json.loads(told.stdout)
@@ -63,6 +68,22 @@ def follow(cluster, ready, plan):
     ready.set()
 
 
+def decode_rows(tokens_per_word):
+    """Time between tokens of sequences that run together. Their prompts are cached, so that all soon decode."""
+    batches = [int(n) for n in o.batch.split(",")]
+    prompts = [words(1000 * i, int(o.context / tokens_per_word)) for i in range(max(batches))]
+    rows = []
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        list(pool.map(generate, prompts))
+        for batch in batches:
+            for name, flags in (("greedy", ()), ("top-p 0.9", ("--temperature", "1", "--top-p", "0.9", "--seed", "1"))):
+                answers = list(pool.map(lambda prompt: generate(prompt, o.decode_tokens, flags), prompts[:batch]))
+                times = sorted((a["timing"]["total_ms"] - a["timing"]["ttft_ms"]) / (o.decode_tokens - 1) for a in answers)
+                rows.append({"phase": "served_decode", "batch": batch, "sampling": name, "context": o.context,
+                             "token_ms": times[len(times) // 2]})
+    return rows
+
+
 def measure(cluster, ready, plan, begin, before_mib):
     ready.wait()
     row = {"phase": "serve", "ready_s": time.monotonic() - begin, "plan": plan}
@@ -78,7 +99,7 @@ def measure(cluster, ready, plan, begin, before_mib):
     row.update(prompt_tokens=whole["usage"]["prompt_tokens"], ttft_ms=whole["timing"]["ttft_ms"],
                more_tokens=more["usage"]["prompt_tokens"] - more["usage"]["cached_tokens"],
                more_cached_tokens=more["usage"]["cached_tokens"], more_ttft_ms=more["timing"]["ttft_ms"])
-    print(json.dumps([row]))
+    print(json.dumps([row] + decode_rows(tokens_per_word)))
 
 
 def main():

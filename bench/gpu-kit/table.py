@@ -5,7 +5,6 @@ import json
 import os
 
 NOT_MEASURED = (
-    "decode with top-p sampling (`forepack bench engine` decodes greedily)",
     "groups of several GPUs: the kit is built without MPI, so NCCL is tested with one rank only",
     "checkpoints: all weights are random, except those of the golden tests",
 )
@@ -134,7 +133,7 @@ def speed_table(r):
                       ("decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
                       ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64))):
         lines.append((what, "%.0f tokens/s" % row["tokens_per_s"] if row else r.why_missing("fp8")))
-    served = next(iter(r.rows("serve")), None)
+    served = r.row("serve", phase="serve")
     if not served:
         return markdown(("figure", "measured"), lines + [("a cluster", r.why_missing("serve"))])
     plan, used = served["plan"], served.get("used_mib")
@@ -146,6 +145,8 @@ def speed_table(r):
     lines.append(("TTFT of %d tokens" % served["prompt_tokens"], number(served["ttft_ms"], 1, " ms")))
     lines.append(("TTFT of %d new tokens on %d cached" % (served["more_tokens"], served["more_cached_tokens"]),
                   number(served["more_ttft_ms"], 1, " ms")))
+    lines += [("time between tokens, %d sequences of %d, %s" % (row["batch"], row["context"], row["sampling"]),
+               number(row["token_ms"], 2, " ms")) for row in r.rows("serve") if row["phase"] == "served_decode"]
     return markdown(("figure", "measured"), lines)
 
 
@@ -164,18 +165,21 @@ def gemm_table(r):
     return markdown(("-rows", "gemm", "-TFLOP/s", "-torch.matmul", "-ratio"), lines)
 
 
-def attention_tables(r):
-    """Every plain value of the rows of `forepack bench kernels --attention`, then PyTorch's."""
+def attention_table(r):
+    """Ours beside PyTorch's scaled_dot_product_attention, in TFLOP/s."""
+    torch = {(row["head_size"], row["tokens"], row["name"]): row for row in r.rows("torch") if row["phase"] == "attention"}
     lines = []
-    for name in ("attention", "torch"):
-        rows = [row for row in r.rows(name) if name == "attention" or row["phase"] == "attention"]
-        keys = [key for key, value in (rows[0].items() if rows else ()) if isinstance(value, (int, float, str))]
-        keys += [key for key in ("ms", "gflops", "error") if name == "torch" and rows and key not in keys]
-        cells = [["%.5g" % row[key] if isinstance(row.get(key), float) else row.get(key, "") for key in keys] for row in rows]
-        if rows:
-            lines += ["%s:" % ("Attention alone" if name == "attention" else "PyTorch's scaled_dot_product_attention"), ""]
-        lines += markdown(keys, cells)
-    return lines or ["Attention alone: %s." % r.why_missing("attention"), ""]
+    for name in ("attention-128", "attention-64", "attention-cached"):
+        for row in r.rows(name):
+            prefill = row["phase"] == "attention_prefill" and not row["context"]
+            bars = [torch.get((row["head_size"], row["tokens"], bar), {}) if prefill else {} for bar in ("flash", "cudnn")]
+            lines.append((row["phase"].split("_")[1], row["head_size"], row["batch"], row["tokens"], row["context"],
+                          number(row["ms"], 3), number(over(row["gflops"], 1000)), number(row["gbytes_per_s"], 0),
+                          percent(row.get("share")), *(number(over(bar.get("gflops"), 1000)) for bar in bars)))
+    lines += [("missing", name, "", "", "", "", "", "", r.why_missing(name), "", "")
+              for name in ("attention-128", "attention-64", "attention-cached") if not r.rows(name)]
+    return markdown(("attention", "-head size", "-batch", "-tokens", "-cached", "-ms", "-TFLOP/s", "-GB/s", "-of the limit",
+                     "-PyTorch flash", "-PyTorch cuDNN"), lines)
 
 
 def run_table(r):
@@ -214,6 +218,6 @@ def heading(r):
 
 def make(folder):
     r = Results(folder)
-    lines = heading(r) + figure_table(r) + speed_table(r) + gemm_table(r) + attention_tables(r) + ttft_table(r) + run_table(r)
+    lines = heading(r) + figure_table(r) + speed_table(r) + gemm_table(r) + attention_table(r) + ttft_table(r) + run_table(r)
     lines += step_table(r) + ["Not measured:", ""] + ["- %s" % line for line in NOT_MEASURED]
     return "\n".join(lines) + "\n"
