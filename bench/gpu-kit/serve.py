@@ -35,9 +35,10 @@ with socket.socket() as free:
 
 
 def used_mib():
-    """Memory in use on the first GPU, None without nvidia-smi."""
+    """Memory in use on the GPU, None without nvidia-smi."""
     try:
-        told = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        told = subprocess.run(["nvidia-smi", "-i", gpu, "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return int(told.stdout.split("\n")[0])
     except (OSError, ValueError):

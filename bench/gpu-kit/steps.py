@@ -30,6 +30,7 @@ options.add_argument("--trial", action="store_true", help="try the kit without a
                      "GPU tests are skipped. The figures mean nothing")
 o = options.parse_args()
 out = os.path.abspath(o.out)
+GPU = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"  # the one GPU of this run, numbered as nvidia-smi does
 started = time.monotonic()
 
 
@@ -89,12 +90,28 @@ def program_environment():
         say("%s: %s" % (name, found[name] or "not found"))
     folders = [os.path.join(KIT, "lib")] + list(dict.fromkeys(filter(None, found.values())))
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(folders), FOREPACK_SOURCE=KIT, CK_TIMEOUT_MULTIPLIER="60",
-                       XDG_CACHE_HOME=os.path.join(out, "cache"), PYTHONUNBUFFERED="1")
+                       XDG_CACHE_HOME=os.path.join(out, "cache"), CUDA_VISIBLE_DEVICES=GPU, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     environment.pop("FOREPACK_DATA", None)
     return environment
 
 
 # ---- running ----
+
+running = set()  # process groups
+
+
+def end_group(group, how):
+    try:
+        os.killpg(group, how)
+    except OSError:
+        pass
+
+
+def stop(*_):
+    """Signal handler: ends the running steps and starts no others, so that the table is still written."""
+    o.limit = 0
+    for group in list(running):
+        end_group(group, signal.SIGTERM)
 
 
 def run(command, seconds, stdout, stderr, environment):
@@ -108,19 +125,18 @@ def run(command, seconds, stdout, stderr, environment):
         except OSError as error:
             errors.write(("%s\n" % error).encode())
             return 127, 0.0
+        running.add(process.pid)
         code = None
         for wait, ending in ((seconds, signal.SIGTERM), (5, signal.SIGKILL), (5, signal.SIGKILL)):
             try:
                 code = process.wait(wait)
                 break
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, ending)
-                code = 124
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # what the command left running
-        except OSError:
-            pass
-    return (124 if time.monotonic() - begin >= seconds else code), time.monotonic() - begin
+                end_group(process.pid, ending)
+        end_group(process.pid, signal.SIGKILL)  # what the command left running
+        running.discard(process.pid)
+    took = time.monotonic() - begin
+    return (124 if took >= seconds else code), took
 
 
 def last_line(path):
@@ -218,9 +234,9 @@ def first_step():
 
 
 def gpu_mib(field):
-    """A field of the first GPU in MiB, None without nvidia-smi."""
+    """A field of the GPU in MiB, None without nvidia-smi."""
     try:
-        told = subprocess.run(["nvidia-smi", "--query-gpu=" + field, "--format=csv,noheader,nounits"],
+        told = subprocess.run(["nvidia-smi", "-i", GPU, "--query-gpu=" + field, "--format=csv,noheader,nounits"],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout
         return int(told.split("\n")[0])
     except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -321,10 +337,10 @@ def diagnose(environment):
 
 
 def machine():
-    """The first GPU with its driver, as nvidia-smi names them."""
+    """The GPU with its driver, as nvidia-smi names them."""
     try:
-        told = subprocess.run(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout
+        told = subprocess.run(["nvidia-smi", "-i", GPU, "--query-gpu=name,memory.total,driver_version",
+                               "--format=csv,noheader"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout
         return told.split("\n")[0].strip() or "no GPU"
     except (OSError, subprocess.TimeoutExpired):
         return "no GPU"
@@ -347,7 +363,7 @@ def write_results():
 
 
 def run_first(environment):
-    """One small pass. Returns False if there is no GPU."""
+    """One small pass. Returns False if no GPU can be used."""
     step = first_step()
     step.run(environment)
     if state_of("first")["state"] == "passed":
@@ -367,7 +383,7 @@ def in_order(steps):
 def run_all():
     environment = program_environment()
     if not run_first(environment):
-        say("this machine has no GPU: nothing was measured; see diagnosis.log")
+        say("no GPU can be used: nothing was measured; see diagnosis.log")
         return 3
     for step in in_order(list(measurements()) + list(comparisons())):
         step.run(environment)
@@ -382,7 +398,8 @@ def main():
     os.makedirs(os.path.join(out, "steps"), exist_ok=True)
     if o.trial:
         write_shape(shape("trial"), "llama-110m", 1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     code = 1
     try:
         code = run_all()

@@ -112,7 +112,7 @@ def figures(r):
     slower = field(r.row("score", phase="score"), "over_plain")
     yield ("score", "scoring 32,768 tokens, look-ahead 8, over its passes without importance", "at most 1.05",
            slower is not None and slower <= 1.05, slower, number(slower, 3))
-    layers = read(r.folder, os.path.join("main", "config"), {}).get("num_hidden_layers")
+    layers = read(r.folder, os.path.join("main", "config"), {}).get("num_hidden_layers", "some")
     for rate in (0.1, 0.3):
         value = field(r.row("ttft", task="ttft", keep_rate=rate), "share")
         yield at_least("ttft", "TTFT at keep rate %g, 70B cut to %s layers with 8B speculator, speed-up over its bound"
