@@ -132,7 +132,7 @@ static enum status attention_run(struct contender *self, double *seconds_p)
     b->next_layer = (b->next_layer + b->steps) % b->layers;
     self->gflop = b->steps * b->gflop;
     self->gbytes = b->steps * b->gbytes;
-    *seconds_p = (double)sum_us / 1e6;
+    *seconds_p = (double)(sum_us ? sum_us : 1) / 1e6; // a rate needs a time, even of a step shorter than a microsecond
     return STATUS_OK;
 }
 
