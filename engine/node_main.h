@@ -36,7 +36,7 @@ struct node_options {
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *allreduce_dtype; // "f32" or "bf16", see group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
-    double gpu_memory_utilization;                                                 // likewise
+    double gpu_memory_utilization;                                                 // as in struct model_options
     bool prefix_cache;
     struct log_options log;
 };
