@@ -12,7 +12,7 @@
 #include "speculator/scorer.h"
 #include "worker/scheduler.h"
 
-struct pair {
+struct model_pair {
     struct comm *comm;
     struct engine *main, *spec;
     struct scheduler *scheduler;
@@ -20,7 +20,7 @@ struct pair {
     int32_t *kept_tokens; // [max_prompt]
     uint64_t last_id;
     // Of the current call:
-    struct pair_answer *answer;
+    struct model_pair_answer *answer;
     int64_t started_us;
     bool ended;
     float *importance;
@@ -30,7 +30,7 @@ struct pair {
 
 static void pair_on_step(void *arg, const struct step_report *report)
 {
-    struct pair *p = arg;
+    struct model_pair *p = arg;
     for (int i = 0; i < report->n_outputs; i++) {
         const struct sequence_output *output = &report->outputs[i];
         if (!p->answer->prefill_us) p->answer->prefill_us = clock_now_us() - p->started_us;
@@ -43,7 +43,7 @@ static void pair_on_step(void *arg, const struct step_report *report)
 
 static void pair_on_scored(void *arg, const struct score_result *result)
 {
-    struct pair *p = arg;
+    struct model_pair *p = arg;
     p->ended = true;
     p->score_us = result->score_us;
     if (result->error)
@@ -57,7 +57,7 @@ static enum status pair_score_forward(void *context, const struct ragged_batch *
     return engine_forward(context, batch, result);
 }
 
-static enum status pair_open_engine(const struct pair_options *o, const char *dir, int entries, struct comm *comm,
+static enum status pair_open_engine(const struct model_pair_options *o, const char *dir, int entries, struct comm *comm,
                                     struct engine **engine_p)
 {
     struct model_config config;
@@ -82,9 +82,9 @@ static enum status pair_open_engine(const struct pair_options *o, const char *di
     return status;
 }
 
-enum status pair_open(const struct pair_options *o, struct pair **pair_p)
+enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
-    struct pair *p = mem_alloc(sizeof *p);
+    struct model_pair *p = mem_alloc(sizeof *p);
     int context = o->max_prompt + o->max_output, scored = o->max_prompt + o->look_ahead;
     p->kept_tokens = mem_alloc_array((size_t)o->max_prompt, sizeof *p->kept_tokens);
     enum status status = comm_open_self(&p->comm);
@@ -96,10 +96,10 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
                                             .kv_blocks = kv_blocks_for(context) + 1};
     if (status == STATUS_OK) status = scheduler_create(p->main, &limits, pair_on_step, p, &p->scheduler);
     if (status != STATUS_OK) {
-        pair_close(p);
+        model_pair_close(p);
         return status;
     }
-    const struct scorer_model model = {.config = pair_spec(p),
+    const struct scorer_model model = {.config = model_pair_spec(p),
                                        .token_budget = o->token_budget,
                                        .max_seqs = 1,
                                        .context_tokens = scored,
@@ -112,7 +112,7 @@ enum status pair_open(const struct pair_options *o, struct pair **pair_p)
     return STATUS_OK;
 }
 
-void pair_close(struct pair *p)
+void model_pair_close(struct model_pair *p)
 {
     if (!p) return;
     scorer_free(p->scorer);
@@ -124,25 +124,25 @@ void pair_close(struct pair *p)
     free(p);
 }
 
-const struct model_config *pair_main(const struct pair *p)
+const struct model_config *model_pair_main(const struct model_pair *p)
 {
     return model_get_config(engine_model(p->main));
 }
 
-const struct model_config *pair_spec(const struct pair *p)
+const struct model_config *model_pair_spec(const struct model_pair *p)
 {
     return model_get_config(engine_model(p->spec));
 }
 
-static void pair_start_call(struct pair *p)
+static void pair_start_call(struct model_pair *p)
 {
     p->ended = false;
     *p->error = 0;
     p->started_us = clock_now_us();
 }
 
-enum status pair_score(struct pair *p, const int32_t *tokens, int n, const struct prefill *prefill, float *importance,
-                       int64_t *score_us_p)
+enum status model_pair_score(struct model_pair *p, const int32_t *tokens, int n, const struct prefill *prefill,
+                             float *importance, int64_t *score_us_p)
 {
     const struct score_item item = {
         .request = ++p->last_id, .tokens = tokens, .n = n, .prefill = *prefill, .want_importance = true};
@@ -157,8 +157,8 @@ enum status pair_score(struct pair *p, const int32_t *tokens, int n, const struc
     return status;
 }
 
-enum status pair_generate(struct pair *p, const int32_t *tokens, int n, const struct token_range *kept, int n_kept,
-                          int max_tokens, struct pair_answer *answer)
+enum status model_pair_generate(struct model_pair *p, const int32_t *tokens, int n, const struct token_range *kept,
+                                int n_kept, int max_tokens, struct model_pair_answer *answer)
 {
     int n_tokens = 0;
     for (int r = 0; r < n_kept; r++)

@@ -6,9 +6,9 @@
 #include "model/generation.h"
 #include "model/model.h"
 
-struct pair;
+struct model_pair;
 
-struct pair_options {
+struct model_pair_options {
     const char *main, *spec; // model directories; with `dummy` config.json files, with random weights
     bool dummy;
     const char *backend, *dtype;
@@ -17,16 +17,16 @@ struct pair_options {
     int max_prompt, max_output, look_ahead; // upper limits, in tokens
 };
 
-enum status pair_open(const struct pair_options *options, struct pair **pair_p);
-void pair_close(struct pair *p); // may be NULL
-const struct model_config *pair_main(const struct pair *p);
-const struct model_config *pair_spec(const struct pair *p);
+enum status model_pair_open(const struct model_pair_options *options, struct model_pair **pair_p);
+void model_pair_close(struct model_pair *p); // may be NULL
+const struct model_config *model_pair_main(const struct model_pair *p);
+const struct model_config *model_pair_spec(const struct model_pair *p);
 
 // Scores the prompt [n] into importance [n]; *score_us_p becomes the time it took.
-enum status pair_score(struct pair *p, const int32_t *tokens, int n, const struct prefill *prefill, float *importance,
-                       int64_t *score_us_p);
+enum status model_pair_score(struct model_pair *p, const int32_t *tokens, int n, const struct prefill *prefill,
+                             float *importance, int64_t *score_us_p);
 
-struct pair_answer {
+struct model_pair_answer {
     int32_t *tokens; // the caller's, [max_tokens]
     int n;
     bool stopped; // by an end-of-sequence token, which is not in `tokens`
@@ -34,5 +34,5 @@ struct pair_answer {
 };
 
 // Prefills the kept ranges of the prompt (n_kept 0: the whole prompt), then generates greedily up to max_tokens.
-enum status pair_generate(struct pair *p, const int32_t *tokens, int n, const struct token_range *kept, int n_kept,
-                          int max_tokens, struct pair_answer *answer);
+enum status model_pair_generate(struct model_pair *p, const int32_t *tokens, int n, const struct token_range *kept,
+                                int n_kept, int max_tokens, struct model_pair_answer *answer);

@@ -64,7 +64,7 @@ static const struct option options[] = {
 
 int quality_tail_tokens(const struct quality *q, int n)
 {
-    return q->flags->tail_tokens < n / 4 ? (int)q->flags->tail_tokens : n / 4;
+    return prefill_tail_tokens((int)q->flags->tail_tokens, n);
 }
 
 enum status quality_score(struct quality *q, int look_ahead, int64_t *score_us_p)
@@ -73,7 +73,7 @@ enum status quality_score(struct quality *q, int look_ahead, int64_t *score_us_p
     prefill_defaults(&prefill);
     prefill.look_ahead = look_ahead;
     prefill.pool_window = (int)q->flags->pool_window;
-    return pair_score(q->pair, q->tokens, q->n, &prefill, q->importance, score_us_p);
+    return model_pair_score(q->pair, q->tokens, q->n, &prefill, q->importance, score_us_p);
 }
 
 int quality_select(const struct quality *q, int chunk_tokens, double keep_rate, bool keep_first,
@@ -129,7 +129,7 @@ static enum status quality_configure(struct quality *q, bool needle)
 
 static enum status quality_open_pair(struct quality *q, bool needle)
 {
-    const struct pair_options pair = {
+    const struct model_pair_options pair = {
         .main = needle ? o.main : o.shape,
         .spec = needle ? o.spec : o.spec_shape,
         .dummy = !needle,
@@ -141,7 +141,7 @@ static enum status quality_open_pair(struct quality *q, bool needle)
         .max_output = QUALITY_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),
     };
-    enum status status = pair_open(&pair, &q->pair);
+    enum status status = model_pair_open(&pair, &q->pair);
     if (status == STATUS_OK && needle) status = tokenizer_open(o.main, &q->tokenizer);
     q->importance = mem_alloc_array((size_t)pair.max_prompt, sizeof *q->importance);
     return status;
@@ -167,7 +167,7 @@ int bench_quality(int argc, char **argv)
         if (status == STATUS_OK) status = written;
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
-    pair_close(q.pair);
+    model_pair_close(q.pair);
     tokenizer_free(q.tokenizer);
     free(q.tokens);
     free(q.importance);

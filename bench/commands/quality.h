@@ -27,7 +27,7 @@ struct quality {
     struct bench_counts lengths, look_aheads, chunks;
     double keep_rates[BENCH_COUNTS_MAX];
     int n_keep_rates;
-    struct pair *pair;
+    struct model_pair *pair;
     struct tokenizer *tokenizer; // needle only
     int32_t *tokens;             // [n] the current prompt
     int n;

@@ -67,8 +67,8 @@ static enum status needle_ask(struct quality *q, const struct needle *needle, co
 {
     int32_t tokens[QUALITY_ANSWER_TOKENS], *expected;
     int n_expected, n_tokens = n_kept ? quality_kept_tokens(kept, n_kept) : q->n;
-    struct pair_answer answer = {.tokens = tokens};
-    enum status status = pair_generate(q->pair, q->tokens, q->n, kept, n_kept, QUALITY_ANSWER_TOKENS, &answer);
+    struct model_pair_answer answer = {.tokens = tokens};
+    enum status status = model_pair_generate(q->pair, q->tokens, q->n, kept, n_kept, QUALITY_ANSWER_TOKENS, &answer);
     if (status == STATUS_OK)
         status = tokenizer_encode(q->tokenizer, needle->answer, strlen(needle->answer), 0, &expected, &n_expected);
     if (status != STATUS_OK) return status;
@@ -106,7 +106,7 @@ static enum status needle_ask_all(struct quality *q, struct needle_table *table,
         }
         for (int k = 0; k < q->n_keep_rates && status == STATUS_OK; k++) {
             struct token_range *kept;
-            bool keep_first = line->method != LAST && q->tokens[0] == pair_spec(q->pair)->bos_id;
+            bool keep_first = line->method != LAST && q->tokens[0] == model_pair_spec(q->pair)->bos_id;
             int n_kept = quality_select(q, line->chunk_tokens, q->keep_rates[k], keep_first, &kept);
             status = needle_ask(q, needle, kept, n_kept, score_us, &line->cells[k]);
             free(kept);

@@ -28,19 +28,19 @@ static enum status ttft_run(struct quality *q, int look_ahead, int chunk_tokens,
                             struct ttft_times *t)
 {
     int32_t token;
-    struct pair_answer answer = {.tokens = &token};
+    struct model_pair_answer answer = {.tokens = &token};
     enum status status = STATUS_OK;
     if (with_plain) {
-        status = pair_generate(q->pair, q->tokens, q->n, NULL, 0, 1, &answer);
+        status = model_pair_generate(q->pair, q->tokens, q->n, NULL, 0, 1, &answer);
         if (status == STATUS_OK) samples_add(&t->plain_ms, (double)answer.prefill_us / 1000);
     }
     int64_t score_us = 0;
     if (status == STATUS_OK) status = quality_score(q, look_ahead, &score_us);
     if (status != STATUS_OK) return status;
     struct token_range *kept;
-    int n_kept = quality_select(q, chunk_tokens, keep_rate, q->tokens[0] == pair_spec(q->pair)->bos_id, &kept);
+    int n_kept = quality_select(q, chunk_tokens, keep_rate, q->tokens[0] == model_pair_spec(q->pair)->bos_id, &kept);
     t->kept_tokens = quality_kept_tokens(kept, n_kept);
-    status = pair_generate(q->pair, q->tokens, q->n, kept, n_kept, 1, &answer);
+    status = model_pair_generate(q->pair, q->tokens, q->n, kept, n_kept, 1, &answer);
     free(kept);
     samples_add(&t->score_ms, (double)score_us / 1000);
     samples_add(&t->ttft_ms, (double)(score_us + answer.prefill_us) / 1000);
@@ -49,8 +49,9 @@ static enum status ttft_run(struct quality *q, int look_ahead, int chunk_tokens,
 
 static void ttft_add_row(struct quality *q, int look_ahead, double keep_rate, struct ttft_times *t, double plain_ms)
 {
-    double whole = ttft_gflop(pair_main(q->pair), q->n, 0), spec = ttft_gflop(pair_spec(q->pair), q->n, look_ahead - 1);
-    double left = ttft_gflop(pair_main(q->pair), t->kept_tokens, 0), kept_share = (double)t->kept_tokens / q->n;
+    double whole = ttft_gflop(model_pair_main(q->pair), q->n, 0),
+           spec = ttft_gflop(model_pair_spec(q->pair), q->n, look_ahead - 1);
+    double left = ttft_gflop(model_pair_main(q->pair), t->kept_tokens, 0), kept_share = (double)t->kept_tokens / q->n;
     double ttft_ms = samples_percentile(&t->ttft_ms, 50), score_ms = samples_percentile(&t->score_ms, 50);
     double speed_up = plain_ms / ttft_ms;
     double bound = 1 / (kept_share + spec / whole), bound_flops = whole / (left + spec);
@@ -70,7 +71,7 @@ static void ttft_add_row(struct quality *q, int look_ahead, double keep_rate, st
 // Each round runs everything kept and every keep rate, so that changes of the machine's speed affect all of them.
 static enum status ttft_run_length(struct quality *q, int length, int look_ahead)
 {
-    int n_vocab = pair_main(q->pair)->vocab_size, n_spec = pair_spec(q->pair)->vocab_size;
+    int n_vocab = model_pair_main(q->pair)->vocab_size, n_spec = model_pair_spec(q->pair)->vocab_size;
     free(q->tokens);
     q->n = length;
     q->tokens = mem_alloc_array((size_t)length, sizeof *q->tokens);
