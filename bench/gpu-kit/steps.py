@@ -340,7 +340,8 @@ def machine():
     """The GPU with its driver, as nvidia-smi names them."""
     try:
         told = subprocess.run(["nvidia-smi", "-i", GPU, "--query-gpu=name,memory.total,driver_version",
-                               "--format=csv,noheader"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20).stdout
+                               "--format=csv,noheader"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              timeout=20).stdout
         return told.split("\n")[0].strip() or "no GPU"
     except (OSError, subprocess.TimeoutExpired):
         return "no GPU"
