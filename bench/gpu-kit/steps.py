@@ -177,7 +177,8 @@ class Step:
             return
         bound = min(self.seconds, seconds_left())
         if bound <= 1:
-            note(self.name, "not run", "no time was left: run again with the same --out")
+            if not before:
+                note(self.name, "not run", "no time was left: run again with the same --out")
             return
         say("%s: %s" % (self.name, " ".join(self.command)))
         log, rows = os.path.join(out, self.name + ".log"), os.path.join(out, self.name + ".json")
@@ -190,6 +191,8 @@ class Step:
             note(self.name, "passed", "" if self.rows else last_line(log), took)
         elif code == 77 and (self.rows or o.trial):  # where a pass ran, a test has no reason to skip
             note(self.name, "skipped", last_line(log), took)
+        elif code < 0 and o.limit == 0:
+            note(self.name, "stopped", "with the whole run", took)
         elif code == 124:
             note(self.name, "stopped", "after its time limit of %.0f s" % bound, took)
         else:
@@ -266,7 +269,7 @@ def measurements():
     whole = ["--max-num-batched-tokens", tokens(16384)]
     yield engine("prefill", 75, "bf16", "--prompt-tokens", tokens(1024, 8192, 16384), "--batch", "1,16",
                  "--decode-tokens", "0", *whole)
-    yield bench("gemms", 45, "kernels", "--dtype", "bf16", "--shape", shape(MODEL), "--rows", tokens(8192, 16384), *ROUNDS)
+    yield bench("gemms", 45, "kernels", "--dtype", "bf16", "--shape", shape(MODEL), "--rows", tokens(1, 64, 8192, 16384), *ROUNDS)
     attention = ["kernels", "--attention", "--dtype", "bf16", "--shape", shape(MODEL), *ROUNDS]
     lengths = ["--prompt-tokens", tokens(2048, 8192, 16384, 32768), "--max-num-batched-tokens", tokens(32768)]
     yield bench("attention-128", 45, *attention, "--head-size", "128", *lengths, "--batch", "1,8,64", "--context",
