@@ -545,7 +545,6 @@ int command_up(int argc, char **argv)
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");
-    signal(SIGPIPE, SIG_IGN); // the cluster keeps running when the reader of this output exits
     enum status status = configure();
     if (status != STATUS_OK) {
         options_free(options);
