@@ -183,6 +183,28 @@ START_TEST(fingerprint_tells_tokenizers_apart)
 }
 END_TEST
 
+// ---- Unusual files.
+
+// No merge can join the empty token with another one, so looking at its bytes would read out of bounds.
+START_TEST(an_empty_unknown_token_is_a_token)
+{
+    struct tokenizer *t = open_variant("pieces",
+                                       "{\"model.byte_fallback\": false, \"model.fuse_unk\": false, "
+                                       "\"model.vocab\": {\"\": 0, \"a\": 1, \"aa\": 2}, \"model.merges\": [\"a a\"], "
+                                       "\"model.unk_token\": \"\", \"added_tokens\": [], \"normalizer\": null, "
+                                       "\"post_processor\": null, \"pre_tokenizer\": null}",
+                                       NULL);
+    static const int32_t expected[] = {2, 0, 0, 2, 1};
+    int32_t *ids;
+    int n;
+    encode_into(t, "aa\xE2\x98\x83zaaa", 9, 0, &ids, &n);
+    ck_assert_int_eq(n, 5);
+    ck_assert_mem_eq(ids, expected, sizeof expected);
+    free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
 // ---- Broken and unsupported files.
 
 START_TEST(broken_files_are_refused_with_a_reason)
@@ -438,6 +460,7 @@ int main(void)
     tcase_add_test(files, longest_piece_is_a_bound_or_none);
     tcase_add_test(files, fingerprint_ignores_layout);
     tcase_add_test(files, fingerprint_tells_tokenizers_apart);
+    tcase_add_test(files, an_empty_unknown_token_is_a_token);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
     tcase_add_test(files, broken_json_and_missing_files_are_named);
     tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);
