@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A condition variable whose time limits are on the clock of clock_now_us(), so that setting the wall clock neither
+// A condition variable with time limits on the clock of clock_now_us(), so that setting the wall clock neither
 // shortens nor prolongs a wait. Signal and destroy it with the pthread functions.
 #pragma once
 

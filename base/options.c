@@ -10,7 +10,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/version.h"
 
 // Rows that a file or a flag has set, of all tables parsed so far (a program has one or two).
 static const struct option *given_rows[256];
@@ -267,30 +266,6 @@ void options_log(const struct option *table)
         free(joined[i]);
     free(joined);
     free(fields);
-}
-
-int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest)
-{
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            options_help(table, usage, stdout);
-            exit(0);
-        }
-        if (strcmp(argv[i], "--man") == 0) {
-            options_man(table, usage, stdout);
-            exit(0);
-        }
-        if (strcmp(argv[i], "--version") == 0) {
-            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
-            exit(0);
-        }
-    }
-    int n_rest = 0;
-    if (options_parse(table, argc, argv, rest, &n_rest) != STATUS_OK) {
-        fprintf(stderr, "%s\n", status_message());
-        exit(2);
-    }
-    return n_rest;
 }
 
 void options_free(const struct option *table)

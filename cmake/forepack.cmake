@@ -71,7 +71,6 @@ endif()
 # builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
 #   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
 #   EACH   adds one test for each word, NAME_WORD, with the word as the argument of the program
-#   RELEASE  further words, whose tests get the label `release` besides (CONTRIBUTING.md)
 #   DATA   adds NAME_data (with EACH: NAME_data_WORD), which tests with FOREPACK_DATA; its last argument is "data"
 #   CUDA   links the CUDA backend on the emulated GPU, where its headers are installed. With FOREPACK_CUDA it also adds
 #          gpu_NAME (label `gpu`, argument "cuda"), which runs on a GPU and is skipped where there is none
@@ -79,7 +78,7 @@ function(forepack_test name)
   if(NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "CUDA;DATA" "RANKS;TIMEOUT" "SOURCES;EACH;RELEASE;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "CUDA;DATA" "RANKS;TIMEOUT" "SOURCES;EACH;LIBS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1200)
   endif()
@@ -115,7 +114,7 @@ function(forepack_test name)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
     list(APPEND unit_tests ${name})
   elseif(arg_EACH)
-    foreach(word ${arg_EACH} ${arg_RELEASE})
+    foreach(word ${arg_EACH})
       add_test(NAME ${name}_${word} COMMAND ${name} ${word})
       list(APPEND unit_tests ${name}_${word})
       if(arg_DATA)
@@ -132,9 +131,6 @@ function(forepack_test name)
     endif()
   endif()
   set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
-  foreach(word ${arg_RELEASE})
-    set_tests_properties(${name}_${word} PROPERTIES LABELS "unit;release")
-  endforeach()
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
   if(NOT name MATCHES "engine|node|net|comm|speculator")
     # Suppressions of leaks in Open MPI's plugins need whole stacks, which take half of the time of tests that allocate much.

@@ -36,7 +36,7 @@ struct node_options {
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *allreduce_dtype; // "f32" or "bf16", see group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
-    double gpu_memory_utilization;                                                 // likewise
+    double gpu_memory_utilization;                                                 // as in struct model_options
     bool prefix_cache;
     struct log_options log;
 };
@@ -45,8 +45,8 @@ struct node_options {
 // clang-format off
 #define NODE_OPTION_ROWS(o, default_token_budget, default_max_seqs)                                                    \
     {.name = "-Model"},                                                                                                \
-    {.name = "model", .type = OPTION_STRING, .value = &(o).model, .help = "checkpoint directory (required)"},          \
-    {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
+    {.name = "model", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).model, .help = "checkpoint directory (required)"}, \
+    {.name = "shape", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).shape,                               \
      .help = "for measurements: config.json to run with random weights; --model then provides the tokenizer only"},    \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
      .help = "for measurements: dummy makes random weights of the model's shape, no checkpoint is read"},              \
@@ -58,7 +58,7 @@ struct node_options {
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto",                  \
      .choices = MODEL_KV_DTYPES,                                                                                       \
      .help = "type of the KV cache; auto: f32 with f32 weights, else bf16; int8 takes half of bf16"},                  \
-    {.name = "packed-cache", .type = OPTION_STRING, .value = &(o).packed_cache, .default_text = "off",                 \
+    {.name = "packed-cache", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).packed_cache, .default_text = "off", \
      .help = "where to save packed weights for the next start: a folder, auto (beside the checkpoint) or off"},        \
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
      .help = "compute threads of each rank; 0: an equal part of the host's cores"},                                    \
@@ -81,12 +81,12 @@ struct node_options {
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true",         \
      .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
     {.name = "-Cluster"},                                                                                              \
-    {.name = "router", .type = OPTION_STRING, .value = &(o).router,                                                    \
+    {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
      .help = "HOST:PORT of the router (required)"},                                                                    \
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "f32",           \
      .choices = "f32|bf16", .help = "type that CPU ranks on several hosts send for all-reduce; bf16: half the bytes, " \
                                     "activations are rounded"},                                                        \
-    {.name = "node-id", .type = OPTION_STRING, .value = &(o).node_id,                                                  \
+    {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
      .help = "unique name of this node; default: ROLE-HOST-PID"},                                                      \
     {.name = "-Logging"},                                                                                              \
     LOG_OPTION_ROWS((o).log)

@@ -17,16 +17,15 @@ enum { ISAS_MAX = CPU_ISA_COUNT + 2 };
 static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
 
-// Chooses the level named on the command line ("best": the best of this machine) or all levels of this machine; returns
-// their number. With the thread sanitizer the best level only.
+// Selects the level named on the command line, or all levels of this machine; returns their number. With the thread
+// sanitizer, the best level only.
 static inline int choose_isas(int argc, char **argv)
 {
     for (int level = 0; level <= CPU_ISA_COUNT; level++) {
         const struct cpu_isa *isa =
             level < CPU_ISA_COUNT ? cpu_isa_at((enum cpu_isa_level)level) : &cpu_isa_amx_emulated;
         if (!isa || (QUICK && isa != cpu_isa_best())) continue;
-        bool best = isa == cpu_isa_best() && argc > 1 && !strcmp("best", argv[1]);
-        if (argc < 2 || !strcmp(isa->name, argv[1]) || best) isas[n_isas++] = isa;
+        if (argc < 2 || !strcmp(isa->name, argv[1])) isas[n_isas++] = isa;
     }
     if ((argc < 2 || !strcmp(cuda_level.name, argv[1])) && cuda_is_here()) isas[n_isas++] = &cuda_level;
     for (int i = 0; i < n_isas; i++)

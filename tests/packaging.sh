@@ -60,6 +60,6 @@ for file in bin/forepack bin/forepack-router share/forepack/demo-model/main/conf
 done
 depends=$(dpkg-deb -f "$deb" Depends)
 [[ $depends == *libgrpc* ]] || fail "dependencies of the package: $depends"
-tar -tzf "$work"/packages/forepack-*.tar.gz >"$work/content"
+tar -tzf "$work/packages/forepack-$version-linux-$(uname -m).tar.gz" >"$work/content"
 grep -q '/bin/forepack-worker$' "$work/content" || fail "forepack-worker is not in the archive"
 echo "packaging: all passed"

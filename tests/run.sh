@@ -26,6 +26,8 @@ lint=0
 tests/lint.sh build/dev || lint=$?
 [ $lint = 0 ] || [ $lint = 77 ] || exit 1
 
-# CONTRIBUTING.md says which tests have the label `release`: they run in the optimised build alone.
-ctest --preset dev --parallel 2 -LE release "$@"
-ctest --preset release --parallel 2 "$@"
+# CONTRIBUTING.md says which tests have the label `release`: they run in the optimised build alone. One test more than
+# there are cores, since some wait most of the time.
+jobs=$(($(nproc) + 1))
+ctest --preset dev --parallel $jobs -LE release "$@"
+ctest --preset release --parallel $jobs "$@"

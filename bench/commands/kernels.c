@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench kernels: the four gemms of one layer, for each number of rows M, called as the model calls them. Runs
 // cycle through enough copies of the layer's weights that weights are read from memory, as in a model with many layers.
-// With the CPU backend, oneDNN's gemms of the same shapes run in the same rounds if its program was built.
+// With the CPU backend, oneDNN's gemms of the same shapes run in the same rounds if its program was built. With
+// --attention, kernels_attention.c measures attention instead.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,34 +11,47 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/options.h"
-#include "bench/commands/bench.h"
+#include "bench/commands/kernels.h"
 #include "bench/commands/onednn_process.h"
 #include "cli/request.h"
 #include "engine/engine.h"
-#include "kernels/backend.h"
-#include "model/config.h"
 #include "model/dummy.h"
 
-static struct {
-    char *model, *shape, *backend, *dtype, *m;
-    int64_t threads, rounds, probe_ms, min_ms;
-    bool onednn, json;
-} o;
+static struct kernels_flags o;
 
 // clang-format off
 static const struct option options[] = {
+    {.name = "-Model"},
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory; only its config.json is read"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
-    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu", .choices = "cpu|cuda",
-     .help = "what runs the gemms"},
+    {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu",
+     .choices = "cpu|cuda|reference", .help = "what runs the kernels; reference is slow, the oracle of the other two"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|int8",
-     .help = "type of the weights"},
+     .help = "type of the weights; attention computes in bf16 with int8 weights"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is every core the process may use"},
+    {.name = "-Gemms"},
     {.name = "rows", .type = OPTION_STRING, .value = &o.m, .default_text = "1,4,16,64,256,512,1024,2048",
      .help = "rows M of the activation, comma-separated"},
     {.name = "onednn", .type = OPTION_BOOL, .value = &o.onednn, .default_text = "true",
      .help = "compare with oneDNN, if it was installed when Forepack was built"},
+    {.name = "-Attention"},
+    {.name = "attention", .type = OPTION_BOOL, .value = &o.attention, .help = "measure attention instead of the gemms"},
+    {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "2048,8192",
+     .unit = "tokens", .help = "prefill one prompt of each of these lengths, comma-separated; 0 is no prefill"},
+    {.name = "cached-tokens", .type = OPTION_STRING, .value = &o.cached_tokens, .default_text = "0", .unit = "tokens",
+     .help = "KV entries cached before the tokens of --prompt-tokens, comma-separated: each prompt with each number"},
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "4096", .min = 1,
+     .max = 1048576, .unit = "tokens", .help = "rows of one pass; a longer prompt is cut into chunks"},
+    {.name = "batch", .type = OPTION_STRING, .value = &o.batch, .default_text = "1,8,64", .unit = "sequences",
+     .help = "decode one row of each of this many sequences, comma-separated"},
+    {.name = "context", .type = OPTION_STRING, .value = &o.context, .default_text = "1024", .unit = "tokens",
+     .help = "cached tokens of each sequence that decodes, comma-separated; 0 is no decode"},
+    {.name = "head-size", .type = OPTION_INT, .value = &o.head_size, .default_text = "0", .max = 1024,
+     .help = "head size instead of the shape's, with as many heads; 0 is the shape's"},
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto",
+     .choices = MODEL_KV_DTYPES, .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
+    {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "3", .min = 1, .max = ROUNDS_MAX,
      .help = "number of rounds; the median is reported"},
     BENCH_TIMING_OPTION_ROWS(o),
@@ -158,21 +172,21 @@ static enum status kernels_make_weights(struct kernels *k, const struct dummy *d
     return STATUS_OK;
 }
 
-static enum status dtype_by_name(const char *name, enum dtype *dtype_p)
+enum status kernels_dtype(const char *name, enum dtype *dtype_p)
 {
     for (int d = 0; d < DTYPE_COUNT; d++)
         if (strcmp(name, dtype_name((enum dtype)d)) == 0) {
             *dtype_p = (enum dtype)d;
             return STATUS_OK;
         }
-    return status_fail(STATUS_UNSUPPORTED, "--dtype %s: this build has no kernels for it", name);
+    return status_fail(STATUS_UNSUPPORTED, "dtype %s: this build has no kernels for it", name);
 }
 
 static enum status kernels_open_backend(struct kernels *k)
 {
     const struct model_config *c = &k->config;
     enum dtype dtype = DTYPE_F32;
-    enum status status = dtype_by_name(o.dtype, &dtype);
+    enum status status = kernels_dtype(o.dtype, &dtype);
     if (status != STATUS_OK) return status;
     float *inv_freq = mem_alloc_array((size_t)c->head_size / 2, sizeof *inv_freq);
     const struct backend_shape shape = {.n_layers = 1,
@@ -303,13 +317,12 @@ static json_t *kernels_make_row(const struct kernels *k, const struct onednn_pro
 
 // ---- run ------------------------------------------------------------------------------------------------------------
 
-// Takes one reading of a device after the rounds, and computes the share from it.
-static enum status kernels_read_device(struct kernels *k, double gflop, double gbytes, struct measurement *m,
-                                       struct rounds_readings *readings)
+enum status kernels_read_device(struct backend *backend, int ms, double gflop, double gbytes, struct measurement *m,
+                                struct rounds_readings *readings)
 {
     struct probe_reading *mean = &readings->mean;
     mean->instruction = "cuBLASLt bf16";
-    enum status status = k->backend->ops->measure(k->backend, (int)o.probe_ms, &mean->gflops, &mean->gbytes_per_s);
+    enum status status = backend->ops->measure(backend, ms, &mean->gflops, &mean->gbytes_per_s);
     if (status != STATUS_OK) return status;
     double arithmetic = gflop / mean->gflops, memory = gbytes / mean->gbytes_per_s;
     m->memory_bound = memory > arithmetic;
@@ -330,7 +343,7 @@ static enum status kernels_measure(struct kernels *k, struct onednn_process *one
         k->gemms[i].seconds = 0;
     enum status status = rounds_run(&rounds, contenders, onednn->pid ? 2 : 1, measurements, &readings);
     if (status == STATUS_OK && k->backend->ops->measure && o.probe_ms)
-        status = kernels_read_device(k, gflop, gbytes, &measurements[0], &readings);
+        status = kernels_read_device(k->backend, (int)o.probe_ms, gflop, gbytes, &measurements[0], &readings);
     if (status != STATUS_OK) return status;
     double onednn_gflops = onednn->pid ? gflop / measurements[1].seconds : 0;
     kernels_print_row(k, &measurements[0], &readings, gflop, gbytes, onednn_gflops);
@@ -347,18 +360,21 @@ static void kernels_start_onednn(const struct kernels *k, struct onednn_process 
     onednn_process_start(onednn, o.dtype, group_threads((int)o.threads), k->copies, gemms, N_GEMMS);
 }
 
-static enum status kernels_measure_all(struct kernels *k, const struct bench_counts *m, json_t *rows)
+static enum status kernels_measure_gemms(struct kernels *k, json_t *rows)
 {
-    for (int i = 0; i < m->n; i++)
-        k->max_rows = m->count[i] > k->max_rows ? m->count[i] : k->max_rows;
+    struct bench_counts m;
+    enum status status = bench_counts_parse("rows", o.m, 1, 1048576, &m);
+    if (status != STATUS_OK) return status;
+    for (int i = 0; i < m.n; i++)
+        k->max_rows = m.count[i] > k->max_rows ? m.count[i] : k->max_rows;
     struct onednn_process onednn = {0};
-    enum status status = kernels_open(k);
+    status = kernels_open(k);
     if (status == STATUS_OK) {
         kernels_start_onednn(k, &onednn);
         kernels_print_heading(k, &onednn);
     }
-    for (int i = 0; i < m->n && status == STATUS_OK; i++) {
-        k->m = m->count[i];
+    for (int i = 0; i < m.n && status == STATUS_OK; i++) {
+        k->m = m.count[i];
         status = kernels_measure(k, &onednn, rows);
     }
     onednn_process_stop(&onednn);
@@ -370,18 +386,21 @@ int bench_kernels(int argc, char **argv)
     options_main(options,
                  "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8] "
                  "[--rows 1,256]\n"
-                 "The gemms of one layer alone, compared with the machine probe and with oneDNN.",
+                 "       forepack bench kernels --attention --model DIR|--shape FILE [--prompt-tokens 2048] "
+                 "[--cached-tokens 0] [--batch 1,8] [--context 1024]\n"
+                 "The gemms of one layer alone, compared with the machine probe and with oneDNN, or its attention, "
+                 "compared with the machine probe.",
                  argc, argv, NULL);
     struct kernels k = {.copies = 0};
-    struct bench_counts m;
     json_t *rows = json_array();
-    enum status status = bench_counts_parse("rows", o.m, 1, 1048576, &m);
-    if (status == STATUS_OK && !o.model == !o.shape)
-        status = status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
+    enum status status = STATUS_OK;
+    if (!o.model == !o.shape) status = status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &k.config);
-    if (status == STATUS_OK && o.probe_ms && strcmp(o.backend, "cpu") == 0)
+    if (status == STATUS_OK && o.probe_ms && strcmp(o.backend, "cuda") != 0)
         status = probe_open(group_threads((int)o.threads), (int)o.probe_ms, &k.probe);
-    if (status == STATUS_OK) status = kernels_measure_all(&k, &m, rows);
+    if (status == STATUS_OK)
+        status =
+            o.attention ? kernels_measure_attention(&o, &k.config, k.probe, rows) : kernels_measure_gemms(&k, rows);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     if (k.backend) k.backend->ops->close(k.backend);

@@ -7,7 +7,7 @@
 // A help line that starts with a quote refers to a command with a man page of its own (cmake/man_pages.sh).
 static const struct program_command commands[] = {
     {"engine", bench_engine, "prefill, decode and scoring of one model, on the engine directly"},
-    {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN"},
+    {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},
     {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
     {"prefill-quality", bench_quality, "right answers and time to first token, by keep rate"},
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},

@@ -114,7 +114,7 @@ INLINE vec vec_load_bytes(const int8_t *from)
     return vec_from_int(__builtin_convertvector(bytes, vec_mask));
 }
 
-// bf16 words of two vectors whose values bf16 represents exactly.
+// bf16 words of two vectors. bf16 must represent their values exactly.
 INLINE vec_word vec_pair(vec even, vec odd)
 {
     return (vec_word)even >> 16 | (vec_word)odd;

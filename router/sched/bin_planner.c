@@ -61,7 +61,7 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
-// When the node finishes its work and the request, of which it has to compute so many rows.
+// When the node finishes its work and the request, if it has to compute `rows` rows of the request.
 static double finish_with(const struct filling *f, const struct sched_node *node, const struct sched_request *r,
                           int64_t rows)
 {
@@ -139,7 +139,7 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
     f->n_chain = last ? last->n_prefix : tail ? tail->n : 0;
 }
 
-// Sharing so many blocks with the chain pays for the request, and spares more than `other` would be spared.
+// Whether sharing `blocks` blocks with the chain saves enough rows of the request, and more than `other` would save.
 static bool sharing_pays(const struct filling *f, const struct sched_request *r, int blocks,
                          const struct sched_request *other)
 {
@@ -250,9 +250,9 @@ static void bin_fill(struct filling *f)
         fill_level(f, level);
 }
 
-// A request holds its sequence slot for `residence_bins` bins. Where the slots of one bin, filled with requests of mean
-// length, make hardly more rows than the bin has, packing the longest alone would leave short ones that can never fill
-// a bin. 0: slots are not scarce.
+// A request holds its sequence slot for `residence_bins` bins. Slots are scarce if one bin's part of the slots, filled
+// with requests of mean length, has few more rows than the bin: packing the longest first would then leave short
+// requests that can never fill a bin. 0: slots are not scarce.
 static double mean_rows_to_keep(const struct waiting_set *set, const struct sched_node *node)
 {
     double mean_rows = (double)set->rows / waiting_set_count(set);

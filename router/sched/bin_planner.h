@@ -16,11 +16,12 @@
 // 11. A request with more rows than the token budget gets a bin of its own; the node computes it in chunks.
 // 12. A plan ends when its scan budget is used up; an idle node without a bin gets a full scan every SCAN_ALL_US.
 //
-// Details: a busy node also gets a small bin that takes its last sequence slot (2). The place is only taken from a
-// request without a deadline, of the same tenant queue (5). The prefix is shared with the request packed before, in
-// this bin or the node's last one; it has to spare a quarter of the rows, and more than the longest request would be
-// spared (5, 8). Fits means the rows, sequence slots and KV blocks left. Slots are scarce when requests of mean length
-// in a bin's part of the slots hardly fill it; bins then keep to the mean length (9).
+// Details. Rule 2: a busy node also gets a small bin that takes its last sequence slot. Rule 5: only a request of the
+// same tenant queue and without a deadline gives its place. Rules 5 and 8: the prefix is shared with the request packed
+// before, in this bin or in the node's last one, and must save a quarter of the request's rows and more than it saves
+// of the longest request's. Rule 9: a request fits if rows, sequence slots and KV blocks are left for it. Slots are
+// scarce when a bin's part of the slots, filled with requests of mean length, barely fills the bin; bins then keep to
+// the mean length.
 //
 // The planner reads the view and works on the waiting set in a transaction (waiting_set.h). Core applies the plan.
 #pragma once
@@ -36,7 +37,7 @@ struct bin_plan {
     bool overdue;                          // has an overdue request
     uint64_t scan_cost;                    // waiting requests examined
     struct no_eligible_note no_eligible;   // for the node from now on
-    int64_t scanned_us;                    // likewise
+    int64_t scanned_us;                    // for the node from now on
 };
 
 // Plans one bin. With n > 0 the requests are picked from the set, and the caller commits or rolls back. With n == 0

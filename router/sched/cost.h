@@ -43,8 +43,8 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
 // All rows of a prompt have been computed, in passes of any size.
 void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);
 
-// Whether the model holds for a pass or prompt of so many rows: a few passes have been seen, and lately one pass or
-// prompt of at least a quarter of the rows.
+// Whether the model holds for a pass or prompt of `rows` rows: a few passes have been seen, and lately one pass or
+// prompt of at least a quarter of `rows`.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);

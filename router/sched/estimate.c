@@ -32,7 +32,7 @@ bool estimate_costs_known(const struct sched_view *view, enum node_role role, in
     return true;
 }
 
-// The time of so many prompt rows on the node, with the rows of its decoding sequences in each pass.
+// The time of `rows` prompt rows on the node, with the rows of its decoding sequences in each pass.
 static double work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs)
 {
     const struct node_account *account = &node->account;

@@ -18,7 +18,7 @@ struct estimate {
     double wait_us, own_us; // until the request's turn, and from then on
 };
 
-// Whether the cost models of all nodes of the pool hold for a prompt of so many rows.
+// Whether the cost models of all nodes of the pool hold for a prompt of `rows` rows.
 bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows);
 
 // Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted.
@@ -33,9 +33,9 @@ bool estimate_speculation_pays(const struct sched_view *view, const struct sched
 int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,
                         int64_t now_us);
 
-// By the node's cost model, fitted or not: when it finishes its work and a prompt of so many rows after `cached`
+// By the node's cost model, fitted or not: when it finishes its work and a prompt of `rows` rows after `cached`
 // entries.
 double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
 
-// The rows from which on a larger bin would hardly be cheaper per row for this node.
+// The smallest bin that costs this node little more per row than a full bin.
 int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_node *node);

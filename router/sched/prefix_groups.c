@@ -47,7 +47,8 @@ void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
     request_tree_remove(&groups->roots[tree_index(r->tenant_queue, r->prefix)], BY_PREFIX, r, prefix_is_below, &key);
 }
 
-static int64_t rows_paid_by(int blocks) // the most rows of a request for which so many shared blocks pay
+// The longest request, in rows, for which sharing `blocks` blocks saves a large enough part.
+static int64_t rows_paid_by(int blocks)
 {
     return (int64_t)PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
 }

@@ -21,6 +21,6 @@ struct prefix_tails {
 void prefix_tails_fini(struct prefix_tails *tails);
 
 const struct prefix_tail *prefix_tails_find(const struct prefix_tails *tails, const struct tenant_queue *queue);
-// Notes where a bin leaves off, whose requests have left the waiting set. Returns the scan cost.
+// Records the last prefix of each tenant queue in a bin. Its requests have left the waiting set. Returns the scan cost.
 int prefix_tails_update(struct prefix_tails *tails, const struct waiting_set *set, uint64_t bin,
                         struct sched_request *const *requests, int n);

@@ -37,9 +37,9 @@ struct node_account {
     int64_t kv_blocks;            // expected to be needed by the requests on it
 };
 
-// The last plan for the node found no eligible request with so many KV blocks left and bins outstanding. With no more
-// blocks and no fewer bins the next one will not either, until a request that would fit the blocks arrives or becomes
-// overdue. Set and cleared by core/dispatch.c and core/requests.c.
+// The last plan for the node found no eligible request, with `blocks_left` KV blocks and `bins` outstanding bins. The
+// next plan will find none either unless the node has more blocks or fewer bins, or a request that fits the blocks
+// arrives or becomes overdue. Set and cleared by core/dispatch.c and core/requests.c.
 struct no_eligible_note {
     bool set;
     int64_t blocks_left;

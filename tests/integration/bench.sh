@@ -62,6 +62,30 @@ else
     echo "skipped: comparison with oneDNN, which was not found at build time"
 fi
 
+# Attention alone. The tiny shape has 4 heads and 2 KV heads of 16: an attention pair is 4 x 4 x 16 operations, a KV entry in bf16
+# 2 x 2 x 16 x 2 bytes. A prompt of n tokens after c cached ones has n c + n (n + 1) / 2 pairs, in chunks of 64 too.
+"$bin/forepack" bench kernels --attention --shape "$shape" --prompt-tokens 40,100 --cached-tokens 0,30 --max-num-batched-tokens 64 \
+    --batch 1,70 --context 5,20 "${quick[@]}" --json >"$work/attention.json" 2>"$work/attention.log"
+check_json "$work/attention.json" '[.[] | [.phase, .batch, .tokens, .context, .passes]] == [["attention_prefill",1,40,0,1],
+    ["attention_prefill",1,40,30,1], ["attention_prefill",1,100,0,2], ["attention_prefill",1,100,30,2],
+    ["attention_decode",1,1,5,1], ["attention_decode",70,1,5,1], ["attention_decode",1,1,20,1], ["attention_decode",70,1,20,1]]'
+check_json "$work/attention.json" 'def near($x; $y): ($x - $y) * ($x - $y) < 1e-8 * $y * $y;
+    all(.[]; .heads == 4 and .kv_heads == 2 and .head_size == 16 and .backend == "cpu" and .kv_dtype == "bf16" and .layers >= 1
+    and near(.attention_gflop * 1e9; .batch * (.tokens * .context + .tokens * (.tokens + 1) / 2) * 256)
+    and near(.gbytes * 1e9; .batch * (.context + .tokens + (if .passes == 2 then .context + 64 else 0 end)) * 128)
+    and near(.gflops * .ms / 1e3; .attention_gflop) and near(.gbytes_per_s * .ms / 1e3; .gbytes)
+    and .peak_gflops > 0 and .dram_gbytes_per_s > 0 and .share > 0 and (.probes | length) == 3
+    and (.limit == "compute" or .limit == "memory"))'
+for backend in cpu reference; do
+    "$bin/forepack" bench kernels --attention --shape "$shape" --backend $backend --head-size 32 --kv-cache-dtype int8 \
+        --prompt-tokens 20 --context 0 --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/attention-$backend.json" \
+        2>"$work/attention-$backend.log"
+    check_json "$work/attention-$backend.json" "length == 1 and (.[0] | .backend == \"$backend\" and .head_size == 32
+        and .kv_dtype == \"int8\" and .share == null and (.gbytes * 1e9 | round) == 20 * 2 * 2 * 36)"
+done
+"$bin/forepack" bench kernels --attention --shape "$shape" --prompt-tokens 0 --batch 3 --context 7 "${quick[@]}" >"$work/table" 2>"$work/table.log"
+grep -Eq '^attention_decode +3 +1 +7 +1 ' "$work/table" || fail "no row in the table: $(cat "$work/table")"
+
 # A cluster under load: open loop, closed loop, search, a trace; failures are counted by reason. The shape is tiny, with the
 # demo model's tokenizer: the answers do not matter here.
 jq '. + {hidden_size: 64, intermediate_size: 96, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2,
@@ -181,6 +205,9 @@ refused "--batch '1,x': must be whole numbers from 1" engine --shape "$shape" --
 refused "--prompt-tokens: a sequence has 600 KV entries, but the model's context is 512" \
     engine --shape "$shape" --prompt-tokens 600
 refused "nothing to run" engine --shape "$shape" --prompt-tokens 0 --decode-tokens 0
+refused "--cached-tokens 'x': must be whole numbers from 0" kernels --attention --shape "$shape" --cached-tokens x
+refused "--kv-cache-dtype int8: with --dtype f32 K and V are f32" kernels --attention --shape "$shape" --dtype f32 --kv-cache-dtype int8
+refused "nothing to run" kernels --attention --shape "$shape" --prompt-tokens 0 --context 0
 refused "no-such.json" engine --shape "$work/no-such.json"
 refused "unknown measurement 'nonsense': must be one of engine" nonsense
 refused "exactly one of --prompts F, --trace F and --prompt-tokens N" serve --qps 1

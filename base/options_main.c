@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What main() does with its options: --help, --man and --version print and exit; wrong options exit with 2.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/options.h"
+#include "base/version.h"
+
+int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            options_help(table, usage, stdout);
+            exit(0);
+        }
+        if (strcmp(argv[i], "--man") == 0) {
+            options_man(table, usage, stdout);
+            exit(0);
+        }
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
+            exit(0);
+        }
+    }
+    int n_rest = 0;
+    if (options_parse(table, argc, argv, rest, &n_rest) != STATUS_OK) {
+        fprintf(stderr, "%s\n", status_message());
+        exit(2);
+    }
+    return n_rest;
+}

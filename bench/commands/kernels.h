@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of `forepack bench kernels`: kernels.c has the options and measures the gemms of one layer,
+// kernels_attention.c measures attention. One thread.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "bench/commands/bench.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+
+struct kernels_flags {
+    char *model, *shape, *backend, *dtype, *m, *kv_dtype, *prompt_tokens, *cached_tokens, *batch, *context;
+    int64_t threads, rounds, probe_ms, min_ms, head_size, token_budget;
+    bool onednn, attention, json;
+};
+
+// The dtype of the flag --dtype. STATUS_UNSUPPORTED for a name that is no dtype.
+enum status kernels_dtype(const char *name, enum dtype *dtype_p);
+
+// For a backend with ops->measure: takes one reading of the device after the rounds, for about `ms` each of arithmetic
+// and memory, and computes the share of a run of `gflop` and `gbytes` from it.
+enum status kernels_read_device(struct backend *backend, int ms, double gflop, double gbytes, struct measurement *m,
+                                struct rounds_readings *readings);
+
+// Measures attention with one row for each combination of the flags, prints the rows and appends them to `rows`.
+// `probe` may be NULL.
+enum status kernels_measure_attention(const struct kernels_flags *flags, const struct model_config *config,
+                                      struct probe *probe, json_t *rows);
