@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log_options.h"
 
+#include <signal.h>
 #include <string.h>
 
 void log_options_apply(const struct log_options *options, const char *process)
@@ -9,4 +10,5 @@ void log_options_apply(const struct log_options *options, const char *process)
     log_level_parse(options->level, &level);
     log_setup(process, level);
     log_set_format(strcmp(options->format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT);
+    signal(SIGPIPE, SIG_IGN); // a program outlives the reader of its log
 }

@@ -25,5 +25,5 @@ struct log_options {
 // clang-format on
 
 // Sets the process name of log lines (copied), the level and the format. Call once, after parsing and before other
-// threads start.
+// threads start. SIGPIPE is ignored from then on: the program continues when the reader of its standard error is gone.
 void log_options_apply(const struct log_options *options, const char *process);

@@ -4,6 +4,8 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,6 +37,16 @@ static void program_reserve_standard_streams(void)
     }
 }
 
+// SIGPIPE: the reader of a standard stream is gone. `forepack generate | head` ends quietly; a command whose standard
+// error alone has lost its reader continues.
+static void program_on_sigpipe(int number)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    if (poll(&out, 1, 0) <= 0 || !(out.revents & POLLERR)) return;
+    signal(number, SIG_DFL);
+    raise(number); // ends the process when this handler returns
+}
+
 // A command whose output could not be written has failed.
 static int program_finish_output(int code)
 {
@@ -47,6 +59,7 @@ static int program_finish_output(int code)
 int program_main(const struct program *program, int argc, char **argv)
 {
     program_reserve_standard_streams();
+    signal(SIGPIPE, program_on_sigpipe);
     log_setup(program->name, LOG_WARN);
     if (argc < 2) {
         program_help(program, stderr);

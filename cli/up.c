@@ -24,6 +24,7 @@
 #include "cli/commands.h"
 #include "cli/companion.h"
 #include "cli/gpus.h"
+#include "cli/log_relay.h"
 #include "cli/remote.h"
 #include "model/limits.h"
 
@@ -119,6 +120,8 @@ struct child {
 
 static struct child children[1 + 2 * NODES_MAX]; // the router first
 static int n_children, n_gpus;                   // n_gpus 0: the nodes compute on the CPU
+
+static struct log_relay relay; // standard error of the children that are mpirun
 
 // --- starting
 
@@ -261,6 +264,7 @@ static _Noreturn void child_exec(const struct child *c, pid_t parent)
     // The children do not read standard input, and a terminal stops a background process (mpirun) that does.
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
+    if (c->ranks > 1) dup2(relay.fd, STDERR_FILENO);
     struct arguments a = {.n = 0};
     if (strcmp(c->role, "router") == 0) {
         router_arguments(&a);
@@ -545,18 +549,23 @@ int command_up(int argc, char **argv)
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");
-    signal(SIGPIPE, SIG_IGN); // the cluster keeps running when the reader of this output exits
     enum status status = configure();
     if (status != STATUS_OK) {
         options_free(options);
         return report_failure(status);
     }
     set_mpi_environment();
+    bool groups = o.tp > 1 || (o.speculators && o.spec_tp > 1);
+    if (groups && (status = log_relay_open(&relay)) != STATUS_OK) {
+        options_free(options);
+        return report_failure(status);
+    }
     int fd = signals_open();
     children_start_due(); // before rpc_init: a fork must not copy gRPC's threads
     rpc_init();
     int code = cluster_watch(fd);
     cluster_drain(fd, code != 0);
+    if (groups) log_relay_close(&relay);
     rpc_shutdown();
     close(fd);
     options_free(options);

@@ -118,7 +118,7 @@ enum status bpe_merge_add(struct bpe *bpe, struct merge merge)
 static bool symbols_can_merge(const struct bpe *bpe, int32_t left, int32_t right)
 {
     const struct vocabulary *v = &bpe->vocabulary;
-    if (!v->token[left] || !v->token[right]) return false; // an unknown token that no text encodes to
+    if (!v->length[left] || !v->length[right]) return false; // an unknown token that no text encodes to, or empty
     unsigned char tail = (unsigned char)v->token[left][v->length[left] - 1];
     unsigned char head = (unsigned char)v->token[right][0];
     return bpe->joinable[tail][head / 64] >> head % 64 & 1;

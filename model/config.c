@@ -21,7 +21,8 @@ enum {
     MAX_HEAD_SIZE = 1024,
     MAX_VOCAB = 1 << 22,
     MAX_CONTEXT = 1 << 24,
-    MAX_FILE_BYTES = 16 << 20
+    MAX_FILE_BYTES = 16 << 20,
+    MAX_EXCLUDED = 1 << 16 // names in one list; with MAX_LAYERS, the counts of three lists fit an int
 };
 
 // Differences between Hugging Face's configuration classes.
@@ -244,6 +245,10 @@ static void read_compressed_tensors(struct reader *r)
 static void count_excluded(struct reader *r, const char *key, struct model_config *c)
 {
     const json_t *list = reader_get(r, key);
+    if (json_array_size(list) > MAX_EXCLUDED) {
+        reader_fail(r, STATUS_DATA, key, "has %zu entries: at most %d", json_array_size(list), MAX_EXCLUDED);
+        return;
+    }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
         if (!name) continue;

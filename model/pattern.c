@@ -14,6 +14,11 @@
 
 #define PATTERN_LIMIT_BYTES 65536
 
+// Limits of one match, so that no pattern takes exponential time or unbounded memory. A step is one of PCRE2's calls
+// of its internal match(). The patterns of GPT-2, GPT-4o, Llama 3, Qwen and DeepSeek take at most one step per byte,
+// and their memory does not depend on the text. A pattern such as (?:ab|c)+ takes about 120 bytes per repetition.
+enum { STEPS_MIN = 100000, STEPS_PER_BYTE = 16, DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
+
 struct pattern {
     pcre2_code *code; // NULL: a literal
     char *source;
@@ -274,10 +279,8 @@ struct pattern_scratch *pattern_scratch_create(void)
     scratch->data = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
     if (!scratch->data || !scratch->context) abort(); // out of memory: abort as base/mem.h does
-    // No limits: patterns come with the model, and no text may fail because of its length.
-    pcre2_set_match_limit(scratch->context, UINT32_MAX);
-    pcre2_set_depth_limit(scratch->context, UINT32_MAX);
-    pcre2_set_heap_limit(scratch->context, UINT32_MAX);
+    pcre2_set_depth_limit(scratch->context, DEPTH_MAX);
+    pcre2_set_heap_limit(scratch->context, HEAP_MAX_KIB);
     return scratch;
 }
 
@@ -295,6 +298,15 @@ struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pat
     return (struct pattern_walk){.pattern = pattern, .scratch = scratch, .text = text, .n = n};
 }
 
+static enum status match_refuse(int rc)
+{
+    char reason[160];
+    pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
+    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
+        return status_fail(STATUS_INVALID, "the tokenizer's pattern takes too many steps on this text: %s", reason);
+    return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);
+}
+
 // The first match at or after walk->from.
 static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
 {
@@ -310,17 +322,15 @@ static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t
     }
     // The text was validated once; validating it at every match would take quadratic time.
     uint32_t options = PCRE2_NO_UTF_CHECK;
+    uint64_t steps_max = STEPS_MIN + (uint64_t)STEPS_PER_BYTE * walk->n;
+    pcre2_set_match_limit(walk->scratch->context, steps_max < UINT32_MAX ? (uint32_t)steps_max : UINT32_MAX);
     int rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options, walk->scratch->data,
                          walk->scratch->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT) // the interpreter keeps its state on the heap
         rc = pcre2_match(pattern->code, (PCRE2_SPTR)walk->text, walk->n, walk->from, options | PCRE2_NO_JIT,
                          walk->scratch->data, walk->scratch->context);
     if (rc == PCRE2_ERROR_NOMATCH) return STATUS_OK;
-    if (rc < 0) {
-        char reason[160];
-        pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
-        return status_fail(STATUS_INTERNAL, "the tokenizer's pattern failed on this text: %s", reason);
-    }
+    if (rc < 0) return match_refuse(rc);
     const PCRE2_SIZE *place = pcre2_get_ovector_pointer(walk->scratch->data);
     *start_p = place[0];
     *end_p = place[1];

@@ -36,5 +36,6 @@ struct pattern_walk {
 
 struct pattern_walk pattern_walk_start(const struct pattern *pattern, struct pattern_scratch *scratch, const char *text,
                                        size_t n);
-// The next match [*start_p, *end_p), or *found_p false after the last.
+// The next match [*start_p, *end_p), or *found_p false after the last. INVALID: the pattern backtracks too often on
+// this text. The limits grow with the text; patterns of known tokenizers stay far below them.
 enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p);

@@ -125,6 +125,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
 
     enum status status = json_file_read(path, FILE_LIMIT_BYTES, &root);
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
+    if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which its own pattern fails
     if (status == STATUS_OK && access(config_path, F_OK) == 0) {
         status = read_config_file(config_path, &config);
         if (status == STATUS_OK && (status = read_config(t, config))) status_context(status, "%s", config_path);

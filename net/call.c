@@ -96,7 +96,7 @@ static void call_handle_message(struct rpc_call *call, const struct rpc_bytes *b
     bool again = call->asked;
     call->asked = true;
     if (!bytes->data) {
-        rpc_call_finish(call, STATUS_INVALID, "the message cannot be decompressed");
+        rpc_call_finish(call, STATUS_INVALID, "the message is compressed: must be sent without compression");
     } else if (again && !call->method->on_half_close) {
         rpc_call_finish(call, STATUS_INVALID, "a second request message came: this method takes one per call");
     } else if (call->method->on_message) {

@@ -237,7 +237,7 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
     grpc_arg args[] = {
         net_arg("grpc.enable_http_proxy", 0), // http_proxy in the environment would capture even loopback
         net_arg("grpc.max_receive_message_length", (int)NET_MESSAGE_BYTES),
-        net_arg("grpc.per_message_compression", 0),
+        NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.initial_reconnect_backoff_ms", 200),
         net_arg("grpc.min_reconnect_backoff_ms", 10000), // the time one attempt to connect may take
         net_arg("grpc.max_reconnect_backoff_ms", 1000),

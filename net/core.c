@@ -135,8 +135,8 @@ struct rpc_bytes net_message_read(grpc_byte_buffer *buffer)
 {
     struct rpc_bytes bytes = {0};
     grpc_byte_buffer_reader reader;
-    // The reader also decompresses, so the length is known only after reading.
-    if (grpc_byte_buffer_reader_init(&reader, buffer)) {
+    bool compressed = buffer->data.raw.compression != GRPC_COMPRESS_NONE; // see NET_NO_COMPRESSION_ARGS
+    if (!compressed && grpc_byte_buffer_reader_init(&reader, buffer)) {
         grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
         bytes.size = GRPC_SLICE_LENGTH(slice);
         bytes.data = mem_alloc(bytes.size + 1);

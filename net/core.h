@@ -58,7 +58,7 @@ bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct n
 
 // --- messages
 
-// Copies a received message, followed by a zero byte, and destroys the buffer.
+// Copies a received message, followed by a zero byte, and destroys the buffer. `data` is NULL if it is compressed.
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer);
 
 // Received metadata as an array of key, value, key, value...; gpr_free() the texts, free() the array.
@@ -80,6 +80,12 @@ void net_outbox_end_send(struct net_outbox *outbox); // that message was sent, o
 void net_outbox_clear(struct net_outbox *outbox);    // drops the messages that are not being sent
 
 // --- arguments
+
+// Neither side compresses, decompresses or accepts compressed messages: C-core decompresses before any limit applies,
+// so that half a megabyte would become half a gigabyte. Bit 0 of the set stands for "identity".
+#define NET_NO_COMPRESSION_ARGS                                                                                        \
+    net_arg("grpc.per_message_compression", 0), net_arg("grpc.per_message_decompression", 0),                          \
+        net_arg("grpc.compression_enabled_algorithms_bitset", 1)
 
 // Both sides ping a silent connection and close it when no answer comes; a server must permit these pings, or it closes
 // the connection for too many of them. The timeout is long because a starved or paused process answers late; only a

@@ -160,7 +160,7 @@ static grpc_server *server_core_create(size_t max_message_bytes)
         net_arg("grpc.so_reuseport", 0), // else a second server gets the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
         net_arg("grpc.max_concurrent_streams", 16384), // per connection; further calls wait at the client
-        net_arg("grpc.per_message_compression", 0),
+        NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
     };

@@ -301,6 +301,26 @@ START_TEST(settings_name_every_option)
 }
 END_TEST
 
+START_TEST(a_program_outlives_the_reader_of_its_log)
+{
+    static struct log_options log;
+    static const struct option rows[] = {LOG_OPTION_ROWS(log), {0}};
+    char *argv[] = {"prog"};
+    int ends[2];
+    ck_assert_int_eq(options_parse(rows, 1, argv, NULL, NULL), STATUS_OK);
+    log_options_apply(&log, "worker");
+    ck_assert_int_eq(pipe(ends), 0);
+    close(ends[0]);
+    int standard_error = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    log_event(LOG_ERROR, "unread", LOG_FIELD("n", 1)); // SIGPIPE would end the process
+    dup2(standard_error, STDERR_FILENO);
+    close(standard_error);
+    close(ends[1]);
+    options_free(rows);
+}
+END_TEST
+
 START_TEST(exit_codes_tell_usage_from_failure)
 {
     ck_assert_int_eq(status_exit_code(STATUS_OK), 0);
@@ -432,6 +452,7 @@ int main(void)
     tcase_add_test(tcase, json_lines_carry_the_same_values);
     tcase_add_test(tcase, cut_lines_stay_json);
     tcase_add_test(tcase, settings_name_every_option);
+    tcase_add_test(tcase, a_program_outlives_the_reader_of_its_log);
     tcase_add_test(tcase, exit_codes_tell_usage_from_failure);
     tcase_add_test(tcase, a_condition_waits_until_its_time);
     tcase_add_test(tcase, utf8_accepts_exactly_rfc_3629);

@@ -308,6 +308,38 @@ START_TEST(other_quantisations_are_refused_with_the_supported_ones)
 }
 END_TEST
 
+#define DEEPEST                                                                                                        \
+    "{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":1024,"                  \
+    "\"num_attention_heads\":1,\"vocab_size\":10"
+
+// The most layers, and `n` entries in quantization_config.ignore. Caller frees.
+static char *config_with_excluded(const char *entry, size_t n)
+{
+    size_t length = strlen(entry), used;
+    char *text = mem_alloc(n * (length + 3) + 1024);
+    used = (size_t)sprintf(text, "%s", DEEPEST COMPRESSED WEIGHTS(CHANNEL) ",\"ignore\":[");
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)sprintf(text + used, "%s\"%s\"", i ? "," : "", entry);
+    strcpy(text + used, "]}}");
+    return text;
+}
+
+START_TEST(counts_of_excluded_matrices_do_not_overflow)
+{
+    char *text = config_with_excluded("re:self_attn.mlp", 1 << 16);
+    struct model_config c = read_both(text, NULL);
+    ck_assert_int_eq(c.fp8_excluded_attention, (1 << 16) * 4 * 1024);
+    ck_assert_int_eq(c.fp8_excluded_mlp, (1 << 16) * 3 * 1024);
+    free(text);
+    text = config_with_excluded("re:self_attn.mlp", 525000);
+    config_file_write("config.json", text);
+    enum status status = model_config_read(dir, &c);
+    ck_assert_msg(status == STATUS_DATA, "%d excluded", c.fp8_excluded_attention);
+    ck_assert_ptr_nonnull(strstr(status_message(), "quantization_config.ignore has 525000 entries: at most 65536"));
+    free(text);
+}
+END_TEST
+
 START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
 {
     refuse(NULL, STATUS_NOT_FOUND, "No such file");
@@ -392,6 +424,7 @@ int main(void)
     tcase_add_test(tests, architecture_may_be_named_by_model_type_alone);
     tcase_add_test(tests, fp8_is_recognised_in_three_formats);
     tcase_add_test(tests, other_quantisations_are_refused_with_the_supported_ones);
+    tcase_add_test(tests, counts_of_excluded_matrices_do_not_overflow);
     tcase_add_test(tests, wrong_files_are_refused_with_the_key_and_what_is_allowed);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The server of net/ against Google's Python client: reflection, health, statuses, metadata, compression.
+"""The server of net/ against Google's Python client: reflection, health, statuses, metadata, compression (refused).
 
 usage: check_net_python.py NET_SERVER PROTO_FOLDER      (exit 77: skipped)
 """
+import concurrent.futures
 import importlib
 import os
 import subprocess
@@ -99,9 +100,8 @@ def check_reflection_and_calls(channel, v1, v1alpha):
     field = Request.DESCRIPTOR.fields_by_name["text"]
     check_equal(field.type, field.TYPE_STRING, "clients see texts as string")
     text = "a\0b caf\u00e9 \U0001f600"
-    for compression in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-        answer = tokenize(Request(text=text), timeout=WAIT, compression=compression)
-        check_equal(bytes(answer.token_ids), text.encode(), "text arrives whole, NUL and all")
+    answer = tokenize(Request(text=text), timeout=WAIT)
+    check_equal(bytes(answer.token_ids), text.encode(), "text arrives whole, NUL and all")
     text = "x" * 6_000_000  # request and answer (1 byte per token) are over gRPC's default limit of 4 MB
     check_equal(len(tokenize(Request(text=text), timeout=WAIT).token_ids), len(text), "large message")
 
@@ -118,6 +118,38 @@ def check_reflection_and_calls(channel, v1, v1alpha):
     absent, Request = method(channel, pool, "forepack.v1.Inference", "Abort")
     error = expect_failure(grpc.StatusCode.UNIMPLEMENTED, lambda: absent(Request(), timeout=WAIT))
     check("/forepack.v1.Inference/Abort" in error.details(), error.details())
+
+
+def check_compression(port, server, tell):
+    """Compressed messages are refused on both sides before they are decompressed: 64 KiB may stand for 64 MiB."""
+    def memory_mib():
+        with open(f"/proc/{server.pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) >> 10
+
+    zeros = bytes(60 << 20)
+    before = memory_mib()
+    options = [("grpc.enable_http_proxy", 0)]
+    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+        for message in (b"", b"\x0a\x05hello", zeros):
+            with grpc.insecure_channel(f"127.0.0.1:{port}", options=options, compression=compression) as channel:
+                call = channel.unary_unary("/forepack.v1.Inference/Tokenize")
+                error = expect_failure(grpc.StatusCode.UNIMPLEMENTED, lambda: call(message, timeout=WAIT))
+                check("compression" in error.details().lower(), error.details())
+    check(memory_mib() < before + 16, f"the server decompressed: {before} MiB before, {memory_mib()} MiB after")
+
+    handler = grpc.method_handlers_generic_handler("forepack.v1.Inference", {
+        "Tokenize": grpc.unary_unary_rpc_method_handler(lambda request, context: zeros)})
+    bomber = grpc.server(concurrent.futures.ThreadPoolExecutor(1), [handler], compression=grpc.Compression.Gzip)
+    bomber_port = bomber.add_insecure_port("127.0.0.1:0")
+    bomber.start()
+    before = memory_mib()
+    tell(f"call 127.0.0.1:{bomber_port}")
+    status, size, message = server.stdout.readline().rstrip("\n").split(" ", 2)
+    check_equal(size, "0", "bytes of a compressed answer")
+    check_equal(status, "unsupported", "status of a compressed answer")
+    check("compression" in message.lower(), message)
+    check(memory_mib() < before + 16, f"the client decompressed: {before} MiB before, {memory_mib()} MiB after")
+    bomber.stop(None).wait(WAIT)
 
 
 def check_health(channel, health, tell):
@@ -162,6 +194,7 @@ def main():
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", 64 << 20)]
         with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
             check_reflection_and_calls(channel, v1, v1alpha)
+            check_compression(port, server, tell)
             watcher = check_health(channel, health, tell)
             server.stdin.close()  # the server closes, which ends the watcher at once
             expect_failure(grpc.StatusCode.UNAVAILABLE, lambda: list(watcher))

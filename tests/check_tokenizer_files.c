@@ -183,6 +183,90 @@ START_TEST(fingerprint_tells_tokenizers_apart)
 }
 END_TEST
 
+// ---- Unusual files.
+
+// No merge can join the empty token with another one, so looking at its bytes would read out of bounds.
+START_TEST(an_empty_unknown_token_is_a_token)
+{
+    struct tokenizer *t = open_variant("pieces",
+                                       "{\"model.byte_fallback\": false, \"model.fuse_unk\": false, "
+                                       "\"model.vocab\": {\"\": 0, \"a\": 1, \"aa\": 2}, \"model.merges\": [\"a a\"], "
+                                       "\"model.unk_token\": \"\", \"added_tokens\": [], \"normalizer\": null, "
+                                       "\"post_processor\": null, \"pre_tokenizer\": null}",
+                                       NULL);
+    static const int32_t expected[] = {2, 0, 0, 2, 1};
+    int32_t *ids;
+    int n;
+    encode_into(t, "aa\xE2\x98\x83zaaa", 9, 0, &ids, &n);
+    ck_assert_int_eq(n, 5);
+    ck_assert_mem_eq(ids, expected, sizeof expected);
+    free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
+#define SPLIT_AT(regex)                                                                                                \
+    "{\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"behavior\": "            \
+    "\"Isolated\", "                                                                                                   \
+    "\"pattern\": {\"Regex\": \"" regex "\"}}, {\"type\": \"ByteLevel\", \"use_regex\": false, "                       \
+    "\"add_prefix_space\": false}]}}"
+
+// Each of these backtracks exponentially on a run of "a".
+START_TEST(a_pattern_that_takes_too_many_steps_is_refused)
+{
+    static const char *const patterns[] = {SPLIT_AT("(a+)+[bc]"), SPLIT_AT("(a|aa)+[bc]"), SPLIT_AT("(a|a)*[bc]"),
+                                           SPLIT_AT("(?:(?:a?){32}){32}[bc]")};
+    char text[45];
+    memset(text, 'a', sizeof text - 1);
+    text[44] = 0;
+    struct tokenizer *t = open_variant("bytes", patterns[_i], NULL);
+    int32_t *ids;
+    int n;
+    ck_assert_int_eq(tokenizer_encode(t, text, 44, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") != NULL, "%s", status_message());
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(a_pattern_that_fails_on_a_token_of_its_file_is_refused)
+{
+    char *dir = scratch_create(NULL, NULL);
+    json_t *change = json_pack("{s:o,s:{s:s,s:{s:s},s:s}}", "added_tokens",
+                               json_pack("[{s:i,s:s,s:b}]", "id", 600, "content",
+                                         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "normalized", true),
+                               "normalizer", "type", "Replace", "pattern", "Regex", "(a+)+[bc]", "content", "x");
+    json_t *root = fixture_changed("bytes", change);
+    char *text = json_dumps(root, 0);
+    struct tokenizer *t = NULL;
+    scratch_write(dir, "tokenizer.json", text);
+    ck_assert_int_eq(tokenizer_open(dir, &t), STATUS_DATA);
+    ck_assert_msg(strstr(status_message(), "/tokenizer.json: the tokenizer's pattern") != NULL, "%s", status_message());
+    free(text);
+    json_decref(root);
+    json_decref(change);
+    scratch_remove(dir);
+}
+END_TEST
+
+// The limits grow with the text: the longest runs that one match of a usual pattern sees must still pass.
+START_TEST(long_runs_stay_within_the_limits)
+{
+    static const char *const fillers[] = {" ", "\n", "\r", "a", "-", "7", "\xE6\xBC\xA2", "\xC2\xA0", "' "};
+    struct tokenizer *t = open_variant("bytes", NULL, NULL); // with the pattern of Llama 3
+    size_t width = strlen(fillers[_i]), n = (1 << 20) / width;
+    char *text = mem_alloc(n * width + 2);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + i * width, fillers[_i], width);
+    text[n * width] = 'x';
+    int32_t *ids;
+    int n_ids;
+    encode_into(t, text, n * width + 1, 0, &ids, &n_ids);
+    free(ids);
+    free(text);
+    tokenizer_free(t);
+}
+END_TEST
+
 // ---- Broken and unsupported files.
 
 START_TEST(broken_files_are_refused_with_a_reason)
@@ -438,6 +522,10 @@ int main(void)
     tcase_add_test(files, longest_piece_is_a_bound_or_none);
     tcase_add_test(files, fingerprint_ignores_layout);
     tcase_add_test(files, fingerprint_tells_tokenizers_apart);
+    tcase_add_test(files, an_empty_unknown_token_is_a_token);
+    tcase_add_loop_test(files, a_pattern_that_takes_too_many_steps_is_refused, 0, 4);
+    tcase_add_test(files, a_pattern_that_fails_on_a_token_of_its_file_is_refused);
+    tcase_add_loop_test(files, long_runs_stay_within_the_limits, 0, 9);
     tcase_add_test(files, broken_files_are_refused_with_a_reason);
     tcase_add_test(files, broken_json_and_missing_files_are_named);
     tcase_add_loop_test(files, mutated_bytes_never_crash, 0, 2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small server for check_net_python.py. Prints "port N", then reads commands from stdin: "serving SERVICE" and
-// "stopped SERVICE" set the health of a service; the end of input closes the server.
+// "stopped SERVICE" set the health of a service; "call HOST:PORT" calls Tokenize of another server and prints its
+// status, the size of the answer and the message; the end of input closes the server.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,20 @@ static const struct rpc_method methods[] = {
     {0},
 };
 
+static void call_tokenize(const char *target)
+{
+    struct rpc_channel *channel;
+    struct rpc_bytes answer = {0};
+    enum status status = rpc_channel_open(target, &channel);
+    if (status == STATUS_OK) {
+        status = rpc_unary(channel, "/forepack.v1.Inference/Tokenize", NULL, 0, 600000, &answer);
+        rpc_channel_close(channel);
+    }
+    printf("%s %zu %s\n", status_name(status), answer.size, status ? status_message() : "");
+    fflush(stdout);
+    rpc_bytes_free(&answer);
+}
+
 int main(void)
 {
     rpc_init();
@@ -71,10 +86,11 @@ int main(void)
     }
     printf("port %d\n", rpc_server_port(server));
     fflush(stdout);
-    char line[256], service[200];
+    char line[256], service[200], target[200];
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "serving %199s", service) == 1) rpc_server_set_serving(server, service, true);
         if (sscanf(line, "stopped %199s", service) == 1) rpc_server_set_serving(server, service, false);
+        if (sscanf(line, "call %199s", target) == 1) call_tokenize(target);
     }
     rpc_server_close(server, 10000);
     rpc_shutdown();

@@ -45,6 +45,16 @@ expect 1 "no space left" into /dev/full
 closed() { "$forepack" tokenize --model "$main_model" x >&-; }
 expect 1 "bad file descriptor" closed
 
+# A command ends quietly without a reader of its standard output, and continues without one of its standard error.
+open_unread_pipe
+code=0
+"$forepack" tokenize --model "$main_model" x >&8 2>"$work/err" || code=$?
+equal 141 "$code" "exit code without a reader of standard output" # by SIGPIPE, as other programs
+equal "" "$(cat "$work/err")" "standard error without a reader of standard output"
+code=0
+"$forepack" generate --bogus 2>&8 || code=$?
+equal 2 "$code" "exit code without a reader of standard error"
+
 # Broken checkpoints, run by forepack-bench.
 broken() { rm -rf "$work/broken"; cp -r "$main_model" "$work/broken"; }
 run_broken() { expect "$1" "$2" "$forepack" generate --model "$work/broken" --prompt x --max-tokens 1; }
@@ -97,6 +107,11 @@ batch "$work/pipe"
 wait $!
 [ -p "$work/pipe" ] || fail "the batch replaced a pipe by a file"
 equal 40 "$(wc -l <"$work/piped.jsonl")" "rows through a pipe"
+
+code=0
+"$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/quiet.jsonl" 2>&8 || code=$?
+equal "0 40" "$code $(wc -l <"$work/quiet.jsonl")" "exit code and rows of a batch without a reader of standard error"
+exec 8>&-
 
 # Two batches at the same time may use the same ids.
 start twin "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/twin.jsonl"

@@ -73,4 +73,20 @@ generate --prompt-file "$work/prompt" --max-tokens 16 --ignore-eos >"$work/clust
     --ignore-eos >"$work/local.json"
 equal "$(jq -c .token_ids "$work/local.json")" "$(jq -c .token_ids "$work/cluster.json")" "int8 cache in process and cluster"
 stop_up
+
+# A cluster whose standard error has no reader keeps its groups, though mpirun aborts a job after some tens of failed
+# writes to its own.
+open_unread_pipe
+port=$(free_port)
+server=127.0.0.1:$port
+start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --main "$main_model" --tp 2 --speculators 0 \
+    --log-level debug
+up_pid=$last_pid
+exec 8>&-
+wait_until 60 "the cluster without a reader of its standard error is ready" up_spoke
+grep -q ^ready: "$work/up.log" || fail "the cluster without a reader of its standard error did not start"
+for _ in {1..100}; do
+    generate --prompt hello --max-tokens 2 >/dev/null || fail "a group without a reader of its standard error was lost"
+done
+stop_up
 echo "cluster: all passed"

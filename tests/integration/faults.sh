@@ -120,6 +120,24 @@ wait_until 30 "its request runs" status_is ".queue.running > 0 or .totals.done >
 kill -KILL "$leaver_pid" 2>/dev/null || true
 wait_until 20 "every KV block is free" all_returned
 
+# Nodes continue when the reader of their standard error is gone.
+kill -TERM "$worker_pid"
+wait "$worker_pid" || fail "the worker did not drain"
+open_unread_pipe
+"$bin/forepack-worker" --model "$main_model" --router "$server" --node-id unread --threads 1 2>&8 &
+worker_pid=$!
+"$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id unread-spec --threads 1 --log-level debug 2>&8 &
+spec_pid=$!
+exec 8>&-
+started+=("$worker_pid" "$spec_pid")
+alive() { kill -0 "$worker_pid" && kill -0 "$spec_pid"; }
+serve_or_ended() { ! alive || { nodes worker 1 && nodes speculator 1; }; }
+wait_until 60 "nodes without a reader of their standard error are ready" serve_or_ended
+alive || fail "a node ended with the reader of its standard error"
+equal true "$(generate --prompt-file "$work/prompt" --max-tokens 4 --prefill on |
+    jq '.usage.scored_tokens > 0')" "an answer by nodes without a reader of their standard error"
+alive || fail "a node ended with the reader of its standard error"
+
 # SIGTERM drains a node: exit code 0.
 kill -TERM "$worker_pid"
 code=0

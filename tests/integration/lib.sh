@@ -58,6 +58,14 @@ free_port() {
     echo "$port"
 }
 
+# Opens descriptor 8: a pipe without a reader, on which every write fails.
+open_unread_pipe() {
+    mkfifo "$work/unread"
+    exec 9<>"$work/unread" 8>"$work/unread"
+    exec 9>&-
+    rm "$work/unread"
+}
+
 # start NAME COMMAND...: runs in the background with its output in NAME.log; the pid is in $last_pid.
 start() {
     local name=$1

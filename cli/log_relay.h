@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// A child process that copies a pipe to standard error, and reads on when standard error has lost its reader. For
+// programs that do not survive failed writes to their log: mpirun of Open MPI 4.1 aborts its job or crashes.
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/status.h"
+
+struct log_relay {
+    pid_t pid;
+    int fd; // where to write; closed on exec
+};
+
+// Forks, so call it before other threads start. SIGPIPE must be ignored.
+enum status log_relay_open(struct log_relay *relay);
+// Waits up to a second until everything is copied: all writers must have closed their copies of `fd`.
+void log_relay_close(struct log_relay *relay);
