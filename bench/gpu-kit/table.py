@@ -70,16 +70,6 @@ def memory_share(row):
     return over(row["gbytes_per_s"], row.get("dram_gbytes_per_s")) if row else None
 
 
-def attention_by_difference(r):
-    """Attention's share of the matrix limit: the attention operations that one prompt of 16,384 tokens has more than 16 prompts
-    of 1,024, over the time that it takes longer."""
-    long, packed = r.row("prefill", batch=1, tokens=16384), r.row("prefill", batch=16, tokens=1024)
-    if not long or not packed or long["ms"] <= packed["ms"]:
-        return None
-    gflops = (long["attention_gflop"] - packed["attention_gflop"]) / ((long["ms"] - packed["ms"]) / 1000)
-    return over(gflops, long.get("peak_gflops"))
-
-
 def field(row, key):
     return row.get(key) if row else None
 
@@ -99,7 +89,8 @@ def figures(r):
                     arithmetic_share(r.row("prefill", batch=1, tokens=tokens)))
     for rows in (8192, 16384):
         yield share("gemms", "gemms of 8B alone, %d rows" % rows, 0.9, arithmetic_share(r.row("gemms", m=rows)))
-    yield share("prefill", "attention at 16,384 tokens, by difference", 0.5, attention_by_difference(r))
+    yield share("attention-128", "attention alone, one prompt of 16,384, head size 128", 0.5,
+                arithmetic_share(r.row("attention-128", phase="attention_prefill", tokens=16384)))
     for batch, goal in ((1, 0.8), (8, 0.8), (64, 0.7)):
         yield share("decode", "decode 8B bf16, batch %d, context 1,024, of copy bandwidth" % batch, goal,
                     memory_share(r.row("decode", phase="decode", batch=batch)))
