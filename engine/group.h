@@ -35,7 +35,8 @@ void group_place(int *host_rank_p, int *host_ranks_p);
 
 // The line of a program's usage that says how to start several ranks.
 #ifdef FOREPACK_MPI
-#define GROUP_USAGE "       mpirun -n TP --bind-to none forepack-... [options]   (the same, as a group of TP tensor-parallel ranks)\n"
+#define GROUP_USAGE                                                                                                    \
+    "       mpirun -n TP --bind-to none forepack-... [options]   (the same, as a group of TP tensor-parallel ranks)\n"
 #else
 #define GROUP_USAGE "       (built without MPI: one rank per group)\n"
 #endif

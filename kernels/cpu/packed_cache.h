@@ -28,8 +28,8 @@ struct packed_cache *packed_cache_open(const char *path, const char *layout, uin
 bool packed_cache_hit(const struct packed_cache *cache); // the file matched
 void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; NULL is fine
 
-// Sets the data pointers of the next weight's arrays; the caller has set their sizes. False: the file lacks this weight and all
-// later ones.
+// Sets the data pointers of the next weight's arrays; the caller has set their sizes. False: the file lacks this weight
+// and all later ones.
 bool packed_cache_lookup(struct packed_cache *cache, const struct weight *w, struct packed_array *arrays, int n);
 
 // Writes these weights as a new file and renames it into place; logs success or failure. Does nothing if every weight
