@@ -141,6 +141,11 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
     return false;
 }
 
+int64_t output_blocks_expected(int64_t max_blocks)
+{
+    return (max_blocks + 3) / 4;
+}
+
 int prefill_keep_budget(int n_chunks, double keep_rate)
 {
     // A product like 0.07 * 100 is an ulp above the whole number that is meant.

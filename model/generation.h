@@ -73,6 +73,10 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
 const char *prefill_mode_name(enum prefill_mode mode);                // "auto", "on", "off"
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
 
+// The output estimate: KV blocks expected to be used of those that the output may still take. A quarter, since most
+// answers end long before max_tokens. An estimate that is too low costs preemptions, not correctness.
+int64_t output_blocks_expected(int64_t max_blocks);
+
 // The keep budget: chunks to keep of a prompt's n_chunks, at least one.
 int prefill_keep_budget(int n_chunks, double keep_rate);
 

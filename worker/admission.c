@@ -133,12 +133,11 @@ void admission_publish(struct scheduler *s, struct sequence *q)
 
 // ---- admission ----
 
-// Blocks that the sequence is expected to need in the end: a quarter of the output still allowed, since most answers
-// end long before max_tokens.
+// Blocks that the sequence is expected to need in the end.
 static int sequence_blocks_expected(const struct sequence *q)
 {
     int left = kv_blocks_for(q->sampling.max_tokens - sequence_generated(q)), max = sequence_blocks_max(q);
-    int expected = kv_blocks_for(q->n_tokens) + (left + 3) / 4;
+    int expected = kv_blocks_for(q->n_tokens) + (int)output_blocks_expected(left);
     return expected < max ? expected : max;
 }
 

@@ -25,17 +25,12 @@ static int64_t blocks_for(int64_t tokens, int block_tokens)
     return (tokens + block_tokens - 1) / block_tokens;
 }
 
-// Most texts end long before max_tokens, so a quarter of the output that may still come is expected. A node allocates
-// block by block and can preempt: a low estimate costs time, not correctness. The worker decides by a rule of its own
-// (expected_blocks in worker/scheduler.c), which is the same except that it expects no further block when no token is
-// left to come; here at least one is expected.
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
 {
     const struct request_usage *usage = r->usage;
     int max_tokens = r->spec->sampling.max_tokens;
     int64_t have = blocks_for((int64_t)usage->kept_tokens + usage->completion_tokens, block_tokens);
     int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens, block_tokens);
-    int64_t quarter = (blocks_for(max_tokens - usage->completion_tokens, block_tokens) + 3) / 4;
-    int64_t expected = have + (quarter > 1 ? quarter : 1);
+    int64_t expected = have + output_blocks_expected(blocks_for(max_tokens - usage->completion_tokens, block_tokens));
     return (int)(expected < most ? expected : most);
 }
