@@ -161,7 +161,7 @@ START_TEST(help_is_a_table_within_100_columns)
 }
 END_TEST
 
-// --- logs: what is written to standard error
+// --- log lines on standard error
 
 static int saved_stderr;
 static char log_path[] = "/tmp/forepack-log-XXXXXX";

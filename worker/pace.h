@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pacing: how many prompt rows a pass may contain. While sequences decode, a long prompt is cut into chunks small
-// enough that running sequences hardly wait longer for their next token (stall-free batching, arXiv 2403.02310; there
+// enough that running sequences wait little longer for their next token (stall-free batching, arXiv 2403.02310; there
 // the chunk is a constant, here it follows the measured time of passes). While no sequence decodes, a chunk that does
 // not complete its prompt is limited to half a second, because a request that arrives meanwhile waits for it.
 //

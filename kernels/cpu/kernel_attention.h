@@ -439,7 +439,7 @@ INLINE void attend_typed(const struct attend_tile *t, const bool bf16, const boo
     partial_clear(&total, 0, queries, stride);
     for (int first = t->first; first < t->end; first += SEGMENT_ENTRIES) {
         int end = t->end - first < SEGMENT_ENTRIES ? t->end : first + SEGMENT_ENTRIES;
-        // Rows whose last entry is before this segment come first and are finished.
+        // Rows with their last entry before this segment come first and are finished.
         int i = t->first_valid > first ? 0 : (first - t->first_valid + 1) * t->group;
         partial_clear(&w.partial, i, queries, stride);
         for (int entry = first; entry < end; entry += TILE_ENTRIES)

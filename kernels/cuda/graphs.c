@@ -32,7 +32,7 @@ struct graphs {
     int max_rows, max_columns;
     struct kind kinds[ROW_KINDS][COLUMN_KINDS];
     struct kind *of_batch; // kind of the batch given to graphs_begin last; NULL: it cannot be captured
-    int max_splits;        // of a row whose block table fills the columns of that kind
+    int max_splits;        // of a row with a full block table of that kind
 };
 
 // ---- kinds ----------------------------------------------------------------------------------------------------------
