@@ -80,7 +80,8 @@ static void void_notes(struct core *c, enum node_role role, const struct request
 {
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         struct no_eligible_note *note = &node->sched.no_eligible;
-        if (note->set && node->sched.role == role && plan_note_is_void(&node->sched, &r->sched)) note->set = false;
+        if (note->set && node->sched.role == role && plan_note_is_void(&node->sched, &r->sched))
+            note->set = node->sched.declined = false;
     }
 }
 

@@ -37,6 +37,7 @@ struct filling {
     bool elsewhere;        // an eligible request is sooner finished by another node, for now
     const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
     int n_chain;
+    bool chain_picked; // of a picked request
 };
 
 static int picked_count(const struct filling *f)
@@ -61,6 +62,16 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
+// KV blocks that the request would add to those of the node and of the bin.
+static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
+{
+    int alone = sched_node_blocks_needed(f->node, r);
+    if (!f->chain_picked) return alone;
+    int shared = prefix_chain_common(r->prefix, r->n_prefix, f->chain, f->n_chain);
+    int together = sched_node_blocks_after(f->node, r, shared);
+    return together < alone ? together : alone;
+}
+
 // When the node finishes its work and the request, if it has to compute `rows` rows of the request.
 static double finish_with(const struct filling *f, const struct sched_node *node, const struct sched_request *r,
                           int64_t rows)
@@ -70,8 +81,8 @@ static double finish_with(const struct filling *f, const struct sched_node *node
 
 static bool has_room(const struct sched_node *node, const struct sched_request *r)
 {
-    return node->account.requests.count < node->limits.max_seqs &&
-           sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node) && sched_node_can_hold(node, r);
+    return node->account.requests.count < node->limits.max_seqs && sched_node_has_blocks(node, r) &&
+           sched_node_can_hold(node, r);
 }
 
 // Rule 10: another node with room would finish the request sooner, since its cache holds more of it.
@@ -98,7 +109,7 @@ static bool bin_fits(struct filling *f, const struct sched_request *r)
     int rows = rows_in_bin(f, r);
     bool rows_fit = picked_count(f) == 0 || rows <= f->rows_left; // rule 11
     f->plan->scan_cost++;
-    if (rows_fit && sched_node_can_hold(f->node, r) && sched_node_blocks_needed(f->node, r) <= f->blocks_left) {
+    if (rows_fit && sched_node_can_hold(f->node, r) && blocks_in_bin(f, r) <= f->blocks_left) {
         if (!sooner_elsewhere(f, r, rows)) return true;
         f->elsewhere = true;
         f->scan_budget -= ELSEWHERE_COST;
@@ -115,7 +126,7 @@ static void bin_pick(struct filling *f, struct sched_request *r)
     f->plan->overdue |= r->overdue;
     f->rows_left -= rows;
     f->slots_left--;
-    f->blocks_left -= sched_node_blocks_needed(f->node, r);
+    f->blocks_left -= blocks_in_bin(f, r);
     bool below = f->scan_budget < SCAN_BUDGET_MAX - PREFIX_SCAN_MAX;
     f->scan_budget = below ? f->scan_budget + PREFIX_SCAN_MAX : SCAN_BUDGET_MAX;
     waiting_set_pick(f->set, r);
@@ -137,6 +148,7 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
     if (!last && !tail && n) last = picked[n - 1];
     f->chain = last ? last->prefix : tail ? tail->chain : NULL;
     f->n_chain = last ? last->n_prefix : tail ? tail->n : 0;
+    f->chain_picked = last;
 }
 
 // Whether sharing `blocks` blocks with the chain saves enough rows of the request, and more than `other` would save.

@@ -40,7 +40,7 @@ static double work_us(const struct sched_node *node, const struct cost_model *co
     double passes = ceil(rows / node->limits.token_budget);
     double decodes = account->requests.count - account->requests_in_bins;
     if (decodes > 0) {
-        double entries = (double)(account->kv_blocks * node->limits.block_tokens) / account->requests.count;
+        double entries = (double)(account->context_blocks * node->limits.block_tokens) / account->requests.count;
         rows += passes * decodes;
         pairs += passes * decodes * entries;
     }

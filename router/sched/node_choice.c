@@ -52,7 +52,7 @@ struct reservation reservation_update(const struct sched_view *view)
     const struct sched_node *emptiest = NULL;
     for (const struct sched_node *node = view->nodes; node; node = node->next) {
         if (node->role != NODE_WORKER || !sched_node_can_hold(node, r)) continue;
-        if (sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node)) return none;
+        if (sched_node_has_blocks(node, r)) return none;
         if (!emptiest || sched_node_blocks_left(node) > sched_node_blocks_left(emptiest)) emptiest = node;
     }
     return view->reservation.request == r ? view->reservation : (struct reservation){r, emptiest};

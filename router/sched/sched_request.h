@@ -60,7 +60,9 @@ struct sched_request {
     bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
     bool packable;                     // in the indexes
     uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
-    int index_rows, index_blocks;      // rows of its next pass; KV blocks of PREFIX_BLOCK tokens it is expected to need
+    int index_rows;                    // rows of its next pass
+    int index_blocks; // the fewest KV blocks of PREFIX_BLOCK tokens that it is expected to need, sharing
+                      // what it can with requests that wait or run
 
     // Links, set by request_list.c and request_tree.c.
     struct request_list *list;
@@ -71,4 +73,5 @@ struct sched_request {
 
 int sched_request_rows(const struct sched_request *r); // of its next pass: the whole prompt, or kept tokens and output
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks); // less the blocks that a cache holds
+int sched_request_shareable_blocks(const struct sched_request *r, int shared);  // of these, without the last row's
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);   // expected to be needed

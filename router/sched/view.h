@@ -35,7 +35,8 @@ struct node_account {
     double residence_bins;        // mean number of bins the node receives while a request is on it
     int64_t bin_tokens;           // rows of outstanding bins still to be computed
     double bin_attention_pairs;   // and their attention pairs
-    int64_t kv_blocks;            // expected to be needed by the requests on it
+    int64_t kv_blocks;            // expected to be needed by the requests on it, shared ones counted once
+    int64_t context_blocks;       // the same with shared blocks counted for each request: what attention reads
 };
 
 // The last plan for the node found no eligible request, with `blocks_left` KV blocks and `bins` outstanding bins. The
@@ -50,11 +51,11 @@ struct no_eligible_note {
 struct sched_node {
     enum node_role role;
     struct node_limits limits;
-    bool draining;                 // gets no new work
-    struct node_account account;   // accounts
-    struct cost_model cost;        // accounts; of its passes
-    struct prefix_index *prefixes; // NULL: the node has no prefix cache
-    struct prefix_tails *tails;    // NULL without a prefix cache, see prefix_tails.h
+    bool draining;                  // gets no new work
+    struct node_account account;    // accounts
+    struct cost_model cost;         // accounts; of its passes
+    struct prefix_record *prefixes; // in the index of its pool; NULL: the node has no prefix cache
+    struct prefix_tails *tails;     // NULL without a prefix cache, see prefix_tails.h
     struct no_eligible_note no_eligible;
     int64_t scanned_us; // when the whole waiting set was last scanned for it
     bool declined;      // a plan for it came out empty in this round of dispatching
@@ -62,9 +63,16 @@ struct sched_node {
 };
 
 // Whether the node could ever hold the request: whole for a prompt that is not scored yet, else its kept tokens.
-bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r);        // draining nodes: no
-int64_t sched_node_blocks_left(const struct sched_node *node);                                 // speculator: INT64_MAX
-int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);    // speculator: 0
+bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r); // draining nodes: no
+int64_t sched_node_blocks_left(const struct sched_node *node);                          // speculator: INT64_MAX
+bool sched_node_shares_blocks(const struct sched_node *node); // between sequences with the same prefix
+// Less those that it would share with requests on the node. Speculator: 0.
+int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);
+// The same with `shared` leading blocks of its prompt there, if the node shares blocks.
+int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared);
+// Whether it has them left. A request that could share more than was known when it joined the waiting set has no
+// advantage of that: the indexes pass it over.
+bool sched_node_has_blocks(const struct sched_node *node, const struct sched_request *r);
 int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node); // by its prefix index
 int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node);       // rows to be computed
 
@@ -88,10 +96,11 @@ struct reservation {
 
 struct sched_view {
     struct sched_options options;
-    int64_t now_us;                    // of the last tick
-    const struct sched_node *nodes;    // the latest first
-    const struct waiting_set *waiting; // [NODE_ROLES] the requests in front of each pool
-    double computed_share[NODE_ROLES]; // accounts; share of dispatched rows that lately had to be computed
+    int64_t now_us;                            // of the last tick
+    const struct sched_node *nodes;            // the latest first
+    const struct waiting_set *waiting;         // [NODE_ROLES] the requests in front of each pool
+    struct prefix_index *prefixes[NODE_ROLES]; // what the caches of each pool hold
+    double computed_share[NODE_ROLES];         // accounts; share of dispatched rows that lately had to be computed
     struct reservation reservation;
 };
 
