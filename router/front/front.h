@@ -30,6 +30,8 @@ struct front {
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
+    int pinned_turn_tokens; // see chat_render()
+    struct prefill prefill; // for clients that give no prefill options
     int64_t started_us;
     struct loop *loop;
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs

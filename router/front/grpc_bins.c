@@ -33,7 +33,7 @@ static void score_item_fill(const struct front *front, const struct request *r, 
     m->request = r->number;
     m->token_ids = (uint32_t *)r->spec.tokens;
     m->n_token_ids = (size_t)r->spec.n_tokens;
-    prefill_to_message(&r->spec.prefill, &m->base);
+    prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(front->tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
@@ -92,7 +92,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->prompt_tokens = (uint32_t)r->spec.n_tokens;
     m->generated = (uint32_t)r->usage.completion_tokens;
     forepack__cluster__v1__sampling__init(sampling);
-    sampling_to_message(&r->spec.sampling, &sampling->base);
+    sampling_to_message(&r->spec.sampling, GENERATION_ALL_GIVEN, &sampling->base);
     m->sampling = sampling;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
