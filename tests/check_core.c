@@ -721,7 +721,7 @@ START_TEST(silent_and_replaced_nodes_are_lost)
     ck_assert(w->lost && fake_node_has(w2, a) && a->r->usage.replays == 1 && f.ready && f.ready_changes == 1);
     fixture_advance(&f, 2999 * (int64_t)SECOND);
     ck_assert(!w2->lost && fake_node_has(w2, a));
-    core_heartbeat(f.c, w2->node, 7, 1, 0, f.now_us);
+    core_heartbeat(f.c, w2->node, &(struct node_heartbeat){.kv_blocks_free = 7}, f.now_us);
     struct core_status status = fixture_status(&f);
     ck_assert(status.nodes[0].kv_blocks_free == 7 && status.nodes[0].running == 1);
     core_status_fini(&status);

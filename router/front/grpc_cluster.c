@@ -132,6 +132,13 @@ static const char *node_error_text(const char *error)
     return utf8_valid(error, strlen(error), NULL) ? error : "the node failed; its error message is not UTF-8";
 }
 
+static void handle_heartbeat(struct core *c, struct attachment *a, const Forepack__Cluster__V1__Heartbeat *m,
+                             int64_t now_us)
+{
+    struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free), .progress = m->progress};
+    core_heartbeat(c, a->node, &heartbeat, now_us);
+}
+
 static void handle_pass(struct core *c, struct attachment *a, uint32_t rows, uint64_t pairs, uint32_t us,
                         int64_t now_us)
 {
@@ -228,10 +235,7 @@ static void event_node_message(struct core *c, void *arg, int64_t now_us)
         if (!a->greeted) rpc_call_finish(a->call, STATUS_INVALID, "the first message must be Hello");
     } else {
         switch (m->kind_case) {
-        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT:
-            core_heartbeat(c, a->node, intake_int(m->heartbeat->kv_blocks_free), intake_int(m->heartbeat->running),
-                           intake_int(m->heartbeat->waiting), now_us);
-            break;
+        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT: handle_heartbeat(c, a, m->heartbeat, now_us); break;
         case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED: handle_scores(c, a, m->scored, now_us); break;
         case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, a, m->step, now_us); break;
         case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: core_draining(c, a->node, now_us); break;
