@@ -2,19 +2,6 @@
 #include "base/hash.h"
 
 #include <string.h>
-#include <sys/random.h>
-
-#include "base/invariant.h"
-
-struct hash_key hash_key_random(void)
-{
-    struct hash_key key;
-    do {
-        ssize_t n = getrandom(&key, sizeof key, 0);
-        INVARIANT(n == (ssize_t)sizeof key, "getrandom() returned %zd of %zu bytes", n, sizeof key);
-    } while (!key.k0 && !key.k1);
-    return key;
-}
 
 struct sip {
     uint64_t v0, v1, v2, v3;
