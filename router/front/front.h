@@ -2,7 +2,9 @@
 // The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
 // them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
 //
-//   intake.c          checks and conversions of fields, tokenising
+//   intake.c          checks of fields, prompts to tokens
+//   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
@@ -11,9 +13,12 @@
 //   grpc_cluster.c    Attach: what nodes send
 //   grpc_bins.c       Attach: what the core sends to nodes
 //
-// Threads: handlers run on the server's I/O threads and tokenise there, so that the core's thread never sees text.
-// struct front is constant while the server runs, except for the fields that say otherwise.
+// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
+// an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
+// the server runs, except for the fields that say otherwise.
 #pragma once
+
+#include <stdatomic.h>
 
 #include "model/chat.h"
 #include "model/config.h"
@@ -32,6 +37,8 @@ struct front {
     int tail_tokens;
     int64_t started_us;
     struct loop *loop;
+    struct intake_pool *pool;
+    atomic_bool draining;      // no new prompts are taken
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
     bool ready;                // core's thread only
 };

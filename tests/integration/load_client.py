@@ -299,6 +299,37 @@ def hoard():
             told = True
 
 
+def heavy():
+    """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
+    answer is streamed: they are refused, and the stream is that of a quiet router."""
+    def answer():
+        calls = generate(request(1500, text="Once upon a time", request_id="stream"))
+        first = next(calls)
+        yield first
+        tokens = list(first.chunk.token_ids)
+        for message in calls:
+            tokens += message.chunk.token_ids
+        yield tokens
+
+    def whole():
+        return list(answer())[1]
+
+    calm = whole()
+    assert len(calm) == 1500, len(calm)
+    text = ("The lighthouse keeper wrote %d lines about the sea. " * 20) % tuple(range(20))
+    per_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
+    stream = answer()
+    next(stream)
+    calls = [generate(request(1, text=text * (100000 // per_text))) for i in range(number)]
+    chat = api.GenerateRequest(messages=[api.Message(role="user", content="sea " * (15 << 20))])
+    status, sentence = failure(generate(chat))
+    assert status in (code.OUT_OF_RANGE, code.RESOURCE_EXHAUSTED), (status, sentence)
+    assert list(generate(request(1, text="a short one")))[-1].completion.usage.completion_tokens == 1
+    assert next(stream) == calm
+    for call in calls:
+        refused(code.OUT_OF_RANGE, "needs a context of", call)
+
+
 def vanish():
     """`number` requests on ten connections, every other one with a prompt to be scored, until this process is killed."""
     channels = [connect() for _ in range(10)]
@@ -312,7 +343,7 @@ def vanish():
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish, "hoard": hoard}
+scenarios = {"bad": bad_requests, "crowd": crowd, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 try:
     scenarios[scenario]()
