@@ -69,8 +69,9 @@ size_t intake_message_limit(const struct front *front, int max_ids)
 
 enum status intake_refuse_size(const struct front *front, size_t message_bytes)
 {
-    char amount[64];
-    snprintf(amount, sizeof amount, "more tokens, in a message of %zu bytes", message_bytes);
+    char amount[96];
+    snprintf(amount, sizeof amount, "over %d tokens (its message has %zu bytes)", front->config.max_context,
+             message_bytes);
     return prompt_too_long(front, amount);
 }
 

@@ -14,7 +14,7 @@ fi
 jq '.max_position_embeddings = 131072' "$main_model/config.json" >"$work/long.json"
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" --port "$port" --heartbeat-ms 300
+start router "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" --port "$port" --heartbeat-ms 500
 router_pid=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1
 wait_until 60 "the cluster is ready" ready
