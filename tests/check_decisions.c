@@ -15,9 +15,9 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0x885f6ecdef4c276f, 0xca47755823ff7c26, 0xca6556ed6c752c72, 0x04170ee0d5fcd81c, 0xfe684138fc3dce7f,
-    0xb06e8debb8aa04a3, 0x58324951d5535b1d, 0x6c30cd94f04b5c18, 0x4079cb40a3d9da48, 0x23011634a1c86651,
-    0x0c016943cf60a790, 0x76b3e26f9d34b9cf, 0xbd3e7f6a4da11f17, 0x5fd6064798d27198, 0x3f74816dec15e176,
+    0xd958623946174cc1, 0x4c27faf93cff4ca4, 0xd726a41a21b95fee, 0x04170ee0d5fcd81c, 0xfe684138fc3dce7f,
+    0x27c22c145a2d59bb, 0xe4fb0d549decbe70, 0x6c30cd94f04b5c18, 0x5c4f52b528653c4d, 0xaaaf7ab85b6a5970,
+    0x096f4c9156485eb3, 0x76b3e26f9d34b9cf, 0xd16e5a44651a09e9, 0x7ea2a9847037dfb0, 0x3f74816dec15e176,
     0xf7aa830034864899, 0xc9cbd2a35d747f5b, 0x1439e27c44d54d4a, 0x85b726b3dbc21998, 0x810e6dde9a38daa1,
     0x9581d2bcfb6080e1, 0xa199490db0a35bd0, 0xc64519bdc5f35039, 0xab03644d77b39c1b,
 };
@@ -264,7 +264,7 @@ static void one_event(void)
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);
     } else if (node->node) {
-        core_heartbeat(f.c, node->node, random_below(100), node->n_requests, 0, f.now_us);
+        core_heartbeat(f.c, node->node, &(struct node_heartbeat){.kv_blocks_free = random_below(100)}, f.now_us);
     }
     if (one_in(3)) fixture_advance(&f, 0);
 }

@@ -5,19 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "router/sched/hash.h"
+
+void tenant_accounts_init(struct tenant_accounts *accounts, const struct hash_key *key)
+{
+    *accounts = (struct tenant_accounts){.hash_key = *key};
+}
 
 void tenant_accounts_fini(struct tenant_accounts *accounts)
 {
     assert(accounts->n == 0);
     free(accounts->buckets);
-    *accounts = (struct tenant_accounts){0};
 }
 
 static struct tenant_account **bucket_of(const struct tenant_accounts *accounts, const char *name)
 {
-    return &accounts->buckets[hash_text(accounts->seed, name) & (accounts->n_buckets - 1)];
+    return &accounts->buckets[hash_text(&accounts->hash_key, name) & (accounts->n_buckets - 1)];
 }
 
 static struct tenant_account *account_find(const struct tenant_accounts *accounts, const char *name)
@@ -38,7 +42,6 @@ static void buckets_grow(struct tenant_accounts *accounts)
 {
     struct tenant_account **old = accounts->buckets;
     size_t n_old = accounts->n_buckets;
-    if (!n_old) accounts->seed = hash_seed();
     accounts->n_buckets = n_old ? 2 * n_old : 64;
     accounts->buckets = mem_alloc_array(accounts->n_buckets, sizeof(struct tenant_account *));
     for (size_t b = 0; b < n_old; b++) {

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
+
 // Lives while a request of the tenant does.
 struct tenant_account {
     struct tenant_account *next; // in its bucket
@@ -15,13 +17,14 @@ struct tenant_account {
     int64_t waiting_tokens; // of their prompts
 };
 
-struct tenant_accounts { // starts as zeros
+struct tenant_accounts {
     struct tenant_account **buckets;
     size_t n_buckets;
-    uint64_t seed;
+    struct hash_key hash_key;
     int n;
 };
 
+void tenant_accounts_init(struct tenant_accounts *accounts, const struct hash_key *key);
 void tenant_accounts_fini(struct tenant_accounts *accounts); // when no account is left
 const struct tenant_account *tenant_accounts_find(const struct tenant_accounts *accounts, const char *name); // or NULL
 struct tenant_account *tenant_accounts_acquire(struct tenant_accounts *accounts, const char *name);

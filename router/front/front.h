@@ -10,8 +10,9 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
-//   grpc_cluster.c    Attach: what nodes send
-//   grpc_bins.c       Attach: what the core sends to nodes
+//   grpc_attach.c     Attach: the stream of a node
+//   node_link.c       what nodes send, as events of the core
+//   node_bins.c       what the core sends to nodes
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
 // an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
@@ -35,6 +36,8 @@ struct front {
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
+    int pinned_turn_tokens; // see chat_render()
+    struct prefill prefill; // for clients that give no prefill options
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
@@ -45,7 +48,7 @@ struct front {
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
-extern const struct rpc_method front_attach;                                                           // grpc_cluster
+extern const struct rpc_method front_attach;                                                           // grpc_attach
 
 // Fills in the core's actions towards nodes and clients; their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);

@@ -89,7 +89,8 @@ static enum status prompt_from_messages(const struct front *front, const struct 
     if (n > MESSAGES_MAX)
         return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, MESSAGES_MAX);
     struct chat_prompt prompt;
-    TRY(chat_render(front->chat, front->tokenizer, messages, (int)n, front->config.max_context, &prompt));
+    TRY(chat_render(front->chat, front->tokenizer, messages, (int)n, front->config.max_context,
+                    front->pinned_turn_tokens, &prompt));
     *tokens_p = (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned};
     free(prompt.text);
     return STATUS_OK;

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/core/tenant_share.h"
-#include "router/sched/hash.h"
 
 enum { BUCKETS = 1024 };
 enum lane_kind { LANE_SHORT, LANE_LONG, LANE_KINDS };
@@ -89,7 +89,7 @@ struct pool_thread {
 
 struct intake_pool {
     struct intake_pool_options options;
-    uint64_t seed;
+    struct hash_key hash_key;
     struct pool_thread *threads; // [options.threads]
 
     pthread_mutex_t mutex; // guards what follows
@@ -109,7 +109,7 @@ struct intake_pool {
 
 static struct pool_tenant **tenant_find(struct intake_pool *pool, const char *name)
 {
-    struct pool_tenant **link = &pool->tenants[hash_text(pool->seed, name) % BUCKETS];
+    struct pool_tenant **link = &pool->tenants[hash_text(&pool->hash_key, name) % BUCKETS];
     while (*link && strcmp((*link)->name, name) != 0)
         link = &(*link)->next;
     return link;
@@ -277,7 +277,7 @@ struct intake_pool *intake_pool_open(const struct intake_pool_options *options)
 {
     struct intake_pool *pool = mem_alloc(sizeof *pool);
     pool->options = *options;
-    pool->seed = hash_seed();
+    pool->hash_key = hash_key_random();
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->any, NULL);
     pthread_cond_init(&pool->short_job, NULL);
