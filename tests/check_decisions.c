@@ -15,10 +15,10 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0x787cd390823af6f4, 0xddeacc857e604629, 0x55d91a7205db4aa4, 0x582e5626d3e31bda, 0xfc5cf7d6b921e176,
-    0x2014cb65123c7c6f, 0xb9bfbc227f38ce40, 0xb1e906540716250e, 0xa1d27936b252060c, 0x50afbd4957102f77,
-    0xfcbd1233dd3e87fc, 0xc1eff289d1fd4c24, 0x46a4a24ce5f95e21, 0x05144b7d9f6b5c37, 0xd70052ba049dc5cb,
-    0x403640875a190e58, 0x5e20e34c974867a6, 0x592a61deea962640, 0x7df2be2c51b071a2, 0x2d24c36548c22528,
+    0x642cd2f735dcadda, 0xfa0d1407ea9fd8e2, 0x0d4ac956152641c1, 0x582e5626d3e31bda, 0xfc5cf7d6b921e176,
+    0x53322eac08f0642a, 0x1f1e85f4bebc7b68, 0x7a619ae8521298d3, 0xa1d27936b252060c, 0x60ec880ea52d367c,
+    0xdf08e79e76be35ed, 0xc1eff289d1fd4c24, 0xea902d79bc681817, 0x568feef2e32d967e, 0xd70052ba049dc5cb,
+    0x032dcfa544d6eb8e, 0x5e20e34c974867a6, 0x592a61deea962640, 0x7df2be2c51b071a2, 0x2d24c36548c22528,
     0x5a4d96682873727b, 0x89de39d66b0116fc, 0x052deaa0a79de10f, 0x3742bc7d259b9c09,
 };
 
@@ -264,7 +264,7 @@ static void one_event(void)
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);
     } else if (node->node) {
-        core_heartbeat(f.c, node->node, random_below(100), node->n_requests, 0, f.now_us);
+        core_heartbeat(f.c, node->node, &(struct node_heartbeat){.kv_blocks_free = random_below(100)}, f.now_us);
     }
     if (one_in(3)) fixture_advance(&f, 0);
 }

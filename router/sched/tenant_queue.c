@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/sched/hash.h"
 #include "router/sched/request_tree.h"
 
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights)
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights)
 {
-    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .seed = hash_seed()};
+    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .hash_key = *key};
 }
 
 void tenant_queues_fini(struct tenant_queues *queues)
@@ -24,7 +24,7 @@ void tenant_queues_fini(struct tenant_queues *queues)
 
 static struct tenant_queue **bucket_of(struct tenant_queues *queues, const char *tenant)
 {
-    return &queues->buckets[hash_text(queues->seed, tenant) & (queues->n_buckets - 1)];
+    return &queues->buckets[hash_text(&queues->hash_key, tenant) & (queues->n_buckets - 1)];
 }
 
 static void buckets_grow(struct tenant_queues *queues)
@@ -63,8 +63,10 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
         queue = queue->next;
     if (!queue) {
         queue = mem_alloc(sizeof *queue);
+        uint64_t number = ++queues->last_number;
         *queue = (struct tenant_queue){.owner = queues,
-                                       .number = ++queues->last_number,
+                                       .number = number,
+                                       .tree_weight = hash_number(&queues->hash_key, number),
                                        .tenant = mem_string(tenant),
                                        .level = level,
                                        .weight = weight_of(queues, tenant),
@@ -97,12 +99,6 @@ static bool queue_is_before(const struct tenant_queue *a, const struct tenant_qu
     return a->number < b->number;
 }
 
-static uint64_t heap_weight(const struct tenant_queue *queue)
-{
-    uint64_t x = queue->number * UINT64_C(0x9e3779b97f4a7c15);
-    return (x ^ x >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
-}
-
 static struct tenant_queue *root_refresh(struct tenant_queue *root)
 {
     root->subtree_min = root->packable.root->subtree_min[BY_LENGTH];
@@ -128,7 +124,7 @@ static void tree_split(struct tenant_queue *tree, const struct tenant_queue *at,
 static struct tenant_queue *tree_merge(struct tenant_queue *low, struct tenant_queue *high)
 {
     if (!low || !high) return low ? low : high;
-    if (heap_weight(low) > heap_weight(high)) {
+    if (low->tree_weight > high->tree_weight) {
         low->higher = tree_merge(low->higher, high);
         return root_refresh(low);
     }
@@ -138,7 +134,7 @@ static struct tenant_queue *tree_merge(struct tenant_queue *low, struct tenant_q
 
 static struct tenant_queue *tree_add(struct tenant_queue *tree, struct tenant_queue *queue)
 {
-    if (tree && heap_weight(tree) > heap_weight(queue)) {
+    if (tree && tree->tree_weight > queue->tree_weight) {
         struct tenant_queue **side = queue_is_before(tree, queue) ? &tree->higher : &tree->lower;
         *side = tree_add(*side, queue);
         return root_refresh(tree);

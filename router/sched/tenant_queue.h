@@ -5,6 +5,7 @@
 // credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
+#include "base/hash.h"
 #include "router/sched/length_index.h"
 
 struct tenant_weight {
@@ -26,6 +27,7 @@ struct tenant_queue {
     bool in_level;             // while it has packable requests and is not set aside; with what is below
     struct tenant_queue *lower, *higher;
     struct request_need subtree_min;
+    uint64_t tree_weight;                    // a keyed hash of the number: no client can unbalance the tree
     const struct sched_request *last_picked; // of its requests in the bin being filled; NULL: none. By the waiting set
     struct tenant_queue *aside;              // next of the queues that were set aside
 };
@@ -43,11 +45,12 @@ struct tenant_queues {
     struct tenant_level levels[PRIORITY_LEVELS];
     struct tenant_queue **buckets; // by tenant
     size_t n_buckets;
-    uint64_t seed;
+    struct hash_key hash_key;
     int n;
     uint64_t last_number;
 };
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights);
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights);
 void tenant_queues_fini(struct tenant_queues *queues);
 
 // The queue of the request's tenant and priority, made if there is none; the caller holds a reference.
