@@ -420,6 +420,9 @@ static enum status open_backend(const struct model_options *options, struct mode
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
+    // the backend has allocated some of its working memory already
+    if (m->backend && m->backend->ops->allocated)
+        m->free_at_start += device_memory_total(m->backend->ops->allocated(m->backend));
     return status;
 }
 

@@ -28,7 +28,7 @@ struct model {
     size_t kv_block_bytes;
     int kv_blocks_asked;           // 0: as many as fit
     double gpu_memory_utilization; // of the device's memory, see struct model_options
-    size_t free_at_start;          // bytes of device memory before weights
+    size_t free_at_start;          // bytes of device memory before the backend allocated any
     struct device_memory planned;  // what the backend is to allocate, without the KV cache
     bool zeros;                    // see struct model_options
     bool saves, saved;             // packed weights are written to a file; the file of an earlier start exists
