@@ -209,7 +209,7 @@ struct backend_ops {
     enum status (*wait)(struct backend *b);
     // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`
     // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
-    // it. While the new comm is open, the backend's waits notice a failed rank. Close it before the backend.
+    // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);

@@ -490,7 +490,6 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 void model_close(struct model *m)
 {
     if (!m) return;
-    if (m->comm != m->host_comm) m->comm->ops->close(m->comm);
     if (m->backend) m->backend->ops->close(m->backend);
     free(m->layers);
     free(m->host_logits);

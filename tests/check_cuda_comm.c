@@ -157,6 +157,29 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 }
 END_TEST
 
+// The first call of a kind connects its ranks, and a communicator that does not block the host gives each call to a
+// thread: both take longer than a decode step.
+START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
+{
+    static float logits[2 * VOCAB];
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    ranks_open(&ranks, &options, 4);
+    const int connections = emulator_nccl_connections(), later = emulator_nccl_issued_later();
+    ck_assert_int_gt(connections, 0);
+    prefill(&ranks, f, logits);
+    for (int step = 0; step < STEPS; step++)
+        decode(&ranks, f, step, logits);
+    ck_assert_int_eq(emulator_nccl_connections(), connections);
+    ck_assert_int_eq(emulator_nccl_issued_later(), later);
+    ranks_close(&ranks);
+    free(f);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 START_TEST(the_kv_cache_fits_on_every_rank)
 {
     char *dir = model_dir();
@@ -233,10 +256,10 @@ static void *open_engine(void *arg)
 static void *step_once(void *arg)
 {
     struct rank *r = arg;
+    r->comm->limit_ms = r->comm->rank == 0 ? 500 : 1500; // as engine_set_step_timeout, without the watchdog
     if (r->comm->rank == 0) {
         const struct ragged_batch batch = ragged_warm_up_batch();
         struct forward_result result;
-        r->comm->limit_ms = 500; // as engine_set_step_timeout, without the watchdog
         r->status = engine_forward(r->engine, &batch, &result);
         emulator_hang_rank(-1);
     } else {
@@ -308,6 +331,7 @@ int main(void)
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
     tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 2, 3);
     tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
+    tcase_add_test(tc, passes_neither_connect_ranks_nor_wait_for_a_call);
     tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
     tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
     tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);

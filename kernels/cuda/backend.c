@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/check.h"
+#include "kernels/comm.h"
 #include "kernels/cuda/schedule.h"
 
 enum { HEAD_SIZE_MAX = 256 };
@@ -51,8 +52,8 @@ enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, voi
 
 enum status cuda_wait(struct cuda *cuda)
 {
-    if (cuda->wait) return cuda->wait(cuda);
-    return cuda_status(cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
+    comm_wait_begin(cuda);
+    return comm_wait_end(cuda, cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
 }
 
 static enum status device_open(struct cuda *cuda)
@@ -120,12 +121,10 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    // A copy into memory that is not pinned blocks until all steps are done. In a group, first wait in a way that
-    // notices failed and hung ranks.
-    enum status status = cuda->wait ? cuda_wait(cuda) : STATUS_OK;
-    if (status != STATUS_OK) return status;
+    comm_wait_begin(cuda); // a copy into memory that is not pinned waits for all steps
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
-    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "CUDA: reading a tensor");
+    if (error == cudaSuccess) error = cudaStreamSynchronize(cuda->stream);
+    return comm_wait_end(cuda, error, "CUDA: reading a tensor");
 }
 
 static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
@@ -206,8 +205,10 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     upload_close(cuda);                              // weights are complete
     cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may not be that of the last pass
     // Ranks that read nothing back may be a pass ahead of the device.
+    comm_wait_begin(cuda);
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
-    if (error != cudaSuccess) return cuda_status(error, "CUDA: a step failed");
+    status = comm_wait_end(cuda, error, "CUDA: a step failed");
+    if (status != STATUS_OK) return status;
     error = batch_upload(cuda, batch);
     const size_t importance_bytes = (size_t)ragged_importance_size(batch) * sizeof *cuda->importance;
     if (error == cudaSuccess && batch->n_importance_rows)
@@ -344,9 +345,10 @@ static void cuda_close(struct backend *b)
 {
     struct cuda *cuda = cuda_of(b);
     cudaSetDevice(cuda->device);
-    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    if (cuda->stream) cuda_wait(cuda);
     overlap_close(cuda);
     graphs_close(cuda->graphs);
+    if (cuda->comm) cuda->comm->ops->close(cuda->comm); // after the graphs: NCCL waits until they are destroyed
     gemm_close(cuda->gemm);
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {

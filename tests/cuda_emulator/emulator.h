@@ -28,8 +28,13 @@ void emulator_fail_after(int n);
 // From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);
 
-// From now on all-reduces of this rank neither return nor fail, until another rank is set; -1: no rank.
+// From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
+
+// Connections that calls of NCCL made because they were the first of their kind on their rank, so far.
+int emulator_nccl_connections(void);
+// Calls and groups of calls that communicators which do not block the host issued later than called, so far.
+int emulator_nccl_issued_later(void);
 
 #ifdef __cplusplus
 }

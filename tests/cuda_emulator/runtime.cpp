@@ -472,6 +472,17 @@ cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
     return cudaSuccess;
 }
 
+bool emulated_is_capturing(cudaStream_t stream)
+{
+    emulated_call call;
+    return real(stream)->capture != NULL;
+}
+
+void emulated_run_streams(void)
+{
+    run_all();
+}
+
 cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 {
     return emulated_put_waiting(to, [=] {
@@ -806,12 +817,14 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    emulated_call call;
     delete graph;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    emulated_call call;
     delete exec;
     return cudaSuccess;
 }
