@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/gpu_place.h"
 #include "kernels/ragged.h"
 
 // INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
@@ -71,8 +72,7 @@ struct backend_shape {
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
-    int host_rank;           // index of this rank among the ranks of its host: selects the device
-    int host_ranks;          // ranks on this host; 0 means 1
+    struct gpu_place gpu;    // of this rank
     enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never

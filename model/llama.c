@@ -340,8 +340,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
                                       .max_seqs = o->max_seqs,
                                       .max_context = context,
                                       .n_kv_blocks = (int)blocks,
-                                      .host_rank = o->host_rank,
-                                      .host_ranks = o->host_ranks,
+                                      .gpu = o->gpu,
                                       .overlap_rows = o->overlap_rows ? o->overlap_rows : MODEL_OVERLAP_ROWS,
                                       .kv_dtype = m->kv_dtype};
     return STATUS_OK;

@@ -38,7 +38,7 @@ struct model_options {
                                    // MODEL_GPU_MEMORY_UTILIZATION
     int overlap_rows;              // GPU groups: passes of at least twice this many rows run as two micro-batches, one
                                    // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
-    int host_rank, host_ranks;     // see struct backend_shape; filled in by engine_open
+    struct gpu_place gpu;          // filled in by engine_open
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 

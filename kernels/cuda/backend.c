@@ -65,11 +65,14 @@ static enum status device_open(struct cuda *cuda)
         return status_fail(STATUS_NOT_FOUND, "no CUDA device: %s",
                            error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
     }
-    const int ranks = cuda->shape.host_ranks > 1 ? cuda->shape.host_ranks : 1;
-    if (error == cudaSuccess && ranks > n_devices)
-        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each rank needs its own GPU",
-                           ranks, n_devices);
-    cuda->device = cuda->shape.host_rank;
+    const struct gpu_place *place = &cuda->shape.gpu;
+    if (place->device == GPU_NONE)
+        return status_fail(STATUS_INVALID,
+                           "rank %d sees %d GPU%s, all in use by lower ranks (the first by rank %d): each rank needs "
+                           "its own GPU. Start fewer ranks on this host, or let each rank see another GPU "
+                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task)",
+                           place->rank, place->seen, place->seen == 1 ? "" : "s", place->used_by);
+    cuda->device = place->device;
     if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
     enum status status = cuda_status(error, "CUDA device");
     if (status == STATUS_OK)
@@ -439,9 +442,11 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     const struct cudaDeviceProp *p = &cuda->properties;
     char capability[32];
     snprintf(capability, sizeof capability, "%d.%d", p->major, p->minor);
-    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("name", p->name),
-              LOG_FIELD("compute_capability", capability), LOG_FIELD("multiprocessors", p->multiProcessorCount),
-              LOG_FIELD("memory_bytes", p->totalGlobalMem));
+    char bus_id[32] = "";
+    cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, cuda->device);
+    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("bus_id", bus_id),
+              LOG_FIELD("name", p->name), LOG_FIELD("compute_capability", capability),
+              LOG_FIELD("multiprocessors", p->multiProcessorCount), LOG_FIELD("memory_bytes", p->totalGlobalMem));
     *backend_p = &cuda->base;
     return STATUS_OK;
 }

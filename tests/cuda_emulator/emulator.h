@@ -16,11 +16,14 @@
 extern "C" {
 #endif
 
-void emulator_set_devices(int n);                   // initially 1; 0: a machine without GPUs
+void emulator_set_devices(int n); // initially 1; 0: a machine without GPUs
+// The calling thread sees devices first .. first + n - 1 only, as with CUDA_VISIBLE_DEVICES; initially all.
+void emulator_show_devices(int first, int n);
 void emulator_set_memory(size_t bytes);             // of each device; initially 512 MiB
 void emulator_set_capability(int major, int minor); // initially 9.0
 size_t emulator_memory_used(void);                  // on all devices
-int emulator_launches(void);                        // kernels and gemms run so far, including those of graphs
+size_t emulator_memory_used_on(int device);
+int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);

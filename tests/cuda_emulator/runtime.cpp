@@ -69,8 +69,9 @@ static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
 static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
 static bool lost, in_kernel;
-static thread_local int device;
-static thread_local CUstream_st *capturing; // origin stream of this thread's capture
+static thread_local int device;                    // of those that the thread sees
+static thread_local int first_shown, n_shown = -1; // -1: all
+static thread_local CUstream_st *capturing;        // origin stream of this thread's capture
 static thread_local cudaError_t last_error;
 static CUstream_st default_stream;
 
@@ -104,6 +105,22 @@ void emulator_set_devices(int n)
     n_devices = n;
 }
 
+void emulator_show_devices(int first, int n)
+{
+    first_shown = first;
+    n_shown = n;
+}
+
+static int n_visible(void)
+{
+    return n_shown < 0 || n_shown > n_devices - first_shown ? n_devices - first_shown : n_shown;
+}
+
+static int this_device(void)
+{
+    return first_shown + device;
+}
+
 void emulator_set_memory(size_t bytes)
 {
     device_bytes = bytes;
@@ -128,6 +145,12 @@ size_t emulator_memory_used(void)
     return sum;
 }
 
+size_t emulator_memory_used_on(int on)
+{
+    emulated_call call;
+    return used[on];
+}
+
 int emulator_launches(void)
 {
     return emulated_launches;
@@ -148,13 +171,13 @@ void emulator_fail_after(int n)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = n_devices;
-    return result(n_devices ? cudaSuccess : cudaErrorNoDevice);
+    *count = n_visible();
+    return result(n_visible() ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     device = which;
     return cudaSuccess;
 }
@@ -169,9 +192,10 @@ enum { MULTIPROCESSORS = 4, SHARED_BYTES_MAX = 227 * 1024 };
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated %d", first_shown + which);
     prop->major = capability / 10;
     prop->minor = capability % 10;
     prop->totalGlobalMem = device_bytes;
@@ -190,7 +214,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     switch ((int)attribute) {
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
@@ -206,8 +230,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
-    snprintf(text, (size_t)bytes, "0000:%02x:00.0", which + 1);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", first_shown + which + 1);
     return cudaSuccess;
 }
 
@@ -347,7 +371,7 @@ static cudaError_t release(void *p, bool pinned)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    return allocate(p, bytes, device);
+    return allocate(p, bytes, this_device());
 }
 
 cudaError_t cudaFree(void *p)
@@ -373,9 +397,9 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *total_p = device_bytes;
-    *free_p = device_bytes - used[device];
+    *free_p = device_bytes - used[this_device()];
     return cudaSuccess;
 }
 
@@ -494,9 +518,9 @@ cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *stream_p = new CUstream_st();
-    (*stream_p)->device = device;
+    (*stream_p)->device = this_device();
     streams.push_back(*stream_p);
     return cudaSuccess;
 }
