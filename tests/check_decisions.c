@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0x4f763619c67a8e7a, 0xa16bbe501a937863, 0x662e1474854cb721, 0x04170ee0d5fcd81c, 0x4cb7ef0bda4ffac4,
-    0x6f1e52e77fe25cb2, 0xe4fb0d549decbe70, 0x6edcd52d2c52429b, 0xf4883fccff734e6b, 0x3ccd6f93056eeee3,
-    0x17310abe146a0aec, 0x76b3e26f9d34b9cf, 0xf2f446b80a61aca1, 0xea83d943a057d45e, 0xc826155d18d4977d,
-    0xf7aa830034864899, 0xbd6bfb889353414e, 0x4bc602b9db94ba54, 0xf14adf1821f37c79, 0x7f62ef7d0bb03f0c,
-    0x333afad8762a4f1a, 0xa199490db0a35bd0, 0x295d97b76da45828, 0x149080f116ed3d63,
+    0x642cd2f735dcadda, 0xc427914694219827, 0xd4ab5d528d8da1a9, 0x582e5626d3e31bda, 0xd7814b0a239a220c,
+    0x3ddde2d91a5ec2bd, 0x1f1e85f4bebc7b68, 0x22f053c355bd3983, 0x93ffb60f2a9efdc4, 0x60ec880ea52d367c,
+    0x9275458d7f0ee790, 0xccb40ed01697c30f, 0xcb3267ae1ff46e86, 0xa84c319045fbbec9, 0xe1ea6cb0914bf476,
+    0x032dcfa544d6eb8e, 0xe0afae2cd33b24ac, 0x4f9f11e28c6c79dc, 0x9850d017358a699b, 0x2d24c36548c22528,
+    0xe165bbada7b0a5fe, 0x89de39d66b0116fc, 0x8d32c81249ba71fb, 0x3742bc7d259b9c09,
 };
 
 // What differs from seed to seed.

@@ -170,7 +170,7 @@ static void check_lookup(const struct prefix_index *index, const struct model *m
 static void model_open(struct model *model, struct prefix_index *index)
 {
     *model = (struct model){.n = 0};
-    model->record = prefix_record_open(index, (const void *)&model->node, CAPACITY);
+    model->record = prefix_record_open(index, (void *)&model->node, CAPACITY);
 }
 
 static void model_close(struct model *model)

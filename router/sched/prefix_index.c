@@ -34,7 +34,7 @@ struct member {
 
 struct prefix_record {
     struct prefix_index *index;
-    const struct sched_node *node;
+    struct sched_node *node;
     uint64_t number;
     int capacity;
     int64_t blocks, held_blocks; // of all members; of those with a holding request
@@ -392,7 +392,7 @@ int prefix_run_blocks(const struct prefix_run *run)
 
 // --- records
 
-struct prefix_record *prefix_record_open(struct prefix_index *index, const struct sched_node *node, int blocks)
+struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks)
 {
     struct prefix_record *record = mem_alloc(sizeof *record);
     *record = (struct prefix_record){.index = index, .node = node, .number = ++index->last_record, .capacity = blocks};

@@ -37,7 +37,7 @@ void prefix_index_free(struct prefix_index *index); // NULL is fine; all records
 // The nodes that hold the start of the chain, and how many of its leading blocks each has: at most `max`, those with
 // the most blocks first, of equals the node attached first. Returns their number. Costs O(runs of the chain + max).
 struct prefix_hit {
-    const struct sched_node *node;
+    struct sched_node *node;
     int blocks;
 };
 int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain, int n, struct prefix_hit *hits,
@@ -48,7 +48,7 @@ int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, i
 // --- the record of a node
 
 // `blocks`: the capacity of the node's cache. `node` is only returned by lookups.
-struct prefix_record *prefix_record_open(struct prefix_index *index, const struct sched_node *node, int blocks);
+struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks);
 void prefix_record_close(struct prefix_record *record); // the node is gone and holds nothing. NULL is fine
 
 int prefix_record_match(const struct prefix_record *record, const uint64_t *chain, int n); // leading blocks recorded
