@@ -15,6 +15,7 @@ static struct {
     char *model, *shape, *model_name, *host, *policy, *tenant_weights;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t speculate_min_tokens, tail_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms, max_message_mb;
+    bool mixed_numerics;
     struct log_options log;
 } o;
 
@@ -74,6 +75,9 @@ static const struct option options[] = {
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
      .help = "time that accepted requests wait for a worker group when none is attached; then they fail"},
+    {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
+     .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
+             "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
     {.name = "-Logging"},
@@ -169,6 +173,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .min_tokens = (int)o.speculate_min_tokens,
         .tail_tokens = (int)o.tail_tokens,
         .bins_ahead = (int)o.bins_ahead,
+        .mixed_numerics = o.mixed_numerics,
         .policy = bin_policy_parse(o.policy),
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
@@ -199,7 +204,13 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
     __atomic_store_n(&query->answer, core_idle(c), __ATOMIC_RELEASE);
 }
 
-static void router_drain(struct front *front, sigset_t *signals)
+static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
+{
+    core_release_nodes(c, now_us);
+}
+
+// Whether the core became idle in time.
+static bool router_drain(struct front *front, sigset_t *signals)
 {
     log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
     loop_post(front->loop, event_drain, NULL);
@@ -213,8 +224,9 @@ static void router_drain(struct front *front, sigset_t *signals)
             signal = sigtimedwait(signals, NULL, &interval);
             if (signal > 0) end_us = 0; // a second signal
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return;
+        if (query.answer) return true;
     } while (clock_now_us() < end_us);
+    return false;
 }
 
 // --- serving
@@ -252,7 +264,7 @@ static enum status router_serve(struct front *front, sigset_t *signals)
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
-    router_drain(front, signals);
+    if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     rpc_server_close(server, 1000);
     return STATUS_OK;
 }

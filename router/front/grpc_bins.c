@@ -144,7 +144,7 @@ static void node_lost(void *link, const char *reason)
 {
     struct attachment *a = link;
     a->node = NULL;
-    rpc_call_finish(a->call, STATUS_UNAVAILABLE, reason);
+    rpc_call_finish(a->call, reason ? STATUS_UNAVAILABLE : STATUS_OK, reason ? reason : "");
 }
 
 void front_publish_ready(struct front *front)
