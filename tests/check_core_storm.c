@@ -278,7 +278,7 @@ static void submit(void)
     int head = random_below(4), head_tokens = random_below(n_tokens);
     for (int i = 0; i < n_tokens; i++)
         r->spec.tokens[i] = i < head_tokens ? head : 4 + random_below(2);
-    r->spec.prefill.mode = (enum prefill_mode)random_below(3);
+    r->spec.prefill.mode = (enum prefill_mode)random_below(4);
     if (one_in(10)) r->spec.prefill.keep_rate = 1;
     if (one_in(4)) r->spec.priority = random_below(25) - 12;
     if (one_in(2)) r->spec.tenant = mem_format("tenant-%d", random_below(6));
@@ -428,7 +428,8 @@ static void one_event(void)
     } else if (kind < 85) {
         f.now_us += one_in(300) ? 3 * SECOND : random_below(20000);
     } else if (kind < 96) {
-        if (node->node) core_heartbeat(f.c, node->node, random_below(100), node->n_requests, 0, f.now_us);
+        if (node->node)
+            core_heartbeat(f.c, node->node, &(struct node_heartbeat){.kv_blocks_free = random_below(100)}, f.now_us);
     } else if (one_in(10)) {
         change_node();
     }
@@ -470,7 +471,7 @@ START_TEST(after_random_events_all_accounts_agree_and_every_request_has_ended_on
         for (int slot = 0; slot < SLOTS; slot++) {
             struct fake_node *node = slots[slot];
             if (!node->node) attach(slot);
-            core_heartbeat(f.c, node->node, 0, 0, 0, f.now_us);
+            core_heartbeat(f.c, node->node, &(struct node_heartbeat){.kv_blocks_free = 0}, f.now_us);
             if (node->n_requests) (node->node->hello.role == NODE_WORKER ? step_worker : step_speculator)(node);
         }
     }

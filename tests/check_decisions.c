@@ -264,7 +264,7 @@ static void one_event(void)
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);
     } else if (node->node) {
-        core_heartbeat(f.c, node->node, random_below(100), node->n_requests, 0, f.now_us);
+        core_heartbeat(f.c, node->node, &(struct node_heartbeat){.kv_blocks_free = random_below(100)}, f.now_us);
     }
     if (one_in(3)) fixture_advance(&f, 0);
 }

@@ -164,7 +164,7 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     bool may_choose = !r->spec.score_only && prefill->mode == PREFILL_AUTO;
     if (!r->spec.score_only) {
         if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
+        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
         if (may_choose && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;

@@ -86,8 +86,13 @@ bool core_abort(struct core *c, const char *id, int64_t now_us);
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
-void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
-                    int64_t now_us);
+
+// What a heartbeat says that the core does not know better: its own counts of requests are more recent.
+struct node_heartbeat {
+    int kv_blocks_free;
+    uint64_t progress; // grows while the node computes; 0: not counted
+};
+void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
 
 // A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.

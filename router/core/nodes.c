@@ -289,13 +289,11 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 // --- messages of nodes
 
-void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
-                    int64_t now_us)
+void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
 {
     node->heard_us = now_us;
-    // The core's own counts of running and waiting requests are more recent; the state of the cache only the node
-    // knows.
-    node->kv_blocks_free = kv_blocks_free;
+    node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->progress = heartbeat->progress;
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)

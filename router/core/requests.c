@@ -229,10 +229,17 @@ static enum status unscorable_status(const struct core *c, const struct request 
     }
 }
 
+// Whether the request ends without a score; the others then keep the whole prompt.
+static bool score_is_required(const struct request *r)
+{
+    return r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED;
+}
+
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    if (r->spec.score_only) {
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
     } else {
@@ -242,7 +249,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    if (r->spec.score_only && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
+    if (score_is_required(r) && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
         ledger_lost_at_speculator(r); // another speculator can still answer, until the score timeout
         core_request_wait_for_score(c, r, now_us);
     } else {

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/hash.h"
 
-#include <sys/random.h>
-
-uint64_t hash_seed(void)
-{
-    uint64_t seed;
-    return getrandom(&seed, sizeof seed, GRND_NONBLOCK) == (ssize_t)sizeof seed ? seed : (uintptr_t)&hash_seed;
-}
-
 uint64_t hash_text(uint64_t seed, const char *text)
 {
     uint64_t hash = seed;

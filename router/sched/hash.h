@@ -14,5 +14,6 @@ static inline uint64_t hash_mix(uint64_t x) // the finaliser of splitmix64: cons
 #define HASH_STEP UINT64_C(0x9e3779b97f4a7c15) // added to the state before each hash_mix()
 
 // Text from clients is hashed with a seed of the process, so that a client cannot aim many texts at one bucket.
+// The seed has a file of its own so that forepack-sim can replace it by a constant at link time.
 uint64_t hash_seed(void);
 uint64_t hash_text(uint64_t seed, const char *text);
