@@ -21,13 +21,16 @@ struct core *core_create(const struct core_options *options, const struct core_o
                                              .batch_requests = options->batch_requests,
                                              .max_wait_us = options->max_wait_us,
                                              .tail_tokens = options->tail_tokens,
-                                             .bins_ahead = options->bins_ahead};
+                                             .bins_ahead = options->bins_ahead,
+                                             .hash_key = options->hash_key};
+    struct hash_key *key = &c->view.options.hash_key;
+    if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
         waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
     }
-    request_table_init(&c->table);
+    request_table_init(&c->table, key);
     return c;
 }
 
@@ -194,7 +197,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
     if (status == STATUS_OK) {
-        core_request_set_prefix(r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
+        core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
         skip = skip_reason_of(c, r, now_us);
         status = check_deadline(c, r, skip == SKIP_NONE, now_us);
     }

@@ -67,6 +67,7 @@ struct core_options {
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
     int vocab_size;
+    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);

@@ -15,10 +15,10 @@
 // A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
 enum { LOSSES_MAX = 5 };
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
 }
 
 // --- timers
@@ -301,7 +301,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     ledger_scored(r, result->cached_tokens, now_us);
     copy_kept(r, result->kept, result->n_kept);
-    core_request_set_prefix(r, r->kept, r->n_kept_ranges);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     request_ready(c, r, now_us);

@@ -6,7 +6,8 @@
 
 #include "router/core/core_state.h"
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept); // of its next pass
+// Of its next pass.
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
 
 void core_request_admit(struct core *c, struct request *r); // TOKENISED; then one of the next two
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);

@@ -98,8 +98,12 @@ static void attach_on_close(struct rpc_call *call, bool cancelled)
     loop_post(a->front->loop, event_close, a);
 }
 
-const struct rpc_method front_attach = {"/forepack.cluster.v1.Cluster/Attach", attach_on_open, attach_on_message,
-                                        attach_on_half_close, attach_on_close};
+const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/Attach",
+                                        .on_open = attach_on_open,
+                                        .on_message = attach_on_message,
+                                        .on_half_close = attach_on_half_close,
+                                        .on_close = attach_on_close,
+                                        .dedicated = true};
 
 // --- readiness
 

@@ -5,6 +5,7 @@
 // thread.
 #pragma once
 
+#include "base/hash.h"
 #include "router/sched/cost.h"
 #include "router/sched/prefix_index.h"
 #include "router/sched/request_list.h"
@@ -75,6 +76,7 @@ struct sched_options {
     int64_t max_wait_us;
     int tail_tokens;
     int bins_ahead;
+    struct hash_key hash_key; // of prefix chains, tables and trees
 };
 
 // An overdue request that no worker group has the KV blocks for, and the group that gets no other request until it has
