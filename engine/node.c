@@ -175,6 +175,7 @@ static void send_heartbeat(struct node *node)
 {
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
+    if (node->callbacks.progress) node->load.progress = node->callbacks.progress(node->callbacks.arg);
     message.heartbeat = &node->load;
     stream_send(node, &message);
 }

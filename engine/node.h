@@ -44,6 +44,8 @@ struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
     // attempt to attach, which waits for it.
     void (*check)(void *arg);
+    // Any thread: a number that grows with every part of a pass that the node has computed, for heartbeats.
+    uint64_t (*progress)(void *arg);
     void *arg;
 };
 

@@ -145,18 +145,24 @@ static void log_ready(const struct node_program *program, const struct model *mo
               LOG_FIELD("kv_blocks", limits->kv_blocks));
 }
 
-// The link's check before it attaches.
-struct group_check {
+// What the link asks of the group (struct node_callbacks).
+struct group_of_node {
     struct engine *engine;
     struct comm *comm;
 };
 
-static void check_group(void *arg)
+static void group_check(void *arg)
 {
-    const struct group_check *check = arg;
-    if (engine_check(check->engine) == STATUS_OK) return;
+    const struct group_of_node *group = arg;
+    if (engine_check(group->engine) == STATUS_OK) return;
     log_event(LOG_ERROR, "group_check_failed", LOG_REASON);
-    group_abort(check->comm, 1);
+    group_abort(group->comm, 1);
+}
+
+static uint64_t group_progress(void *arg)
+{
+    const struct group_of_node *group = arg;
+    return engine_progress(group->engine);
 }
 
 static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm)
@@ -173,8 +179,8 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         group_abort(comm, 1);
     }
     status = node_hello_fill(&hello, program->common, model, comm, program->role);
-    struct group_check check = {engine, comm};
-    const struct node_callbacks callbacks = {.check = check_group, .arg = &check};
+    struct group_of_node group = {engine, comm};
+    const struct node_callbacks callbacks = {.check = group_check, .progress = group_progress, .arg = &group};
     if (status == STATUS_OK) status = node_start(program->common->router, &hello, &callbacks, &node);
     if (status != STATUS_OK) return report_failure(program, status);
     struct node_limits limits = node_limits_get(program->common, model);

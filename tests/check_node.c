@@ -231,6 +231,11 @@ static void count_check(void *arg)
     checks++;
 }
 
+static uint64_t fixed_progress(void *arg)
+{
+    return 7;
+}
+
 // No attempt to attach before the working thread has run the check.
 START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
 {
@@ -240,7 +245,7 @@ START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
     char address[32];
     snprintf(address, sizeof address, "127.0.0.1:%d", router.port);
     struct node *node;
-    const struct node_callbacks callbacks = {.check = count_check};
+    const struct node_callbacks callbacks = {.check = count_check, .progress = fixed_progress};
     ck_assert_int_eq(node_start(address, &hello, &callbacks, &node), STATUS_OK);
     for (int stream = 1; stream <= 3; stream++) {
         usleep(stream == 1 ? 50000 : 0); // time to attach too early
@@ -248,6 +253,7 @@ START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
         ck_assert_int_eq(test_router_count(&router, &router.hellos), stream - 1);
         expect_event(node, NODE_ATTACHED);
         ck_assert_int_eq(checks, stream);
+        test_router_await(&router, &router.load_progress, 7);
         ck_assert_int_eq(test_router_count(&router, &router.hellos), stream);
         test_router_send_bytes(&router, "\xff", 1);
         expect_event(node, NODE_DETACHED);
