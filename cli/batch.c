@@ -382,14 +382,18 @@ static enum status batch_call(struct batch *b, struct rpc_channel *channel)
     return status;
 }
 
+static bool router_is_lost(enum status status)
+{
+    return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
+}
+
 // Calls again when the router is lost. A router that has never answered is more likely a wrong address.
 static enum status batch_call_until_done(struct batch *b, struct rpc_channel *channel)
 {
     for (int wait_ms = PAUSE_MS;;) {
         int64_t answered_us = b->answered_us;
         enum status status = batch_call(b, channel);
-        bool lost = status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
-        if (!lost || !b->connected || !may_wait(b)) return status;
+        if (!router_is_lost(status) || !b->connected || !may_wait(b)) return status;
         tell_trouble(b, status_message());
         if (b->answered_us != answered_us) wait_ms = PAUSE_MS;
         pause_ms(wait_ms);
@@ -458,7 +462,7 @@ int command_batch(int argc, char **argv)
         if (status == STATUS_OK) status = output_sync(&b);
     }
     int code = status == STATUS_OK ? (b.n_failed ? 1 : 0) : report_failure(status);
-    if (status != STATUS_OK && b.n_calls)
+    if (router_is_lost(status) && b.n_calls)
         fprintf(stderr, "%d of %d rows are answered in %s: the same command again continues\n", b.n_done, b.n_rows,
                 o.output);
     batch_fini(&b);
