@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cuda_emulator/device.h"
+#include "tests/cuda_emulator/emulator.h"
 #include "tests/cuda_emulator/runtime.h"
 
 namespace
@@ -202,6 +203,14 @@ void describe(const struct algorithm *a, cublasLtMatmulHeuristicResult_t *result
 }
 
 } // namespace
+
+static int64_t (*gemm_time)(int algorithm);
+
+void emulator_set_gemm_time(int64_t (*us)(int algorithm))
+{
+    emulated_call call;
+    gemm_time = us;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle_p)
 {
@@ -428,6 +437,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
     }
     cudaError_t error = emulated_put(stream, [=] {
         emulated_launches++;
+        emulated_duration_us += gemm_time ? gemm_time((int)(algorithm - algorithms)) : (int64_t)EMULATED_GEMM_US;
         if (algorithm->workspace) memset(workspace, 0xff, algorithm->workspace); // the library writes to it
         multiply(x);
     });
