@@ -63,11 +63,6 @@ static int column_kind_splits(int kind)
     return 1 << kind < SPLITS_MAX ? 1 << kind : SPLITS_MAX;
 }
 
-int graphs_max_splits(int entries)
-{
-    return column_kind_splits(column_kind((entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
-}
-
 static bool is_decode(const struct ragged_batch *batch)
 {
     return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_importance_rows;

@@ -10,6 +10,7 @@
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,8 +23,13 @@ void emulator_set_devices(int n); // initially 1; 0: a machine without GPUs
 void emulator_show_devices(int first, int n);
 void emulator_set_memory(size_t bytes);             // of each device; initially 512 MiB
 void emulator_set_capability(int major, int minor); // initially 9.0
-size_t emulator_memory_used(void);                  // on all devices
+// FP8 gemms of from_rows to to_rows rows have no algorithm; from_rows > to_rows: all have.
+void emulator_refuse_fp8(int from_rows, int to_rows);
+size_t emulator_memory_used(void); // on all devices
 size_t emulator_memory_used_on(int device);
+// From now on device memory is counted, not made: allocations are addresses without memory behind them, and kernels,
+// gemms, copies and fills do nothing. So a model of any size opens in seconds. Set it while nothing is allocated.
+void emulator_count_only(bool on);
 int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.

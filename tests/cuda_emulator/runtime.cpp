@@ -68,7 +68,8 @@ static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
 static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
-static bool lost, in_kernel;
+static bool lost, in_kernel, counting;
+static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted
 static thread_local int device;                    // of those that the thread sees
 static thread_local int first_shown, n_shown = -1; // -1: all
 static thread_local CUstream_st *capturing;        // origin stream of this thread's capture
@@ -135,6 +136,27 @@ void emulator_set_capability(int major, int minor)
 int emulated_capability(void)
 {
     return capability;
+}
+
+void emulator_count_only(bool on)
+{
+    emulated_call call;
+    const size_t bytes = (size_t)1 << 42;
+    if (on && !reserved_end) {
+        void *space = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (space == MAP_FAILED) {
+            perror("cuda emulator: reserving address space");
+            abort();
+        }
+        reserved_next = (uintptr_t)space;
+        reserved_end = reserved_next + bytes;
+    }
+    counting = on;
+}
+
+bool emulated_is_counting(void)
+{
+    return counting;
 }
 
 size_t emulator_memory_used(void)
@@ -301,6 +323,7 @@ bool emulated_is_device_memory(const void *at, size_t bytes)
 
 static void memory_guard(bool on)
 {
+    if (counting) return;
     for (auto &entry : allocations) {
         if (entry.second.device < 0) continue;
         size_t bytes = entry.second.bytes < GUARDED ? entry.second.bytes : GUARDED;
@@ -336,6 +359,19 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
 
 static cudaError_t run_all(void);
 
+// Addresses that nobody may access, never used twice.
+static void *reserve(size_t bytes)
+{
+    uintptr_t at = reserved_next;
+    reserved_next += (bytes + 255) / 256 * 256;
+    return reserved_next <= reserved_end ? (void *)at : NULL;
+}
+
+static bool is_reserved(const void *p)
+{
+    return (uintptr_t)p < reserved_end && (uintptr_t)p >= reserved_end - ((uintptr_t)1 << 42);
+}
+
 static cudaError_t allocate(void **p, size_t bytes, int on)
 {
     emulated_call call;
@@ -348,8 +384,9 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
     if (on >= 0 && (on >= n_devices || bytes > device_bytes - used[on]))
         return result(n_devices ? cudaErrorMemoryAllocation : cudaErrorNoDevice);
     if (!bytes) return cudaSuccess;
-    if (posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
-    memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
+    const bool fake = counting && on >= 0;
+    if (fake ? !(*p = reserve(bytes)) : posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
+    if (!fake) memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     if (on >= 0) used[on] += bytes;
     allocations[(uintptr_t)*p] = {bytes, on};
     if (!in_kernel) memory_guard(true);
@@ -364,9 +401,9 @@ static cudaError_t release(void *p, bool pinned)
     if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
     cudaError_t error = run_all();
     if (!pinned) used[entry->second.device] -= entry->second.bytes;
-    __asan_unpoison_memory_region(p, entry->second.bytes);
+    if (!is_reserved(p)) __asan_unpoison_memory_region(p, entry->second.bytes);
     allocations.erase(entry);
-    free(p);
+    if (!is_reserved(p)) free(p);
     return result(error);
 }
 
@@ -509,8 +546,10 @@ void emulated_run_streams(void)
     run_all();
 }
 
+// Work on device memory. Where memory is only counted there is none to work on.
 cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 {
+    if (counting) return cudaSuccess;
     return emulated_put_waiting(to, [=] {
         run();
         return true;
@@ -729,8 +768,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
     event->capture = stream->capture;
     if (stream->capture) return cudaSuccess;
     uint64_t record = ++event->records;
-    return emulated_put(to, [=] {
+    return emulated_put_waiting(to, [=] {
         if (record > event->reached) event->reached = record, event->clock = stream->run_us;
+        return true;
     });
 }
 
