@@ -131,7 +131,8 @@ static enum status plan_make(struct plan *p)
     if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
     // one block is for padding rows of captured passes
-    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) - 1 : 0;
+    p->kv_mib -= MIB(p->memory.kv_block_bytes);
+    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
     p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
 }
