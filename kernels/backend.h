@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/gpu_place.h"
 #include "kernels/ragged.h"
 
 // INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
@@ -74,8 +75,7 @@ struct backend_shape {
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
-    int host_rank;           // index of this rank among the ranks of its host: selects the device
-    int host_ranks;          // ranks on this host; 0 means 1
+    struct gpu_place gpu;    // of this rank
     enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
@@ -230,7 +230,7 @@ struct backend_ops {
     enum status (*wait)(struct backend *b);
     // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`
     // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
-    // it. While the new comm is open, the backend's waits notice a failed rank. Close it before the backend.
+    // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);

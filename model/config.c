@@ -497,3 +497,11 @@ bool model_config_is_eos(const struct model_config *config, int32_t token)
         if (config->eos_id[i] == token) return true;
     return false;
 }
+
+// Attention runs at about half the rate of gemms.
+double model_config_pair_rows(const struct model_config *c)
+{
+    double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
+    double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    return gemms > 0 ? 2 * 2 * heads / gemms : 0;
+}

@@ -46,3 +46,6 @@ enum status model_config_read(const char *dir, struct model_config *config);
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);
+
+// Prompt rows that take as long as the attention of one row to one entry, for the pacing of passes: an estimate.
+double model_config_pair_rows(const struct model_config *config);

@@ -341,8 +341,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
                                       .max_seqs = o->max_seqs,
                                       .max_context = context,
                                       .n_kv_blocks = (int)blocks,
-                                      .host_rank = o->host_rank,
-                                      .host_ranks = o->host_ranks,
+                                      .gpu = o->gpu,
                                       .overlap_rows = o->overlap_rows ? o->overlap_rows : MODEL_OVERLAP_ROWS,
                                       .fp8_fast_accum = o->fp8_fast_accum,
                                       .kv_dtype = m->kv_dtype};
@@ -496,7 +495,6 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 void model_close(struct model *m)
 {
     if (!m) return;
-    if (m->comm != m->host_comm) m->comm->ops->close(m->comm);
     if (m->backend) m->backend->ops->close(m->backend);
     free(m->layers);
     free(m->host_logits);

@@ -40,7 +40,7 @@ struct model_options {
     int overlap_rows;              // GPU groups: passes of at least twice this many rows run as two micro-batches, one
                                    // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
     bool fp8_fast_accum;           // on a GPU, faster FP8 gemms whose sums keep about 14 bits; see docs/gpus.md
-    int host_rank, host_ranks;     // see struct backend_shape; filled in by engine_open
+    struct gpu_place gpu;          // filled in by engine_open
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/check.h"
+#include "kernels/comm.h"
 #include "kernels/cuda/schedule.h"
 
 enum { HEAD_SIZE_MAX = 256 };
@@ -59,8 +60,8 @@ void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *me
 
 enum status cuda_wait(struct cuda *cuda)
 {
-    if (cuda->wait) return cuda->wait(cuda);
-    return cuda_status(cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
+    comm_wait_begin(cuda);
+    return comm_wait_end(cuda, cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
 }
 
 static enum status device_open(struct cuda *cuda)
@@ -72,11 +73,14 @@ static enum status device_open(struct cuda *cuda)
         return status_fail(STATUS_NOT_FOUND, "no CUDA device: %s",
                            error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
     }
-    const int ranks = cuda->shape.host_ranks > 1 ? cuda->shape.host_ranks : 1;
-    if (error == cudaSuccess && ranks > n_devices)
-        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each rank needs its own GPU",
-                           ranks, n_devices);
-    cuda->device = cuda->shape.host_rank;
+    const struct gpu_place *place = &cuda->shape.gpu;
+    if (place->device == GPU_NONE)
+        return status_fail(STATUS_INVALID,
+                           "rank %d sees %d GPU%s, all in use by lower ranks (the first by rank %d): each rank needs "
+                           "its own GPU. Start fewer ranks on this host, or let each rank see another GPU "
+                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task)",
+                           place->rank, place->seen, place->seen == 1 ? "" : "s", place->used_by);
+    cuda->device = place->device;
     if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
     enum status status = cuda_status(error, "CUDA device");
     if (status == STATUS_OK)
@@ -134,12 +138,10 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    // A copy into memory that is not pinned blocks until all steps are done. In a group, first wait in a way that
-    // notices failed and hung ranks.
-    enum status status = cuda->wait ? cuda_wait(cuda) : STATUS_OK;
-    if (status != STATUS_OK) return status;
+    comm_wait_begin(cuda); // a copy into memory that is not pinned waits for all steps
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
-    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "CUDA: reading a tensor");
+    if (error == cudaSuccess) error = cudaStreamSynchronize(cuda->stream);
+    return comm_wait_end(cuda, error, "CUDA: reading a tensor");
 }
 
 static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
@@ -218,8 +220,10 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     upload_close(cuda);                              // weights are complete
     cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may not be that of the last pass
     // Ranks that read nothing back may be a pass ahead of the device.
+    comm_wait_begin(cuda);
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
-    if (error != cudaSuccess) return cuda_status(error, "CUDA: a step failed");
+    status = comm_wait_end(cuda, error, "CUDA: a step failed");
+    if (status != STATUS_OK) return status;
     error = batch_upload(cuda, batch);
     const size_t importance_bytes = (size_t)ragged_importance_size(batch) * sizeof *cuda->importance;
     if (error == cudaSuccess && batch->n_importance_rows)
@@ -364,9 +368,10 @@ static void cuda_close(struct backend *b)
 {
     struct cuda *cuda = cuda_of(b);
     cudaSetDevice(cuda->device);
-    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    if (cuda->stream) cuda_wait(cuda);
     overlap_close(cuda);
     graphs_close(cuda->graphs);
+    if (cuda->comm) cuda->comm->ops->close(cuda->comm); // after the graphs: NCCL waits until they are destroyed
     gemm_close(cuda->gemm);
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
@@ -459,9 +464,11 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     const struct cudaDeviceProp *p = &cuda->properties;
     char capability[32];
     snprintf(capability, sizeof capability, "%d.%d", p->major, p->minor);
-    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("name", p->name),
-              LOG_FIELD("compute_capability", capability), LOG_FIELD("multiprocessors", p->multiProcessorCount),
-              LOG_FIELD("memory_bytes", p->totalGlobalMem));
+    char bus_id[32] = "";
+    cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, cuda->device);
+    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("bus_id", bus_id),
+              LOG_FIELD("name", p->name), LOG_FIELD("compute_capability", capability),
+              LOG_FIELD("multiprocessors", p->multiProcessorCount), LOG_FIELD("memory_bytes", p->totalGlobalMem));
     *backend_p = &cuda->base;
     return STATUS_OK;
 }

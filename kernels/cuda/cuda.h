@@ -47,8 +47,7 @@ struct cuda {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
-    struct comm *comm;                      // of the group while it is open. It sets `wait`:
-    enum status (*wait)(struct cuda *cuda); // a wait for the stream that notices failed ranks; NULL without a group
+    struct comm *comm; // NCCL's, of the group; NULL without a group
 
     // The pass under way, set by begin. One copy from pinned memory brings all of it to the device.
     struct ragged_batch batch;     // the caller's
@@ -103,7 +102,7 @@ enum status cuda_status(cudaError_t error, const char *what);
 enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p);
 // Frees and uncounts memory before the backend is closed; NULL is fine.
 void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
-// Waits for everything in the stream. The only place that waits within a pass.
+// Waits for everything in the stream.
 enum status cuda_wait(struct cuda *cuda);
 
 // ---- weights.c ----
@@ -151,14 +150,24 @@ struct schedule_options;
 
 struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
+// Destroys all captured graphs, for good: passes run eagerly from now on. NULL: no effect.
+void graphs_destroy(struct graphs *g);
 // Whether passes of this kind can be captured; then sets the padding of the batch.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
 // Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
 enum status graphs_run(struct cuda *cuda, const struct pass *pass);
 
-// ---- sample.c, comm_nccl.c, measure.c ----
+// ---- comm_nccl.c ----
+
+enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
+// Around every wait for the device. In a group the wait ends when a rank fails or the limit of the host comm passes;
+// comm_wait_end then returns the reason instead of the status of `error`.
+void comm_wait_begin(struct cuda *cuda);
+enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what);
+extern int nccl_connect_limit_ms;
+
+// ---- sample.c, measure.c ----
 
 enum status cuda_sample(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
                         int32_t first_id, int32_t n_ids, bool use_sampling);
-enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
 enum status cuda_measure(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);

@@ -50,7 +50,8 @@ struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;                   // their prompt tokens
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
-    const struct tenant_weight *tenant_weights; // borrowed
+    int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
+    const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
     int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
     int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
@@ -63,6 +64,7 @@ struct core_options {
     int batch_requests; // of BIN_BATCH
     uint64_t tokenizer_fingerprint;
     int vocab_size;
+    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
@@ -81,8 +83,13 @@ bool core_abort(struct core *c, const char *id, int64_t now_us);
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
-void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
-                    int64_t now_us);
+
+// What a heartbeat says that the core does not know better: its own counts of requests are more recent.
+struct node_heartbeat {
+    int kv_blocks_free;
+    uint64_t progress; // grows while the node computes; 0: not counted
+};
+void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
 
 // A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.

@@ -11,7 +11,8 @@ struct core_node {
     struct node_hello hello;
     void *link; // the caller's, passed back in core_ops
     int64_t attached_us, heard_us;
-    int kv_blocks_free; // by its last heartbeat
+    int kv_blocks_free; // by its last heartbeat, like
+    uint64_t progress;  // its count of completed parts of passes; 0: it does not count them
     uint64_t tokens_in, tokens_out, cached_tokens;
 };
 

@@ -14,9 +14,6 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// The mean residence of a node's requests, in bins, until the first ones have left.
-enum { RESIDENCE_FIRST = 8 };
-
 static const char *role_name(enum node_role role)
 {
     return role == NODE_WORKER ? "worker" : "speculator";
@@ -34,7 +31,7 @@ void core_update_ready(struct core *c)
 
 static void release_reservation(struct core *c, const struct core_node *node)
 {
-    if (c->view.reservation.node == &node->sched) c->view.reservation = (struct reservation){NULL, NULL};
+    if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
 }
 
 // The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
@@ -85,6 +82,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     int n = requests->count;
     node_unlink(c, node);
     release_reservation(c, node);
+    node_index_remove(&node->sched);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -211,7 +209,6 @@ static struct core_node *node_create(const struct node_hello *hello, void *link,
                                               .block_tokens = hello->block_tokens,
                                               .kv_blocks = hello->kv_blocks,
                                               .max_seqs = hello->max_seqs};
-    node->sched.account.residence_bins = RESIDENCE_FIRST;
     if (hello->prefix_cache) {
         node->sched.prefixes = prefix_index_create(hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
@@ -228,6 +225,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
@@ -246,13 +244,11 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 // --- messages of nodes
 
-void core_heartbeat(struct core *c, struct core_node *node, int kv_blocks_free, int running, int waiting,
-                    int64_t now_us)
+void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
 {
     node->heard_us = now_us;
-    // The core's own counts of running and waiting requests are more recent; the state of the cache only the node
-    // knows.
-    node->kv_blocks_free = kv_blocks_free;
+    node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->progress = heartbeat->progress;
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)
@@ -261,6 +257,7 @@ void core_draining(struct core *c, struct core_node *node, int64_t now_us)
     if (node->sched.draining) return;
     node->sched.draining = true;
     release_reservation(c, node);
+    node_index_note_change(&node->sched);
     log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("role", role_name(node->hello.role)),
               LOG_FIELD("requests", node->sched.account.requests.count));

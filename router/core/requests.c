@@ -9,16 +9,15 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "router/sched/bin_planner.h"
 #include "router/sched/estimate.h"
 
 // A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
 enum { LOSSES_MAX = 5 };
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
 }
 
 // --- timers
@@ -71,17 +70,7 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     } else if (r->sched.list) {
         waiting_set_remove(&c->waiting[waiting_role(r)], &r->sched);
     }
-    if (c->view.reservation.request == &r->sched) c->view.reservation = (struct reservation){NULL, NULL};
-}
-
-// Nodes for which the last plan found no eligible request are planned for again if they have the KV blocks for this
-// one.
-static void void_notes(struct core *c, enum node_role role, const struct request *r)
-{
-    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        struct no_eligible_note *note = &node->sched.no_eligible;
-        if (note->set && node->sched.role == role && plan_note_is_void(&node->sched, &r->sched)) note->set = false;
-    }
+    if (c->view.reservation.request == &r->sched) core_clear_reservation(c);
 }
 
 static void request_wait(struct core *c, struct request *r)
@@ -90,7 +79,7 @@ static void request_wait(struct core *c, struct request *r)
     bool returned = r->account.losses; // it was on a node already
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
-    if (r->sched.packable) void_notes(c, role, r);
+    if (r->sched.packable) node_index_wake(&c->nodes[role], &c->view, &r->sched);
     core_request_retime(c, r);
 }
 
@@ -99,13 +88,13 @@ void core_requests_open_batch(struct core *c, enum node_role role)
     struct waiting_set *set = &c->waiting[role];
     const struct sched_request *r = set->queue.first;
     for (int n = waiting_set_open_batch(set); n; n--, r = r->next)
-        void_notes(c, role, request_of(r));
+        node_index_wake(&c->nodes[role], &c->view, r);
 }
 
-void core_request_admit(struct core *c, struct request *r)
+void core_request_admit(struct core *c, struct request *r, const char *tenant)
 {
     request_table_add(&c->table, r);
-    ledger_admitted(&c->ledger, r);
+    ledger_admitted(&c->ledger, r, tenant);
 }
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin, int64_t now_us)
@@ -229,10 +218,17 @@ static enum status unscorable_status(const struct core *c, const struct request 
     }
 }
 
+// Whether the request ends without a score; the others then keep the whole prompt.
+static bool score_is_required(const struct request *r)
+{
+    return r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED;
+}
+
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    if (r->spec.score_only) {
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
     } else {
@@ -242,7 +238,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    if (r->spec.score_only && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
+    if (score_is_required(r) && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
         ledger_lost_at_speculator(r); // another speculator can still answer, until the score timeout
         core_request_wait_for_score(c, r, now_us);
     } else {
@@ -294,7 +290,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     ledger_scored(r, result->cached_tokens, now_us);
     copy_kept(r, result->kept, result->n_kept);
-    core_request_set_prefix(r, r->kept, r->n_kept_ranges);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     request_ready(c, r, now_us);
@@ -404,7 +400,7 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
     } else {
         if (may_become_overdue(c, r) && r->sched.due_us <= now_us) {
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);
-            void_notes(c, waiting_role(r), r);
+            node_index_wake(&c->nodes[waiting_role(r)], &c->view, &r->sched);
         }
         core_request_retime(c, r);
     }

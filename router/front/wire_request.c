@@ -33,15 +33,19 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
-static enum status prefill_read(const Forepack__V1__PrefillOptions *m, struct prefill *p)
+static enum status prefill_read(const struct front *front, const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
-    prefill_defaults(p);
+    *p = front->prefill;
     if (!m) return STATUS_OK;
     switch (m->mode) {
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_UNSPECIFIED:
+        if (m->keep_rate_given_case) p->mode = PREFILL_AUTO;
+        break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO: p->mode = PREFILL_AUTO; break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON: p->mode = PREFILL_ON; break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
-    default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED: p->mode = PREFILL_REQUIRED; break;
+    default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON, OFF or REQUIRED", (int)m->mode);
     }
     TRY(prefill_from_message(&m->base, p));
     return prefill_check(p);
@@ -68,11 +72,30 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
     return STATUS_OK;
 }
 
-static enum status prompt_read(const struct front *front, const struct intake_prompt *prompt,
+enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
+                             struct intake_tokens *tokens_p)
+{
+    struct chat_message *turns = mem_alloc_array(prompt->n_messages, sizeof *turns);
+    for (size_t i = 0; i < prompt->n_messages; i++) {
+        const Forepack__V1__Message *from = prompt->messages[i];
+        turns[i] = (struct chat_message){from->role, (const char *)from->content.data, from->content.len};
+    }
+    const struct intake_prompt given = {.text = (const char *)prompt->text->data,
+                                        .text_bytes = prompt->text->len,
+                                        .ids = prompt->ids,
+                                        .n_ids = prompt->n_ids,
+                                        .messages = turns,
+                                        .n_messages = prompt->n_messages};
+    enum status status = intake_tokenise(front, &given, tokens_p);
+    free(turns);
+    return status;
+}
+
+static enum status prompt_read(const struct front *front, const struct wire_prompt *prompt,
                                const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
     struct intake_tokens tokens;
-    TRY(intake_tokenise(front, prompt, &tokens));
+    TRY(wire_prompt_read(front, prompt, &tokens));
     r->spec.tokens = tokens.tokens;
     r->spec.n_tokens = tokens.n_tokens;
     r->spec.pinned = tokens.pinned;
@@ -109,14 +132,13 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, struct request *r,
                               struct text_stream **text_p)
 {
-    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
-    TRY(intake_check_backlog(front));
+    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
     TRY(sampling_read(m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
-    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context));
     TRY(text_stream_read(front, m->sampling, text_p));
@@ -129,10 +151,9 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m, struct request *r)
 {
-    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
-    TRY(intake_check_backlog(front));
+    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_model(front, m->model));
-    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;

@@ -69,9 +69,10 @@ static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
 static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
 static bool lost, in_kernel, counting;
-static uintptr_t reserved_next, reserved_end; // address space of allocations that are only counted
-static thread_local int device;
-static thread_local CUstream_st *capturing; // origin stream of this thread's capture
+static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted
+static thread_local int device;                    // of those that the thread sees
+static thread_local int first_shown, n_shown = -1; // -1: all
+static thread_local CUstream_st *capturing;        // origin stream of this thread's capture
 static thread_local cudaError_t last_error;
 static CUstream_st default_stream;
 
@@ -103,6 +104,22 @@ emulated_call::~emulated_call()
 void emulator_set_devices(int n)
 {
     n_devices = n;
+}
+
+void emulator_show_devices(int first, int n)
+{
+    first_shown = first;
+    n_shown = n;
+}
+
+static int n_visible(void)
+{
+    return n_shown < 0 || n_shown > n_devices - first_shown ? n_devices - first_shown : n_shown;
+}
+
+static int this_device(void)
+{
+    return first_shown + device;
 }
 
 void emulator_set_memory(size_t bytes)
@@ -145,6 +162,12 @@ size_t emulator_memory_used(void)
     return sum;
 }
 
+size_t emulator_memory_used_on(int on)
+{
+    emulated_call call;
+    return used[on];
+}
+
 int emulator_launches(void)
 {
     return emulated_launches;
@@ -165,13 +188,13 @@ void emulator_fail_after(int n)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = n_devices;
-    return result(n_devices ? cudaSuccess : cudaErrorNoDevice);
+    *count = n_visible();
+    return result(n_visible() ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     device = which;
     return cudaSuccess;
 }
@@ -186,9 +209,10 @@ enum { MULTIPROCESSORS = 4, SHARED_BYTES_MAX = 227 * 1024 };
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated %d", first_shown + which);
     prop->major = capability / 10;
     prop->minor = capability % 10;
     prop->totalGlobalMem = device_bytes;
@@ -207,7 +231,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     switch ((int)attribute) {
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
@@ -223,8 +247,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
-    snprintf(text, (size_t)bytes, "0000:%02x:00.0", which + 1);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", first_shown + which + 1);
     return cudaSuccess;
 }
 
@@ -379,7 +403,7 @@ static cudaError_t release(void *p, bool pinned)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    return allocate(p, bytes, device);
+    return allocate(p, bytes, this_device());
 }
 
 cudaError_t cudaFree(void *p)
@@ -405,9 +429,9 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *total_p = device_bytes;
-    *free_p = device_bytes - used[device];
+    *free_p = device_bytes - used[this_device()];
     return cudaSuccess;
 }
 
@@ -504,6 +528,17 @@ cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
     return cudaSuccess;
 }
 
+bool emulated_is_capturing(cudaStream_t stream)
+{
+    emulated_call call;
+    return real(stream)->capture != NULL;
+}
+
+void emulated_run_streams(void)
+{
+    run_all();
+}
+
 // Work on device memory. Where memory is only counted there is none to work on.
 cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 {
@@ -517,9 +552,9 @@ cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *stream_p = new CUstream_st();
-    (*stream_p)->device = device;
+    (*stream_p)->device = this_device();
     streams.push_back(*stream_p);
     return cudaSuccess;
 }
@@ -841,12 +876,14 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    emulated_call call;
     delete graph;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    emulated_call call;
     delete exec;
     return cudaSuccess;
 }
