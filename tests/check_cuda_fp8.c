@@ -256,7 +256,7 @@ static void check_swiglu(struct bench *t, const struct matrix *gate_up, int rows
 static void check_all(int n, int k, int block, const struct backend_shape *s, enum method few, int most_few,
                       enum method many)
 {
-    static const int rows[] = {1, 2, 3, 4, 7, 8, 16, 17, 33, 64, 71};
+    static const int rows[] = {1, 3, 16, 18, 64};
     struct bench t = bench_open(s, ROWS_MAX, k);
     struct matrix m = matrix_make(n, k, block);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -273,7 +273,7 @@ static void check_all(int n, int k, int block, const struct backend_shape *s, en
 
 static const struct {
     int n, k;
-} sizes[] = {{256, 256}, {128, 384}, {272, 200}, {50, 136}};
+} sizes[] = {{256, 256}, {272, 200}, {50, 136}};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 START_TEST(gemms_equal_products_of_the_bytes_and_scales)
@@ -313,7 +313,7 @@ START_TEST(block_scales_are_multiplied_in_bf16_on_other_devices)
 {
     if (!EMULATED) return;
     emulator_set_capability(_i ? 10 : 8, _i ? 0 : 9);
-    check_all(256, 256, BLOCK, &shape, IN_BF16, 0, IN_BF16);
+    check_all(128, 128, BLOCK, &shape, IN_BF16, 0, IN_BF16);
 }
 END_TEST
 
@@ -396,9 +396,9 @@ static double modelled_error(const struct matrix *m, const float *x, int rows, i
 START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
 {
     if (!fp8_is_here()) return;
-    enum { N = 48, ROWS = 8 };
-    static const int ks[] = {1024, 4096};
-    const int k = ks[_i];
+    enum { N = 32, ROWS = 8 };
+    static const int ks[2][2] = {{1024, 4096}, {512, 1024}};
+    const int k = ks[EMULATED][_i];
     struct matrix m = matrix_make(N, k, 0);
     const struct matrix_view view = matrix_view_of(&m);
     double error[2];
