@@ -11,10 +11,12 @@
 #include "kernels/comm.h"
 
 // Joins the MPI job that this process was started in, by mpirun or by srun (launch.h). A process that was started
-// otherwise gets a comm of one rank, and MPI is not initialised. Ranks of one host with the same affinity mask divide
-// its cores: each rank, and every thread that it starts afterwards, keeps to its own part. Block the signals that the
-// program takes by sigwait first.
-enum status group_open(int *argc, char ***argv, struct comm **comm_p);
+// otherwise gets a comm of one rank, and MPI is not initialised. Ranks that have not reached each other after limit_s
+// seconds never will: they hang in the first collective, so the process then logs that and ends with exit code 1 (0: no
+// limit). Ranks of one host with the same affinity mask divide its cores: each rank, and every thread that it starts
+// afterwards, keeps to its own part. Block the signals that the program takes by sigwait first.
+#define GROUP_LIMIT_S "60"
+enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);
 
 // Sends the addends of sums between hosts as bf16 (see comm_mpi.h). No effect on ranks of one host, nor on GPUs, which

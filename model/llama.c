@@ -68,7 +68,10 @@ static enum status forward_stage(void *context, int i, int first_row, int rows)
     struct model *m = ((const struct forward_call *)context)->m;
     const int layer = (i - 1) / 2;
     TRY(i == 0 ? embedding_stage(m) : i % 2 ? attention_stage(m, layer, rows) : mlp_stage(m, layer, rows));
-    return residual_sum(m, first_row, rows);
+    TRY(residual_sum(m, first_row, rows));
+    // Read by threads that only look for a change.
+    atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
+    return STATUS_OK;
 }
 
 static enum status forward_logits(void *context, int logit_rows)

@@ -214,7 +214,7 @@ int bench_engine(int argc, char **argv)
     // Before MPI starts and before memory is allocated; see probe.h.
     if (status == STATUS_OK && o.probe_ms && group_rank_hint() == 0)
         status = probe_open(b.threads, (int)o.probe_ms, &b.probe);
-    if (status == STATUS_OK) status = group_open(&argc, &argv, &comm);
+    if (status == STATUS_OK) status = group_open(&argc, &argv, atoi(GROUP_LIMIT_S), &comm);
     if (status == STATUS_OK) status = engine_run_rank(&b, comm);
     if (status == STATUS_OK && comm->rank == 0 && o.json) bench_print_json(b.rows);
     int code = status == STATUS_OK ? 0 : *status_message() ? report_failure(status) : status_exit_code(status);
