@@ -51,8 +51,7 @@ static bool fp8_is_here(void)
 // Of errors relative to the largest result: of f32, on a GPU of sums in tensor cores, see fp8_accumulator.h.
 static const double BOUND = EMULATED ? 3e-5 : 2e-3;
 
-// ---- matrices
-// ---------------------------------------------------------------------------------------------------------
+// ---- matrices ------------------------------------------------------------------------------------------------------
 
 // A stored FP8 matrix of n outputs.
 struct matrix {
@@ -96,8 +95,7 @@ static double matrix_scale(const struct matrix *m, int row, int column)
     return (double)m->scale[m->block ? row / BLOCK * ((m->k + BLOCK - 1) / BLOCK) + column / BLOCK : row];
 }
 
-// ---- products
-// -----------------------------------------------------------------------------------------------------------
+// ---- products ------------------------------------------------------------------------------------------------------
 
 // How a gemm treats its operands.
 enum method {
@@ -149,8 +147,7 @@ static double *products(const struct matrix *m, const float *x, int rows, enum m
     return out;
 }
 
-// ---- the backend
-// --------------------------------------------------------------------------------------------------------
+// ---- the backend ---------------------------------------------------------------------------------------------------
 
 struct bench {
     struct backend *b;
@@ -271,8 +268,7 @@ static void check_all(int n, int k, int block, const struct backend_shape *s, en
     bench_close(&t);
 }
 
-// ---- tests
-// --------------------------------------------------------------------------------------------------------------
+// ---- tests ---------------------------------------------------------------------------------------------------------
 
 static const struct {
     int n, k;
@@ -356,8 +352,7 @@ START_TEST(slices_of_blocks_are_multiplied_in_bf16)
 }
 END_TEST
 
-// ---- accumulation
-// -------------------------------------------------------------------------------------------------------
+// ---- accumulation --------------------------------------------------------------------------------------------------
 
 // Root mean square of the error of a gemm relative to that of its results, both against exact sums of the same bytes.
 static double relative_error(const float *got, const double *want, int n)
