@@ -36,6 +36,7 @@ static const int codes[STATUS_COUNT] = {
     [STATUS_OK] = GRPC_STATUS_OK,
     [STATUS_INVALID] = GRPC_STATUS_INVALID_ARGUMENT,
     [STATUS_NOT_FOUND] = GRPC_STATUS_NOT_FOUND,
+    [STATUS_EXISTS] = GRPC_STATUS_ALREADY_EXISTS,
     [STATUS_OUT_OF_RANGE] = GRPC_STATUS_OUT_OF_RANGE,
     [STATUS_EXHAUSTED] = GRPC_STATUS_RESOURCE_EXHAUSTED,
     [STATUS_UNAVAILABLE] = GRPC_STATUS_UNAVAILABLE,
@@ -58,7 +59,6 @@ enum status rpc_status(int code)
         if (codes[i] == code) return (enum status)i;
     }
     switch (code) { // codes that our servers never send
-    case GRPC_STATUS_ALREADY_EXISTS:
     case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
     case GRPC_STATUS_PERMISSION_DENIED: return STATUS_UNAUTHENTICATED;
     case GRPC_STATUS_ABORTED: return STATUS_UNAVAILABLE;

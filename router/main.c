@@ -21,6 +21,7 @@ static struct {
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
         max_message_mb;
+    bool mixed_numerics;
     struct log_options log;
 } o;
 
@@ -99,6 +100,9 @@ static const struct option options[] = {
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
      .help = "time that accepted requests wait for a worker group when none is attached; then they fail"},
+    {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
+     .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
+             "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
     {.name = "-Logging"},
@@ -205,6 +209,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .min_tokens = (int)o.speculate_min_tokens,
         .tail_tokens = (int)o.tail_tokens,
         .bins_ahead = (int)o.bins_ahead,
+        .mixed_numerics = o.mixed_numerics,
         .policy = bin_policy_parse(o.policy),
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
@@ -242,7 +247,13 @@ static bool drain_wait(const sigset_t *signals)
     return sigtimedwait(signals, NULL, &interval) > 0;
 }
 
-static void router_drain(struct front *front, sigset_t *signals)
+static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
+{
+    core_release_nodes(c, now_us);
+}
+
+// Whether the core became idle in time.
+static bool router_drain(struct front *front, sigset_t *signals)
 {
     log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
     int64_t end_us = clock_now_us() + o.drain_ms * 1000;
@@ -258,8 +269,9 @@ static void router_drain(struct front *front, sigset_t *signals)
         do {
             if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return;
+        if (query.answer) return true;
     } while (clock_now_us() < end_us);
+    return false;
 }
 
 // --- serving
@@ -311,7 +323,7 @@ static enum status router_serve(struct front *front, sigset_t *signals)
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
-    router_drain(front, signals);
+    if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     rpc_server_close(server, 1000);
     return STATUS_OK;
 }

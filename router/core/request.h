@@ -77,7 +77,7 @@ struct request_account {
     struct core_node *node;        // the node it is on, or NULL
     struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
     struct tenant_account *tenant; // of its tenant, from its admission to its end
-    int64_t node_bins_before;      // bins the node had received when the request came there
+    bool is_long;                  // more rows than a pass of the node
     int rows;                      // its rows in the bin,
     double attention_pairs;        // and their attention pairs, see cost.h
     int kv_blocks;                 // KV blocks it is expected to need on the node
