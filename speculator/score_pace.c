@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-// Time of look-ahead passes as a part of the time of passes with prompt rows.
-static const double SHARE = 0.125;
+#include "model/generation.h"
+
 // Credit of at most this many passes: prompts that end after several passes in a row finish their look-ahead at once.
 static const double CREDIT_PASSES = 2;
 // Weight of a new measurement.
@@ -29,7 +29,7 @@ void score_pace_look_ahead_done(struct score_pace *p, bool others_waited, int64_
 
 void score_pace_prompts_done(struct score_pace *p, int64_t us)
 {
-    double earned_us = SHARE * (double)us;
+    double earned_us = LOOK_AHEAD_SHARE * (double)us;
     p->credit_us = fmin(p->credit_us + earned_us, CREDIT_PASSES * earned_us);
 }
 

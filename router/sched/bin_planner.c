@@ -23,16 +23,19 @@ enum {
 // token budgets.
 #define SCARCE_BUDGETS 2.0
 
+// Nodes take messages of up to 64 MiB. Rows that a prefix cache holds take no room in the bin, but in its message.
+#define BIN_BYTES_MAX ((int64_t)60 << 20)
+
 // A bin being filled.
 struct filling {
     const struct dispatch_round *round;
     const struct sched_node *node;
-    struct waiting_set *set; // its picks are the bin so far
-    struct bin_plan *plan;   // its sums
-    int64_t rows_left;
-    int slots_left;      // sequences
-    int64_t blocks_left; // KV blocks of the node
-    double mean_rows;    // that the requests of the bin should have on average; 0: any
+    struct waiting_set *set;       // its picks are the bin so far
+    struct bin_plan *plan;         // its sums
+    int64_t rows_left, bytes_left; // bytes: of the message
+    int slots_left;                // sequences
+    int64_t blocks_left;           // KV blocks of the node
+    double mean_rows;              // that the requests of the bin should have on average; 0: any
     int scan_budget, longer_budget;
     bool elsewhere;        // an eligible request is sooner finished by another node, for now
     const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
@@ -96,7 +99,8 @@ static bool bin_is_full(const struct filling *f)
 static bool bin_fits(struct filling *f, const struct sched_request *r)
 {
     int rows = rows_in_bin(f, r);
-    bool rows_fit = picked_count(f) == 0 || rows <= f->rows_left; // rule 11
+    bool alone = picked_count(f) == 0; // rule 11
+    bool rows_fit = alone || (rows <= f->rows_left && sched_request_message_bytes(r) <= f->bytes_left);
     f->plan->scan_cost++;
     if (rows_fit && sched_node_can_hold(f->node, r) && sched_node_blocks_needed(f->node, r) <= f->blocks_left) {
         if (!sooner_elsewhere(f, r, rows)) return true;
@@ -114,6 +118,7 @@ static void bin_pick(struct filling *f, struct sched_request *r)
     f->plan->uncached_rows += sched_request_rows(r);
     f->plan->overdue |= r->overdue;
     f->rows_left -= rows;
+    f->bytes_left -= sched_request_message_bytes(r);
     f->slots_left--;
     f->blocks_left -= sched_node_blocks_needed(f->node, r);
     bool below = f->scan_budget < SCAN_BUDGET_MAX - PREFIX_SCAN_MAX;
@@ -285,6 +290,7 @@ void plan_bin(const struct dispatch_round *round, const struct sched_node *node,
                         .set = set,
                         .plan = plan,
                         .rows_left = node->limits.token_budget,
+                        .bytes_left = BIN_BYTES_MAX,
                         .slots_left = node->limits.max_seqs - node->account.requests.count,
                         .blocks_left = sched_node_blocks_left(node),
                         .mean_rows = mean_rows_to_keep(set, node),

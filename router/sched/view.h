@@ -49,9 +49,10 @@ struct no_eligible_note {
 struct sched_node {
     enum node_role role;
     struct node_limits limits;
-    bool draining;                 // gets no new work
+    bool draining;                 // gets no new work: it drains or is ejected
     struct node_account account;   // accounts
     struct cost_model cost;        // accounts; of its passes
+    struct cost_share share;       // accounts; of prompts, while other sequences decode
     struct prefix_index *prefixes; // NULL: the node has no prefix cache
     struct prefix_tails *tails;    // NULL without a prefix cache, see prefix_tails.h
     struct no_eligible_note no_eligible;
@@ -75,6 +76,7 @@ struct sched_options {
     int64_t max_wait_us;
     int tail_tokens;
     int bins_ahead;
+    int64_t score_timeout_us; // a prompt waits this long for a speculator at most
 };
 
 // An overdue request that no worker group has the KV blocks for, and the group that gets no other request until it has
