@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/generation_wire.h"
 
 struct request_flags request_flags;
 
@@ -54,14 +53,19 @@ static enum status spec_check(const struct request_spec *spec)
 
 // --- flags
 
-#define COPY_INT(object, field, flag) (object)->field = clamp_int(request_flags.field);
-#define COPY_OPTIONAL(object, field, flag)                                                                             \
-    if (options_given(table, flag)) (object)->field = clamp_int(request_flags.field);
-#define COPY_UINT64(object, field, flag)         (object)->field = (uint64_t)request_flags.field;
-#define COPY_REAL(object, field, flag)           (object)->field = request_flags.field;
-#define COPY_BOOL(object, field, flag)           (object)->field = request_flags.field;
-#define COPY_TO_SAMPLING(type, field, flag, ...) COPY_##type(&spec->sampling, field, flag)
-#define COPY_TO_PREFILL(type, field, flag, ...)  COPY_##type(&spec->prefill, field, flag)
+#define FLAG_VALUE_INT(value)         clamp_int(value)
+#define FLAG_VALUE_OPTIONAL(value)    clamp_int(value)
+#define FLAG_VALUE_UINT64(value)      (uint64_t)(value)
+#define FLAG_VALUE_REAL(value)        (value)
+#define FLAG_VALUE_ROUTER_REAL(value) (value)
+#define FLAG_VALUE_BOOL(value)        (value)
+#define COPY_GIVEN(object, type, field, flag)                                                                          \
+    if (options_given(table, flag)) {                                                                                  \
+        spec->object.field = FLAG_VALUE_##type(request_flags.field);                                                   \
+        spec->object##_given |= generation_field_bit(object##_fields, #field);                                         \
+    }
+#define COPY_TO_SAMPLING(type, field, flag, ...) COPY_GIVEN(sampling, type, field, flag)
+#define COPY_TO_PREFILL(type, field, flag, ...)  COPY_GIVEN(prefill, type, field, flag)
 
 static enum status stop_from_flags(struct request_spec *spec)
 {
@@ -87,8 +91,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     PREFILL_FIELDS(COPY_TO_PREFILL)
     if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in the struct means "not given"
         return status_fail(STATUS_INVALID, "--max-tokens %lld: must be 1 or more", (long long)f->max_tokens);
-    spec->seed_given = options_given(table, "seed");
-    prefill_mode_parse(f->prefill, &spec->prefill.mode);
+    spec->prefill_mode_given = f->prefill && prefill_mode_parse(f->prefill, &spec->prefill.mode);
     spec->return_kept = f->return_kept;
     spec->priority = (int32_t)f->priority;
     spec->tenant = mem_string(f->tenant);
@@ -241,10 +244,13 @@ static enum status stop_ids_from_json(const json_t *value, struct sampling *s)
     return STATUS_OK;
 }
 
-static enum status mode_from_json(const json_t *value, struct prefill *p)
+static enum status mode_from_json(const json_t *value, struct request_spec *spec)
 {
     const char *name = json_string_value(value);
-    return name && prefill_mode_parse(name, &p->mode) ? STATUS_OK : type_refuse("prefill", "auto, on or off");
+    if (!name || !prefill_mode_parse(name, &spec->prefill.mode))
+        return type_refuse("prefill", "auto, on, off or required");
+    spec->prefill_mode_given = true;
+    return STATUS_OK;
 }
 
 static enum status id_from_json(const json_t *value, struct request_spec *spec)
@@ -276,16 +282,19 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     *known_p = true;
     const struct generation_field *field = field_by_name(sampling_fields, key);
     if (field) {
-        if (strcmp(key, "seed") == 0) spec->seed_given = true;
+        spec->sampling_given |= generation_field_bit(sampling_fields, key);
         return field_from_json(field, value, &spec->sampling);
     }
-    if ((field = field_by_name(prefill_fields, key))) return field_from_json(field, value, &spec->prefill);
+    if ((field = field_by_name(prefill_fields, key))) {
+        spec->prefill_given |= generation_field_bit(prefill_fields, key);
+        return field_from_json(field, value, &spec->prefill);
+    }
     if (strcmp(key, "id") == 0) return id_from_json(value, spec);
     if (strcmp(key, "prompt") == 0 || strcmp(key, "token_ids") == 0 || strcmp(key, "messages") == 0)
         return prompt_from_json(key, value, spec);
     if (strcmp(key, "stop") == 0) return stop_from_json(value, spec);
     if (strcmp(key, "stop_token_ids") == 0) return stop_ids_from_json(value, &spec->sampling);
-    if (strcmp(key, "prefill") == 0) return mode_from_json(value, &spec->prefill);
+    if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return bool_from_json(key, value, &spec->return_kept);
     if (strcmp(key, "priority") == 0) return int_from_json(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
@@ -350,11 +359,12 @@ Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec 
         [PREFILL_AUTO] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO,
         [PREFILL_ON] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON,
         [PREFILL_OFF] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF,
+        [PREFILL_REQUIRED] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED,
     };
     Forepack__V1__PrefillOptions *m = mem_alloc(sizeof *m);
     forepack__v1__prefill_options__init(m);
-    prefill_to_message(&spec->prefill, &m->base);
-    m->mode = modes[spec->prefill.mode];
+    prefill_to_message(&spec->prefill, spec->prefill_given, &m->base);
+    if (spec->prefill_mode_given) m->mode = modes[spec->prefill.mode];
     m->return_kept = spec->return_kept;
     return m;
 }
@@ -386,8 +396,7 @@ static ProtobufCBinaryData *stop_messages(const struct request_spec *spec)
 struct rpc_bytes request_spec_pack(const struct request_spec *spec)
 {
     Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
-    sampling_to_message(&spec->sampling, &sampling.base);
-    if (!spec->seed_given) sampling.seed_given_case = FOREPACK__V1__SAMPLING_OPTIONS__SEED_GIVEN__NOT_SET;
+    sampling_to_message(&spec->sampling, spec->sampling_given, &sampling.base);
     sampling.stop = stop_messages(spec);
     sampling.n_stop = (size_t)spec->n_stop;
 

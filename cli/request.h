@@ -6,7 +6,7 @@
 #include <jansson.h>
 
 #include "base/options.h"
-#include "model/generation.h"
+#include "model/generation_wire.h"
 #include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
@@ -24,11 +24,12 @@ struct request_spec {
     struct request_message *messages;
     int n_messages;
     struct sampling sampling;
-    bool seed_given; // else the router chooses the seed
+    generation_given sampling_given; // the router has defaults for fields that are not given
     char **stop;
     int n_stop;
     struct prefill prefill;
-    bool return_kept;
+    generation_given prefill_given;
+    bool prefill_mode_given, return_kept;
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;
@@ -38,6 +39,7 @@ struct request_spec {
 #define REQUEST_FLAG_OPTIONAL                 int64_t
 #define REQUEST_FLAG_UINT64                   int64_t
 #define REQUEST_FLAG_REAL                     double
+#define REQUEST_FLAG_ROUTER_REAL              double
 #define REQUEST_FLAG_BOOL                     bool
 #define REQUEST_FLAG_MEMBER(type, field, ...) REQUEST_FLAG_##type field;
 
@@ -53,11 +55,12 @@ struct request_flags {
 extern struct request_flags request_flags;
 
 // clang-format off
-#define REQUEST_OPTION_INT(default_value)      OPTION_INT, .default_text = #default_value
-#define REQUEST_OPTION_OPTIONAL(default_value) OPTION_INT
-#define REQUEST_OPTION_UINT64(default_value)   OPTION_INT
-#define REQUEST_OPTION_REAL(default_value)     OPTION_REAL, .default_text = #default_value
-#define REQUEST_OPTION_BOOL(default_value)     OPTION_BOOL
+#define REQUEST_OPTION_INT(default_value)         OPTION_INT, .default_text = #default_value
+#define REQUEST_OPTION_OPTIONAL(default_value)    OPTION_INT
+#define REQUEST_OPTION_UINT64(default_value)      OPTION_INT
+#define REQUEST_OPTION_REAL(default_value)        OPTION_REAL, .default_text = #default_value
+#define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL
+#define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL
 #define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // no limits in --help
 #define REQUEST_OPTION_ROW(type_, field, flag, default_value, end, min_, max_, unit_, help_)                           \
     {.name = flag, .type = REQUEST_OPTION_##type_(default_value), .value = &request_flags.field,                       \
@@ -71,9 +74,10 @@ extern struct request_flags request_flags;
     {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids, .placeholder = "ID",         \
      .help = "token id that ends the text when generated; not part of the text"},                                      \
     {.name = "-Speculative prefill"},                                                                                  \
-    {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .default_text = "auto",                \
-     .choices = PREFILL_MODES,                                                                                         \
-     .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT"},                  \
+    {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
+     .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
+             "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
+             "with --keep-rate"},                                                                                      \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

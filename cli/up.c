@@ -32,6 +32,8 @@ enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
+    char *prefill;
+    double keep_rate;
     int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache;
@@ -92,6 +94,11 @@ static const struct option options[] = {
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
     {.name = "-Behaviour"},
+    {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
+     .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
+             "else off"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
+     .help = "share of the prompt's chunks to keep when a request does not give it"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
@@ -190,6 +197,8 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
     argument_add_text(a, "--host", o.host);
     argument_add_number(a, "--port", o.port);
+    argument_add_text(a, "--prefill", o.prefill);
+    argument_take(a, mem_format("--keep-rate=%.9g", o.keep_rate));
     argument_add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
     argument_add_number(a, "--score-timeout-ms", o.score_timeout_ms);
     argument_add_number(a, "--drain-ms", o.drain_ms);
@@ -482,6 +491,7 @@ static enum status models_configure(void)
 {
     bool demo = !o.main;
     if (demo) o.main = demo_model("main");
+    if (!o.prefill) o.prefill = mem_string(demo ? "auto" : "off");
     if (!o.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
     if (!o.spec && demo && o.speculators && !o.shape) o.spec = demo_model("speculator");
     if (!o.spec && o.spec_shape) o.spec = o.main; // for its tokenizer

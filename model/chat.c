@@ -16,7 +16,8 @@ struct rendering {
     struct bytes text;
     struct text_range *contents, *pinned; // ascending, disjoint
     int n_contents, contents_capacity, n_pinned, pinned_capacity;
-    bool pin; // text added now is pinned
+    bool pin;                    // text added now is pinned
+    struct text_range last_turn; // content of the last user turn
 };
 
 static void add_range(struct text_range **ranges, int *n, int *capacity, size_t start, size_t end)
@@ -51,6 +52,7 @@ static void emit_content(struct rendering *r, struct chat_message message, bool 
     r->pin = pinned;
     emit_bytes(r, message.content, message.content_bytes);
     add_range(&r->contents, &r->n_contents, &r->contents_capacity, start, r->text.n);
+    if (!pinned) r->last_turn = (struct text_range){start, r->text.n}; // no content follows the last turn's
     r->pin = pin;
 }
 
@@ -251,18 +253,45 @@ static enum status check_order(const struct chat_template *chat, const struct ch
 
 // ---- Public.
 
-// Collects the tokens that contain a pinned byte. Token i extends from starts[i] to the start of the next token.
-static void find_pinned_tokens(const struct rendering *r, const size_t *starts, struct chat_prompt *prompt)
+// The text of token i extends from starts[i] to the start of the next token.
+static size_t token_end(const struct rendering *r, const size_t *starts, const struct chat_prompt *prompt, int i)
 {
-    struct token_range *pinned = mem_alloc_array((size_t)r->n_pinned, sizeof *pinned);
+    size_t end = i + 1 < prompt->n_ids ? starts[i + 1] : r->text.n;
+    return end == starts[i] ? end + 1 : end; // several tokens share one character
+}
+
+// The tokens that contain a byte of the last user turn; {0, -1}: none.
+static struct token_range last_turn_tokens(const struct rendering *r, const size_t *starts,
+                                           const struct chat_prompt *prompt)
+{
+    struct token_range turn = {0, -1};
+    for (int i = 0; i < prompt->n_ids && starts[i] < r->last_turn.end; i++) {
+        if (token_end(r, starts, prompt, i) <= r->last_turn.start) continue;
+        if (turn.last < 0) turn.first = i;
+        turn.last = i;
+    }
+    return turn;
+}
+
+static bool turn_pins_token(struct token_range turn, int turn_tokens, int i)
+{
+    if (i < turn.first || i > turn.last) return false;
+    if (turn.last - turn.first < turn_tokens) return true;
+    return i < turn.first + turn_tokens / 2 || i > turn.last - turn_tokens / 2;
+}
+
+// Collects the tokens that contain a pinned byte and the pinned tokens of the last user turn.
+static void find_pinned_tokens(const struct rendering *r, const size_t *starts, int turn_tokens,
+                               struct chat_prompt *prompt)
+{
+    struct token_range *pinned = mem_alloc_array((size_t)r->n_pinned + 2, sizeof *pinned);
+    struct token_range turn = last_turn_tokens(r, starts, prompt);
     int n = 0;
     for (int i = 0, range = 0; i < prompt->n_ids; i++) {
-        size_t end = i + 1 < prompt->n_ids ? starts[i + 1] : r->text.n;
-        if (end == starts[i]) end++; // several tokens share one character
         while (range < r->n_pinned && r->pinned[range].end <= starts[i])
             range++;
-        if (range == r->n_pinned) break;
-        if (r->pinned[range].start >= end) continue;
+        bool text_is_pinned = range < r->n_pinned && r->pinned[range].start < token_end(r, starts, prompt, i);
+        if (!text_is_pinned && !turn_pins_token(turn, turn_tokens, i)) continue;
         if (n && pinned[n - 1].last == i - 1)
             pinned[n - 1].last++;
         else
@@ -273,7 +302,8 @@ static void find_pinned_tokens(const struct rendering *r, const size_t *starts, 
 }
 
 enum status chat_render(const struct chat_template *chat, const struct tokenizer *tokenizer,
-                        const struct chat_message *messages, int n, struct chat_prompt *prompt_p)
+                        const struct chat_message *messages, int n, int max_ids, int turn_tokens,
+                        struct chat_prompt *prompt_p)
 {
     static void (*const render[])(struct rendering *, const struct chat_message *,
                                   int) = {[CHAT_LLAMA3] = render_llama3,
@@ -291,9 +321,9 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
     size_t *starts;
     render[chat->family](&r, messages, n);
     status = tokenizer_encode_untrusted(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
-                                        r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
+                                        r.n_contents, max_ids, &prompt.ids, &starts, &prompt.n_ids);
     if (status == STATUS_OK) {
-        find_pinned_tokens(&r, starts, &prompt);
+        find_pinned_tokens(&r, starts, turn_tokens, &prompt);
         free(starts);
         prompt.text_bytes = r.text.n;
         bytes_add(&r.text, "", 1);

@@ -124,7 +124,7 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
 
 // --- prefill modes
 
-static const char *const mode_names[] = {"auto", "on", "off"};
+static const char *const mode_names[] = {"auto", "on", "off", "required"};
 
 const char *prefill_mode_name(enum prefill_mode mode)
 {
@@ -133,7 +133,7 @@ const char *prefill_mode_name(enum prefill_mode mode)
 
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
 {
-    for (int i = PREFILL_AUTO; i <= PREFILL_OFF; i++) {
+    for (int i = PREFILL_AUTO; i <= PREFILL_REQUIRED; i++) {
         if (strcmp(name, mode_names[i]) != 0) continue;
         *mode_p = i;
         return true;

@@ -21,6 +21,7 @@ enum { LOGPROBS_MAX = 20, STOP_STRINGS_MAX = 16, STOP_STRING_BYTES_MAX = 1024, S
 #define GENERATION_OPTIONAL                  int
 #define GENERATION_UINT64                    uint64_t
 #define GENERATION_REAL                      double
+#define GENERATION_ROUTER_REAL               double
 #define GENERATION_BOOL                      bool
 #define GENERATION_MEMBER(type, member, ...) GENERATION_##type member;
 
@@ -31,7 +32,13 @@ struct sampling {
     int n_stop_ids;
 };
 
-enum prefill_mode { PREFILL_AUTO, PREFILL_ON, PREFILL_OFF };
+// Whether a speculator chooses the prompt tokens that the main model prefills.
+enum prefill_mode {
+    PREFILL_AUTO,     // when that is predicted to cut TTFT
+    PREFILL_ON,       // while a speculator can score the prompt
+    PREFILL_OFF,      // never
+    PREFILL_REQUIRED, // always; a prompt that no speculator scores is refused
+};
 
 struct prefill {
     enum prefill_mode mode;
@@ -46,6 +53,7 @@ struct generation_field {
         GENERATION_FIELD_OPTIONAL,
         GENERATION_FIELD_UINT64,
         GENERATION_FIELD_REAL,
+        GENERATION_FIELD_ROUTER_REAL = GENERATION_FIELD_REAL,
         GENERATION_FIELD_BOOL
     } type;
     size_t offset; // in struct sampling or struct prefill
@@ -69,8 +77,8 @@ enum status prefill_check(const struct prefill *p);
 // STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for max_tokens.
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens);
 
-#define PREFILL_MODES "auto|on|off"                                   // choices of a command line
-const char *prefill_mode_name(enum prefill_mode mode);                // "auto", "on", "off"
+#define PREFILL_MODES "auto|on|off|required" // choices of a command line
+const char *prefill_mode_name(enum prefill_mode mode);
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
 
 // The output estimate: KV blocks expected to be used of those that the output may still take. A quarter, since most

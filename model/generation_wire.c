@@ -2,6 +2,7 @@
 #include "model/generation_wire.h"
 
 #include <assert.h>
+#include <string.h>
 
 // The member of a message with the name of a field.
 struct member {
@@ -16,6 +17,14 @@ static struct member member_of(const ProtobufCMessage *m, const char *name)
     assert(d); // check_request goes through all fields and messages
     bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
     return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
+}
+
+generation_given generation_field_bit(const struct generation_field *fields, const char *name)
+{
+    for (const struct generation_field *f = fields; f->name; f++) {
+        if (strcmp(f->name, name) == 0) return (generation_given)1 << (f - fields);
+    }
+    return 0;
 }
 
 // --- to a message
@@ -35,23 +44,25 @@ static void field_to_message(const struct generation_field *f, const void *objec
     if (to.case_p) *to.case_p = given ? to.descriptor->id : 0;
 }
 
-static void fields_to_message(const struct generation_field *fields, const void *object, ProtobufCMessage *m)
+static void fields_to_message(const struct generation_field *fields, const void *object, generation_given given,
+                              ProtobufCMessage *m)
 {
-    for (const struct generation_field *f = fields; f->name; f++)
-        field_to_message(f, object, m);
+    for (const struct generation_field *f = fields; f->name; f++) {
+        if (given >> (f - fields) & 1) field_to_message(f, object, m);
+    }
 }
 
-void sampling_to_message(const struct sampling *s, ProtobufCMessage *m)
+void sampling_to_message(const struct sampling *s, generation_given given, ProtobufCMessage *m)
 {
-    fields_to_message(sampling_fields, s, m);
+    fields_to_message(sampling_fields, s, given, m);
     struct member ids = member_of(m, "stop_token_ids");
     *(const int32_t **)ids.value = s->stop_ids;
     *(size_t *)((char *)m + ids.descriptor->quantifier_offset) = (size_t)s->n_stop_ids;
 }
 
-void prefill_to_message(const struct prefill *p, ProtobufCMessage *m)
+void prefill_to_message(const struct prefill *p, generation_given given, ProtobufCMessage *m)
 {
-    fields_to_message(prefill_fields, p, m);
+    fields_to_message(prefill_fields, p, given, m);
 }
 
 // --- from a message

@@ -8,11 +8,16 @@
 
 #include "model/generation.h"
 
+// Of the fields of a table: bit i says that the client gave row i.
+typedef uint64_t generation_given;
+#define GENERATION_ALL_GIVEN UINT64_MAX
+generation_given generation_field_bit(const struct generation_field *fields, const char *name); // 0: no such row
+
 // Into an initialised message: forepack.v1.SamplingOptions or forepack.cluster.v1.Sampling, forepack.v1.PrefillOptions
 // or forepack.cluster.v1.ScoreItem. Members with presence (oneof) are set, except switches that are off and OPTIONAL
-// fields that are not given. The message borrows the stop token ids from `s`.
-void sampling_to_message(const struct sampling *s, ProtobufCMessage *m);
-void prefill_to_message(const struct prefill *p, ProtobufCMessage *m);
+// fields without a value. Fields that are not `given` are left out. The message borrows the stop token ids from `s`.
+void sampling_to_message(const struct sampling *s, generation_given given, ProtobufCMessage *m);
+void prefill_to_message(const struct prefill *p, generation_given given, ProtobufCMessage *m);
 
 // From a message. A member with presence that is not set leaves the struct's value, so start from the defaults. Whole
 // numbers above INT_MAX become INT_MAX. STATUS_INVALID when an OPTIONAL field is set to a value outside its range or

@@ -131,17 +131,21 @@ bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct n
 
 // --- messages
 
+size_t net_message_size(grpc_byte_buffer *buffer)
+{
+    return grpc_byte_buffer_length(buffer);
+}
+
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer)
 {
     struct rpc_bytes bytes = {0};
     grpc_byte_buffer_reader reader;
     bool compressed = buffer->data.raw.compression != GRPC_COMPRESS_NONE; // see NET_NO_COMPRESSION_ARGS
     if (!compressed && grpc_byte_buffer_reader_init(&reader, buffer)) {
-        grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
-        bytes.size = GRPC_SLICE_LENGTH(slice);
-        bytes.data = mem_alloc(bytes.size + 1);
-        if (bytes.size) memcpy(bytes.data, GRPC_SLICE_START_PTR(slice), bytes.size);
-        grpc_slice_unref(slice);
+        bytes.data = mem_resize(NULL, grpc_byte_buffer_length(buffer) + 1, 1);
+        for (grpc_slice *slice; grpc_byte_buffer_reader_peek(&reader, &slice); bytes.size += GRPC_SLICE_LENGTH(*slice))
+            memcpy(bytes.data + bytes.size, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
+        bytes.data[bytes.size] = 0;
         grpc_byte_buffer_reader_destroy(&reader);
     }
     grpc_byte_buffer_destroy(buffer);

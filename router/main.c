@@ -12,10 +12,12 @@
 #include "router/front/front.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *tenant_weights;
+    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
+    double keep_rate;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
-    int64_t speculate_min_tokens, tail_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms, max_message_mb;
+    int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
+        max_message_mb;
     struct log_options log;
 } o;
 
@@ -61,11 +63,20 @@ static const struct option options[] = {
     {.name = "batch-requests", .type = OPTION_INT, .value = &o.batch_requests, .default_text = "16", .min = 1,
      .max = 1000000, .unit = "requests", .help = "size of an arrival batch with --bin-policy batch"},
     {.name = "-Speculative prefill"},
+    {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .default_text = "off", .choices = PREFILL_MODES,
+     .help = "default for requests that give neither a prefill mode nor a keep rate; auto and on prune prompts, which can "
+             "change answers; required refuses prompts that no speculator scores"},
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 1e-6, .max = 1,
+     .help = "share of the prompt's chunks to keep when a request does not give it; a request that gives it and no "
+             "prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
                                            "speculated when it is predicted to cut TTFT"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},
+    {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
+     .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: all of a turn that "
+                                           "is no longer, else the first and the last half as many"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
      .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
@@ -147,6 +158,10 @@ static enum status front_open(struct front *front)
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
+    front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
+    prefill_defaults(&front->prefill);
+    prefill_mode_parse(o.prefill, &front->prefill.mode);
+    front->prefill.keep_rate = o.keep_rate;
     front->max_queue_requests = o.max_queue_requests;
     front->max_queue_tokens = o.max_queue_tokens;
     front->started_us = clock_now_us();

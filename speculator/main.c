@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-speculator: one rank of a speculator. Options, start and end are node_main(), shared with the worker.
-#include "speculator/serve.h"
+// forepack-speculator: one rank of a speculator. Options, start and end are node_main(); this file adds the serving
+// loop. One thread: it handles all events between two passes of the scorer, and waits for events without work.
+#include "engine/node_main.h"
+
+#include <stdbool.h>
+
+#include "base/log.h"
+#include "speculator/service.h"
 
 static struct node_options common;
 
@@ -8,6 +14,87 @@ static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "32"),
     {0},
 };
+
+struct speculator {
+    struct node *node;
+    struct score_service *service;
+    bool draining, refused;
+};
+
+static enum status run_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
+{
+    return engine_forward(context, batch, result);
+}
+
+static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage *message)
+{
+    node_send(node, message);
+}
+
+static void handle_event(struct speculator *s, const struct node_event *event)
+{
+    switch (event->kind) {
+    case NODE_MESSAGE: score_service_handle(s->service, event->message); break;
+    case NODE_DETACHED: score_service_drop_all(s->service); break;
+    case NODE_DRAIN: s->draining = true; break;
+    case NODE_REFUSED: s->refused = true; break;
+    case NODE_ATTACHED:
+    case NODE_NOTHING: break;
+    }
+}
+
+static void report_load(struct speculator *s)
+{
+    struct scorer_load load = score_service_get_load(s->service);
+    node_set_load(s->node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+}
+
+// Handles all waiting events; without work, waits for one.
+static void handle_events(struct speculator *s)
+{
+    bool more = true;
+    while (more && !s->refused) {
+        bool wait = !score_service_busy(s->service) && !s->draining;
+        if (wait) report_load(s); // after a cancel, KV blocks are free again
+        struct node_event event;
+        node_next(s->node, wait ? -1 : 0, &event);
+        more = event.kind != NODE_NOTHING;
+        handle_event(s, &event);
+        node_event_free(&event);
+    }
+}
+
+static enum node_end serve_events(struct speculator *s)
+{
+    for (;;) {
+        handle_events(s);
+        if (s->refused) return NODE_END_REFUSED;
+        if (s->draining && !score_service_busy(s->service)) return NODE_END_DRAINED;
+        report_load(s); // the load during the pass
+        if (score_service_step(s->service) != STATUS_OK) {
+            log_event(LOG_ERROR, "step_failed", LOG_REASON);
+            return NODE_END_BROKEN;
+        }
+        report_load(s);
+    }
+}
+
+static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
+{
+    struct scorer_model model = {.config = model_get_config(engine_model(engine)),
+                                 .token_budget = limits->token_budget,
+                                 .max_seqs = limits->max_seqs,
+                                 .context_tokens = limits->context_tokens,
+                                 .kv_blocks = limits->kv_blocks,
+                                 .samples = model_samples(engine_model(engine)),
+                                 .prefix_cache = limits->prefix_cache,
+                                 .forward = run_forward,
+                                 .context = engine};
+    struct speculator s = {.node = node, .service = score_service_create(&model, send_to_router, node)};
+    enum node_end end = serve_events(&s);
+    score_service_free(s.service);
+    return end;
+}
 
 static const struct node_program program = {
     .name = "speculator",
@@ -18,7 +105,7 @@ static const struct node_program program = {
         "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once.",
     .options = options,
     .common = &common,
-    .serve = speculator_serve,
+    .serve = serve,
 };
 
 int main(int argc, char **argv)

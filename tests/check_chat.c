@@ -2,6 +2,7 @@
 // Chat templates. The expected text of each family is written by hand; ids must be those of the rendered text, messages
 // must not be able to forge a turn, and the pinned tokens must be the frame.
 #include <check.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +116,7 @@ static void close_model(struct model m)
 }
 
 // "role\tcontent" strings, NULL at the end.
-static enum status render(struct model m, const char *const *turns, struct chat_prompt *prompt)
+static enum status render_pinning(struct model m, const char *const *turns, int turn_tokens, struct chat_prompt *prompt)
 {
     struct chat_message messages[8] = {0};
     char *roles[8];
@@ -125,10 +126,15 @@ static enum status render(struct model m, const char *const *turns, struct chat_
         roles[n] = strndup(turns[n], (size_t)(tab - turns[n]));
         messages[n] = (struct chat_message){roles[n], tab + 1, strlen(tab + 1)};
     }
-    enum status status = chat_render(m.chat, m.tokenizer, messages, n, prompt);
+    enum status status = chat_render(m.chat, m.tokenizer, messages, n, INT_MAX, turn_tokens, prompt);
     while (n--)
         free(roles[n]);
     return status;
+}
+
+static enum status render(struct model m, const char *const *turns, struct chat_prompt *prompt)
+{
+    return render_pinning(m, turns, 0, prompt);
 }
 
 static const char *const one[] = {"user\t Hi there ", NULL};
@@ -256,6 +262,28 @@ START_TEST(pins_the_frame_and_the_system_prompt)
         chat_prompt_fini(&prompt);
         close_model(m);
     }
+}
+END_TEST
+
+START_TEST(pins_the_last_user_turn_or_its_two_ends)
+{
+    static const char *const turns[] = {"user\t1 2 3", "assistant\tB", "user\ta b c d e f", NULL};
+    static const char head[] = "<|im_start|>user\n", tail[] = "<|im_end|>\n<|im_start|>assistant\n";
+    const struct {
+        int turn_tokens;
+        const char *turn;
+    } cases[] = {{0, "|"}, {6, "a b c d e f"}, {5, "a b| e f"}, {1, "|"}};
+    struct model m = open_model(chatml);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct chat_prompt prompt;
+        ck_assert_int_eq(render_pinning(m, turns, cases[i].turn_tokens, &prompt), STATUS_OK);
+        char *pinned = pinned_text(m, &prompt), *expected = mem_format("%s%s%s", head, cases[i].turn, tail);
+        ck_assert_str_eq(pinned, expected);
+        free(expected);
+        free(pinned);
+        chat_prompt_fini(&prompt);
+    }
+    close_model(m);
 }
 END_TEST
 
@@ -433,6 +461,7 @@ int main(int argc, char **argv)
     } else {
         tcase_add_loop_test(tc, renders_what_the_template_says, 0, (int)(sizeof renderings / sizeof *renderings));
         tcase_add_test(tc, pins_the_frame_and_the_system_prompt);
+        tcase_add_test(tc, pins_the_last_user_turn_or_its_two_ends);
         tcase_add_test(tc, a_message_cannot_forge_a_turn);
         tcase_add_test(tc, wrong_messages_are_refused_by_name);
         tcase_add_test(tc, unknown_templates_are_refused);

@@ -44,6 +44,30 @@ static void ck_counts_up(const struct client *client, int n)
         ck_assert_int_eq(client->tokens[i], i);
 }
 
+// A client that requires speculation never gets an answer to the whole prompt.
+START_TEST(a_required_score_is_refused_where_another_prompt_is_kept_whole)
+{
+    worker("w");
+    struct client *client = fixture_request(&f, 64, 4);
+    client->r->spec.prefill.mode = PREFILL_REQUIRED;
+    fixture_submit(&f, client); // no speculator is attached
+    ck_ended(client, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+
+    struct fake_node *nodes[2] = {speculator("s0"), speculator("s1")};
+    client = fixture_request(&f, 64, 4);
+    client->r->spec.prefill.mode = PREFILL_REQUIRED;
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
+    for (int lost = 0; lost < 2; lost++) {
+        struct fake_node *node = fake_node_has(nodes[0], client) ? nodes[0] : nodes[1];
+        ck_assert(fake_node_has(node, client));
+        fixture_detach(&f, node);
+        fixture_advance(&f, 0);
+    }
+    ck_ended(client, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+}
+END_TEST
+
 START_TEST(exactly_the_legal_steps_are_allowed)
 {
     static const char *const legal[] = {
@@ -775,6 +799,7 @@ int main(void)
     tcase_add_test(tcase, a_request_lives_without_a_speculator);
     tcase_add_test(tcase, a_request_lives_with_a_speculator_and_its_times_are_split);
     tcase_add_test(tcase, each_skip_reason_has_its_condition);
+    tcase_add_test(tcase, a_required_score_is_refused_where_another_prompt_is_kept_whole);
     tcase_add_test(tcase, any_fault_of_a_speculator_keeps_the_whole_prompt);
     tcase_add_test(tcase, a_lost_speculator_delays_no_request);
     tcase_add_test(tcase, a_draining_speculator_finishes_its_requests_and_gets_no_more);

@@ -278,7 +278,7 @@ static void submit(void)
     int head = random_below(4), head_tokens = random_below(n_tokens);
     for (int i = 0; i < n_tokens; i++)
         r->spec.tokens[i] = i < head_tokens ? head : 4 + random_below(2);
-    r->spec.prefill.mode = (enum prefill_mode)random_below(3);
+    r->spec.prefill.mode = (enum prefill_mode)random_below(4);
     if (one_in(10)) r->spec.prefill.keep_rate = 1;
     if (one_in(4)) r->spec.priority = random_below(25) - 12;
     if (one_in(2)) r->spec.tenant = mem_format("tenant-%d", random_below(6));

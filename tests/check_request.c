@@ -8,7 +8,6 @@
 
 #include "base/mem.h"
 #include "cli/request.h"
-#include "model/generation_wire.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 static const struct option options[] = {REQUEST_OPTION_ROWS, {0}};
@@ -120,12 +119,12 @@ static struct fields through_cluster(const struct fields *from)
     struct fields to;
     memset(&to, 0, sizeof to); // the cluster protocol carries every field
     Forepack__Cluster__V1__Sampling sampling = FOREPACK__CLUSTER__V1__SAMPLING__INIT;
-    sampling_to_message(&from->sampling, &sampling.base);
+    sampling_to_message(&from->sampling, GENERATION_ALL_GIVEN, &sampling.base);
     ProtobufCMessage *m = repack(&sampling.base);
     ck_assert_int_eq(sampling_from_message(m, &to.sampling), STATUS_OK);
     protobuf_c_message_free_unpacked(m, NULL);
     Forepack__Cluster__V1__ScoreItem item = FOREPACK__CLUSTER__V1__SCORE_ITEM__INIT;
-    prefill_to_message(&from->prefill, &item.base);
+    prefill_to_message(&from->prefill, GENERATION_ALL_GIVEN, &item.base);
     m = repack(&item.base);
     ck_assert_int_eq(prefill_from_message(m, &to.prefill), STATUS_OK);
     protobuf_c_message_free_unpacked(m, NULL);
@@ -285,8 +284,10 @@ START_TEST(what_is_not_given_is_not_sent)
     ck_assert_int_eq(m->sampling->seed_given_case, 0);
     ck_assert_int_eq(m->sampling->logprobs_given_case, 0);
     ck_assert_int_eq(m->prefill->paper_exact_given_case, 0);
-    ck_assert_int_ne(m->sampling->top_p_given_case, 0);
-    ck_assert_int_ne(m->prefill->keep_rate_given_case, 0);
+    ck_assert_int_eq(m->sampling->top_p_given_case, 0);
+    ck_assert_int_eq(m->prefill->keep_rate_given_case, 0);
+    ck_assert_int_eq(m->prefill->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_UNSPECIFIED);
+    ck_assert_double_eq(m->sampling->temperature, 1);
     forepack__v1__generate_request__free_unpacked(m, NULL);
     rpc_bytes_free(&bytes);
     request_spec_free(&spec);

@@ -243,6 +243,7 @@ void fixture_init(struct fixture *f)
         .bins_ahead = 2,
         .tokenizer_fingerprint = 77,
         .vocab_size = VOCAB,
+        .hash_key = {1, 2},
     };
     current = f;
 }

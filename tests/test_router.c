@@ -108,7 +108,10 @@ static void attach_on_close(struct rpc_call *call, bool cancelled)
 }
 
 static const struct rpc_method methods[] = {
-    {"/forepack.cluster.v1.Cluster/Attach", NULL, attach_on_message, attach_on_half_close, attach_on_close},
+    {.path = "/forepack.cluster.v1.Cluster/Attach",
+     .on_message = attach_on_message,
+     .on_half_close = attach_on_half_close,
+     .on_close = attach_on_close},
     {0},
 };
 

@@ -89,11 +89,11 @@ static void generation_complete(struct generation *g, int prompt_tokens)
     const char *reason = g->stopped || g->finish == SEQUENCE_STOP ? "stop" : "length";
     int64_t ttft_us = g->first_us ? g->first_us - g->started_us : now - g->started_us;
     g->answer->completion =
-        json_pack("{s:s,s:{s:i,s:i,s:i,s:i,s:i,s:i},s:{s:f,s:f,s:f,s:o,s:o,s:o}}", "finish_reason", reason, "usage",
-                  "prompt_tokens", prompt_tokens, "scored_tokens", 0, "kept_tokens", prompt_tokens, "cached_tokens", 0,
-                  "completion_tokens", g->n_tokens, "replays", 0, "timing", "queue_ms", 0.0, "score_ms", 0.0,
-                  "pack_wait_ms", 0.0, "prefill_ms", generation_ms(ttft_us), "ttft_ms", generation_ms(ttft_us),
-                  "total_ms", generation_ms(now - g->started_us));
+        json_pack("{s:s,s:s,s:{s:i,s:i,s:i,s:i,s:i,s:i},s:{s:f,s:f,s:f,s:o,s:o,s:o}}", "finish_reason", reason,
+                  "prefill", "whole:off", "usage", "prompt_tokens", prompt_tokens, "scored_tokens", 0, "kept_tokens",
+                  prompt_tokens, "cached_tokens", 0, "completion_tokens", g->n_tokens, "replays", 0, "timing",
+                  "queue_ms", 0.0, "score_ms", 0.0, "pack_wait_ms", 0.0, "prefill_ms", generation_ms(ttft_us),
+                  "ttft_ms", generation_ms(ttft_us), "total_ms", generation_ms(now - g->started_us));
     if (g->spec->return_kept) {
         json_object_set_new(g->answer->completion, "kept", json_pack("[[i,i]]", 0, prompt_tokens - 1));
     }
@@ -127,7 +127,8 @@ static enum status generation_resolve_sampling(const struct generation *g, const
                                                const int32_t *ids, int n, struct sampling *sampling_p)
 {
     struct sampling sampling = g->spec->sampling;
-    if (!g->spec->seed_given && getrandom(&sampling.seed, sizeof sampling.seed, 0) < 0) sampling.seed = 1;
+    bool seed_given = g->spec->sampling_given & generation_field_bit(sampling_fields, "seed");
+    if (!seed_given && getrandom(&sampling.seed, sizeof sampling.seed, 0) < 0) sampling.seed = 1;
     for (int i = 0; i < n; i++) {
         if (ids[i] >= config->vocab_size) {
             return status_fail(STATUS_INVALID, "token_ids: %d is outside the vocabulary of %d tokens", ids[i],

@@ -23,13 +23,16 @@ struct core *core_create(const struct core_options *options, const struct core_o
                                              .max_wait_us = options->max_wait_us,
                                              .tail_tokens = options->tail_tokens,
                                              .bins_ahead = options->bins_ahead,
-                                             .score_timeout_us = options->score_timeout_us};
+                                             .score_timeout_us = options->score_timeout_us,
+                                             .hash_key = options->hash_key};
+    struct hash_key *key = &c->view.options.hash_key;
+    if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
         waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
     }
-    request_table_init(&c->table);
+    request_table_init(&c->table, key);
     return c;
 }
 
@@ -166,7 +169,7 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     bool may_choose = !r->spec.score_only && prefill->mode == PREFILL_AUTO;
     if (!r->spec.score_only) {
         if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
+        if (prefill->keep_rate >= 1) return SKIP_KEEP_ALL; // under required, too: nothing would be pruned
         if (may_choose && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
@@ -195,7 +198,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
     if (status == STATUS_OK) {
-        core_request_set_prefix(r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
+        core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
         skip = skip_reason_of(c, r, now_us);
         status = check_deadline(c, r, skip == SKIP_NONE, now_us);
     }

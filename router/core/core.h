@@ -67,6 +67,7 @@ struct core_options {
     int batch_requests; // of BIN_BATCH
     uint64_t tokenizer_fingerprint;
     int vocab_size;
+    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);

@@ -19,10 +19,10 @@ enum { LOSSES_MAX = 5 };
 #define SCORE_TIMES  4.0
 #define SCORE_US_MAX 86.4e9
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
 }
 
 // --- timers
@@ -252,10 +252,17 @@ static enum status unscorable_status(const struct core *c, const struct request 
     }
 }
 
+// Whether the request ends without a score; the others then keep the whole prompt.
+static bool score_is_required(const struct request *r)
+{
+    return r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED;
+}
+
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     request_leave(c, r, now_us); // first, so that a speculator which gave it up is not sent a cancel
-    if (r->spec.score_only) {
+    bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL;
+    if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
     } else {
@@ -265,7 +272,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    bool again = r->spec.score_only && r->account.losses < LOSSES_MAX;
+    bool again = score_is_required(r) && r->account.losses < LOSSES_MAX;
     if (again && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
         ledger_lost_at_speculator(r); // another speculator can still answer
         core_request_wait_for_score(c, r, now_us);
@@ -318,7 +325,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     ledger_scored(r, result->cached_tokens, now_us);
     copy_kept(r, result->kept, result->n_kept);
-    core_request_set_prefix(r, r->kept, r->n_kept_ranges);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     request_ready(c, r, now_us);

@@ -8,8 +8,9 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
-//   grpc_cluster.c    Attach: what nodes send
-//   grpc_bins.c       Attach: what the core sends to nodes
+//   grpc_attach.c     Attach: the stream of a node
+//   node_link.c       what nodes send, as events of the core
+//   node_bins.c       what the core sends to nodes
 //
 // Threads: handlers run on the server's I/O threads and tokenise there, so that the core's thread never sees text.
 // struct front is constant while the server runs, except for the fields that say otherwise.
@@ -30,6 +31,8 @@ struct front {
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
+    int pinned_turn_tokens; // see chat_render()
+    struct prefill prefill; // for clients that give no prefill options
     int64_t started_us;
     struct loop *loop;
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
@@ -38,7 +41,7 @@ struct front {
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
-extern const struct rpc_method front_attach;                                                           // grpc_cluster
+extern const struct rpc_method front_attach;                                                           // grpc_attach
 
 // Fills in the core's actions towards nodes and clients; their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);

@@ -273,10 +273,17 @@ static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     loop_post(front->loop, event_abort, job);
 }
 
-const struct rpc_method front_generate = {"/forepack.v1.Inference/Generate", call_on_open, generate_on_message, NULL,
-                                          call_on_close};
-const struct rpc_method front_generate_many = {"/forepack.v1.Inference/GenerateMany", call_on_open, generate_on_message,
-                                               call_on_half_close, call_on_close};
-const struct rpc_method front_score = {"/forepack.v1.Inference/Score", call_on_open, score_on_message, NULL,
-                                       call_on_close};
-const struct rpc_method front_abort = {"/forepack.v1.Inference/Abort", NULL, abort_on_message, NULL, NULL};
+const struct rpc_method front_generate = {.path = "/forepack.v1.Inference/Generate",
+                                          .on_open = call_on_open,
+                                          .on_message = generate_on_message,
+                                          .on_close = call_on_close};
+const struct rpc_method front_generate_many = {.path = "/forepack.v1.Inference/GenerateMany",
+                                               .on_open = call_on_open,
+                                               .on_message = generate_on_message,
+                                               .on_half_close = call_on_half_close,
+                                               .on_close = call_on_close};
+const struct rpc_method front_score = {.path = "/forepack.v1.Inference/Score",
+                                       .on_open = call_on_open,
+                                       .on_message = score_on_message,
+                                       .on_close = call_on_close};
+const struct rpc_method front_abort = {.path = "/forepack.v1.Inference/Abort", .on_message = abort_on_message};

@@ -277,10 +277,10 @@ static void cluster_info_on_message(struct rpc_call *call, const uint8_t *bytes,
     loop_post(front->loop, event_cluster_info, call);
 }
 
-const struct rpc_method front_tokenize = {"/forepack.v1.Inference/Tokenize", NULL, tokenize_on_message, NULL, NULL};
-const struct rpc_method front_detokenize = {"/forepack.v1.Inference/Detokenize", NULL, detokenize_on_message, NULL,
-                                            NULL};
-const struct rpc_method front_model_info = {"/forepack.v1.Inference/GetModelInfo", NULL, model_info_on_message, NULL,
-                                            NULL};
-const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, cluster_info_on_message,
-                                              NULL, NULL};
+const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize", .on_message = tokenize_on_message};
+const struct rpc_method front_detokenize = {.path = "/forepack.v1.Inference/Detokenize",
+                                            .on_message = detokenize_on_message};
+const struct rpc_method front_model_info = {.path = "/forepack.v1.Inference/GetModelInfo",
+                                            .on_message = model_info_on_message};
+const struct rpc_method front_cluster_info = {.path = "/forepack.v1.Inference/GetClusterInfo",
+                                              .on_message = cluster_info_on_message};

@@ -93,7 +93,8 @@ static enum status prompt_from_messages(const struct front *front, Forepack__V1_
             (struct chat_message){messages[i]->role, (const char *)messages[i]->content.data, messages[i]->content.len};
     }
     struct chat_prompt prompt;
-    enum status status = chat_render(front->chat, front->tokenizer, turns, (int)n, &prompt);
+    enum status status = chat_render(front->chat, front->tokenizer, turns, (int)n, front->config.max_context,
+                                     front->pinned_turn_tokens, &prompt);
     free(turns);
     if (status != STATUS_OK) return status;
     *tokens_p = (struct intake_tokens){

@@ -33,15 +33,19 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
-static enum status prefill_read(const Forepack__V1__PrefillOptions *m, struct prefill *p)
+static enum status prefill_read(const struct front *front, const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
-    prefill_defaults(p);
+    *p = front->prefill;
     if (!m) return STATUS_OK;
     switch (m->mode) {
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_UNSPECIFIED:
+        if (m->keep_rate_given_case) p->mode = PREFILL_AUTO;
+        break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO: p->mode = PREFILL_AUTO; break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON: p->mode = PREFILL_ON; break;
     case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF: p->mode = PREFILL_OFF; break;
-    default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON or OFF", (int)m->mode);
+    case FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED: p->mode = PREFILL_REQUIRED; break;
+    default: return status_fail(STATUS_INVALID, "prefill.mode %d: must be AUTO, ON, OFF or REQUIRED", (int)m->mode);
     }
     TRY(prefill_from_message(&m->base, p));
     return prefill_check(p);
@@ -116,7 +120,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(intake_check_name("tenant", m->tenant));
     TRY(sampling_read(m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
-    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context));
     TRY(text_stream_read(front, m->sampling, text_p));
@@ -132,7 +136,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_backlog(front));
     TRY(intake_check_model(front, m->model));
-    TRY(prefill_read(m->prefill, &r->spec.prefill));
+    TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/wire_response.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,6 +135,9 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
         completion.kept = range_messages(r->kept, r->n_kept_ranges);
         completion.n_kept = (size_t)r->n_kept_ranges;
     }
+    char prefill[64] = "";
+    if (r->kept) snprintf(prefill, sizeof prefill, r->skip ? "whole:%s" : "speculated", skip_reason_name(r->skip));
+    completion.prefill = prefill;
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }

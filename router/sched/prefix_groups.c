@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "router/sched/prefix_index.h"
+#include "router/sched/prefix_chain.h"
 #include "router/sched/request_tree.h"
 
 struct prefix_key {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared-prefix groups: waiting requests ordered by prefix chain (prefix_index.h), so that requests of one tenant queue
+// Shared-prefix groups: waiting requests ordered by prefix chain (prefix_chain.h), so that requests of one tenant queue
 // whose prompts start with the same tokens are neighbours, the more they share the nearer. Packing them one after
 // another computes a shared prefix once and uses it up before the next one (global prefix sharing: BatchLLM, arXiv
 // 2412.03594). A request shorter than a block has no chain and is in no group.

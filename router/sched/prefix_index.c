@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "router/sched/hash.h"
 
 enum { NONE = -1 };
 
@@ -21,40 +20,6 @@ struct prefix_index {
     uint32_t n_buckets;
     int32_t capacity, n, oldest, youngest;
 };
-
-int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int n_kept, uint64_t **chain_p)
-{
-    int64_t count = 0;
-    for (int k = 0; k < n_kept; k++)
-        count += kept[k].last - kept[k].first + 1;
-    int n = (int)(count / PREFIX_BLOCK < PREFIX_BLOCKS_MAX ? count / PREFIX_BLOCK : PREFIX_BLOCKS_MAX);
-    uint64_t *chain = n ? mem_alloc_array((size_t)n, sizeof *chain) : NULL, state = 0;
-    int entry = 0;
-    for (int k = 0; k < n_kept && entry < n * PREFIX_BLOCK; k++) {
-        for (int32_t at = kept[k].first; at <= kept[k].last && entry < n * PREFIX_BLOCK; at++) {
-            state = hash_mix(state + HASH_STEP + ((uint64_t)(uint32_t)tokens[at] << 32 | (uint32_t)at));
-            if (++entry % PREFIX_BLOCK == 0) chain[entry / PREFIX_BLOCK - 1] = state;
-        }
-    }
-    *chain_p = chain;
-    return n;
-}
-
-// A block's hash covers all blocks before it, so binary search finds where two chains part.
-int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b)
-{
-    int common = 0, beyond = (n_a < n_b ? n_a : n_b) + 1;
-    if (beyond == 1 || a[0] != b[0]) return 0; // the usual case
-    while (beyond - common > 1) {
-        int middle = common + (beyond - common) / 2;
-        if (a[middle - 1] == b[middle - 1]) {
-            common = middle;
-        } else {
-            beyond = middle;
-        }
-    }
-    return common;
-}
 
 struct prefix_index *prefix_index_create(int blocks)
 {

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search tree by the key and a heap by a hash of the request's number.
+// A search tree by the key and a heap by the tree weight.
 #include "router/sched/request_tree.h"
 
 #include <stddef.h>
-
-#include "router/sched/hash.h"
-
-static uint64_t heap_weight(const struct sched_request *r)
-{
-    return hash_mix(r->number + HASH_STEP);
-}
 
 static int64_t own_need(const struct sched_request *r, enum request_order order)
 {
@@ -49,7 +42,7 @@ static void tree_split(struct sched_request *tree, enum request_order order, req
 static struct sched_request *tree_merge(enum request_order order, struct sched_request *low, struct sched_request *high)
 {
     if (!low || !high) return low ? low : high;
-    if (heap_weight(low) > heap_weight(high)) {
+    if (low->tree_weight > high->tree_weight) {
         low->higher[order] = tree_merge(order, low->higher[order], high);
         return root_refresh(low, order);
     }
@@ -60,9 +53,8 @@ static struct sched_request *tree_merge(enum request_order order, struct sched_r
 void request_tree_add(struct sched_request **root, enum request_order order, struct sched_request *r,
                       request_below_fn *below, const void *key)
 {
-    uint64_t weight = heap_weight(r);
     int64_t need = own_need(r, order);
-    while (*root && heap_weight(*root) > weight) {
+    while (*root && (*root)->tree_weight > r->tree_weight) {
         if (need < (*root)->subtree_min[order]) (*root)->subtree_min[order] = need;
         root = below(*root, key) ? &(*root)->higher[order] : &(*root)->lower[order];
     }

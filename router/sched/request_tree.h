@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An ordered index of waiting requests: a treap (Seidel and Aragon, 1996) with its links in the requests. O(log n),
-// nothing can fail. A request is in at most one tree of each order. Trees do not own the requests. One thread.
+// nothing can fail. Its weights are hashes under the key of the process, so that no client shapes a tree by what it
+// sends and cancels. A request is in at most one tree of each order. Trees do not own the requests. One thread.
 //
 // A callback defines the order: it says whether a request sorts below a key. No two requests of a tree have equal keys.
 // Each subtree knows the smallest need of its requests (rows in the prefix order, KV blocks in the others), so a search

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/sched_request.h"
 
-#include "router/sched/prefix_index.h"
+#include "router/sched/prefix_chain.h"
 
 int sched_priority_level(int32_t priority)
 {

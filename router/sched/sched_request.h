@@ -51,7 +51,7 @@ struct sched_request {
     const struct request_spec *spec;
     const struct request_usage *usage;
     const struct request_timing *timing;
-    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_index.h; owned
+    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_chain.h; owned
     int n_prefix;
 
     // Keys, set by the waiting set while the request waits.
@@ -59,6 +59,7 @@ struct sched_request {
     int64_t due_us;                    // when it should be dispatched at the latest; 0: at once
     bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
     bool packable;                     // in the indexes
+    uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
     int index_rows, index_blocks;      // rows of its next pass; KV blocks of PREFIX_BLOCK tokens it is expected to need
 
     // Links, set by request_list.c and request_tree.c.

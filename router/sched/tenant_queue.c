@@ -6,11 +6,11 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/sched/hash.h"
 
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights)
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights)
 {
-    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .seed = hash_seed()};
+    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .hash_key = *key};
 }
 
 void tenant_queues_fini(struct tenant_queues *queues)
@@ -25,7 +25,7 @@ void tenant_queues_fini(struct tenant_queues *queues)
 
 static struct tenant_queue **bucket_of(struct tenant_queues *queues, const char *tenant)
 {
-    return &queues->buckets[hash_text(queues->seed, tenant) & (queues->n_buckets - 1)];
+    return &queues->buckets[hash_text(&queues->hash_key, tenant) & (queues->n_buckets - 1)];
 }
 
 static void buckets_grow(struct tenant_queues *queues)

@@ -5,6 +5,7 @@
 // credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
+#include "base/hash.h"
 #include "router/sched/length_index.h"
 
 struct tenant_weight {
@@ -40,11 +41,12 @@ struct tenant_queues {
     struct tenant_level levels[PRIORITY_LEVELS];
     struct tenant_queue **buckets; // by tenant
     size_t n_buckets;
-    uint64_t seed;
+    struct hash_key hash_key;
     int n;
     uint64_t last_number;
 };
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights);
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights);
 void tenant_queues_fini(struct tenant_queues *queues);
 
 // The queue of the request's tenant and priority, made if there is none; the caller holds a reference.

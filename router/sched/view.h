@@ -5,6 +5,7 @@
 // thread.
 #pragma once
 
+#include "base/hash.h"
 #include "router/sched/cost.h"
 #include "router/sched/prefix_index.h"
 #include "router/sched/request_list.h"
@@ -77,6 +78,7 @@ struct sched_options {
     int tail_tokens;
     int bins_ahead;
     int64_t score_timeout_us; // a prompt waits this long for a speculator at most
+    struct hash_key hash_key; // of prefix chains, tables and trees
 };
 
 // An overdue request that no worker group has the KV blocks for, and the group that gets no other request until it has

@@ -11,9 +11,10 @@ void waiting_set_init(struct waiting_set *set, enum node_role role, const struct
 {
     set->role = role;
     set->policy = options->policy;
+    set->hash_key = options->hash_key;
     set->batch_requests = options->policy == BIN_NONE ? 1 : options->batch_requests;
     set->due_slot_us = options->max_wait_us / (DUE_SLOTS - 2) + 1;
-    tenant_queues_init(&set->tenants, weights, n_weights);
+    tenant_queues_init(&set->tenants, &options->hash_key, weights, n_weights);
 }
 
 void waiting_set_fini(struct waiting_set *set)
@@ -119,6 +120,7 @@ void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t d
     struct tenant_queue *queue = tenant_queue_acquire(&set->tenants, r);
     tenant_queue_release(r->tenant_queue);
     r->tenant_queue = queue;
+    r->tree_weight = hash_number(&set->hash_key, r->number);
     r->overdue = returned && set->policy == BIN_DATASET;
     r->due_us = r->overdue ? 0 : due_us;
     sums_add(set, r, 1);

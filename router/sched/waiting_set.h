@@ -24,6 +24,7 @@ struct waiting_set {
     enum node_role role;
     enum bin_policy policy;
     int batch_requests;
+    struct hash_key hash_key;
     // All waiting requests: SCORING for speculators, READY for worker groups.
     struct request_list queue;                                  // by arrival
     struct request_list overdue;                                // by due time

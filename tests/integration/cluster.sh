@@ -17,6 +17,16 @@ equal true "$(jq '.usage.kept_tokens == .usage.prompt_tokens and .usage.scored_t
 equal true "$(jq '.usage.kept_tokens < 0.6 * .usage.prompt_tokens and .usage.scored_tokens == .usage.prompt_tokens' \
     "$work/kept.json")" "prefill on"
 equal true "$(jq '.usage.kept_tokens == ([.kept[] | .[1] - .[0] + 1] | add)' "$work/kept.json")" "kept ranges add up"
+equal '"whole:off" "speculated"' "$(jq .prefill "$work/full.json" "$work/kept.json" | paste -sd ' ')" "what was done"
+
+# What a request gets that gives no mode: the router's default, off; with a keep rate, auto.
+decision() { generate --prompt-file "$work/prompt" --max-tokens 1 "$@" | jq -r .prefill; }
+equal whole:off "$(decision)" "no mode"
+equal speculated "$(decision --prefill required)" "required"
+case $(decision --keep-rate 0.3) in
+speculated | whole:cost) ;;
+*) fail "a keep rate alone should mean auto" ;;
+esac
 
 # The same tokens as the model alone in one process, greedy and sampled.
 for flags in "--temperature 0" "--temperature 0.8 --seed 7 --top-p 0.9"; do

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The core's actions (struct core_ops) as messages: bins and cancellations to nodes, readiness to the health service.
-// Core's thread.
+// See node_link.h. The core's actions towards nodes as messages: bins and cancellations.
 #include <stdlib.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "model/generation_wire.h"
-#include "router/front/grpc_cluster.h"
+#include "router/front/node_link.h"
 
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
@@ -27,27 +25,27 @@ static Forepack__Cluster__V1__Range **range_messages(const struct token_range *r
 // --- score bins
 
 // `m->pinned` is free()d by the caller.
-static void score_item_fill(const struct front *front, const struct request *r, Forepack__Cluster__V1__ScoreItem *m)
+static void score_item_fill(int tail_tokens, const struct request *r, Forepack__Cluster__V1__ScoreItem *m)
 {
     forepack__cluster__v1__score_item__init(m);
     m->request = r->number;
     m->token_ids = (uint32_t *)r->spec.tokens;
     m->n_token_ids = (size_t)r->spec.n_tokens;
-    prefill_to_message(&r->spec.prefill, &m->base);
+    prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
-    m->tail_tokens = (uint32_t)prefill_tail_tokens(front->tail_tokens, r->spec.n_tokens);
+    m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
     m->n_pinned = (size_t)r->spec.n_pinned;
 }
 
 static void send_score_bin(void *link, uint64_t bin_id, struct request *const *requests, int n)
 {
-    struct attachment *a = link;
+    struct node_link *node = link;
     Forepack__Cluster__V1__ScoreItem *items = mem_alloc_array((size_t)n, sizeof *items);
     Forepack__Cluster__V1__ScoreItem **list = mem_alloc_array((size_t)n, sizeof *list);
     for (int i = 0; i < n; i++) {
         list[i] = &items[i];
-        score_item_fill(a->front, requests[i], &items[i]);
+        score_item_fill(node->tail_tokens, requests[i], &items[i]);
     }
     Forepack__Cluster__V1__ScoreBin bin = FOREPACK__CLUSTER__V1__SCORE_BIN__INIT;
     bin.bin_id = bin_id;
@@ -56,7 +54,7 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
     message.score_bin = &bin;
-    attachment_send(a, &message);
+    node->ops->send(node, &message);
     for (int i = 0; i < n; i++)
         free(items[i].pinned);
     free(list);
@@ -92,7 +90,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->prompt_tokens = (uint32_t)r->spec.n_tokens;
     m->generated = (uint32_t)r->usage.completion_tokens;
     forepack__cluster__v1__sampling__init(sampling);
-    sampling_to_message(&r->spec.sampling, &sampling->base);
+    sampling_to_message(&r->spec.sampling, GENERATION_ALL_GIVEN, &sampling->base);
     m->sampling = sampling;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
@@ -102,7 +100,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
 
 static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const *requests, int n)
 {
-    struct attachment *a = link;
+    struct node_link *node = link;
     Forepack__Cluster__V1__Sequence *items = mem_alloc_array((size_t)n, sizeof *items);
     Forepack__Cluster__V1__Sequence **list = mem_alloc_array((size_t)n, sizeof *list);
     Forepack__Cluster__V1__Sampling *sampling = mem_alloc_array((size_t)n, sizeof *sampling);
@@ -117,7 +115,7 @@ static void send_prefill_bin(void *link, uint64_t bin_id, struct request *const 
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
     message.prefill_bin = &bin;
-    attachment_send(a, &message);
+    node->ops->send(node, &message);
     for (int i = 0; i < n; i++) {
         free(items[i].token_ids);
         free(items[i].kept);
@@ -137,33 +135,21 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL;
     message.cancel = &cancel;
-    attachment_send(link, &message);
+    struct node_link *node = link;
+    node->ops->send(node, &message);
 }
 
 static void node_lost(void *link, const char *reason)
 {
-    struct attachment *a = link;
-    a->node = NULL;
-    rpc_call_finish(a->call, STATUS_UNAVAILABLE, reason);
+    struct node_link *node = link;
+    node->node = NULL;
+    node->ops->finish(node, STATUS_UNAVAILABLE, reason);
 }
 
-void front_publish_ready(struct front *front)
+void node_link_core_ops(struct core_ops *ops)
 {
-    struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
-    if (!server) return; // main() calls again once the server is open
-    rpc_server_set_serving(server, "", front->ready);
-    rpc_server_set_serving(server, "forepack.v1.Inference", front->ready);
-}
-
-static void ready_changed(void *user, bool ready)
-{
-    struct front *front = user;
-    front->ready = ready;
-    front_publish_ready(front);
-    log_event(LOG_INFO, "readiness_changed", LOG_FIELD("ready", ready));
-}
-
-void front_core_ops_init(struct front *front, struct core_ops *ops)
-{
-    *ops = (struct core_ops){send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, front};
+    ops->send_score_bin = send_score_bin;
+    ops->send_prefill_bin = send_prefill_bin;
+    ops->send_cancel = send_cancel;
+    ops->node_lost = node_lost;
 }

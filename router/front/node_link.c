@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster.Attach: the messages of a node become events of the core.
-//
-// Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
+// See node_link.h. Messages of a node become events of the core.
+#include "router/front/node_link.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +10,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "router/front/grpc_cluster.h"
 #include "router/front/intake.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
-
-struct node_event {
-    struct attachment *attachment;
-    node_message *message;
-};
 
 // --- Hello
 
@@ -33,17 +27,17 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 }
 
 // Refuses the node with the sentence in status_message(). The node logs it and exits.
-static void hello_refuse(struct attachment *a, const Forepack__Cluster__V1__Hello *m)
+static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m)
 {
     log_event(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
-              LOG_FIELD("peer", rpc_call_peer(a->call)), LOG_REASON);
+              LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
     message.refused = &refused;
-    attachment_send(a, &message);
-    rpc_call_finish(a->call, STATUS_OK, "");
+    link->ops->send(link, &message);
+    link->ops->finish(link, STATUS_OK, "");
 }
 
 // False when `from` does not fit or is not UTF-8.
@@ -99,28 +93,28 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
     return hello_read_counts(m, h);
 }
 
-static void hello_welcome(struct attachment *a)
+static void hello_welcome(struct node_link *link)
 {
     Forepack__Cluster__V1__Welcome welcome = FOREPACK__CLUSTER__V1__WELCOME__INIT;
-    welcome.heartbeat_ms = (uint32_t)a->front->heartbeat_ms;
+    welcome.heartbeat_ms = (uint32_t)link->heartbeat_ms;
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &welcome;
-    attachment_send(a, &message);
+    link->ops->send(link, &message);
 }
 
-static void handle_hello(struct core *c, struct attachment *a, const Forepack__Cluster__V1__Hello *m, int64_t now_us)
+static void handle_hello(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Hello *m, int64_t now_us)
 {
     struct node_hello hello;
     enum status status =
-        a->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : hello_read(m, &hello);
-    if (status == STATUS_OK) status = core_attach(c, &hello, a, now_us, &a->node);
+        link->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : hello_read(m, &hello);
+    if (status == STATUS_OK) status = core_attach(c, &hello, link, now_us, &link->node);
     if (status != STATUS_OK) {
-        hello_refuse(a, m);
+        hello_refuse(link, m);
         return;
     }
-    a->greeted = true;
-    hello_welcome(a);
+    link->greeted = true;
+    hello_welcome(link);
 }
 
 // --- results
@@ -132,21 +126,21 @@ static const char *node_error_text(const char *error)
     return utf8_valid(error, strlen(error), NULL) ? error : "the node failed; its error message is not UTF-8";
 }
 
-static void handle_heartbeat(struct core *c, struct attachment *a, const Forepack__Cluster__V1__Heartbeat *m,
+static void handle_heartbeat(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Heartbeat *m,
                              int64_t now_us)
 {
     struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free), .progress = m->progress};
-    core_heartbeat(c, a->node, &heartbeat, now_us);
+    core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 
-static void handle_pass(struct core *c, struct attachment *a, uint32_t rows, uint64_t pairs, uint32_t us,
+static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, uint64_t pairs, uint32_t us,
                         int64_t now_us)
 {
     struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us};
-    if (us) core_passed(c, a->node, &pass, now_us);
+    if (us) core_passed(c, link->node, &pass, now_us);
 }
 
-static void handle_scores(struct core *c, struct attachment *a, const Forepack__Cluster__V1__ScoreResults *m,
+static void handle_scores(struct core *c, struct node_link *link, const Forepack__Cluster__V1__ScoreResults *m,
                           int64_t now_us)
 {
     for (size_t i = 0; i < m->n_results; i++) {
@@ -163,10 +157,10 @@ static void handle_scores(struct core *c, struct attachment *a, const Forepack__
             .error = node_error_text(from->error),
             .cached_tokens = intake_int(from->cached_tokens),
         };
-        core_scored(c, a->node, &result, now_us);
+        core_scored(c, link->node, &result, now_us);
         free(kept);
     }
-    handle_pass(c, a, m->rows, m->pairs, m->pass_us, now_us);
+    handle_pass(c, link, m->rows, m->pairs, m->pass_us, now_us);
 }
 
 static void logprob_read(const Forepack__Cluster__V1__TokenLogprob *from, struct token_logprob *to)
@@ -202,7 +196,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
     }
 }
 
-static void handle_step(struct core *c, struct attachment *a, const Forepack__Cluster__V1__StepResults *m,
+static void handle_step(struct core *c, struct node_link *link, const Forepack__Cluster__V1__StepResults *m,
                         int64_t now_us)
 {
     size_t n_logprobs = 0;
@@ -215,79 +209,36 @@ static void handle_step(struct core *c, struct attachment *a, const Forepack__Cl
         sequence_result_read(m->results[i], logprobs + used, &results[i]);
         used += m->results[i]->n_logprobs;
     }
-    core_step(c, a->node, results, (int)m->n_results, now_us);
-    handle_pass(c, a, m->rows, m->pairs, m->step_us, now_us);
+    core_step(c, link->node, results, (int)m->n_results, now_us);
+    handle_pass(c, link, m->rows, m->pairs, m->step_us, now_us);
     free(logprobs);
     free(results);
 }
 
-// --- events posted to the core's thread
+// --- events
 
-static void event_node_message(struct core *c, void *arg, int64_t now_us)
+void node_link_handle(struct node_link *link, struct core *c, const node_message *m, int64_t now_us)
 {
-    struct node_event *event = arg;
-    struct attachment *a = event->attachment;
-    const node_message *m = event->message;
     if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO) {
-        handle_hello(c, a, m->hello, now_us);
-    } else if (!a->node) {
-        // Later messages of a node that the core has given up are ignored.
-        if (!a->greeted) rpc_call_finish(a->call, STATUS_INVALID, "the first message must be Hello");
-    } else {
-        switch (m->kind_case) {
-        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT: handle_heartbeat(c, a, m->heartbeat, now_us); break;
-        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED: handle_scores(c, a, m->scored, now_us); break;
-        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, a, m->step, now_us); break;
-        case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: core_draining(c, a->node, now_us); break;
-        default: break; // a message that this version does not know
-        }
-    }
-    forepack__cluster__v1__node_message__free_unpacked(event->message, NULL);
-    free(event);
-}
-
-static void event_close(struct core *c, void *arg, int64_t now_us)
-{
-    struct attachment *a = arg;
-    if (a->node) core_detach(c, a->node, "its stream ended", now_us);
-    rpc_call_unref(a->call);
-    free(a);
-}
-
-// --- I/O threads
-
-static void attach_on_open(struct rpc_call *call)
-{
-    struct attachment *a = mem_alloc(sizeof *a);
-    rpc_call_ref(call);
-    a->call = call;
-    a->front = rpc_call_context(call);
-    rpc_call_set_user(call, a);
-}
-
-static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
-{
-    struct attachment *a = rpc_call_user(call);
-    node_message *m = forepack__cluster__v1__node_message__unpack(NULL, size, bytes);
-    if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid NodeMessage");
+        handle_hello(c, link, m->hello, now_us);
         return;
     }
-    struct node_event *event = mem_alloc(sizeof *event);
-    *event = (struct node_event){a, m};
-    loop_post(a->front->loop, event_node_message, event);
+    if (!link->node) {
+        // Later messages of a node that the core has given up are ignored.
+        if (!link->greeted) link->ops->finish(link, STATUS_INVALID, "the first message must be Hello");
+        return;
+    }
+    switch (m->kind_case) {
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT: handle_heartbeat(c, link, m->heartbeat, now_us); break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED: handle_scores(c, link, m->scored, now_us); break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, link, m->step, now_us); break;
+    case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING: core_draining(c, link->node, now_us); break;
+    default: break; // a message that this version does not know
+    }
 }
 
-static void attach_on_half_close(struct rpc_call *call)
+void node_link_closed(struct node_link *link, struct core *c, int64_t now_us)
 {
-    rpc_call_finish(call, STATUS_OK, "");
+    if (link->node) core_detach(c, link->node, "its stream ended", now_us);
+    link->node = NULL;
 }
-
-static void attach_on_close(struct rpc_call *call, bool cancelled)
-{
-    struct attachment *a = rpc_call_user(call);
-    loop_post(a->front->loop, event_close, a);
-}
-
-const struct rpc_method front_attach = {"/forepack.cluster.v1.Cluster/Attach", attach_on_open, attach_on_message,
-                                        attach_on_half_close, attach_on_close};

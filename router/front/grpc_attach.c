@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cluster.Attach: carries the messages of a node link over gRPC, and readiness to the health service.
+//
+// Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "router/front/front.h"
+#include "router/front/node_link.h"
+#include "router/front/reply.h"
+
+typedef Forepack__Cluster__V1__NodeMessage node_message;
+
+struct attachment {
+    struct node_link link; // first: the link's functions get this; core's thread
+    struct rpc_call *call; // our reference
+    const struct front *front;
+};
+
+struct node_event {
+    struct attachment *attachment;
+    node_message *message;
+};
+
+// --- the transport of a link
+
+static void attachment_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    reply_send(((struct attachment *)link)->call, &message->base);
+}
+
+static void attachment_finish(struct node_link *link, enum status status, const char *reason)
+{
+    rpc_call_finish(((struct attachment *)link)->call, status, reason);
+}
+
+static const char *attachment_peer(const struct node_link *link)
+{
+    return rpc_call_peer(((const struct attachment *)link)->call);
+}
+
+static const struct node_link_ops attachment_ops = {attachment_send, attachment_finish, attachment_peer};
+
+// --- events posted to the core's thread
+
+static void event_node_message(struct core *c, void *arg, int64_t now_us)
+{
+    struct node_event *event = arg;
+    node_link_handle(&event->attachment->link, c, event->message, now_us);
+    forepack__cluster__v1__node_message__free_unpacked(event->message, NULL);
+    free(event);
+}
+
+static void event_close(struct core *c, void *arg, int64_t now_us)
+{
+    struct attachment *a = arg;
+    node_link_closed(&a->link, c, now_us);
+    rpc_call_unref(a->call);
+    free(a);
+}
+
+// --- I/O threads
+
+static void attach_on_open(struct rpc_call *call)
+{
+    struct attachment *a = mem_alloc(sizeof *a);
+    rpc_call_ref(call);
+    a->call = call;
+    a->front = rpc_call_context(call);
+    a->link.ops = &attachment_ops;
+    a->link.heartbeat_ms = a->front->heartbeat_ms;
+    a->link.tail_tokens = a->front->tail_tokens;
+    rpc_call_set_user(call, a);
+}
+
+static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    struct attachment *a = rpc_call_user(call);
+    node_message *m = forepack__cluster__v1__node_message__unpack(NULL, size, bytes);
+    if (!m) {
+        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid NodeMessage");
+        return;
+    }
+    struct node_event *event = mem_alloc(sizeof *event);
+    *event = (struct node_event){a, m};
+    loop_post(a->front->loop, event_node_message, event);
+}
+
+static void attach_on_half_close(struct rpc_call *call)
+{
+    rpc_call_finish(call, STATUS_OK, "");
+}
+
+static void attach_on_close(struct rpc_call *call, bool cancelled)
+{
+    struct attachment *a = rpc_call_user(call);
+    loop_post(a->front->loop, event_close, a);
+}
+
+const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/Attach",
+                                        .on_open = attach_on_open,
+                                        .on_message = attach_on_message,
+                                        .on_half_close = attach_on_half_close,
+                                        .on_close = attach_on_close,
+                                        .dedicated = true};
+
+// --- readiness
+
+void front_publish_ready(struct front *front)
+{
+    struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
+    if (!server) return; // main() calls again once the server is open
+    rpc_server_set_serving(server, "", front->ready);
+    rpc_server_set_serving(server, "forepack.v1.Inference", front->ready);
+}
+
+static void ready_changed(void *user, bool ready)
+{
+    struct front *front = user;
+    front->ready = ready;
+    front_publish_ready(front);
+    log_event(LOG_INFO, "readiness_changed", LOG_FIELD("ready", ready));
+}
+
+void front_core_ops_init(struct front *front, struct core_ops *ops)
+{
+    *ops = (struct core_ops){.ready_changed = ready_changed, .user = front};
+    node_link_core_ops(ops);
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router's end of one attached node, without a transport: messages of the node become events of the core, actions
+// of the core become messages to the node. grpc_attach.c carries the messages over gRPC, forepack-sim over a simulated
+// network.
+//
+//   node_link.c   what nodes send
+//   node_bins.c   what the core sends to nodes
+//
+// The owner of the transport owns the link. Core's thread only.
+#pragma once
+
+#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "router/core/core.h"
+
+struct node_link;
+
+struct node_link_ops { // the transport; must not call back into the core
+    void (*send)(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message); // borrowed for the call
+    void (*finish)(struct node_link *link, enum status status, const char *reason);            // ends the stream
+    const char *(*peer)(const struct node_link *link);                                         // its address, for logs
+};
+
+struct node_link {
+    const struct node_link_ops *ops;
+    int64_t heartbeat_ms;
+    int tail_tokens;
+    struct core_node *node; // NULL before Hello and once the core has given the node up
+    bool greeted;           // Hello was accepted
+};
+
+void node_link_handle(struct node_link *link, struct core *c, const Forepack__Cluster__V1__NodeMessage *m,
+                      int64_t now_us);
+void node_link_closed(struct node_link *link, struct core *c, int64_t now_us); // the stream has ended
+
+// Fills in the core's actions towards nodes. Their `link`, given to core_attach(), is a struct node_link.
+void node_link_core_ops(struct core_ops *ops);

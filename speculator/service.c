@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// See service.h.
+#include "speculator/service.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "speculator/messages.h"
+
+// Results are sent once per pass, or when they reach this size: with importance they are large.
+#define SEND_BYTES ((size_t)4 << 20)
+
+struct score_service {
+    struct scorer *scorer;
+    struct score_outbox outbox;
+    score_service_send_fn *send;
+    void *arg;
+};
+
+// Sends the collected results, with the size and time of the pass that they complete (zeros: none).
+static void send_results(struct score_service *service, const struct scorer_pass *pass)
+{
+    if (!service->outbox.n && !pass->rows) return;
+    Forepack__Cluster__V1__ScoreResults scored;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    score_outbox_message(&service->outbox, &scored);
+    scored.rows = (uint32_t)pass->rows;
+    scored.pairs = (uint64_t)pass->pairs;
+    scored.pass_us = pass->us < UINT32_MAX ? (uint32_t)pass->us : UINT32_MAX;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED;
+    message.scored = &scored;
+    service->send(service->arg, &message);
+    score_outbox_clear(&service->outbox);
+}
+
+static void collect_result(void *context, const struct score_result *result)
+{
+    struct score_service *service = context;
+    if (result->error)
+        log_event(LOG_WARN, "score_failed", LOG_REQUEST(result->request), LOG_FIELD("reason", result->error));
+    score_outbox_add(&service->outbox, result);
+    if (service->outbox.size_bytes >= SEND_BYTES) send_results(service, &(struct scorer_pass){0});
+}
+
+static void handle_bin(struct score_service *service, const Forepack__Cluster__V1__ScoreBin *bin)
+{
+    log_event(LOG_DEBUG, "bin_received", LOG_FIELD("bin", bin->bin_id), LOG_FIELD("prompts", bin->n_items));
+    for (size_t i = 0; i < bin->n_items; i++) {
+        struct score_item item;
+        struct token_range *pinned;
+        score_item_from_message(bin->items[i], &item, &pinned);
+        scorer_add(service->scorer, &item);
+        free(pinned);
+    }
+}
+
+void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    switch (message->kind_case) {
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN: handle_bin(service, message->score_bin); break;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL:
+        for (size_t i = 0; i < message->cancel->n_requests; i++)
+            scorer_cancel(service->scorer, message->cancel->requests[i]);
+        break;
+    default:
+        log_event(LOG_ERROR, "message_unexpected", LOG_FIELD("kind", (int)message->kind_case),
+                  LOG_FIELD("reason", "a speculator handles score bins and cancels"));
+    }
+}
+
+void score_service_drop_all(struct score_service *service)
+{
+    scorer_clear(service->scorer);
+    score_outbox_clear(&service->outbox);
+}
+
+bool score_service_busy(const struct score_service *service)
+{
+    struct scorer_load load = scorer_get_load(service->scorer);
+    return load.running + load.waiting > 0 || service->outbox.n > 0;
+}
+
+enum status score_service_step(struct score_service *service)
+{
+    TRY(scorer_step(service->scorer));
+    struct scorer_pass pass = scorer_last_pass(service->scorer);
+    send_results(service, &pass);
+    return STATUS_OK;
+}
+
+struct scorer_load score_service_get_load(const struct score_service *service)
+{
+    return scorer_get_load(service->scorer);
+}
+
+struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg)
+{
+    struct score_service *service = mem_alloc(sizeof *service);
+    service->scorer = scorer_create(model, collect_result, service);
+    service->send = send;
+    service->arg = arg;
+    return service;
+}
+
+void score_service_free(struct score_service *service)
+{
+    scorer_free(service->scorer);
+    score_outbox_clear(&service->outbox);
+    free(service);
+}
