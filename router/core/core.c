@@ -30,6 +30,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     c->view.waiting = c->waiting;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
+        c->nodes[role].role = role;
         waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
     }
     request_table_init(&c->table, key);

@@ -6,6 +6,7 @@
 #include "router/core/ledger.h"
 #include "router/core/node.h"
 #include "router/core/request_table.h"
+#include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
 // A worker group that was lost because it hung, in case it attaches again.
@@ -35,6 +36,7 @@ struct core {
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
     // cleared by nodes.c and requests.c when its node or request goes).
     struct sched_view view;
+    struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
 
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
@@ -48,4 +50,10 @@ struct core {
 static inline struct core_node *core_first_node(const struct core *c)
 {
     return core_node_of(c->view.nodes);
+}
+
+static inline void core_clear_reservation(struct core *c)
+{
+    if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
+    c->view.reservation = (struct reservation){NULL, NULL, 0};
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
+#include "router/sched/node_index.h"
 
 #define SLOW 10.0 // times the median of the peers
 enum {
@@ -52,6 +53,7 @@ static void node_probe(struct core_node *node)
     node->health.ejected_until_us = 0;
     node->health.passes_admitted = node->sched.cost.passes;
     node->sched.limits.max_seqs = 1;
+    node_index_note_change(&node->sched);
 }
 
 static void node_readmit(struct core *c, struct core_node *node)

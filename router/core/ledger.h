@@ -29,7 +29,8 @@ struct ledger {
 // A bin that was dispatched and in which a request waits for its score or its first token.
 struct core_bin {
     uint64_t id;
-    int open; // such requests
+    int open;         // such requests
+    int open_fitting; // of them prompts that fit a pass; without one the bin is not outstanding
 };
 
 enum queue_class ledger_class_of(int32_t priority);
@@ -49,8 +50,8 @@ void ledger_charge_time(struct request *r, int64_t now_us);
 
 // The request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or PACKED.
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin);
-void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
-                     int64_t uncached_rows);
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
+                     int64_t rows, int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
 // The bin does not wait for the request any more. Frees the bin when it waits for none.
 void ledger_bin_settled(struct request *r);

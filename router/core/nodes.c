@@ -14,9 +14,6 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// The mean residence of a node's requests, in bins, until the first ones have left.
-enum { RESIDENCE_FIRST = 8 };
-
 void core_update_ready(struct core *c)
 {
     bool ready = c->open_nodes[NODE_WORKER] > 0 && !c->draining;
@@ -29,7 +26,7 @@ void core_update_ready(struct core *c)
 
 static void release_reservation(struct core *c, const struct core_node *node)
 {
-    if (c->view.reservation.node == &node->sched) c->view.reservation = (struct reservation){NULL, NULL};
+    if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
 }
 
 // The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
@@ -56,13 +53,14 @@ void core_node_close(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->sched.draining = true;
     release_reservation(c, node);
+    node_index_note_change(&node->sched);
     node_closed(c, node->sched.role, now_us);
 }
 
 void core_node_open(struct core *c, struct core_node *node)
 {
     node->sched.draining = false;
-    node->sched.no_eligible.set = false;
+    node_index_note_change(&node->sched);
     c->open_nodes[node->sched.role]++;
     core_update_ready(c);
 }
@@ -95,6 +93,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     int n = requests->count;
     node_unlink(c, node);
     release_reservation(c, node);
+    node_index_remove(&node->sched);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -225,7 +224,6 @@ static struct core_node *node_create(const struct node_hello *hello, void *link,
                                               .block_tokens = hello->block_tokens,
                                               .kv_blocks = hello->kv_blocks,
                                               .max_seqs = hello->max_seqs};
-    node->sched.account.residence_bins = RESIDENCE_FIRST;
     if (hello->prefix_cache) {
         node->sched.prefixes = prefix_index_create(hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
@@ -242,6 +240,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
