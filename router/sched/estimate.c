@@ -62,7 +62,7 @@ static double look_ahead_us(const struct sched_node *node, const struct cost_mod
     rows = fmin(rows - budget, budget);
     double reading_us = cost_pass_us(cost, 1, rows, cost_pairs(rows, 0));
     double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes to one that reads
-    double riding = alone < steps ? ceil((steps - alone) / (1 + alone)) : 0;
+    double saved = fmin(LOOK_AHEAD_SAVED_PASSES * alone, steps), riding = ceil((steps - saved) / (1 + alone));
     return riding * reading_us + (steps - riding) * alone_us;
 }
 
@@ -120,16 +120,37 @@ static double others_us(const struct subject *s, const struct sched_node *node, 
     return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
 }
 
+static int own_rows(const struct subject *s, const struct sched_node *node)
+{
+    return s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
+}
+
+// The time the node is busy before a request that takes `rows` further rows. Beside short prompts a long one gets half
+// of each pass, and what they leave of it.
+static double busy_before_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
+                             double rows)
+{
+    const struct node_account *account = &node->account;
+    double short_rows = (double)(account->bin_tokens - account->long_tokens);
+    double short_pairs = account->bin_attention_pairs - account->long_attention_pairs;
+    double long_us = work_us(node, cost, (double)account->long_tokens, account->long_attention_pairs);
+    if (rows <= (double)sched_node_pass_rows(node)) {
+        double full_us = work_us(node, cost, node->limits.token_budget, 0);
+        long_us = fmin(long_us, fmax(full_us, work_us(node, cost, short_rows + rows, short_pairs)));
+    }
+    return others_us(s, node, cost, short_rows, short_pairs) + long_us;
+}
+
 static double busy_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    return others_us(s, node, cost, (double)node->account.bin_tokens, node->account.bin_attention_pairs);
+    return busy_before_us(s, node, cost, own_rows(s, node));
 }
 
 // The time the node spends on the request itself. The prompts that are waiting or on the node now stand for those that
 // a speculator reads during the look-ahead.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    int rows = s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
+    int rows = own_rows(s, node);
     int cached = s->kept_tokens ? 0 : sched_request_rows(s->r) - rows;
     double us = work_us(node, cost, rows, cost_pairs(rows, cached));
     if (s->role == NODE_WORKER) return us;
@@ -299,7 +320,9 @@ double estimate_score_us(const struct sched_view *view, const struct sched_node 
 {
     struct subject s = {view, NODE_SPECULATOR, r, 0, &node->cost};
     if (!is_known(&s, node)) return INFINITY;
-    return busy_us(&s, node, &node->cost) + look_ahead_us(node, &node->cost, r, (double)node->account.bin_tokens);
+    double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0; // its own are in a bin already
+    return busy_before_us(&s, node, &node->cost, rows) +
+           look_ahead_us(node, &node->cost, r, (double)node->account.bin_tokens);
 }
 
 static bool nothing_is_scored(const struct sched_view *view)
