@@ -12,6 +12,7 @@
 // A worker group that was lost because it hung, in case it attaches again.
 struct suspect {
     char node_id[128];
+    uint64_t instance; // of its process: a process started anew is not suspected
     int ejections;
 };
 enum { SUSPECTS_MAX = 16 };

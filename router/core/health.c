@@ -107,6 +107,7 @@ static void worker_hangs(struct core *c, struct core_node *node, const char *rea
 {
     struct suspect *suspect = &c->health.suspects[c->health.n_suspects++ % SUSPECTS_MAX];
     snprintf(suspect->node_id, sizeof suspect->node_id, "%s", node->hello.node_id);
+    suspect->instance = node->hello.instance;
     suspect->ejections = node->health.ejections;
     core_node_lose(c, node, reason, now_us);
 }
@@ -143,7 +144,7 @@ static void node_meet(struct core *c, struct core_node *node, int64_t now_us)
     node->health.met = true;
     for (int i = 0; i < SUSPECTS_MAX; i++) {
         struct suspect *suspect = &c->health.suspects[i];
-        if (strcmp(suspect->node_id, node->hello.node_id) != 0) continue;
+        if (strcmp(suspect->node_id, node->hello.node_id) != 0 || suspect->instance != node->hello.instance) continue;
         node->health.ejections = suspect->ejections;
         *suspect = (struct suspect){.ejections = 0};
         if (!may_eject(c, node)) return;
