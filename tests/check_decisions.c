@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0x642cd2f735dcadda, 0xc427914694219827, 0xd4ab5d528d8da1a9, 0x582e5626d3e31bda, 0xd7814b0a239a220c,
-    0x3ddde2d91a5ec2bd, 0x1f1e85f4bebc7b68, 0x22f053c355bd3983, 0x93ffb60f2a9efdc4, 0x60ec880ea52d367c,
-    0x9275458d7f0ee790, 0xccb40ed01697c30f, 0xcb3267ae1ff46e86, 0xa84c319045fbbec9, 0xe1ea6cb0914bf476,
-    0x032dcfa544d6eb8e, 0xe0afae2cd33b24ac, 0x4f9f11e28c6c79dc, 0x9850d017358a699b, 0x2d24c36548c22528,
-    0xe165bbada7b0a5fe, 0x89de39d66b0116fc, 0x8d32c81249ba71fb, 0x3742bc7d259b9c09,
+    0xb9df6264f38795aa, 0x6b0fb1e4f008712a, 0xd6ff8f5f987aae40, 0x65215daf18043e19, 0xb69718a3da0ac9c1,
+    0x055efc789b5cd19f, 0xd9ca9ce939cfdd0c, 0x0004ddd617a588fa, 0x96f40647fce7c707, 0x6990e88628de4ab5,
+    0xe60cdde0646e10b8, 0x9925d9da28c60b53, 0xe16f3ba7972a31aa, 0xc9ab1d8df98dd422, 0xc5d87fa7266c6d4b,
+    0x950c5a93605e02c9, 0xbda106b63ab7bc71, 0xaf7c298f2ecd06a6, 0x85d70613a02e80da, 0x85591a45ae8ba25f,
+    0x68c411d290d3a83d, 0x608d0d01ccd81057, 0x4a6ea6bc84e6346a, 0xa029cda46698d647,
 };
 
 // What differs from seed to seed.
