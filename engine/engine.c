@@ -15,8 +15,7 @@
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
 
-// Followers time out later than the leader, so that one rank reports the hang.
-enum { FOLLOWERS_LATER_MS = 10000, CHECK_TIMEOUT_MS = 10000 };
+enum { CHECK_TIMEOUT_MS = 10000 };
 
 enum ring_kind { RING_PASS = 1, RING_CHECK, RING_CLOSE };
 
@@ -41,6 +40,12 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // ---- ranks that hang ----
 
+// Followers time out later than the leader, so that one rank reports the hang.
+static int timeout_of_rank(const struct engine *e, int timeout_ms)
+{
+    return timeout_ms && e->comm->rank ? timeout_ms + roll_call_timeout_for(timeout_ms) : timeout_ms;
+}
+
 // Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
 // the group.
 static void engine_apply_timeout(struct engine *e, int timeout_ms)
@@ -48,7 +53,7 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     if (e->timeout_ms == timeout_ms) return;
     e->timeout_ms = timeout_ms;
     e->comm->limit_ms = timeout_ms / 6 * 5;
-    watchdog_set_timeout(e->watchdog, timeout_ms && e->comm->rank ? timeout_ms + FOLLOWERS_LATER_MS : timeout_ms);
+    watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
 // The working thread is done with what it did together with the other ranks.
@@ -67,8 +72,9 @@ static void pass_begin(struct engine *e, int rows)
 
 static void check_begin(struct engine *e)
 {
+    int limit_ms = e->timeout_ms && e->timeout_ms < CHECK_TIMEOUT_MS ? e->timeout_ms : CHECK_TIMEOUT_MS;
     if (e->roll_call) roll_call_enter(e->roll_call);
-    watchdog_enter_check(e->watchdog, CHECK_TIMEOUT_MS + (e->comm->rank ? FOLLOWERS_LATER_MS : 0));
+    watchdog_enter_check(e->watchdog, timeout_of_rank(e, limit_ms));
 }
 
 static void open_begin(struct engine *e)

@@ -65,9 +65,9 @@ static int time_left_ms(struct watchdog *w, int64_t entered_us)
     return left_us <= 0 ? 0 : left_us < (int64_t)nap_ms * 1000 ? (int)(left_us / 1000) + 1 : nap_ms;
 }
 
-static enum roll_call_result ask_ranks(const struct watchdog *w, char sentence[ROLL_CALL_SENTENCE_MAX])
+static enum roll_call_result ask_ranks(const struct watchdog *w, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX])
 {
-    if (w->roll_call) return roll_call_ask(w->roll_call, ROLL_CALL_TIMEOUT_MS, sentence);
+    if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
     snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
     return ROLL_CALL_COMPLETE;
 }
@@ -77,7 +77,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
     int work = w->work, rows = w->rows, timeout_ms = limit_ms(w);
     char sentence[ROLL_CALL_SENTENCE_MAX];
-    enum roll_call_result result = ask_ranks(w, sentence);
+    enum roll_call_result result = ask_ranks(w, timeout_ms, sentence);
     if (w->entered_us != entered_us || *w->progress != w->seen_progress) return;
     if (work == PASS) {
         log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", timeout_ms),
