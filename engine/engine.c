@@ -149,8 +149,9 @@ static enum status ranks_agree(struct engine *e, enum status mine)
 }
 
 // All ranks complete a stage, or fail it, before the next stage uses collectives.
-static enum status open_model(struct engine *e, const struct model_options *options)
+static enum status open_model(struct engine *e, struct model_options *options)
 {
+    if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
     if (e->bell) TRY(ranks_agree(e, check_same_backend(e->model, e->comm)));
     return ranks_agree(e, model_join_or_abort(e));
@@ -164,7 +165,7 @@ static enum status open_links(struct engine *e)
     return doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call));
 }
 
-static enum status open_watched(struct engine *e, const struct model_options *options)
+static enum status open_watched(struct engine *e, struct model_options *options)
 {
     e->watchdog = watchdog_start(e->roll_call, &e->comm->progress);
     engine_apply_timeout(e, atoi(ENGINE_STEP_TIMEOUT_S) * 1000);
@@ -196,7 +197,6 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
 {
     struct model_options mine = *options;
     mine.threads = group_threads(options->threads); // ranks of one host share its cores
-    group_place(&mine.host_rank, &mine.host_ranks);
     struct engine *e = mem_alloc(sizeof *e);
     e->comm = comm;
     enum status status = open_links(e);

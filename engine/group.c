@@ -12,32 +12,31 @@
 #include "base/log.h"
 #include "base/monotonic_cond.h"
 #include "engine/group_mpi.h"
+#include "engine/launch.h"
 
-static struct group_host host = {.ranks = 1};
+static struct group_host host;
 
-static int environment_int(const char *name, int otherwise)
+static const char *environment(const char *name)
 {
-    const char *text = getenv(name);
-    return text && *text ? atoi(text) : otherwise;
+    return getenv(name);
+}
+
+static int launched_host_ranks(void)
+{
+    const int ranks = launch_read(environment).host_ranks;
+    return ranks > 0 ? ranks : 1;
 }
 
 int group_rank_hint(void)
 {
-    return environment_int("OMPI_COMM_WORLD_RANK", 0);
+    return launch_read(environment).rank;
 }
 
 int group_threads(int requested)
 {
     if (requested > 0) return requested;
-    int ranks_here = host.sharers ? host.sharers : environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-    int share = cores_count() / (ranks_here > 0 ? ranks_here : 1);
+    int share = cores_count() / (host.sharers ? host.sharers : launched_host_ranks());
     return share > 0 ? share : 1;
-}
-
-void group_place(int *host_rank_p, int *host_ranks_p)
-{
-    *host_rank_p = host.rank;
-    *host_ranks_p = host.ranks;
 }
 
 // Settings of Open MPI, unless the environment already has them.
@@ -48,7 +47,7 @@ static void set_mpi_defaults(void)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that spin on a shared core cost each other whole time slices; with cores to spare yielding only adds
     // jitter.
-    bool crowded = environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1) >= cores_count();
+    bool crowded = launched_host_ranks() >= cores_count();
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
 
@@ -98,12 +97,22 @@ static enum status open_in_time(struct forming *f, int *argc, char ***argv, stru
     return status;
 }
 
+static enum status refuse_separate_tasks(const struct launch *launch)
+{
+    if (launch->rank != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+    return status_fail(STATUS_INVALID,
+                       "srun started %d tasks that MPI does not connect: start a group of ranks with srun --mpi=pmix, "
+                       "and separate nodes with one srun --ntasks=1 each",
+                       launch->ranks);
+}
+
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p)
 {
-    int n_ranks = environment_int("OMPI_COMM_WORLD_SIZE", 0);
-    if (n_ranks < 1) return comm_open_self(comm_p);
+    const struct launch launch = launch_read(environment);
+    if (launch.launcher == LAUNCHER_NONE) return comm_open_self(comm_p);
+    if (launch.launcher == LAUNCHER_SRUN_SEPARATELY) return refuse_separate_tasks(&launch);
     set_mpi_defaults();
-    struct forming forming = {.limit_s = limit_s, .n_ranks = n_ranks};
+    struct forming forming = {.limit_s = limit_s, .n_ranks = launch.ranks};
     return open_in_time(&forming, argc, argv, comm_p);
 }
 

@@ -33,7 +33,8 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_context = (int)options->max_context,
                                   .n_kv_blocks = (int)options->kv_blocks,
                                   .gpu_memory_utilization = options->gpu_memory_utilization,
-                                  .overlap_rows = (int)options->overlap_rows};
+                                  .overlap_rows = (int)options->overlap_rows,
+                                  .fp8_fast_accum = options->fp8_fast_accum};
 }
 
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model)

@@ -39,6 +39,7 @@ struct node_options {
     int64_t group_limit_s;                                                         // see group_open()
     double gpu_memory_utilization;                                                 // as in struct model_options
     bool prefix_cache;
+    bool fp8_fast_accum; // as in struct model_options
     struct log_options log;
 };
 
@@ -79,6 +80,8 @@ struct node_options {
     {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
      .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
      .help = "several GPUs: split passes of at least twice this many rows to overlap all-reduce with compute"},        \
+    {.name = "fp8-fast-accum", .type = OPTION_BOOL, .value = &(o).fp8_fast_accum,                                      \
+     .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},                      \
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true",         \
      .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
     {.name = "-Cluster"},                                                                                              \

@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 
-enum { NAP_MAX_MS = 10000 };
+enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
 enum work { OPEN_ENDED, PASS, CHECK };
 
@@ -35,6 +35,7 @@ struct watchdog {
     // The thread's own: what it saw at its last look.
     int64_t seen_entered_us, progress_us; // when the last progress was made, at the latest
     uint64_t seen_progress;
+    bool late; // it woke late: the whole process was stopped, or the machine paused, which is no hang
 };
 
 static int limit_ms(const struct watchdog *w)
@@ -48,9 +49,10 @@ static void look(struct watchdog *w, int64_t entered_us)
     uint64_t progress = *w->progress;
     if (entered_us != w->seen_entered_us) {
         w->progress_us = entered_us;
-    } else if (progress != w->seen_progress) {
+    } else if (progress != w->seen_progress || w->late) {
         w->progress_us = clock_now_us();
     }
+    w->late = false;
     w->seen_entered_us = entered_us;
     w->seen_progress = progress;
 }
@@ -107,7 +109,9 @@ static void *watchdog_thread(void *arg)
             pthread_mutex_lock(&w->lock);
             continue;
         }
-        monotonic_cond_wait(&w->changed, &w->lock, clock_now_us() + (int64_t)nap_ms * 1000);
+        int64_t until_us = clock_now_us() + (int64_t)nap_ms * 1000;
+        monotonic_cond_wait(&w->changed, &w->lock, until_us);
+        w->late = clock_now_us() > until_us + LATE_MS * 1000;
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

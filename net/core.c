@@ -136,6 +136,20 @@ size_t net_message_size(grpc_byte_buffer *buffer)
     return grpc_byte_buffer_length(buffer);
 }
 
+size_t net_message_head(grpc_byte_buffer *buffer, uint8_t *head, size_t room)
+{
+    grpc_byte_buffer_reader reader;
+    if (buffer->data.raw.compression != GRPC_COMPRESS_NONE || !grpc_byte_buffer_reader_init(&reader, buffer)) return 0;
+    size_t n = 0;
+    for (grpc_slice *slice; n < room && grpc_byte_buffer_reader_peek(&reader, &slice);) {
+        size_t part = GRPC_SLICE_LENGTH(*slice) < room - n ? GRPC_SLICE_LENGTH(*slice) : room - n;
+        memcpy(head + n, GRPC_SLICE_START_PTR(*slice), part);
+        n += part;
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+    return n;
+}
+
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer)
 {
     struct rpc_bytes bytes = {0};

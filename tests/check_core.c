@@ -349,7 +349,7 @@ START_TEST(a_replayed_request_goes_before_all_others_and_waits_for_a_group)
     fixture_detach(&f, w);
     fixture_advance(&f, SECOND);
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    hello.token_budget = 256; // a bin each
+    hello.token_budget = 512; // a bin each
     w = fixture_attach(&f, &hello);
     ck_assert(w->requests[0] == a->number && w->requests[1] == b->number && !fake_node_has(w, c));
     ck_assert(a->r->timing.pack_wait_us == SECOND && a->r->usage.replays == 1);

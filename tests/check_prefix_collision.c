@@ -32,7 +32,7 @@ static void chained_init(struct chained *chained, struct tenant_queue *queue, in
                                         .n_prefix = 1 + (int)(random_32() % BLOCKS_MAX),
                                         .tenant_queue = queue,
                                         .tree_weight = random_32(),
-                                        .index_rows = 1};
+                                        .need.rows = 1};
     for (int i = 0; i < chained->r.n_prefix; i++)
         chained->chain[i] = 1 + random_32() % 2;
 }

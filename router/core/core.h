@@ -53,7 +53,8 @@ struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;                   // their prompt tokens
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
-    const struct tenant_weight *tenant_weights; // borrowed
+    int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
+    const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
     int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
     int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept

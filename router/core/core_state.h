@@ -6,6 +6,7 @@
 #include "router/core/ledger.h"
 #include "router/core/node.h"
 #include "router/core/request_table.h"
+#include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
 struct core {
@@ -20,6 +21,7 @@ struct core {
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
     // cleared by nodes.c and requests.c when its node or request goes).
     struct sched_view view;
+    struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
 
     int open_nodes[NODE_ROLES]; // nodes.c; attached and not draining
     int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain
@@ -32,4 +34,10 @@ struct core {
 static inline struct core_node *core_first_node(const struct core *c)
 {
     return core_node_of(c->view.nodes);
+}
+
+static inline void core_clear_reservation(struct core *c)
+{
+    if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
+    c->view.reservation = (struct reservation){NULL, NULL, 0};
 }

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
+#include "router/sched/node_index.h"
 #include "router/sched/tenant_queue.h"
 
-// A node's mean residence forgets a request after about this many others; the share of computed rows forgets bins.
-enum { RESIDENCE_MEMORY = 256, COMPUTED_MEMORY = 8 };
+enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after about this many others
 
 // What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
@@ -29,6 +29,8 @@ static void waiting_add(struct ledger *ledger, const struct request *r, int sign
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
     count->requests += sign;
     count->tokens += sign * (int64_t)r->spec.n_tokens;
+    r->account.tenant->waiting += sign;
+    r->account.tenant->waiting_tokens += sign * (int64_t)r->spec.n_tokens;
 }
 
 static bool on_worker(const struct request *r)
@@ -51,8 +53,9 @@ void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us)
     r->timing.total_us = now_us - r->spec.arrived_us;
 }
 
-void ledger_admitted(struct ledger *ledger, const struct request *r)
+void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant)
 {
+    r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
     ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
@@ -77,6 +80,13 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 // --- bins and nodes
 
+static void long_prompt_count(struct node_account *in, const struct request_account *a, int sign)
+{
+    in->long_prompts += sign;
+    in->long_tokens += sign * (int64_t)a->rows;
+    in->long_attention_pairs += sign * a->attention_pairs;
+}
+
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
 {
     struct node_account *in = &node->sched.account;
@@ -89,30 +99,32 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
     a->kv_blocks = sched_node_blocks_needed(&node->sched, &r->sched);
-    a->node_bins_before = in->bins_received;
+    a->is_long = computed > sched_node_pass_rows(&node->sched);
     bin->open++;
+    bin->open_fitting += !a->is_long;
     in->requests_in_bins++;
     in->bin_tokens += a->rows;
     in->bin_attention_pairs += a->attention_pairs;
+    if (a->is_long) long_prompt_count(in, a, 1);
     in->kv_blocks += a->kv_blocks;
     request_list_append(&in->requests, &r->sched);
+    node_index_note_change(&node->sched);
     if (!on_worker(r)) return;
     ledger->running++;
     waiting_add(ledger, r, -1);
 }
 
-void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
-                     int64_t uncached_rows)
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
+                     int64_t rows, int64_t uncached_rows)
 {
     enum node_role role = node->sched.role;
     int64_t budget = node->sched.limits.token_budget;
     double *computed = &view->computed_share[role];
     *computed += ((double)rows / (double)uncached_rows - *computed) / COMPUTED_MEMORY;
-    node->sched.account.bins++;
-    node->sched.account.bins_received++;
+    node->sched.account.bins += bin->open_fitting > 0;
     struct bin_totals *bins = &ledger->bins[role];
     bins->bins++;
-    bins->items += (uint64_t)requests;
+    bins->items += (uint64_t)bin->open;
     bins->tokens += (uint64_t)rows;
     bins->capacity_tokens += (uint64_t)(budget > rows ? budget : rows);
 }
@@ -131,9 +143,13 @@ void ledger_bin_settled(struct request *r)
     in->bin_tokens -= r->account.rows;
     in->bin_attention_pairs -= r->account.attention_pairs;
     r->account.bin = NULL;
-    if (--bin->open) return;
-    in->bins--;
-    free(bin);
+    if (r->account.is_long) {
+        long_prompt_count(in, &r->account, -1);
+    } else if (--bin->open_fitting == 0) {
+        in->bins--;
+    }
+    if (--bin->open == 0) free(bin);
+    node_index_note_change(&r->account.node->sched);
 }
 
 void ledger_left_node(struct ledger *ledger, struct request *r)
@@ -141,8 +157,8 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     struct request_account *a = &r->account;
     struct node_account *in = &a->node->sched.account;
     ledger_bin_settled(r);
-    in->residence_bins += ((double)(in->bins_received - a->node_bins_before) - in->residence_bins) / RESIDENCE_MEMORY;
     in->kv_blocks -= a->kv_blocks;
+    node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         ledger->running--;
         waiting_add(ledger, r, 1);
@@ -157,6 +173,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
 void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
+    node_index_note_change(&node->sched);
 }
 
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
@@ -219,6 +236,7 @@ void ledger_kv_blocks_updated(struct request *r)
     int blocks = sched_node_blocks_needed(&node->sched, &r->sched);
     node->sched.account.kv_blocks += blocks - r->account.kv_blocks;
     r->account.kv_blocks = blocks;
+    node_index_note_change(&node->sched);
 }
 
 // --- a lost node, the end
@@ -239,6 +257,8 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
 {
     bool done = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
     waiting_add(ledger, r, -1);
+    tenant_accounts_release(&ledger->tenants, r->account.tenant);
+    r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
     if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;

@@ -14,9 +14,6 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// The mean residence of a node's requests, in bins, until the first ones have left.
-enum { RESIDENCE_FIRST = 8 };
-
 static const char *role_name(enum node_role role)
 {
     return role == NODE_WORKER ? "worker" : "speculator";
@@ -34,7 +31,7 @@ void core_update_ready(struct core *c)
 
 static void release_reservation(struct core *c, const struct core_node *node)
 {
-    if (c->view.reservation.node == &node->sched) c->view.reservation = (struct reservation){NULL, NULL};
+    if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
 }
 
 // The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
@@ -85,6 +82,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     int n = requests->count;
     node_unlink(c, node);
     release_reservation(c, node);
+    node_index_remove(&node->sched);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -252,7 +250,6 @@ static struct core_node *node_create(const struct node_hello *hello, void *link,
                                               .block_tokens = hello->block_tokens,
                                               .kv_blocks = hello->kv_blocks,
                                               .max_seqs = hello->max_seqs};
-    node->sched.account.residence_bins = RESIDENCE_FIRST;
     if (hello->prefix_cache) {
         node->sched.prefixes = prefix_index_create(hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
@@ -270,6 +267,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
@@ -302,6 +300,7 @@ void core_draining(struct core *c, struct core_node *node, int64_t now_us)
     if (node->sched.draining) return;
     node->sched.draining = true;
     release_reservation(c, node);
+    node_index_note_change(&node->sched);
     log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("role", role_name(node->hello.role)),
               LOG_FIELD("requests", node->sched.account.requests.count));

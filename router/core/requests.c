@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "router/sched/bin_planner.h"
 #include "router/sched/estimate.h"
 
 // A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
@@ -71,17 +70,7 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     } else if (r->sched.list) {
         waiting_set_remove(&c->waiting[waiting_role(r)], &r->sched);
     }
-    if (c->view.reservation.request == &r->sched) c->view.reservation = (struct reservation){NULL, NULL};
-}
-
-// Nodes for which the last plan found no eligible request are planned for again if they have the KV blocks for this
-// one.
-static void void_notes(struct core *c, enum node_role role, const struct request *r)
-{
-    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        struct no_eligible_note *note = &node->sched.no_eligible;
-        if (note->set && node->sched.role == role && plan_note_is_void(&node->sched, &r->sched)) note->set = false;
-    }
+    if (c->view.reservation.request == &r->sched) core_clear_reservation(c);
 }
 
 static void request_wait(struct core *c, struct request *r)
@@ -90,7 +79,7 @@ static void request_wait(struct core *c, struct request *r)
     bool returned = r->account.losses; // it was on a node already
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
-    if (r->sched.packable) void_notes(c, role, r);
+    if (r->sched.packable) node_index_wake(&c->nodes[role], &c->view, &r->sched);
     core_request_retime(c, r);
 }
 
@@ -99,13 +88,13 @@ void core_requests_open_batch(struct core *c, enum node_role role)
     struct waiting_set *set = &c->waiting[role];
     const struct sched_request *r = set->queue.first;
     for (int n = waiting_set_open_batch(set); n; n--, r = r->next)
-        void_notes(c, role, request_of(r));
+        node_index_wake(&c->nodes[role], &c->view, r);
 }
 
-void core_request_admit(struct core *c, struct request *r)
+void core_request_admit(struct core *c, struct request *r, const char *tenant)
 {
     request_table_add(&c->table, r);
-    ledger_admitted(&c->ledger, r);
+    ledger_admitted(&c->ledger, r, tenant);
 }
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin, int64_t now_us)
@@ -411,7 +400,7 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
     } else {
         if (may_become_overdue(c, r) && r->sched.due_us <= now_us) {
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);
-            void_notes(c, waiting_role(r), r);
+            node_index_wake(&c->nodes[waiting_role(r)], &c->view, &r->sched);
         }
         core_request_retime(c, r);
     }

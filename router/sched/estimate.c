@@ -16,20 +16,10 @@ static const struct sched_node *next_node(const struct sched_view *view, enum no
     return NULL;
 }
 
-static bool node_knows(const struct sched_view *view, const struct sched_node *node, int64_t rows)
+bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows)
 {
     int64_t pass_rows = rows < node->limits.token_budget ? rows : node->limits.token_budget;
     return cost_knows(&node->cost, pass_rows, view->now_us);
-}
-
-bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows)
-{
-    const struct sched_node *node = next_node(view, role, NULL);
-    if (!node) return false;
-    for (; node; node = next_node(view, role, node)) {
-        if (!node_knows(view, node, rows)) return false;
-    }
-    return true;
 }
 
 // The time of `rows` prompt rows on the node, with the rows of its decoding sequences in each pass.
@@ -80,8 +70,8 @@ struct subject {
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
 {
-    if (node_knows(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
-    return !s->kept_tokens && node->prefixes && node_knows(s->view, node, sched_request_rows_on(s->r, node));
+    if (estimate_node_known(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
+    return !s->kept_tokens && node->prefixes && estimate_node_known(s->view, node, sched_request_rows_on(s->r, node));
 }
 
 static const struct cost_model *cost_of(const struct subject *s, const struct sched_node *node)

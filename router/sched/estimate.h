@@ -18,8 +18,8 @@ struct estimate {
     double wait_us, own_us; // until the request's turn, and from then on
 };
 
-// Whether the cost models of all nodes of the pool hold for a prompt of `rows` rows.
-bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows);
+// Whether the node's cost model holds for a prompt of `rows` rows.
+bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
 // Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted.
 bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,

@@ -2,6 +2,7 @@
 // By (tenant queue, chain, age). Chains are compared like words in a dictionary.
 #include "router/sched/prefix_groups.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 #include "router/sched/prefix_chain.h"
@@ -48,9 +49,9 @@ void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
 }
 
 // The longest request, in rows, for which sharing `blocks` blocks saves a large enough part.
-static int64_t rows_paid_by(int blocks)
+static int rows_paid_by(int blocks)
 {
-    return (int64_t)PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
+    return PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
 }
 
 bool prefix_group_pays(int rows, int shared_blocks)
@@ -60,7 +61,7 @@ bool prefix_group_pays(int rows, int shared_blocks)
 
 // request_tree_before or request_tree_from: one side of the key.
 typedef struct sched_request *tree_search_fn(struct sched_request *root, enum request_order order,
-                                             request_below_fn *below, const void *key, int64_t need_max);
+                                             request_below_fn *below, const void *key, const struct request_need *max);
 
 // The nearest request on one side that pays. It shares at most *blocks_p blocks, the number that the one before it
 // shared; *blocks_p becomes its own. A neighbour of another tenant queue, or one that shares no block, ends the group.
@@ -69,11 +70,12 @@ static struct sched_request *walk_nearest(struct prefix_walk *walk, tree_search_
 {
     while (walk->scan_cost < PREFIX_SCAN_MAX) {
         walk->scan_cost++;
-        struct sched_request *r = search(*walk->root, BY_PREFIX, prefix_is_below, key, rows_paid_by(*blocks_p));
+        struct request_need max = {rows_paid_by(*blocks_p), INT_MAX, INT_MAX};
+        struct sched_request *r = search(*walk->root, BY_PREFIX, prefix_is_below, key, &max);
         if (!r || r->tenant_queue != walk->tenant_queue) break;
         *blocks_p = prefix_chain_common(r->prefix, r->n_prefix, walk->chain, walk->n);
         if (!*blocks_p) return NULL;
-        if (prefix_group_pays(r->index_rows, *blocks_p)) return r;
+        if (prefix_group_pays(r->need.rows, *blocks_p)) return r;
     }
     *blocks_p = 0;
     return NULL;

@@ -6,6 +6,8 @@
 
 #include "base/mem.h"
 
+enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many others
+
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
                       const struct tenant_weight *weights, int n_weights)
 {
@@ -33,8 +35,9 @@ int waiting_set_count(const struct waiting_set *set)
 
 static void index_add(struct waiting_set *set, struct sched_request *r)
 {
-    r->index_rows = sched_request_rows(r);
-    r->index_blocks = sched_request_kv_blocks(r, PREFIX_BLOCK);
+    r->need = (struct request_need){.rows = sched_request_rows(r),
+                                    .blocks = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0,
+                                    .context = sched_request_context(r, set->role)};
     tenant_queue_add(r->tenant_queue, r);
     prefix_groups_add(&set->groups, r);
     if (r->overdue) due_index_add(&set->due_next, r);
@@ -124,6 +127,7 @@ void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t d
     r->overdue = returned && set->policy == BIN_DATASET;
     r->due_us = r->overdue ? 0 : due_us;
     sums_add(set, r, 1);
+    set->mean_rows += (sched_request_rows(r) - set->mean_rows) / (set->mean_rows > 0 ? MEAN_MEMORY : 1);
     if (r->overdue) {
         insert_overdue(set, r);
     } else if (returned) {
@@ -152,6 +156,7 @@ void waiting_set_release(struct sched_request *r)
 
 void waiting_set_pick(struct waiting_set *set, struct sched_request *r)
 {
+    r->tenant_queue->last_picked = r;
     MEM_GROW(set->picked, set->n_picked, set->picked_capacity);
     set->picked[set->n_picked++] = r;
     index_remove(set, r);
@@ -160,15 +165,19 @@ void waiting_set_pick(struct waiting_set *set, struct sched_request *r)
 
 void waiting_set_commit(struct waiting_set *set)
 {
-    for (int i = 0; i < set->n_picked; i++)
+    for (int i = 0; i < set->n_picked; i++) {
+        set->picked[i]->tenant_queue->last_picked = NULL;
         waiting_set_remove(set, set->picked[i]);
+    }
     set->n_picked = 0;
+    set->odd_slot = set->odd_slot_picked;
 }
 
 void waiting_set_roll_back(struct waiting_set *set)
 {
     while (set->n_picked) {
         struct sched_request *r = set->picked[--set->n_picked];
+        r->tenant_queue->last_picked = NULL;
         tenant_queue_charge(r->tenant_queue, -sched_request_rows(r));
         index_add(set, r);
     }
