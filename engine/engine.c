@@ -26,8 +26,9 @@ struct engine {
     int timeout_ms;        // of a pass without progress
     struct doorbell *bell; // NULL for a group of one rank, like the rest
     struct roll_call *roll_call;
-    int32_t *encoded; // the batch as broadcast, with room for the largest one
-    size_t encoded_ints;
+    int32_t *encoded;     // the batch as broadcast, with room for the largest one
+    int32_t *block_table; // followers: the padded block table of the batch
+    size_t encoded_ints, table_ints;
 };
 
 // A rank that fails ends the group, so its sentence says which rank it is and where.
@@ -182,6 +183,7 @@ static void engine_free(struct engine *e)
     if (e->bell) doorbell_close(e->bell);
     if (e->model) model_close(e->model);
     free(e->encoded);
+    free(e->block_table);
     free(e);
 }
 
@@ -191,6 +193,9 @@ static void allocate_encoded(struct engine *e, const struct model_options *optio
     int blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     e->encoded_ints = batch_encoded_ints_max(options->max_rows, options->max_seqs, blocks);
     e->encoded = mem_alloc_array(e->encoded_ints, sizeof *e->encoded);
+    if (e->comm->rank == 0) return;
+    e->table_ints = (size_t)options->max_seqs * (size_t)blocks;
+    e->block_table = mem_alloc_array(e->table_ints, sizeof *e->block_table);
 }
 
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
@@ -262,7 +267,7 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     struct forward_result result;
     TRY(check_encoded_size(e, n_ints));
     TRY(e->comm->ops->broadcast(e->comm, e->encoded, size_bytes));
-    TRY(batch_decode(e->encoded, n_ints, &batch));
+    TRY(batch_decode(e->encoded, n_ints, e->block_table, e->table_ints, &batch));
     return model_forward(e->model, &batch, &result);
 }
 
