@@ -33,7 +33,9 @@ struct core *core_create(const struct core_options *options, const struct core_o
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
         c->nodes[role].role = role;
-        waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
+        c->view.prefixes[role] = prefix_index_create();
+        waiting_set_init(&c->waiting[role], role, &c->view.options, c->view.prefixes[role], options->tenant_weights,
+                         options->n_tenant_weights);
     }
     request_table_init(&c->table, key);
     tenant_accounts_init(&c->ledger.tenants, key);
@@ -59,8 +61,10 @@ void core_free(struct core *c)
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         cancel_all(c, &node->sched.account.requests);
     core_nodes_free(c);
-    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         waiting_set_fini(&c->waiting[role]);
+        prefix_index_free(c->view.prefixes[role]);
+    }
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
     tenant_accounts_fini(&c->ledger.tenants);

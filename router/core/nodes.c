@@ -79,7 +79,7 @@ static void node_unlink(struct core *c, const struct core_node *node)
 
 static void node_free(struct core_node *node)
 {
-    prefix_index_free(node->sched.prefixes);
+    prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
     free(node);
@@ -250,7 +250,7 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
-static struct core_node *node_create(const struct node_hello *hello, void *link, int64_t now_us)
+static struct core_node *node_create(const struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
@@ -266,7 +266,7 @@ static struct core_node *node_create(const struct node_hello *hello, void *link,
                                               .kv_blocks = hello->kv_blocks,
                                               .max_seqs = hello->max_seqs};
     if (hello->prefix_cache) {
-        node->sched.prefixes = prefix_index_create(hello->kv_blocks);
+        node->sched.prefixes = prefix_record_open(c->view.prefixes[hello->role], &node->sched, hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
     }
     return node;
@@ -279,7 +279,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     TRY(check_hello(c, hello, old));
     TRY(check_id_is_free(hello, old, now_us));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
-    struct core_node *node = node_create(hello, link, now_us);
+    struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
     node_index_add(&c->nodes[hello->role], &node->sched);

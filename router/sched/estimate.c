@@ -30,7 +30,7 @@ static double work_us(const struct sched_node *node, const struct cost_model *co
     double passes = ceil(rows / node->limits.token_budget);
     double decodes = account->requests.count - account->requests_in_bins, paced_us = 0;
     if (decodes > 0) {
-        double entries = (double)(account->kv_blocks * node->limits.block_tokens) / account->requests.count;
+        double entries = (double)(account->context_blocks * node->limits.block_tokens) / account->requests.count;
         paced_us = cost_pass_us(cost, 0, rows, pairs) / cost_share_of(&node->share);
         rows += passes * decodes;
         pairs += passes * decodes * entries;

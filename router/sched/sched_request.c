@@ -14,10 +14,15 @@ int sched_request_rows(const struct sched_request *r)
     return r->usage->kept_tokens ? r->usage->kept_tokens + r->usage->completion_tokens : r->spec->n_tokens;
 }
 
+int sched_request_shareable_blocks(const struct sched_request *r, int shared)
+{
+    int most = (sched_request_rows(r) - 1) / PREFIX_BLOCK; // the last row is always computed
+    return shared < most ? shared : most;
+}
+
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks)
 {
-    int rows = sched_request_rows(r), most = (rows - 1) / PREFIX_BLOCK; // the last row is always computed
-    return rows - PREFIX_BLOCK * (cached_blocks < most ? cached_blocks : most);
+    return sched_request_rows(r) - PREFIX_BLOCK * sched_request_shareable_blocks(r, cached_blocks);
 }
 
 static int64_t blocks_for(int64_t tokens, int block_tokens)
