@@ -51,6 +51,15 @@ static void set_mpi_defaults(void)
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
 
+static enum status refuse_separate_tasks(const struct launch *launch)
+{
+    if (launch->rank != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+    return status_fail(STATUS_INVALID,
+                       "srun started %d tasks that MPI does not connect: start a group of ranks with srun --mpi=pmix, "
+                       "and separate nodes with one srun --ntasks=1 each",
+                       launch->ranks);
+}
+
 // Ends the process when the group does not form in time. The first collective of MPI does not fail, it hangs.
 struct forming {
     pthread_mutex_t lock; // guards done
@@ -95,15 +104,6 @@ static enum status open_in_time(struct forming *f, int *argc, char ***argv, stru
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     return status;
-}
-
-static enum status refuse_separate_tasks(const struct launch *launch)
-{
-    if (launch->rank != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
-    return status_fail(STATUS_INVALID,
-                       "srun started %d tasks that MPI does not connect: start a group of ranks with srun --mpi=pmix, "
-                       "and separate nodes with one srun --ntasks=1 each",
-                       launch->ranks);
 }
 
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p)
