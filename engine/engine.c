@@ -159,7 +159,7 @@ static enum status open_links(struct engine *e)
     return doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call));
 }
 
-static enum status open_watched(struct engine *e, const struct model_options *options)
+static enum status open_watched(struct engine *e, struct model_options *options)
 {
     e->watchdog = watchdog_start(e->roll_call, &e->comm->progress);
     engine_apply_timeout(e, atoi(ENGINE_STEP_TIMEOUT_S) * 1000);
