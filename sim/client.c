@@ -1,42 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/client.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
-#include "router/core/core_state.h"
-#include "sim/answers.h"
-#include "sim/expect.h"
+#include "sim/client_state.h"
+#include "sim/placement.h"
 #include "sim/router.h"
-
-struct client {
-    struct world *w;
-    const struct action *plan; // ACTION_REQUEST
-    struct request *r;         // in the router; NULL: not there
-    struct expectation expect; // of its answer
-    int received;
-    int tries;
-    bool arrived, ended, left, tainted;
-    int64_t submitted_us, waited_us;
-    struct client_result result;
-};
-
-struct clients {
-    struct client *of_action; // [n_actions], of requests only
-    int n_arrived, n_ended;
-};
-
-static const struct scenario_options *options_of(const struct client *client)
-{
-    return &client->w->scenario->options;
-}
-
-static void client_fail(struct client *client, const char *what)
-{
-    world_fail(client->w, "request %" PRId64 ": %s", client->plan->id, what);
-}
 
 // --- the request
 
@@ -47,7 +17,7 @@ static struct request *request_make(struct client *client)
     r->id = mem_format("r%" PRId64, client->plan->id);
     struct request_spec *spec = &r->spec;
     spec->n_tokens = (int)plan->tokens;
-    spec->tokens = expect_prompt(client->plan, (int)options_of(client)->vocab);
+    spec->tokens = expect_prompt(client->plan, (int)client_options(client)->vocab);
     spec->sampling.max_tokens = (int)plan->max_tokens;
     spec->sampling.min_tokens = (int)plan->min_tokens;
     spec->sampling.seed = (uint64_t)plan->seed;
@@ -77,19 +47,6 @@ static struct request *request_make(struct client *client)
 
 // --- tokens
 
-static void token_check(struct client *client, const struct request *r, int32_t token)
-{
-    if (client->received == 0) expect_begin(&client->expect, client->plan, r, options_of(client));
-    bool stops;
-    int32_t expected = expect_next(&client->expect, &stops);
-    if (!client->tainted && (token != expected || stops)) {
-        world_fail(client->w, "request %" PRId64 ": token %d is %d, must be %d%s", client->plan->id, client->received,
-                   token, expected, stops ? ", the end of the text" : "");
-    }
-    expect_advance(&client->expect, token);
-    client->received++;
-}
-
 static bool on_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
     struct client *client = user;
@@ -98,9 +55,10 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
     if (client->received == 0) {
         client->waited_us = client->w->now_us - client->submitted_us;
         client->result.first_us = client->w->now_us;
+        placement_answered(client);
     }
     for (int i = 0; i < n && !client->w->failed; i++) {
-        token_check(client, client->r, tokens[i]);
+        client_check_token(client, client->r, tokens[i]);
         world_digest(client->w, (uint64_t)tokens[i]);
         if (plan->stop_after && client->received == plan->stop_after) {
             *n_used_p = i + 1;
@@ -111,131 +69,6 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
 }
 
 // --- the end
-
-static void stop_check(struct client *client, const struct request *r)
-{
-    const struct scenario_request *plan = &client->plan->request;
-    if (plan->score_only || (plan->stop_after && client->received == plan->stop_after)) return;
-    if (client->received == 0) expect_begin(&client->expect, client->plan, r, options_of(client));
-    bool stops;
-    expect_next(&client->expect, &stops);
-    if (!stops) client_fail(client, "the answer stopped before its end");
-}
-
-static void usage_check(struct client *client, const struct request *r)
-{
-    if (r->usage.completion_tokens != client->received)
-        client_fail(client, "completion_tokens is not what was received");
-    if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
-    if (r->skip == SKIP_NONE && r->kept && !expect_kept(client->w->scenario, client->plan, r))
-        client_fail(client, "the kept tokens are not those of its prompt and policy");
-}
-
-// Whether an attached node of the role that takes new work could hold the request now.
-static bool could_hold(const struct world *w, const struct request *r)
-{
-    int64_t kept = r->usage.kept_tokens ? r->usage.kept_tokens : r->spec.n_tokens, output = r->spec.sampling.max_tokens;
-    for (const struct core_node *node = core_first_node(sim_router_core(w->router)); node;
-         node = core_node_next(node)) {
-        if (node->hello.role != NODE_WORKER || node->sched.draining) continue;
-        int64_t entries = (int64_t)node->hello.kv_blocks * node->hello.block_tokens;
-        if (r->spec.n_tokens + output <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
-    }
-    return false;
-}
-
-static int64_t class_bound(int64_t whole, int32_t priority, int64_t reserve_percent)
-{
-    int64_t classes_above = priority > 0 ? 0 : priority == 0 ? 1 : 2;
-    return (whole * (100 - classes_above * reserve_percent) + 99) / 100;
-}
-
-// What waits in the router, of all and of those that count as one tenant with the request.
-struct queue_use {
-    int64_t requests, tokens, tenant_requests, tenant_tokens;
-};
-
-// Only tenant 1 has a weight; all others are bounded together.
-static bool same_tenant(const struct request *a, const struct request *b)
-{
-    bool first_a = a->spec.tenant && strcmp(a->spec.tenant, "t1") == 0;
-    bool first_b = b->spec.tenant && strcmp(b->spec.tenant, "t1") == 0;
-    return first_a == first_b;
-}
-
-static struct queue_use queue_used(const struct client *client, const struct request *r)
-{
-    struct queue_use use = {0};
-    for (int i = 0; i < client->w->scenario->n_actions; i++) {
-        const struct request *other = client->w->clients->of_action[i].r;
-        if (!other || other == r) continue;
-        if (other->account.node && other->account.node->hello.role == NODE_WORKER) continue;
-        use.requests++;
-        use.tokens += other->spec.n_tokens;
-        if (!same_tenant(r, other)) continue;
-        use.tenant_requests++;
-        use.tenant_tokens += other->spec.n_tokens;
-    }
-    return use;
-}
-
-static bool queue_is_full(const struct client *client, const struct request *r)
-{
-    const struct scenario_options *o = options_of(client);
-    struct queue_use use = queue_used(client, r);
-    int64_t n = r->spec.n_tokens, requests = class_bound(o->max_queue_requests, r->spec.priority, o->queue_reserve);
-    int64_t tokens = class_bound(o->max_queue_tokens, r->spec.priority, o->queue_reserve);
-    if (use.requests >= requests || use.tokens + n > tokens) return true;
-    int64_t percent = o->tenant_percent;
-    if (!use.tenant_requests || !percent) return false; // the first request of a tenant is exempt
-    return (use.tenant_requests + 1) * (100 - percent) > percent * (requests - use.requests - 1) ||
-           (use.tenant_tokens + n) * (100 - percent) > percent * (tokens - use.tokens - n);
-}
-
-// No request is refused that could have been served.
-static void error_check(struct client *client, const struct request *r, enum status status, const char *message)
-{
-    bool scored = r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED; // a speculator may be missing
-    if (!*message) client_fail(client, "an error without a sentence");
-    switch (status) {
-    case STATUS_EXHAUSTED:
-        if (!queue_is_full(client, r)) client_fail(client, "refused as if the queue were full");
-        break;
-    case STATUS_DEADLINE:
-        if (!client->plan->request.deadline_us) client_fail(client, "missed a deadline that it does not have");
-        break;
-    case STATUS_OUT_OF_RANGE:
-        if (!scored && could_hold(client->w, r) && !queue_is_full(client, r))
-            world_fail(client->w, "request %" PRId64 ": refused, though a worker group can hold it: %s",
-                       client->plan->id, message);
-        break;
-    case STATUS_UNAVAILABLE:
-        if (!scored && !r->account.losses && could_hold(client->w, r))
-            client_fail(client, "refused while a worker group is attached");
-        break;
-    default: world_fail(client->w, "request %" PRId64 ": %s: %s", client->plan->id, status_name(status), message);
-    }
-}
-
-static void end_check(struct client *client, const struct request *r, enum finish_reason reason, enum status status,
-                      const char *message)
-{
-    const struct scenario_request *plan = &client->plan->request;
-    switch (reason) {
-    case FINISH_REASON_LENGTH:
-        if (client->received != plan->max_tokens) client_fail(client, "the answer has not max_tokens tokens");
-        usage_check(client, r);
-        break;
-    case FINISH_REASON_STOP:
-        stop_check(client, r);
-        usage_check(client, r);
-        break;
-    case FINISH_REASON_CANCELLED:
-        if (!client->left && !sim_router_ended(client->w->router)) client_fail(client, "cancelled by nobody");
-        break;
-    case FINISH_REASON_ERROR: error_check(client, r, status, message); break;
-    }
-}
 
 static void client_submit(struct world *w, const struct event *event);
 
@@ -265,7 +98,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     struct world *w = client->w;
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
-    if (!client->tainted && !w->failed) end_check(client, r, reason, status, message);
+    if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
     client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
@@ -276,6 +109,21 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
 }
 
 // --- what clients do
+
+static void client_number(struct clients *clients, struct client *client)
+{
+    uint64_t number = client->r->number;
+    while ((uint64_t)clients->n_numbers <= number) {
+        MEM_GROW(clients->of_number, clients->n_numbers, clients->numbers_capacity);
+        clients->of_number[clients->n_numbers++] = NULL;
+    }
+    clients->of_number[number] = client;
+}
+
+struct client *client_of_number(const struct world *w, uint64_t number)
+{
+    return number < (uint64_t)w->clients->n_numbers ? w->clients->of_number[number] : NULL;
+}
 
 static void client_submit(struct world *w, const struct event *event)
 {
@@ -290,7 +138,9 @@ static void client_submit(struct world *w, const struct event *event)
     client->r = request_make(client);
     client->r->sink = (struct request_sink){on_tokens, on_done, client};
     world_digest(w, (uint64_t)client->plan->id);
+    client_number(w->clients, client);
     core_submit(sim_router_core(w->router), client->r, w->now_us);
+    client_check_intake(client);
 }
 
 static void submit_later(struct world *w, const struct event *event) // at the router, when it runs
@@ -404,5 +254,6 @@ struct clients *clients_create(struct world *w)
 void clients_free(struct clients *clients)
 {
     free(clients->of_action);
+    free(clients->of_number);
     free(clients);
 }

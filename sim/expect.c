@@ -15,8 +15,10 @@ int32_t *expect_prompt(const struct action *action, int vocab)
     const struct scenario_request *plan = &action->request;
     int32_t *tokens = mem_alloc_array((size_t)plan->tokens, sizeof *tokens);
     int64_t own = action->id * 4 + 2 + action->id % 2, head = plan->head * 4;
-    for (int i = 0; i < plan->tokens; i++)
-        tokens[i] = answer_prompt_token(plan->head && i < plan->head_tokens ? head : own, i, vocab);
+    for (int i = 0; i < plan->tokens; i++) {
+        bool in_tail = plan->tail && i >= plan->tail_from, in_head = plan->head && i < plan->head_tokens;
+        tokens[i] = answer_prompt_token(in_tail ? plan->tail * 4 + 1 : in_head ? head : own, i, vocab);
+    }
     return tokens;
 }
 

@@ -17,7 +17,7 @@ struct swarm {
     int64_t span_us; // of arrivals
     int n_requests, n_heads, n_tenants;
     int prompt_log2, output_log2; // the scales of lengths
-    bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts;
+    bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits;
     bool kinds[ACTION_KINDS]; // of faults
     int n_kinds;
 };
@@ -66,7 +66,7 @@ static void draw_options(struct swarm *g)
     if (one_in(g, 2)) o->min_tokens = scaled(g, 1, 512);
     if (one_in(g, 2)) o->tail_tokens = one_in(g, 3) ? 0 : scaled(g, 1, 256);
     if (one_in(g, 2)) o->bins_ahead = between(g, 1, 5);
-    if (one_in(g, 6)) o->policy = between(g, 1, 2);
+    if (one_in(g, 6) && !(o->known_limits & LIMIT_POLICIES)) o->policy = between(g, 1, 2);
     if (one_in(g, 2)) o->batch_requests = scaled(g, 1, 32);
     if (one_in(g, 2)) o->weight_of_1 = scaled(g, 100, 10000);
 }
@@ -78,7 +78,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
     node.up = 1;
     if (!like || one_in(g, 3)) {
         node.budget = scaled(g, 32, 1024);
-        node.kv_blocks = scaled(g, 24, 600);
+        node.kv_blocks = scaled(g, 24, one_in(g, 4) ? 4000 : 600);
         node.max_seqs = scaled(g, 1, node.budget < 48 ? node.budget : 48);
         node.context = scaled(g, 200, 4000);
         node.prefix_cache = one_in(g, 2);
@@ -132,6 +132,16 @@ static void draw_speculation(struct swarm *g, struct scenario_request *r)
     r->importance = one_in(g, 10);
 }
 
+// Now and then exactly as long as a node allows, or one more or less.
+static void draw_fit(struct swarm *g, struct scenario_request *r)
+{
+    if (!g->fits || !one_in(g, 6)) return;
+    const struct scenario_node *node = &g->s->nodes[below(g, g->s->n_nodes)];
+    int64_t most = one_in(g, 2) ? node->context : one_in(g, 2) ? node->kv_blocks * 16 + 1 : node->budget;
+    int64_t left = most + between(g, -1, 1) - r->max_tokens;
+    if (left >= 1 && left < 4000) r->tokens = left;
+}
+
 static void draw_sampling(struct swarm *g, struct scenario_request *r)
 {
     r->seed = (int64_t)(random_next(&g->random) >> 1);
@@ -157,6 +167,11 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
         r->head = 1 + below(g, g->n_heads);
         r->head_tokens = one_in(g, 4) ? r->tokens : scaled(g, 1, r->tokens);
     }
+    if (g->n_heads && one_in(g, 4)) {
+        r->tail = 1 + below(g, 2);
+        r->tail_from = 16 * below(g, 4);
+    }
+    draw_fit(g, r);
     draw_sampling(g, r);
     r->mode = PREFILL_OFF;
     if (g->speculated) draw_speculation(g, r);
@@ -186,6 +201,7 @@ static void draw_load(struct swarm *g, int64_t events)
     g->score_only = one_in(g, 4);
     g->retries = one_in(g, 2);
     g->bursts = one_in(g, 3);
+    g->fits = one_in(g, 3);
     g->n_requests = (int)(events / (8 + (INT64_C(1) << g->output_log2)));
     if (g->n_requests < 4) g->n_requests = 4;
     double row_us = (double)g->s->nodes[0].row_ns / 1e3, fixed_us = (double)g->s->nodes[0].fixed_us;
@@ -228,7 +244,7 @@ static void draw_fault(struct swarm *g)
     action.for_us = scaled(g, 1000, 10000000);
     if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
     if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
-    if (action.kind == ACTION_LIE) action.value = below(g, g->s->options.known_limits ? LIE_LOSE : LIES);
+    if (action.kind == ACTION_LIE) action.value = below(g, g->s->options.known_limits & LIMIT_LOST_RESULTS ? LIE_LOSE : LIES);
     if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
     scenario_add_action(g->s, action);
 }
@@ -245,10 +261,11 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
-void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
+void scenario_generate(uint64_t seed, int64_t events, int64_t known_limits, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
     scenario_init(s);
+    s->options.known_limits = known_limits;
     draw_options(&g);
     draw_nodes(&g);
     draw_load(&g, events);

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "sim/cached.h"
 #include "sim/clock.h"
 #include "sim/lies.h"
 #include "sim/role.h"
@@ -53,6 +54,7 @@ struct sim_node {
     struct role_load load; // of the last step, for heartbeats
     bool draining;
     int64_t restart_after_us;
+    struct prefix_set computed;
 
     // The link.
     struct stream *stream; // NULL: none
@@ -289,6 +291,7 @@ void sim_node_start(struct sim_node *node)
     if (node->runs) return;
     node->life++;
     node->runs = true;
+    prefix_set_clear(&node->computed);
     node->engine = sim_engine_create(&node->w->scenario->options, node->plan, (uint64_t)node->index << 20 | node->life);
     node->service = node->role->create(node->engine, node->plan, service_sends, node);
     if (!node->service) {
@@ -521,11 +524,6 @@ bool sim_node_runs(const struct sim_node *node)
     return node->runs;
 }
 
-struct stream *sim_node_stream(const struct sim_node *node)
-{
-    return node->stream;
-}
-
 const char *sim_node_check(const struct sim_node *node)
 {
     return node->runs && node->service && !node->pass_failed ? node->role->check(node->service) : NULL;
@@ -536,6 +534,16 @@ bool sim_node_idle(const struct sim_node *node)
     if (!node->runs || node->in_pass || node->n_mails || node->role->busy(node->service)) return false;
     if (!node->welcomed && !node->refused) return false;
     return node->role->load(node->service).kv_blocks_free == (int)node->plan->kv_blocks;
+}
+
+uint64_t sim_node_life(const struct sim_node *node)
+{
+    return node->life;
+}
+
+struct prefix_set *sim_node_computed(struct sim_node *node)
+{
+    return &node->computed;
 }
 
 int64_t sim_node_passes(const struct sim_node *node)
@@ -565,6 +573,7 @@ void sim_node_free(struct sim_node *node)
     sim_engine_free(node->engine);
     outbox_clear(node);
     mail_drop_messages(node);
+    prefix_set_clear(&node->computed);
     free(node->outbox);
     free(node->mails);
     free(node);

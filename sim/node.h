@@ -28,8 +28,9 @@ void sim_node_hold(struct sim_node *node, int64_t for_us);
 
 bool sim_node_lies(const struct sim_node *node); // now
 bool sim_node_runs(const struct sim_node *node);
-struct stream *sim_node_stream(const struct sim_node *node); // NULL: none
-const char *sim_node_check(const struct sim_node *node);     // NULL, or which of its accounts do not agree
-bool sim_node_idle(const struct sim_node *node); // no work; attached, or refused since another node has its id
+const char *sim_node_check(const struct sim_node *node); // NULL, or which of its accounts do not agree
+bool sim_node_idle(const struct sim_node *node);         // no work; attached, or refused since another node has its id
+uint64_t sim_node_life(const struct sim_node *node);     // counts its starts
+struct prefix_set *sim_node_computed(struct sim_node *node); // prompts that it has computed in this life
 int64_t sim_node_passes(const struct sim_node *node);
 int64_t sim_node_busy_us(const struct sim_node *node);

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracles.h"
 
-#include "router/core/core_state.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_waiting.h"
 #include "sim/router.h"
-
-#define HOLDS(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) world_fail(w, "%s:%d: does not hold: %s", __func__, __LINE__, #condition);                   \
-    } while (0)
 
 // --- nodes
 
@@ -55,29 +50,21 @@ static void check_node(struct world *w, const struct core_node *node)
     HOLDS(kv_blocks == account->kv_blocks);
 }
 
-// --- waiting sets
-
-static void check_waiting(struct world *w, const struct waiting_set *set, int *n_p)
-{
-    int n = 0;
-    int64_t rows = 0;
-    const struct request_list *lists[] = {&set->queue, &set->overdue};
-    for (int k = 0; k < 2; k++) {
-        for (const struct sched_request *s = lists[k]->first; s; s = s->next, n++) {
-            const struct request *r = request_of(s);
-            HOLDS(r->state == (set->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
-            HOLDS(!r->account.node && !r->account.bin && s->list == lists[k]);
-            HOLDS(s->overdue == (k == 1));
-            HOLDS(!s->overdue || !s->prev || s->prev->due_us <= s->due_us);
-            rows += sched_request_rows(s);
-        }
-    }
-    HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);
-    HOLDS(w->scenario->options.policy != BIN_DATASET || set->n_packable == n);
-    *n_p += n;
-}
-
 // --- the whole
+
+// The timer of a request is the earliest of what it waits for.
+static void check_timer(struct world *w, const struct core *c, const struct request *r)
+{
+    int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us;
+    HOLDS(r->links.timer_index < 0 || c->timers.heap[r->links.timer_index] == r);
+    if (!r->usage.completion_tokens) HOLDS(at_us <= r->spec.ttft_deadline_us);
+    if (r->state == REQUEST_SCORING) HOLDS(at_us <= r->score_deadline_us);
+    bool waits = r->sched.list && !r->account.node;
+    if (waits && !r->sched.overdue && c->options.policy == BIN_DATASET) HOLDS(at_us <= r->sched.due_us);
+    if (r->state != REQUEST_READY || sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return;
+    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
+    HOLDS(at_us <= since_us + c->options.worker_grace_us);
+}
 
 static void check_ledger(struct world *w, const struct core *c)
 {
@@ -90,7 +77,7 @@ static void check_ledger(struct world *w, const struct core *c)
             running += on_worker;
             class_count->requests += !on_worker;
             class_count->tokens += on_worker ? 0 : r->spec.n_tokens;
-            HOLDS(r->links.timer_index < 0 || c->timers.heap[r->links.timer_index] == r);
+            check_timer(w, c, r);
         }
     }
     HOLDS(n == c->table.count && n == clients_in_router(w));
@@ -99,13 +86,44 @@ static void check_ledger(struct world *w, const struct core *c)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
 }
 
+// What the status says of the whole, against the requests and nodes.
+static void check_status(struct world *w, const struct core *c)
+{
+    struct core_status status;
+    core_get_status(c, &status);
+    const struct core_totals *t = &status.totals;
+    uint64_t in_router = (uint64_t)clients_in_router(w), decided = 0;
+    int n_nodes = 0, workers = 0, running = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node), n_nodes++)
+        workers += node->hello.role == NODE_WORKER;
+    for (int i = 0; i < status.n_nodes; i++)
+        running += status.nodes[i].hello.role == NODE_WORKER ? status.nodes[i].running : 0;
+    for (int k = 0; k < SKIP_COUNT; k++)
+        decided += t->skipped[k];
+    HOLDS(t->requests == t->done + t->failed + t->cancelled + t->refused + in_router && decided <= t->requests);
+    HOLDS(status.n_nodes == n_nodes && status.model_fingerprint == (workers ? 1 : 0));
+    HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0) && !status.draining);
+    HOLDS(status.running == running && status.waiting + running == (int)in_router);
+    HOLDS(t->kept_tokens <= t->prompt_tokens);
+    for (int role = 0; role < 2; role++) {
+        const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
+        HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
+    }
+    core_status_fini(&status);
+}
+
+void oracles_check_tick(struct world *w)
+{
+    if (!(w->scenario->options.known_limits & LIMIT_BESIDE_ROOM)) oracle_waiting_beside_room(w, sim_router_core(w->router));
+}
+
 void oracles_check(struct world *w)
 {
     const struct core *c = sim_router_core(w->router);
     if (c) {
         int n = 0, open[NODE_ROLES] = {0};
-        check_waiting(w, &c->waiting[NODE_SPECULATOR], &n);
-        check_waiting(w, &c->waiting[NODE_WORKER], &n);
+        oracle_waiting(w, c, &c->waiting[NODE_SPECULATOR], &n);
+        oracle_waiting(w, c, &c->waiting[NODE_WORKER], &n);
         for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
             check_node(w, node);
             n += node->sched.account.requests.count;
@@ -115,6 +133,7 @@ void oracles_check(struct world *w)
         HOLDS(open[NODE_SPECULATOR] == c->open_nodes[NODE_SPECULATOR] &&
               open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
         check_ledger(w, c);
+        check_status(w, c);
     }
     for (int i = 0; i < w->scenario->n_nodes; i++) {
         const char *problem = sim_node_check(w->nodes[i]);

@@ -7,4 +7,5 @@
 #include "sim/world.h"
 
 void oracles_check(struct world *w);      // O(requests): every few events
+void oracles_check_tick(struct world *w); // right after a tick: nothing waits that a node has room for
 void oracles_check_idle(struct world *w); // nothing is left: no request, bin, block, timer or tenant

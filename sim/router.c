@@ -6,14 +6,18 @@
 #include "base/mem.h"
 #include "router/core/core_state.h"
 #include "router/front/node_link.h"
+#include "sim/cached.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracles.h"
+#include "sim/placement.h"
 
 // The router's end of a stream.
 struct node_end {
     struct node_link link; // first: the link's functions get this
     struct stream *stream;
     struct world *w;
+    struct prefix_set prefixes; // sent to the node
     struct node_end *next;
 };
 
@@ -24,6 +28,7 @@ struct sim_router {
     struct tenant_weight weight;
     int64_t tick_us; // of the next tick; INT64_MAX: none
     int64_t stalled_until_us;
+    uint64_t ticks;
     bool ended;
 };
 
@@ -42,6 +47,7 @@ static void tick(struct world *w, const struct event *event)
     }
     router->tick_us = INT64_MAX;
     core_tick(router->core, w->now_us);
+    if (++router->ticks % 5 == 0) oracles_check_tick(w);
     tick_plan(router, core_next_deadline_us(router->core));
 }
 
@@ -74,6 +80,7 @@ static void end_send(struct node_link *link, const Forepack__Cluster__V1__Router
     struct node_end *end = (struct node_end *)link;
     if (stream_is_suspect(end->stream) || sim_node_lies(stream_owner(end->stream, STREAM_NODE)))
         clients_taint(end->w, sim_router_node_of(link));
+    placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message);
     size_t n = forepack__cluster__v1__router_message__get_packed_size(message);
     uint8_t *bytes = mem_alloc(n);
     forepack__cluster__v1__router_message__pack(message, bytes);
@@ -216,6 +223,7 @@ static void router_end(struct sim_router *router)
     for (struct node_end *end = router->ends, *next; end; end = next) {
         next = end->next;
         stream_set_owner(end->stream, STREAM_ROUTER, NULL);
+        prefix_set_clear(&end->prefixes);
         free(end);
     }
     router->ends = NULL;

@@ -54,7 +54,7 @@ void scenario_init(struct scenario *s)
                                        .bins_ahead = 2,
                                        .batch_requests = 16,
                                        .weight_of_1 = 1000,
-                                       .known_limits = 1}};
+                                       .known_limits = LIMITS_ALL}};
 }
 
 void scenario_fini(struct scenario *s)

@@ -20,7 +20,7 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. known_limits: do not provoke what is known to fail (docs/simulator.md).
+// thousandths. known_limits: sum of enum known_limit, do not provoke or check what is known to fail.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -45,6 +45,13 @@
     FIELD(weight_of_1)                                                                                                 \
     FIELD(known_limits)
 
+enum known_limit {
+    LIMIT_LOST_RESULTS = 1, // a result that a node loses is waited for without end
+    LIMIT_POLICIES = 2,     // bin policies batch and none: requests may wait without end beside idle nodes
+    LIMIT_BESIDE_ROOM = 4,  // an overdue request may wait until the next event though a node has room
+    LIMITS_ALL = 7
+};
+
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent.
 #define SCENARIO_NODE(FIELD)                                                                                           \
@@ -61,13 +68,16 @@
     FIELD(pair_ps)                                                                                                     \
     FIELD(noise_percent)
 
-// head: id of a shared prefix of head_tokens tokens, 0: none. mode: enum prefill_mode. keep, temperature: in
-// thousandths. reading: 1 wants log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then.
-// retries: how often the client tries again after UNAVAILABLE, EXHAUSTED or a lost router.
+// head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
+// behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
+// log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
+// tries again after UNAVAILABLE, EXHAUSTED or a lost router.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
     FIELD(head_tokens)                                                                                                 \
+    FIELD(tail)                                                                                                        \
+    FIELD(tail_from)                                                                                                   \
     FIELD(max_tokens)                                                                                                  \
     FIELD(min_tokens)                                                                                                  \
     FIELD(seed)                                                                                                        \
