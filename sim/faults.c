@@ -6,10 +6,11 @@
 #include "sim/router.h"
 
 // How long requests may suffer after a fault has ended: until its node is missed (three heartbeats), has attached again
-// (at most five seconds of backoff), and every request on it has been computed again.
+// (at most five seconds of backoff), was ejected for a while, and every request on it has been computed again.
 static int64_t recovery_us(const struct world *w)
 {
-    return 4 * w->scenario->options.heartbeat_ms * 1000 + 8000000;
+    const struct scenario_options *o = &w->scenario->options;
+    return (4 * o->heartbeat_ms + 4 * o->eject_ms) * 1000 + 8000000;
 }
 
 static void disturb(struct world *w, const struct action *action)

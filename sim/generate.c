@@ -63,6 +63,8 @@ static void draw_options(struct swarm *g)
     if (one_in(g, 2)) o->score_timeout_ms = scaled(g, 20, 20000);
     if (one_in(g, 3)) o->worker_grace_ms = scaled(g, 10, 30000);
     if (one_in(g, 2)) o->step_timeout_ms = scaled(g, 100, 20000);
+    if (one_in(g, 2)) o->stall_ms = one_in(g, 4) ? 0 : scaled(g, 200, 20000);
+    if (one_in(g, 2)) o->eject_ms = one_in(g, 4) ? 0 : scaled(g, 20, 10000);
     if (one_in(g, 2)) o->min_tokens = scaled(g, 1, 512);
     if (one_in(g, 2)) o->tail_tokens = one_in(g, 3) ? 0 : scaled(g, 1, 256);
     if (one_in(g, 2)) o->bins_ahead = between(g, 1, 5);
@@ -244,7 +246,8 @@ static void draw_fault(struct swarm *g)
     action.for_us = scaled(g, 1000, 10000000);
     if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
     if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
-    if (action.kind == ACTION_LIE) action.value = below(g, g->s->options.known_limits & LIMIT_LOST_RESULTS ? LIE_LOSE : LIES);
+    if (action.kind == ACTION_LIE)
+        action.value = below(g, g->s->options.known_limits & LIMIT_LOST_RESULTS ? LIE_LOSE : LIES);
     if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
     scenario_add_action(g->s, action);
 }

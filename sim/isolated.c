@@ -60,7 +60,8 @@ void isolated_run(const struct scenario *scenario, bool quiet, struct run_result
 
 // --- many
 
-void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int64_t known_limits, int jobs, isolated_end_fn *on_end, void *arg)
+void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int64_t known_limits, int jobs,
+                        isolated_end_fn *on_end, void *arg)
 {
     size_t slots = (size_t)jobs;
     struct run_result *results = results_share(slots);

@@ -14,7 +14,9 @@ static void check_tree(struct world *w, const struct waiting_set *set, const str
     if (lower && lower->subtree_min[BY_LENGTH].blocks < blocks) blocks = lower->subtree_min[BY_LENGTH].blocks;
     if (higher && higher->subtree_min[BY_LENGTH].blocks < blocks) blocks = higher->subtree_min[BY_LENGTH].blocks;
     HOLDS(r->packable && r->tenant_queue == queue && r->need.rows == sched_request_rows(r));
-    HOLDS(r->need.blocks == (set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0));
+    int whole = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0;
+    int shareable = set->role == NODE_WORKER ? sched_request_shareable_blocks(r, r->n_prefix) : 0;
+    HOLDS(r->need.blocks <= whole && r->need.blocks >= whole - shareable);
     HOLDS(r->subtree_min[BY_LENGTH].blocks == blocks);
     HOLDS(!lower || lower->need.rows <= r->need.rows);
     HOLDS(!higher || higher->need.rows >= r->need.rows);

@@ -24,18 +24,37 @@ static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
     count->outstanding += bin->open_fitting > 0;
 }
 
+static int held_blocks(const struct core_node *node, const struct request *r)
+{
+    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// Blocks that the request holds and no request before it on the node does.
+static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
+{
+    int held = held_blocks(node, request_of(s)), shared = 0;
+    for (const struct sched_request *other = node->sched.account.requests.first; other != s; other = other->next) {
+        int n = prefix_chain_common(s->prefix, held, other->prefix, held_blocks(node, request_of(other)));
+        if (n > shared) shared = n;
+    }
+    return held - shared;
+}
+
 static void check_node(struct world *w, const struct core_node *node)
 {
     const struct node_account *account = &node->sched.account;
     struct bin_count bins = {.n = 0};
-    int64_t bin_tokens = 0, kv_blocks = 0;
+    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0;
     int n = 0, in_bins = 0, n_long = 0;
     for (const struct sched_request *s = account->requests.first; s; s = s->next, n++) {
         const struct request *r = request_of(s);
         bool worker = node->hello.role == NODE_WORKER;
         HOLDS(r->account.node == node);
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
-        kv_blocks += r->account.kv_blocks;
+        kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
+        context_blocks += r->account.own_blocks + held_blocks(node, r);
+        HOLDS(!worker ||
+              r->account.own_blocks + held_blocks(node, r) == sched_request_kv_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         in_bins++;
@@ -47,7 +66,7 @@ static void check_node(struct world *w, const struct core_node *node)
     HOLDS(n_long == account->long_prompts && (n_long || account->long_tokens == 0));
     HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
     HOLDS(bin_tokens == account->bin_tokens);
-    HOLDS(kv_blocks == account->kv_blocks);
+    HOLDS(kv_blocks == account->kv_blocks && context_blocks == account->context_blocks);
 }
 
 // --- the whole
@@ -114,7 +133,8 @@ static void check_status(struct world *w, const struct core *c)
 
 void oracles_check_tick(struct world *w)
 {
-    if (!(w->scenario->options.known_limits & LIMIT_BESIDE_ROOM)) oracle_waiting_beside_room(w, sim_router_core(w->router));
+    if (!(w->scenario->options.known_limits & LIMIT_BESIDE_ROOM))
+        oracle_waiting_beside_room(w, sim_router_core(w->router));
 }
 
 void oracles_check(struct world *w)

@@ -196,6 +196,8 @@ static void core_start(struct sim_router *router)
         .n_tenant_weights = 1,
         .max_wait_us = o->max_wait_ms * 1000,
         .score_timeout_us = o->score_timeout_ms * 1000,
+        .stall_us = o->stall_ms * 1000,
+        .eject_us = o->eject_ms * 1000,
         .worker_grace_us = o->worker_grace_ms * 1000,
         .heartbeat_us = o->heartbeat_ms * 1000,
         .min_tokens = (int)o->min_tokens,

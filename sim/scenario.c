@@ -49,6 +49,8 @@ void scenario_init(struct scenario *s)
                                        .score_timeout_ms = 10000,
                                        .worker_grace_ms = 30000,
                                        .step_timeout_ms = 120000,
+                                       .stall_ms = 30000,
+                                       .eject_ms = 10000,
                                        .min_tokens = 512,
                                        .tail_tokens = 128,
                                        .bins_ahead = 2,

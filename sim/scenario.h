@@ -37,6 +37,8 @@
     FIELD(score_timeout_ms)                                                                                            \
     FIELD(worker_grace_ms)                                                                                             \
     FIELD(step_timeout_ms)                                                                                             \
+    FIELD(stall_ms)                                                                                                    \
+    FIELD(eject_ms)                                                                                                    \
     FIELD(min_tokens)                                                                                                  \
     FIELD(tail_tokens)                                                                                                 \
     FIELD(bins_ahead)                                                                                                  \
