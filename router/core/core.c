@@ -127,22 +127,22 @@ static enum status check_deadline(const struct core *c, const struct request *r,
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
-static enum status check_worker(const struct core *c, const struct request *r)
+static enum status check_worker(const struct core *c, const struct request *r, int64_t now_us)
 {
     int n_tokens = r->spec.n_tokens, max_tokens = r->spec.sampling.max_tokens;
     if (max_tokens < 1) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", max_tokens);
+    if (sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return STATUS_OK;
+    bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
+    if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
     if (!c->open_nodes[NODE_WORKER]) {
         return status_fail(STATUS_UNAVAILABLE,
                            "no worker group is attached: start a forepack-worker, or try again later");
     }
-    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
-        return status_fail(
-            STATUS_OUT_OF_RANGE,
-            "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
-            "have %d",
-            n_tokens, max_tokens, (long long)n_tokens + max_tokens, sched_pool_context(&c->view, NODE_WORKER));
-    }
-    return STATUS_OK;
+    return status_fail(STATUS_OUT_OF_RANGE,
+                       "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
+                       "have %d",
+                       n_tokens, max_tokens, (long long)n_tokens + max_tokens,
+                       sched_pool_context(&c->view, NODE_WORKER));
 }
 
 static enum status check_request(const struct core *c, const struct request *r, int64_t now_us)
@@ -157,7 +157,7 @@ static enum status check_request(const struct core *c, const struct request *r, 
                            request_deadline_name(r));
     }
     // A score-only request needs no worker group; core_submit() sees whether a speculator can score it.
-    if (!r->spec.score_only) TRY(check_worker(c, r));
+    if (!r->spec.score_only) TRY(check_worker(c, r, now_us));
     return check_queue(c, r);
 }
 

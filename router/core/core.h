@@ -54,11 +54,13 @@ struct core_options {
     int n_tenant_weights;
     int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
     int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
-    int64_t worker_grace_us;  // how long requests wait for a worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;           // under auto, shorter prompts are not speculated
-    int tail_tokens;          // the tail window, at most a quarter of the prompt
-    int bins_ahead;           // outstanding bins of a node at most; 2 keeps it busy
+    // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
+    // back, new ones as well as queued ones; then they end as UNAVAILABLE.
+    int64_t worker_grace_us;
+    int64_t heartbeat_us; // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;       // under auto, shorter prompts are not speculated
+    int tail_tokens;      // the tail window, at most a quarter of the prompt
+    int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests; // of BIN_BATCH
     uint64_t tokenizer_fingerprint;

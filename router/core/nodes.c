@@ -34,12 +34,20 @@ static void release_reservation(struct core *c, const struct core_node *node)
     if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
 }
 
-// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
-static void node_closed(struct core *c, enum node_role role, int64_t now_us)
+static void worker_gone(struct core *c, int context_tokens, int64_t now_us)
 {
+    if (now_us >= core_grace_end_us(c)) c->workers_gone_context = 0;
+    if (context_tokens > c->workers_gone_context) c->workers_gone_context = context_tokens;
+    c->workers_gone_us = now_us;
+}
+
+// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
+static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
+{
+    enum node_role role = node->sched.role;
     struct waiting_set *set = &c->waiting[role];
     c->open_nodes[role]--;
-    if (role == NODE_WORKER) c->workers_gone_us = now_us;
+    if (role == NODE_WORKER) worker_gone(c, node->hello.context_tokens, now_us);
     const struct request_list *lists[] = {&set->overdue, &set->queue};
     for (int i = 0; i < 2; i++) {
         for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
@@ -93,7 +101,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     }
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
-    if (!node->sched.draining) node_closed(c, role, now_us);
+    if (!node->sched.draining) node_closed(c, node, now_us);
     node_free(node);
 }
 
@@ -261,7 +269,7 @@ void core_draining(struct core *c, struct core_node *node, int64_t now_us)
     log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("role", role_name(node->hello.role)),
               LOG_FIELD("requests", node->sched.account.requests.count));
-    node_closed(c, node->hello.role, now_us);
+    node_closed(c, node, now_us);
 }
 
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)

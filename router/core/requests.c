@@ -11,8 +11,9 @@
 #include "base/mem.h"
 #include "router/sched/estimate.h"
 
-// A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
-enum { LOSSES_MAX = 5 };
+// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
+// ends them, so it runs alone: the loss of that node, the LOSSES_MAXth, is the request's doing.
+enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
@@ -25,12 +26,6 @@ void core_request_set_prefix(const struct core *c, struct request *r, const stru
 static void sooner(int64_t *due_us, int64_t at_us)
 {
     if (at_us < *due_us) *due_us = at_us;
-}
-
-static int64_t grace_end_us(const struct core *c, const struct request *r)
-{
-    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
-    return since_us + c->options.worker_grace_us;
 }
 
 static bool lacks_worker(const struct core *c, const struct request *r)
@@ -50,7 +45,7 @@ void core_request_retime(struct core *c, struct request *r)
     if (r->usage.completion_tokens == 0) sooner(&at_us, r->spec.ttft_deadline_us);
     if (r->state == REQUEST_SCORING) sooner(&at_us, r->score_deadline_us);
     if (may_become_overdue(c, r)) sooner(&at_us, r->sched.due_us);
-    if (lacks_worker(c, r)) sooner(&at_us, grace_end_us(c, r));
+    if (lacks_worker(c, r)) sooner(&at_us, core_grace_end_us(c));
     request_timers_set(&c->timers, r, at_us);
 }
 
@@ -238,7 +233,8 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    if (score_is_required(r) && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
+    if (score_is_required(r) && r->account.losses + 1 < LOSSES_ALONE &&
+        sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
         ledger_lost_at_speculator(r); // another speculator can still answer, until the score timeout
         core_request_wait_for_score(c, r, now_us);
     } else {
@@ -306,9 +302,13 @@ void core_request_replay(struct core *c, struct request *r, int64_t now_us)
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        request_fail(c, r, STATUS_UNAVAILABLE, "its worker group was lost too many times in a row: try again later",
-                     now_us);
+        status_fail(STATUS_UNAVAILABLE,
+                    "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
+                    "the request itself may be the cause",
+                    r->account.losses);
+        request_fail(c, r, STATUS_UNAVAILABLE, status_message(), now_us);
     } else {
+        r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
         request_wait(c, r);
     }
 }
@@ -394,7 +394,7 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {
         if (r->account.node) c->ops.send_cancel(r->account.node->link, &r->number, 1);
         core_request_unscorable(c, r, SKIP_TIMEOUT, now_us);
-    } else if (lacks_worker(c, r) && grace_end_us(c, r) <= now_us) {
+    } else if (lacks_worker(c, r) && core_grace_end_us(c) <= now_us) {
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);
     } else {
