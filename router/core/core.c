@@ -26,6 +26,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     struct hash_key *key = &c->view.options.hash_key;
     if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
+    c->silence_us = INT64_MAX;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
         c->nodes[role].role = role;
@@ -250,11 +251,7 @@ int64_t core_next_deadline_us(const struct core *c)
     int64_t next_us = r ? r->links.timer_us : INT64_MAX;
     int64_t listen_us = c->view.now_us + c->options.heartbeat_us; // see core_nodes_check_silence()
     if (c->view.nodes && listen_us < next_us) next_us = listen_us;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
-        if (silent_us < next_us) next_us = silent_us;
-    }
-    return next_us;
+    return c->silence_us < next_us ? c->silence_us : next_us;
 }
 
 void core_drain(struct core *c)
@@ -289,6 +286,14 @@ static struct node_status node_status_of(const struct core_node *node)
     };
 }
 
+static struct bin_totals bin_totals_of(const struct core *c, enum node_role role)
+{
+    struct bin_totals totals = c->ledger.bins[role];
+    totals.plans = c->nodes[role].plans;
+    totals.node_visits = c->nodes[role].visits;
+    return totals;
+}
+
 void core_get_status(const struct core *c, struct core_status *status)
 {
     *status = (struct core_status){
@@ -297,8 +302,8 @@ void core_get_status(const struct core *c, struct core_status *status)
         .waiting = waiting_requests(c),
         .running = c->ledger.running,
         .waiting_tokens = ledger_waiting_tokens(&c->ledger),
-        .score_bins = c->ledger.bins[NODE_SPECULATOR],
-        .prefill_bins = c->ledger.bins[NODE_WORKER],
+        .score_bins = bin_totals_of(c, NODE_SPECULATOR),
+        .prefill_bins = bin_totals_of(c, NODE_WORKER),
         .totals = c->ledger.totals,
     };
     for (int k = 0; k < QUEUE_CLASSES; k++) {

@@ -142,7 +142,8 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t scan_cost; // waiting requests examined to fill them
+    uint64_t scan_cost;          // waiting requests examined to fill them
+    uint64_t plans, node_visits; // nodes asked; steps of searches among nodes
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;

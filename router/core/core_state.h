@@ -24,6 +24,7 @@ struct core {
     struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
 
     int open_nodes[NODE_ROLES]; // nodes.c; attached and not draining
+    int64_t silence_us;         // nodes.c; no node has been silent for too long before that
     int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
     int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     bool ready;                 // nodes.c

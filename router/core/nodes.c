@@ -117,10 +117,16 @@ static void node_lose(struct core *c, struct core_node *node, const char *reason
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
     int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
+    if (absent_us <= 0 && now_us < c->silence_us) return;
+    c->silence_us = INT64_MAX;
     for (struct core_node *node = core_first_node(c), *next; node; node = next) {
         next = core_node_next(node);
         if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
-        if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
+        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
+        if (now_us < silent_us) {
+            if (silent_us < c->silence_us) c->silence_us = silent_us;
+            continue;
+        }
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
         node_lose(c, node, reason, now_us);
         free(reason);
@@ -235,6 +241,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     c->view.nodes = &node->sched;
     node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
+    if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
               LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),

@@ -117,6 +117,7 @@ static void place_add(struct sched_node *node)
 
 struct node_search {
     const struct sched_view *view;
+    uint64_t visits;
     const struct sched_request *r; // NULL: nodes that may take what waits
     int64_t rows;                  // that wait
     enum { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_BLOCKS } kind;
@@ -150,12 +151,21 @@ static bool node_matches(const struct node_search *s, const struct sched_node *n
     return node_fits(s, node);
 }
 
-static struct sched_node *tree_first(struct sched_node *tree, const struct node_search *s)
+static struct sched_node *tree_first(struct sched_node *tree, struct node_search *s)
 {
+    s->visits++;
     if (!tree || !room_matches(s, &tree->place.subtree)) return NULL;
     struct sched_node *lower = tree_first(tree->place.lower, s);
     if (lower) return lower;
     return node_matches(s, tree) ? tree : tree_first(tree->place.higher, s);
+}
+
+static struct sched_node *index_first(struct node_index *index, struct node_search *s)
+{
+    s->visits = 0;
+    struct sched_node *node = tree_first(index->root, s);
+    index->visits += s->visits;
+    return node;
 }
 
 // --- changes
@@ -287,7 +297,7 @@ void node_index_start_round(struct node_index *index, const struct sched_view *v
 }
 
 // A node that has room for one of the requests that are due first. It may have declined before they were overdue.
-static struct sched_node *next_for_overdue(const struct node_index *index, const struct sched_view *view)
+static struct sched_node *next_for_overdue(struct node_index *index, const struct sched_view *view)
 {
     const struct due_index *due = &view->waiting[index->role].due_next;
     if (!index->root || !due->root) return NULL;
@@ -296,7 +306,7 @@ static struct sched_node *next_for_overdue(const struct node_index *index, const
     struct request_need room = {.rows = INT_MAX, .blocks = blocks, .context = most->context};
     struct node_search s = {.view = view, .r = due_index_next(due, NULL, &room), .kind = SEARCH_OPEN_THIS_ROUND};
     for (int i = 0; i < OVERDUE_SCAN_MAX && s.r; i++, s.r = due_index_next(due, s.r, &room)) {
-        struct sched_node *node = tree_first(index->root, &s);
+        struct sched_node *node = index_first(index, &s);
         if (node) return node;
     }
     return NULL;
@@ -306,9 +316,9 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
 {
     struct node_search s = {.view = view, .rows = view->waiting[index->role].rows, .kind = SEARCH_ASKED};
     update_changed(index, view);
-    struct sched_node *node = tree_first(index->root, &s);
+    struct sched_node *node = index_first(index, &s);
     if (!node) node = next_for_overdue(index, view);
-    index->asked += node != NULL;
+    index->plans += node != NULL;
     return node;
 }
 
@@ -331,7 +341,7 @@ void node_index_wake(struct node_index *index, const struct sched_view *view, co
 {
     update_changed(index, view);
     struct node_search s = {.view = view, .r = r, .kind = r->overdue ? SEARCH_OPEN : SEARCH_IDLE};
-    struct sched_node *node = tree_first(index->root, &s);
+    struct sched_node *node = index_first(index, &s);
     if (node) ask(node, 0);
 }
 
@@ -339,5 +349,5 @@ bool node_index_has_blocks(struct node_index *index, const struct sched_view *vi
 {
     update_changed(index, view);
     struct node_search s = {.view = view, .r = r, .kind = SEARCH_BLOCKS};
-    return tree_first(index->root, &s);
+    return index_first(index, &s);
 }
