@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
+#include "engine/group.h"
 
 // Ranks without cores assigned by the launcher all have the same mask. They divide it: their compute threads are pinned
 // where they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has started keep
@@ -60,7 +61,7 @@ static enum status choose_comm(struct comm **comm_p)
 
 enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, struct group_host *host)
 {
-    int provided, rank;
+    int provided, rank, size;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         return status_fail(STATUS_INTERNAL, "MPI_Init_thread failed");
     }
@@ -69,6 +70,15 @@ enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **c
         return status_fail(STATUS_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
     }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size != n_ranks) {
+        MPI_Finalize();
+        if (group_rank_hint() != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+        return status_fail(STATUS_INVALID,
+                           "%d ranks were started, MPI connects %d of them: start them with this MPI's mpirun, or with "
+                           "the srun --mpi type that it supports, such as pmix",
+                           n_ranks, size);
+    }
     // Before the first collective: it never returns when the ranks cannot reach each other.
     if (rank == 0) log_event(LOG_INFO, "group_connecting", LOG_FIELD("ranks", n_ranks));
     divide_cores(host);

@@ -12,7 +12,7 @@ struct group_host {
     int sharers;     // ranks of this host that run on the same cores as this one, itself included; 0: not known
 };
 
-// `n_ranks` is the number that mpirun states. Writes *host when it is known.
+// `n_ranks` is the number that the launcher states. Writes *host when it is known.
 enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, struct group_host *host);
 void group_mpi_finalize(void);
 void group_mpi_abort(int exit_code);                  // returns when MPI does not run

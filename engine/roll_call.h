@@ -6,6 +6,10 @@
 // answer roll calls; it sleeps otherwise. These threads have their own sockets (a second doorbell) from the leader to
 // each follower. The leader's thread runs the roll call, also on request of a follower. The token loop pays two atomic
 // stores per pass.
+//
+// Through the same sockets the leader learns at once that a follower has ended: a follower that ends as planned says so
+// first (roll_call_close), one that fails sends its sentence (roll_call_report), and a socket that closes without
+// either belongs to a process that was killed or to a host that was lost.
 #pragma once
 
 #include "kernels/comm.h"
@@ -24,7 +28,15 @@ enum roll_call_result {
 
 // Called by all ranks. Borrows the comm, whose `waits` says whether this rank waits for others.
 enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p);
-void roll_call_close(struct roll_call *r);
+void roll_call_close(struct roll_call *r); // tells the other ranks that this one ends as planned
+
+// Leader: what to do when a follower has ended otherwise. Called on the roll call's thread with the sentence that says
+// how it ended. Until this is set such an end is only seen by roll calls.
+typedef void roll_call_lost_fn(void *arg, int rank, const char *sentence);
+void roll_call_on_loss(struct roll_call *r, roll_call_lost_fn *lost, void *arg);
+
+// Follower: tells the leader why this rank is about to fail. Does not wait.
+void roll_call_report(struct roll_call *r, const char *sentence);
 
 // Called by the working thread around everything that all ranks do together: first opening the model, then every pass.
 void roll_call_enter(struct roll_call *r);

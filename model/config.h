@@ -26,6 +26,7 @@ struct model_config {
     bool qk_norm;                                 // Qwen3
     bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales, except
     int fp8_excluded_attention, fp8_excluded_mlp; // this many of 4 * n_layers and of 3 * n_layers
+    int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
     bool rope_llama3; // rope_scaling of type llama3
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;

@@ -22,9 +22,9 @@ struct encoder {
     int n, capacity, max;
 };
 
-static enum status too_long(const struct encoder *e)
+static enum status too_long(int max)
 {
-    return status_fail(STATUS_OUT_OF_RANGE, "the text has more than %d tokens", e->max);
+    return status_fail(STATUS_OUT_OF_RANGE, "the text has more than %d tokens", max);
 }
 
 // False when there is no room for another id.
@@ -137,7 +137,7 @@ static enum status pretokenize(struct encoder *e, int step, const struct text_sp
         return t->pretoken[step].kind == PRETOKEN_SPLIT ? split_at_matches(e, step, span)
                                                         : rewrite_blanks(e, step, span);
     e->word = span;
-    return bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e) ? STATUS_OK : too_long(e);
+    return bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e) ? STATUS_OK : too_long(e->max);
 }
 
 // ---- Added tokens and the text between them.
@@ -154,7 +154,7 @@ static enum status encode_around_added(struct encoder *e, const struct added_set
         struct text_span before = text_span_slice(span, from, match.start);
         if (before.n) status = text(e, &before);
         if (status == STATUS_OK && !add_id(e, match.token->id, text_span_origin(span, match.start)))
-            status = too_long(e);
+            status = too_long(e->max);
         from = match.end;
     }
     struct text_span rest = text_span_slice(span, from, span->n);
@@ -180,7 +180,7 @@ static enum status encode_raw(struct encoder *e, const struct text_span *span)
 static enum status add_frame(struct encoder *e, const int32_t *ids, int n, size_t start)
 {
     for (int i = 0; i < n; i++)
-        if (!add_id(e, ids[i], start)) return too_long(e);
+        if (!add_id(e, ids[i], start)) return too_long(e->max);
     return STATUS_OK;
 }
 
@@ -193,6 +193,7 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
         return status_fail(STATUS_INVALID, "text of %zu bytes: at most %zu", size_bytes, TOKENIZER_TEXT_LIMIT_BYTES);
     if (!utf8_valid(text, size_bytes, &bad))
         return status_fail(STATUS_INVALID, "text is not UTF-8: byte %zu is wrong", bad);
+    if (tokenizer_min_tokens(tokenizer, text, size_bytes) > (size_t)max_ids) return too_long(max_ids);
 
     struct encoder e = {.tokenizer = tokenizer,
                         .policy = {flags & TOKENIZER_PARSE_SPECIAL, untrusted, n_untrusted},

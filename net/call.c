@@ -18,6 +18,9 @@
 // A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
+// What a handler sees of an oversized message: enough for its first fields.
+#define HEAD_BYTES 4096
+
 // --- batches; the caller of the static functions that start one holds the call's mutex
 
 static void call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
@@ -91,12 +94,25 @@ static void call_handle_half_close(struct rpc_call *call)
     }
 }
 
-static void call_refuse_size(struct rpc_call *call, size_t size)
+static bool call_is_oversized(const struct rpc_call *call, grpc_byte_buffer *buffer)
 {
-    char *message = mem_format("the message has %zu bytes: %s takes at most %zu", size, call->path,
-                               call->method->max_message_bytes);
-    rpc_call_finish(call, STATUS_EXHAUSTED, message);
-    free(message);
+    const struct rpc_method *method = call->method;
+    return method->max_message_bytes && net_message_size(buffer) > method->max_message_bytes;
+}
+
+static void call_handle_oversized(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+    uint8_t head[HEAD_BYTES];
+    size_t size = net_message_size(buffer);
+    call->asked = true;
+    if (call->method->on_oversized) {
+        call->method->on_oversized(call, size, head, net_message_head(buffer, head, sizeof head));
+    } else {
+        char *message = mem_format("the message has %zu bytes: %s takes at most %zu", size, call->path,
+                                   call->method->max_message_bytes);
+        rpc_call_finish(call, STATUS_EXHAUSTED, message);
+        free(message);
+    }
 }
 
 static void call_handle_message(struct rpc_call *call, struct rpc_bytes *bytes)
@@ -129,8 +145,8 @@ static void call_on_received(void *owner, bool ok)
         call_end_batch(call);
         return;
     }
-    if (wanted && call->method->max_message_bytes && net_message_size(buffer) > call->method->max_message_bytes) {
-        call_refuse_size(call, net_message_size(buffer));
+    if (call_is_oversized(call, buffer)) {
+        if (wanted) call_handle_oversized(call, buffer);
         grpc_byte_buffer_destroy(buffer);
     } else {
         struct rpc_bytes bytes = net_message_read(buffer);

@@ -159,7 +159,7 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
 static void node_lost(void *link, const char *reason)
 {
     struct fake_node *node = link;
-    ck_cheap(node->node && !node->lost && *reason);
+    ck_cheap(node->node && !node->lost && (!reason || *reason));
     digest_add_action('L', node->id);
     node->lost = true;
     node->node = NULL;

@@ -16,10 +16,11 @@ static const struct option options[] = {
     {.name = "step-timeout-s",
      .type = OPTION_INT,
      .value = &step_timeout_s,
-     .default_text = "120",
+     .default_text = ENGINE_STEP_TIMEOUT_S,
      .max = 86400,
      .unit = "s",
-     .help = "longest time of one pass, after which the group ends because a rank or link is lost; 0: no limit"},
+     .help = "longest time of a pass without progress (half a layer), after which the group ends because a rank, a "
+             "device or a link hangs; 0: no limit"},
     {.name = "itl-target-ms",
      .type = OPTION_INT,
      .value = &itl_target_ms,

@@ -3,6 +3,7 @@
 #include "router/core/core.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -10,6 +11,7 @@
 #include "router/core/dispatch.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
+#include "router/core/tenant_share.h"
 #include "router/sched/estimate.h"
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops)
@@ -33,6 +35,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
         waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
     }
     request_table_init(&c->table, key);
+    tenant_accounts_init(&c->ledger.tenants, key);
     return c;
 }
 
@@ -59,6 +62,7 @@ void core_free(struct core *c)
         waiting_set_fini(&c->waiting[role]);
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
+    tenant_accounts_fini(&c->ledger.tenants);
     free(c);
 }
 
@@ -81,6 +85,34 @@ static int64_t class_bound(const struct core *c, int64_t whole, enum queue_class
 {
     int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;
     return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
+}
+
+// The name under which the request's part of the queue is bounded.
+static const char *queue_tenant(const struct core *c, const struct request *r)
+{
+    const char *tenant = r->spec.tenant ? r->spec.tenant : "";
+    if (!c->options.n_tenant_weights) return tenant;
+    for (int i = 0; i < c->options.n_tenant_weights; i++) {
+        if (!strcmp(c->options.tenant_weights[i].tenant, tenant)) return tenant;
+    }
+    return "";
+}
+
+// `requests` and `tokens` bound the whole queue for the request's class.
+static enum status check_tenant(const struct core *c, const struct request *r, int64_t requests, int64_t tokens)
+{
+    const struct tenant_account *tenant = tenant_accounts_find(&c->ledger.tenants, queue_tenant(c, r));
+    int percent = c->options.tenant_queue_percent;
+    int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);
+    if (!tenant) return STATUS_OK;
+    if (tenant_share_allows(percent, tenant->waiting, 1, requests, waiting_requests(c)) &&
+        tenant_share_allows(percent, tenant->waiting_tokens, r->spec.n_tokens, tokens, waiting_tokens))
+        return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED,
+                       "the queue is full for this tenant: %d of its requests with %lld prompt tokens wait, and places "
+                       "for %lld requests and %lld tokens are left for all tenants; try again later",
+                       tenant->waiting, (long long)tenant->waiting_tokens, (long long)(requests - waiting_requests(c)),
+                       (long long)(tokens - waiting_tokens));
 }
 
 static enum status check_queue(const struct core *c, const struct request *r)
@@ -110,7 +142,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
             "this has %d; try again later",
             (long long)waiting_tokens, (long long)tokens, name, n_tokens);
     }
-    return STATUS_OK;
+    return check_tenant(c, r, requests, tokens);
 }
 
 // A request that is estimated to miss its deadline is refused before it takes capacity from requests that will not.
@@ -207,7 +239,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
         request_refuse(c, r, status, now_us);
         return;
     }
-    core_request_admit(c, r);
+    core_request_admit(c, r, queue_tenant(c, r));
     if (skip == SKIP_NONE) {
         core_request_wait_for_score(c, r, now_us);
     } else {

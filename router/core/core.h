@@ -25,7 +25,9 @@ struct core_node; // an attached node
 
 // What a node said in its Hello, checked for sanity by the caller.
 struct node_hello {
-    char node_id[128], host[128], dtype[16], version[32];
+    char node_id[128], host[128], version[32];
+    char backend[16], dtype[16], kv_dtype[16];
+    uint64_t instance; // random number of the process
     enum node_role role;
     int ranks;
     uint64_t model_fingerprint, tokenizer_fingerprint;
@@ -37,7 +39,8 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void (*send_score_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
-    void (*node_lost)(void *link, const char *reason); // silence or takeover: end its stream; `link` is not used after
+    void (*node_lost)(void *link, const char *reason); // end its stream; `link` is not used after. reason
+                                                       // NULL: core_release_nodes, nothing is wrong
     void (*ready_changed)(void *user, bool ready);     // whether a new request would be served
     void *user;
 };
@@ -50,7 +53,8 @@ struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;                   // their prompt tokens
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
-    const struct tenant_weight *tenant_weights; // borrowed
+    int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
+    const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
     int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
     int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
@@ -62,7 +66,8 @@ struct core_options {
     int tail_tokens;      // the tail window, at most a quarter of the prompt
     int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
-    int batch_requests; // of BIN_BATCH
+    int batch_requests;  // of BIN_BATCH
+    bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
     int vocab_size;
     struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
@@ -79,7 +84,8 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
-// second node of the same id replaces the first, which is lost. A node pointer is valid until core_detach or
+// Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another
+// process is refused with STATUS_EXISTS and may try again later. A node pointer is valid until core_detach or
 // ops->node_lost for its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
@@ -130,6 +136,8 @@ int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: no timer is s
 // New requests are refused with UNAVAILABLE; core_idle is true when the last one has ended.
 void core_drain(struct core *c);
 bool core_idle(const struct core *c);
+// Ends the streams of all nodes of an idle core, before the router stops.
+void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
 struct node_status {

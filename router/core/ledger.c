@@ -29,6 +29,8 @@ static void waiting_add(struct ledger *ledger, const struct request *r, int sign
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
     count->requests += sign;
     count->tokens += sign * (int64_t)r->spec.n_tokens;
+    r->account.tenant->waiting += sign;
+    r->account.tenant->waiting_tokens += sign * (int64_t)r->spec.n_tokens;
 }
 
 static bool on_worker(const struct request *r)
@@ -51,8 +53,9 @@ void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us)
     r->timing.total_us = now_us - r->spec.arrived_us;
 }
 
-void ledger_admitted(struct ledger *ledger, const struct request *r)
+void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant)
 {
+    r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
     ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
@@ -258,6 +261,8 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
 {
     bool done = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
     waiting_add(ledger, r, -1);
+    tenant_accounts_release(&ledger->tenants, r->account.tenant);
+    r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
     if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;

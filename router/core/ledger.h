@@ -5,13 +5,15 @@
 //   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, the entries of
 //                  sched.prefixes, token counts
 //   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
-//   of a tenant    the tokens generated for it (the rows dispatched are charged by the waiting set as it picks them)
+//   of a tenant    what waits of it; the tokens generated for it (the rows dispatched are charged by the waiting set as
+//                  it picks them)
 //
 // Each function books one step in the life of a request, in all accounts that it touches, so that they cannot disagree.
 // Decides nothing, calls no callback. One thread.
 #pragma once
 
 #include "router/core/node.h"
+#include "router/core/tenant_accounts.h"
 
 struct class_count {
     int requests;
@@ -23,6 +25,7 @@ struct ledger {
     struct class_count waiting[QUEUE_CLASSES]; // all others
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
+    struct tenant_accounts tenants;
 };
 
 // A bin that was dispatched and in which a request waits for its score or its first token.
@@ -39,7 +42,8 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
 void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us);
-void ledger_admitted(struct ledger *ledger, const struct request *r);
+// `tenant`: the name under which its part of the queue is bounded.
+void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
 // --- time: adds the time since the last step to the part of `timing` that the request's state stands for
 

@@ -133,6 +133,15 @@ void core_nodes_check_silence(struct core *c, int64_t now_us)
     }
 }
 
+void core_release_nodes(struct core *c, int64_t now_us)
+{
+    for (struct core_node *node; (node = core_first_node(c));) {
+        void *link = node->link;
+        node_remove(c, node, "the router stops", now_us);
+        c->ops.node_lost(link, NULL);
+    }
+}
+
 void core_nodes_free(struct core *c)
 {
     for (struct core_node *node; (node = core_first_node(c));) {
@@ -188,6 +197,37 @@ static enum status check_same_model(const struct core *c, const struct node_hell
     return STATUS_OK;
 }
 
+// Nodes of one role must compute alike: a request may move from one to another.
+static enum status check_same_numerics(const struct core *c, const struct node_hello *h, const struct core_node *old)
+{
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        const struct node_hello *other = &node->hello;
+        if (node == old || other->role != h->role) continue;
+        if (strcmp(other->backend, h->backend) == 0 && strcmp(other->dtype, h->dtype) == 0 &&
+            strcmp(other->kv_dtype, h->kv_dtype) == 0)
+            continue;
+        return status_fail(STATUS_INVALID,
+                           "%s %s computes with backend %s, dtype %s, kv-cache-dtype %s; the attached %s with %s, %s, "
+                           "%s: a request that moves between them could change its tokens. Start all with the same "
+                           "options, or the router with --mixed-numerics",
+                           role_name(h->role), h->node_id, h->backend, h->dtype, h->kv_dtype, other->node_id,
+                           other->backend, other->dtype, other->kv_dtype);
+    }
+    return STATUS_OK;
+}
+
+// `old` is the attached node of the same id, or NULL. The same process replaces its own lost connection; another one
+// would only evict the attached node, which would come back and evict it in turn.
+static enum status check_id_is_free(const struct node_hello *h, const struct core_node *old, int64_t now_us)
+{
+    if (!old || old->hello.instance == h->instance) return STATUS_OK;
+    return status_fail(STATUS_EXISTS,
+                       "%s %s on host %s: another process, on host %s, is attached with this id and was heard %.1f s "
+                       "ago: give each node its own --node-id",
+                       role_name(h->role), h->node_id, h->host, old->hello.host,
+                       (double)(now_us - old->heard_us) / 1e6);
+}
+
 // `old` is the node of the same id that the new one replaces, or NULL.
 static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
@@ -209,6 +249,7 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
                            "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
                            role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
     }
+    if (!c->options.mixed_numerics) TRY(check_same_numerics(c, h, old));
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
@@ -235,6 +276,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(check_hello(c, hello, old));
+    TRY(check_id_is_free(hello, old, now_us));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
     struct core_node *node = node_create(hello, link, now_us);
     node->sched.next = c->view.nodes;
@@ -243,10 +285,11 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     c->open_nodes[hello->role]++;
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
-              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
-              LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
-              LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
-    if (old) node_lose(c, old, "another node of the same id took its place", now_us);
+              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
+              LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
+              LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
+              LOG_FIELD("max_seqs", hello->max_seqs));
+    if (old) node_lose(c, old, "the same process attached again", now_us);
     core_update_ready(c);
     *node_p = node;
     return STATUS_OK;

@@ -74,14 +74,15 @@ struct request_sink {
 
 // Where the request is, and what the accounts of its node hold for it. Written by ledger.c only.
 struct request_account {
-    struct core_node *node; // the node it is on, or NULL
-    struct core_bin *bin;   // the outstanding bin that waits for it, or NULL
-    bool is_long;           // more rows than a pass of the node
-    int rows;               // its rows in the bin,
-    double attention_pairs; // and their attention pairs, see cost.h
-    int kv_blocks;          // KV blocks it is expected to need on the node
-    int losses;             // nodes lost under it since its last token
-    int64_t charged_us;     // `timing` accounts for all time up to here
+    struct core_node *node;        // the node it is on, or NULL
+    struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
+    struct tenant_account *tenant; // of its tenant, from its admission to its end
+    bool is_long;                  // more rows than a pass of the node
+    int rows;                      // its rows in the bin,
+    double attention_pairs;        // and their attention pairs, see cost.h
+    int kv_blocks;                 // KV blocks it is expected to need on the node
+    int losses;                    // nodes lost under it since its last token
+    int64_t charged_us;            // `timing` accounts for all time up to here
 };
 
 // Links of the containers in request_table.h.

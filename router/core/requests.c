@@ -86,10 +86,10 @@ void core_requests_open_batch(struct core *c, enum node_role role)
         node_index_wake(&c->nodes[role], &c->view, r);
 }
 
-void core_request_admit(struct core *c, struct request *r)
+void core_request_admit(struct core *c, struct request *r, const char *tenant)
 {
     request_table_add(&c->table, r);
-    ledger_admitted(&c->ledger, r);
+    ledger_admitted(&c->ledger, r, tenant);
 }
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin, int64_t now_us)

@@ -9,7 +9,8 @@
 // Of its next pass.
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
 
-void core_request_admit(struct core *c, struct request *r); // TOKENISED; then one of the next two
+// TOKENISED; then one of the next two. `tenant`: see ledger_admitted().
+void core_request_admit(struct core *c, struct request *r, const char *tenant);
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
 // No speculator can score it (any more): keeps the whole prompt, or ends the request if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);

@@ -111,8 +111,9 @@ void front_publish_ready(struct front *front)
 {
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
     if (!server) return; // main() calls again once the server is open
-    rpc_server_set_serving(server, "", front->ready);
-    rpc_server_set_serving(server, "forepack.v1.Inference", front->ready);
+    bool serving = front->ready && !atomic_load(&front->draining);
+    rpc_server_set_serving(server, "", serving);
+    rpc_server_set_serving(server, "forepack.v1.Inference", serving);
 }
 
 static void ready_changed(void *user, bool ready)

@@ -24,6 +24,7 @@ number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 WAIT = 600  # seconds, an upper bound
 SERVICE = "/forepack.v1.Inference/"
 code = grpc.StatusCode
+FULL = "the queue is full for this tenant"
 
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run(["protoc", "-I", repository + "/proto", "--python_out=" + folder,
@@ -106,7 +107,8 @@ def bad_requests():
     assert failure(generate(request(n - 100, text="x"), timeout=1e-6))[0] == code.DEADLINE_EXCEEDED
     # Millions of empty chat messages would take gigabytes when unpacked.
     bomb = channel.unary_stream(SERVICE + "Generate", bytes, api.GenerateResponse.FromString)
-    refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
+    refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 300000, timeout=WAIT))
+    refused(code.OUT_OF_RANGE, "its message has 60000000 bytes", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
     bomb = channel.unary_unary(SERVICE + "Tokenize", bytes, bytes)
     refused(code.INVALID_ARGUMENT, "fields", iter(lambda: bomb(b"\x12\x00" * 30000000, timeout=WAIT), None))
 
@@ -146,7 +148,7 @@ def crowd():
             continue
         reason = re.sub("[0-9]+ ", "", m.completion.error.message.split(":")[0])
         reasons.add((m.completion.error.code, reason))
-        if not late and reason == "the queue is full":
+        if not late and reason == FULL:
             late = some("late")
             for call in late:
                 refused(code.RESOURCE_EXHAUSTED, "try again later", call)
@@ -154,7 +156,7 @@ def crowd():
             print("full", flush=True)
     refusals = sum(1 for reason in completions.values() if reason == "error")
     assert len(completions) == number, (len(completions), number)
-    assert reasons <= {(8, "the queue is full"), (8, "the router is events behind")}, reasons
+    assert reasons <= {(8, FULL), (8, "the router is events behind")}, reasons
     assert late and number - refusals > 0, refusals
     for call in early:
         assert list(call)[-1].completion.usage.completion_tokens == 2
@@ -299,6 +301,37 @@ def hoard():
             told = True
 
 
+def heavy():
+    """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
+    answer is streamed: they are refused, and the stream is that of a quiet router."""
+    def answer():
+        calls = generate(request(1500, text="Once upon a time", request_id="stream"))
+        first = next(calls)
+        yield first
+        tokens = list(first.chunk.token_ids)
+        for message in calls:
+            tokens += message.chunk.token_ids
+        yield tokens
+
+    def whole():
+        return list(answer())[1]
+
+    calm = whole()
+    assert len(calm) == 1500, len(calm)
+    text = ("The lighthouse keeper wrote %d lines about the sea. " * 20) % tuple(range(20))
+    per_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
+    stream = answer()
+    next(stream)
+    calls = [generate(request(1, text=text * (100000 // per_text))) for i in range(number)]
+    chat = api.GenerateRequest(messages=[api.Message(role="user", content="sea " * (15 << 20))])
+    status, sentence = failure(generate(chat))
+    assert status in (code.OUT_OF_RANGE, code.RESOURCE_EXHAUSTED), (status, sentence)
+    assert list(generate(request(1, text="a short one")))[-1].completion.usage.completion_tokens == 1
+    assert next(stream) == calm
+    for call in calls:
+        refused(code.OUT_OF_RANGE, "needs a context of", call)
+
+
 def vanish():
     """`number` requests on ten connections, every other one with a prompt to be scored, until this process is killed."""
     channels = [connect() for _ in range(10)]
@@ -312,7 +345,7 @@ def vanish():
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish, "hoard": hoard}
+scenarios = {"bad": bad_requests, "crowd": crowd, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 try:
     scenarios[scenario]()
