@@ -178,8 +178,8 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
     ledger_speculation_decided(&c->ledger, r);
     // Contexts were checked on arrival, KV blocks can be checked only now. A context that is missing may come back.
     int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
-    bool fits_context = entries <= sched_pool_context(&c->view, NODE_WORKER);
-    if (fits_context && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
+    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
+        entries <= sched_pool_context(&c->view, NODE_WORKER)) {
         status_fail(STATUS_OUT_OF_RANGE,
                     "%d kept prompt tokens and max_tokens %d need more KV blocks than any attached worker group has: "
                     "lower max_tokens or the keep rate",
