@@ -36,11 +36,27 @@ static bool one_in(int n)
 
 // --- the invariants
 
+static int held_blocks(const struct core_node *node, const struct request *r)
+{
+    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// Blocks that the request holds and no request before it on the node does.
+static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
+{
+    int held = held_blocks(node, request_of(s)), shared = 0;
+    for (const struct sched_request *other = node->sched.account.requests.first; other != s; other = other->next) {
+        int n = prefix_chain_common(s->prefix, held, other->prefix, held_blocks(node, request_of(other)));
+        if (n > shared) shared = n;
+    }
+    return held - shared;
+}
+
 // The node's accounts against the requests on it.
 static void check_node(const struct core_node *node)
 {
     const struct node_account *account = &node->sched.account;
-    int64_t bin_tokens = 0, kv_blocks = 0;
+    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0;
     double pairs = 0;
     int in_bins = 0, open = 0, count = 0, n_bins = 0, n_long = 0, n_fitting = 0;
     struct core_bin *bins[16];
@@ -50,7 +66,11 @@ static void check_node(const struct core_node *node)
         ck_cheap(s->list == &account->requests);
         bool worker = node->hello.role == NODE_WORKER;
         ck_cheap(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
-        kv_blocks += r->account.kv_blocks;
+        kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
+        context_blocks += r->account.own_blocks + held_blocks(node, r);
+        if (worker)
+            ck_cheap(r->account.own_blocks + held_blocks(node, r) ==
+                     sched_request_kv_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         pairs += r->account.attention_pairs;
@@ -71,7 +91,7 @@ static void check_node(const struct core_node *node)
     ck_cheap(open == in_bins && in_bins == account->requests_in_bins);
     ck_cheap(bin_tokens == account->bin_tokens);
     ck_cheap(!(pairs < account->bin_attention_pairs) && !(pairs > account->bin_attention_pairs));
-    ck_cheap(kv_blocks == account->kv_blocks);
+    ck_cheap(kv_blocks == account->kv_blocks && context_blocks == account->context_blocks);
     ck_cheap(account->bins <= f.options.bins_ahead);
     ck_cheap(count <= node->hello.max_seqs);
 }
@@ -81,7 +101,9 @@ static void check_length_index(const struct tenant_queue *queue, const struct sc
     if (!r) return;
     ck_cheap(r->packable && r->tenant_queue == queue && r->need.rows == sched_request_rows(r));
     bool worker = queue->owner == &f.c->waiting[NODE_WORKER].tenants;
-    ck_cheap(r->need.blocks == (worker ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0));
+    int blocks = worker ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0;
+    int shareable = worker ? sched_request_shareable_blocks(r, r->n_prefix) : 0;
+    ck_cheap(r->need.blocks <= blocks && r->need.blocks >= blocks - shareable);
     const struct sched_request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
     int min = r->need.blocks;
     if (shorter && shorter->subtree_min[BY_LENGTH].blocks < min) min = shorter->subtree_min[BY_LENGTH].blocks;
@@ -444,6 +466,8 @@ START_TEST(after_random_events_all_accounts_agree_and_every_request_has_ended_on
     fixture_init(&f);
     f.options.max_wait_us = SECOND / 5;
     f.options.heartbeat_us = 2 * SECOND;
+    f.options.stall_us = SECOND;
+    f.options.eject_us = 5000;
     f.options.queue_reserve_percent = 15;
     f.options.tenant_weights = &(struct tenant_weight){"tenant-3", 2.5};
     f.options.n_tenant_weights = 1;

@@ -98,6 +98,30 @@ START_TEST(full_nodes_are_not_asked)
 }
 END_TEST
 
+// Nodes with free slots whose KV blocks are in use: what waits is overdue and needs more than each of them has.
+START_TEST(nodes_without_kv_blocks_are_not_asked)
+{
+    enum { EACH = 5 };               // of 188 blocks; a node has 1,024
+    for (int k = 0; k < EACH; k++) { // long prompts come one at a time
+        give_each_node(3000);
+        for (int i = 0; i < NODES; i++)
+            fake_node_step(&f, nodes[i], client_of(nodes[i]->requests[k]), 0, 1, -1);
+    }
+    for (int i = 0; i < ROUNDS; i++)
+        fixture_put(&f, NULL, 3000, 0);
+    fixture_advance(&f, SECOND);
+    ck_assert_int_eq(f.c->waiting[NODE_WORKER].overdue.count, ROUNDS);
+    struct node_index from = counts();
+    for (int i = 0; i < ROUNDS; i++)
+        fake_node_step(&f, nodes[i], client_of(nodes[i]->requests[i % EACH]), 1, 1, -1);
+    struct node_index to = counts();
+    printf("%d events beside nodes without blocks: %llu nodes asked, %llu search steps\n", ROUNDS,
+           (unsigned long long)(to.plans - from.plans), (unsigned long long)(to.visits - from.visits));
+    ck_assert_uint_le(to.plans - from.plans, 4);
+    ck_assert_uint_le(to.visits - from.visits, 20 * ROUNDS);
+}
+END_TEST
+
 // Thousands of requests of any length for a thousand nodes: one plan and a short search per bin.
 START_TEST(a_bin_costs_one_plan_and_a_short_search)
 {
@@ -132,6 +156,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup_nodes, teardown_nodes);
     tcase_add_test(tcase, a_small_request_beside_busy_nodes_costs_no_visits);
     tcase_add_loop_test(tcase, full_nodes_are_not_asked, 0, 2);
+    tcase_add_test(tcase, nodes_without_kv_blocks_are_not_asked);
     tcase_add_test(tcase, a_bin_costs_one_plan_and_a_short_search);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -101,7 +101,8 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     enum node_end end = serve_events(service, node);
     struct scheduler_load load = service_get_load(service);
     log_event(LOG_INFO, "served", LOG_FIELD("prompt_rows", load.prompt_rows),
-              LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("preemptions", load.preemptions));
+              LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("most_running", load.most_running),
+              LOG_FIELD("preemptions", load.preemptions));
     service_free(service);
     return end;
 }

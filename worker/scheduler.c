@@ -181,8 +181,9 @@ bool scheduler_busy(const struct scheduler *s)
 
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running,   s->queue.n,     block_manager_n_free(s->blocks),
-                                   s->preemptions, s->prompt_rows, s->reused_rows};
+    return (struct scheduler_load){s->n_running,    s->queue.n,     block_manager_n_free(s->blocks),
+                                   s->most_running, s->preemptions, s->prompt_rows,
+                                   s->reused_rows};
 }
 
 // ---- the scheduler ----

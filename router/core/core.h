@@ -56,8 +56,12 @@ struct core_options {
     int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
-    int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
-    int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
+    int64_t max_wait_us; // a request that waited this long, in both waiting sets together, is overdue
+    // A prompt waits this long for a speculator at most, and this long beside four times the expected time for its
+    // score. Then the whole prompt is kept.
+    int64_t score_timeout_us;
+    int64_t stall_us; // a node with work and without progress for this long hangs (health.h); 0: not watched
+    int64_t eject_us; // a node is ejected for this long the first time; 0: nodes are not ejected
     // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
     // back, new ones as well as queued ones; then they end as UNAVAILABLE.
     int64_t worker_grace_us;
@@ -142,7 +146,7 @@ void core_release_nodes(struct core *c, int64_t now_us);
 // --- status
 struct node_status {
     struct node_hello hello;
-    const char *state; // "ready", "draining"
+    const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
@@ -171,6 +175,7 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
+    uint64_t ejections, hangs; // of nodes
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };

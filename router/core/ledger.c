@@ -80,6 +80,57 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 // --- bins and nodes
 
+// KV blocks. The prompt blocks that a request holds in its node's record are charged to the node once, whatever the
+// number of requests that hold them. All others are the request's own.
+
+static int held_blocks(const struct request *r)
+{
+    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+static void set_own_blocks(struct request *r, int blocks)
+{
+    struct node_account *in = &r->account.node->sched.account;
+    in->kv_blocks += blocks - r->account.own_blocks;
+    in->context_blocks += blocks - r->account.own_blocks;
+    r->account.own_blocks = blocks;
+}
+
+void ledger_kv_blocks_updated(struct request *r)
+{
+    if (!on_worker(r)) return;
+    node_index_note_change(&r->account.node->sched);
+    int block_tokens = r->account.node->sched.limits.block_tokens;
+    set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
+}
+
+// What all requests on the node hold in its record.
+static int64_t shared_blocks(const struct sched_node *node)
+{
+    return sched_node_shares_blocks(node) ? prefix_record_blocks_held(node->prefixes) : 0;
+}
+
+static void hold_blocks(struct request *r)
+{
+    struct sched_node *node = &r->account.node->sched;
+    int64_t before = shared_blocks(node);
+    r->account.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
+    node->account.kv_blocks += shared_blocks(node) - before;
+    node->account.context_blocks += held_blocks(r);
+    ledger_kv_blocks_updated(r);
+}
+
+static void release_blocks(struct request *r)
+{
+    struct sched_node *node = &r->account.node->sched;
+    int64_t before = shared_blocks(node);
+    set_own_blocks(r, 0);
+    node->account.context_blocks -= held_blocks(r);
+    if (node->prefixes) prefix_record_release(node->prefixes, r->account.run);
+    node->account.kv_blocks += shared_blocks(node) - before;
+    r->account.run = NULL;
+}
+
 static void long_prompt_count(struct node_account *in, const struct request_account *a, int sign)
 {
     in->long_prompts += sign;
@@ -93,12 +144,10 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     struct request_account *a = &r->account;
     int rows = sched_request_rows(&r->sched), computed = sched_request_rows_on(&r->sched, &node->sched);
     node->tokens_in += (uint64_t)rows;
-    if (node->sched.prefixes) prefix_index_add(node->sched.prefixes, r->sched.prefix, r->sched.n_prefix);
     a->node = node;
     a->bin = bin;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
-    a->kv_blocks = sched_node_blocks_needed(&node->sched, &r->sched);
     a->is_long = computed > sched_node_pass_rows(&node->sched);
     bin->open++;
     bin->open_fitting += !a->is_long;
@@ -106,7 +155,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     in->bin_tokens += a->rows;
     in->bin_attention_pairs += a->attention_pairs;
     if (a->is_long) long_prompt_count(in, a, 1);
-    in->kv_blocks += a->kv_blocks;
+    hold_blocks(r);
     in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
     node_index_note_change(&node->sched);
@@ -156,24 +205,35 @@ void ledger_bin_settled(struct request *r)
 void ledger_left_node(struct ledger *ledger, struct request *r)
 {
     struct request_account *a = &r->account;
-    struct node_account *in = &a->node->sched.account;
     ledger_bin_settled(r);
-    in->kv_blocks -= a->kv_blocks;
-    in->running_alone -= r->sched.runs_alone;
+    release_blocks(r);
+    a->node->sched.account.running_alone -= r->sched.runs_alone;
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         ledger->running--;
         waiting_add(ledger, r, 1);
     }
     a->node = NULL;
-    a->kv_blocks = 0;
     request_list_remove(&r->sched);
 }
 
 // --- results
 
+// What prompts got of a pass with decodes: the time beyond that of its decode rows alone.
+static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    const struct node_account *account = &node->account;
+    double decodes = account->requests.count - account->requests_in_bins;
+    if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
+    if (!cost_knows(&node->cost, 1, now_us)) return;
+    double entries = (double)account->kv_blocks * node->limits.block_tokens / account->requests.count;
+    double decode_us = cost_pass_us(&node->cost, 1, decodes, decodes * entries);
+    cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
+}
+
 void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     node_index_note_change(&node->sched);
 }
@@ -232,15 +292,6 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     ledger->totals.completion_tokens += (uint64_t)n_used;
     tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * n_used);
     r->account.node->tokens_out += (uint64_t)n;
-}
-
-void ledger_kv_blocks_updated(struct request *r)
-{
-    struct core_node *node = r->account.node;
-    int blocks = sched_node_blocks_needed(&node->sched, &r->sched);
-    node->sched.account.kv_blocks += blocks - r->account.kv_blocks;
-    r->account.kv_blocks = blocks;
-    node_index_note_change(&node->sched);
 }
 
 // --- a lost node, the end

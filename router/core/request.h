@@ -80,7 +80,8 @@ struct request_account {
     bool is_long;                  // more rows than a pass of the node
     int rows;                      // its rows in the bin,
     double attention_pairs;        // and their attention pairs, see cost.h
-    int kv_blocks;                 // KV blocks it is expected to need on the node
+    const struct prefix_run *run;  // the blocks of its prompt that it holds in the node's record
+    int own_blocks;                // KV blocks that it is expected to need on the node beside these
     int losses;                    // nodes lost under it since its last token
     int64_t charged_us;            // `timing` accounts for all time up to here
 };

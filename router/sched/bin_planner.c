@@ -16,21 +16,28 @@ enum { SCAN_MAX = 2048 };
 // Of prompts that would fit only thanks to the node's prefix cache, a plan examines at most this many.
 enum { CACHED_SCAN_MAX = 32 };
 
+// Of the other nodes that hold a prefix of a request, those with most of it are looked at: this many.
+enum { ELSEWHERE_MAX = 16 };
+
+// Nodes take messages of up to 64 MiB. Rows that a prefix cache holds take no room in the bin, but in its message.
+#define BIN_BYTES_MAX ((int64_t)60 << 20)
+
 // A bin being filled.
 struct filling {
     const struct sched_view *view;
     const struct sched_node *node;
-    struct waiting_set *set; // its picks are the bin so far
-    struct bin_plan *plan;   // its sums
-    int64_t pass_rows;       // prompt rows of a pass; a request with more is a long prompt
-    bool takes_long;         // a long prompt may be picked
-    int64_t rows_left;
-    int slots_left;      // sequences
-    int64_t blocks_left; // KV blocks of the node
+    struct waiting_set *set;       // its picks are the bin so far
+    struct bin_plan *plan;         // its sums
+    int64_t pass_rows;             // prompt rows of a pass; a request with more is a long prompt
+    bool takes_long;               // a long prompt may be picked
+    int64_t rows_left, bytes_left; // bytes: of the message
+    int slots_left;                // sequences
+    int64_t blocks_left;           // KV blocks of the node
     int scans_left, cached_scans_left;
     bool is_closed;        // the bin takes no further request
     const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
     int n_chain;
+    bool chain_is_picked; // of a picked request
 };
 
 static int picked_count(const struct filling *f)
@@ -60,6 +67,16 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
+// KV blocks that the request adds to those of the node and of the bin.
+static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
+{
+    int alone = sched_node_blocks_needed(f->node, r);
+    if (!f->chain_is_picked) return alone;
+    int shared = prefix_chain_common(r->prefix, r->n_prefix, f->chain, f->n_chain);
+    int together = sched_node_blocks_after(f->node, r, shared);
+    return together < alone ? together : alone;
+}
+
 // The rows it takes of the bin: a long prompt is computed beside the bins that follow and takes half of each pass.
 static int64_t rows_taken(const struct filling *f, int64_t rows)
 {
@@ -76,13 +93,15 @@ static double finish_with(const struct sched_node *node, const struct sched_requ
 // Rule 7: another node with room would finish the request sooner, since its cache holds more of it.
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
-    const struct sched_view *view = f->view;
     if (r->overdue || !r->n_prefix) return false;
-    for (const struct sched_node *other = view->nodes; other; other = other->next) {
-        if (other == f->node || other->role != f->node->role || !other->prefixes || other->draining) continue;
-        int64_t rows_there = sched_request_rows_on(r, other);
-        if (rows_there >= rows || finish_with(other, r, rows_there) >= finish_with(f->node, r, rows)) continue;
-        if (node_has_room(view, other, r)) return true;
+    struct prefix_hit hits[ELSEWHERE_MAX];
+    int n = prefix_index_lookup(f->view->prefixes[f->node->role], r->prefix, r->n_prefix, hits, ELSEWHERE_MAX);
+    for (int i = 0; i < n; i++) {
+        const struct sched_node *other = hits[i].node;
+        int64_t rows_there = sched_request_rows_after(r, hits[i].blocks);
+        if (rows_there >= rows) return false; // nor have the others
+        if (other == f->node || finish_with(other, r, rows_there) >= finish_with(f->node, r, rows)) continue;
+        if (node_has_room(f->view, other, r)) return true;
     }
     return false;
 }
@@ -100,6 +119,7 @@ static bool rows_fit(const struct filling *f, int64_t rows)
 
 static bool may_join(const struct filling *f, const struct sched_request *r)
 {
+    if (picked_count(f) && sched_request_message_bytes(r) > f->bytes_left) return false;
     return !r->runs_alone || (picked_count(f) == 0 && f->node->account.requests.count == 0);
 }
 
@@ -108,7 +128,7 @@ static bool bin_fits(struct filling *f, const struct sched_request *r)
     int rows = rows_in_bin(f, r);
     f->plan->scan_cost++;
     if (rows_fit(f, rows) && may_join(f, r) && sched_node_can_hold(f->node, r) &&
-        sched_node_blocks_needed(f->node, r) <= f->blocks_left) {
+        blocks_in_bin(f, r) <= f->blocks_left) {
         if (!sooner_elsewhere(f, r, rows)) return true;
         f->plan->elsewhere = true;
     }
@@ -122,10 +142,11 @@ static void bin_pick(struct filling *f, struct sched_request *r)
     f->plan->rows += rows;
     f->plan->uncached_rows += sched_request_rows(r);
     f->plan->overdue |= r->overdue;
+    f->bytes_left -= sched_request_message_bytes(r);
     f->rows_left -= rows_taken(f, rows);
     if (rows > f->pass_rows) f->takes_long = false;
     f->slots_left--;
-    f->blocks_left -= sched_node_blocks_needed(f->node, r);
+    f->blocks_left -= blocks_in_bin(f, r);
     f->is_closed = r->runs_alone;
     waiting_set_pick(f->set, r);
 }
@@ -142,6 +163,7 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
     if (!last && !tail && picked_count(f)) last = f->set->picked[picked_count(f) - 1];
     f->chain = last ? last->prefix : tail ? tail->chain : NULL;
     f->n_chain = last ? last->n_prefix : tail ? tail->n : 0;
+    f->chain_is_picked = last;
 }
 
 // Whether sharing `blocks` blocks with the chain saves enough rows of the request, and more than `other` would save.
@@ -308,6 +330,7 @@ void plan_bin(const struct sched_view *view, const struct sched_node *node, stru
                         .pass_rows = sched_node_pass_rows(node),
                         .takes_long = !node->account.long_prompts,
                         .rows_left = sched_node_bin_rows(node),
+                        .bytes_left = BIN_BYTES_MAX,
                         .slots_left = node->limits.max_seqs - node->account.requests.count,
                         .blocks_left = node_blocks_for_others(view, node),
                         .scans_left = SCAN_MAX,

@@ -30,7 +30,7 @@ int64_t node_blocks_for_others(const struct sched_view *view, const struct sched
     int64_t left = sched_node_blocks_left(node);
     if (reservation->node != node) return left;
     if (reservation->request->runs_alone) return 0;
-    int64_t needed = sched_node_blocks_needed(node, reservation->request);
+    int64_t needed = sched_node_blocks_asked(node, reservation->request);
     int64_t beyond = node->limits.kv_blocks - needed - reservation->lent_blocks;
     return beyond < 0 ? 0 : beyond < left ? beyond : left;
 }
@@ -38,7 +38,7 @@ int64_t node_blocks_for_others(const struct sched_view *view, const struct sched
 bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
 {
     return node_is_open(view, node) && sched_node_can_hold(node, r) &&
-           sched_node_blocks_needed(node, r) <= node_blocks_for_others(view, node);
+           sched_node_blocks_asked(node, r) <= node_blocks_for_others(view, node);
 }
 
 // --- reservations

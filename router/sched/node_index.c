@@ -10,7 +10,10 @@
 
 #define NEVER INT64_MAX
 
-enum { OVERDUE_SCAN_MAX = 8 };
+enum {
+    OVERDUE_SCAN_MAX = 8,
+    SHARING_MAX = 16, // nodes with a prefix of the request that are looked at
+};
 
 // --- the tree
 
@@ -120,6 +123,7 @@ struct node_search {
     uint64_t visits;
     const struct sched_request *r; // NULL: nodes that may take what waits
     int64_t rows;                  // that wait
+    int64_t blocks;                // that the request needs on a node where it shares none
     enum { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_BLOCKS } kind;
 };
 
@@ -127,26 +131,26 @@ static bool node_fits(const struct node_search *s, const struct sched_node *node
 {
     bool long_prompt = s->r->need.rows > sched_node_pass_rows(node) && !node->prefixes;
     return !(long_prompt && node->account.long_prompts) &&
-           sched_node_blocks_needed(node, s->r) <= node_blocks_for_others(s->view, node) &&
+           sched_node_blocks_asked(node, s->r) <= node_blocks_for_others(s->view, node) &&
            sched_node_can_hold(node, s->r);
 }
 
-static bool room_matches(const struct node_search *s, const struct node_room *room)
+static bool room_matches(const struct node_search *s, const struct node_room *room, int64_t needed)
 {
     if (s->kind == SEARCH_ASKED) return room->asks_rows <= s->rows;
     int64_t blocks = s->kind == SEARCH_BLOCKS ? room->blocks
                      : s->kind == SEARCH_IDLE ? room->idle_blocks
                                               : room->open_blocks;
-    return blocks >= s->r->need.blocks && room->context >= s->r->need.context;
+    return blocks >= needed && room->context >= s->r->need.context;
 }
 
-static bool node_matches(const struct node_search *s, const struct sched_node *node)
+static bool node_matches(const struct node_search *s, const struct sched_node *node, int64_t needed)
 {
     struct node_room own = own_room(node);
-    if (!room_matches(s, &own)) return false;
+    if (!room_matches(s, &own, needed)) return false;
     if (s->kind == SEARCH_ASKED) return true;
     if (s->kind == SEARCH_BLOCKS)
-        return sched_node_can_hold(node, s->r) && sched_node_blocks_needed(node, s->r) <= sched_node_blocks_left(node);
+        return sched_node_can_hold(node, s->r) && sched_node_blocks_asked(node, s->r) <= sched_node_blocks_left(node);
     if (s->kind == SEARCH_OPEN_THIS_ROUND && node->place.declined_round == node->place.index->round) return false;
     return node_fits(s, node);
 }
@@ -154,18 +158,31 @@ static bool node_matches(const struct node_search *s, const struct sched_node *n
 static struct sched_node *tree_first(struct sched_node *tree, struct node_search *s)
 {
     s->visits++;
-    if (!tree || !room_matches(s, &tree->place.subtree)) return NULL;
+    if (!tree || !room_matches(s, &tree->place.subtree, s->blocks)) return NULL;
     struct sched_node *lower = tree_first(tree->place.lower, s);
     if (lower) return lower;
-    return node_matches(s, tree) ? tree : tree_first(tree->place.higher, s);
+    return node_matches(s, tree, s->blocks) ? tree : tree_first(tree->place.higher, s);
 }
 
-static struct sched_node *index_first(struct node_index *index, struct node_search *s)
+static struct sched_node *index_find(struct node_index *index, struct node_search *s)
 {
     s->visits = 0;
     struct sched_node *node = tree_first(index->root, s);
     index->visits += s->visits;
     return node;
+}
+
+// For the request: a node with room for all its blocks, else one where it shares blocks and that has room for the rest.
+static struct sched_node *index_first(struct node_index *index, struct node_search *s)
+{
+    s->blocks = index->role == NODE_WORKER ? sched_request_kv_blocks(s->r, PREFIX_BLOCK) : 0;
+    struct sched_node *node = index_find(index, s);
+    if (node || s->r->need.blocks == s->blocks) return node;
+    struct prefix_hit hits[SHARING_MAX];
+    int n = prefix_index_lookup(s->view->prefixes[index->role], s->r->prefix, s->r->n_prefix, hits, SHARING_MAX);
+    for (int i = 0; i < n; i++)
+        if (node_matches(s, hits[i].node, sched_node_blocks_asked(hits[i].node, s->r))) return hits[i].node;
+    return NULL;
 }
 
 // --- changes
@@ -316,7 +333,7 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
 {
     struct node_search s = {.view = view, .rows = view->waiting[index->role].rows, .kind = SEARCH_ASKED};
     update_changed(index, view);
-    struct sched_node *node = index_first(index, &s);
+    struct sched_node *node = index_find(index, &s);
     if (!node) node = next_for_overdue(index, view);
     index->plans += node != NULL;
     return node;

@@ -48,6 +48,23 @@ void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
     request_tree_remove(&groups->roots[tree_index(r->tenant_queue, r->prefix)], BY_PREFIX, r, prefix_is_below, &key);
 }
 
+static int shared_with(const struct sched_request *r, const struct sched_request *other)
+{
+    if (!other || other->tenant_queue != r->tenant_queue) return 0;
+    return prefix_chain_common(r->prefix, r->n_prefix, other->prefix, other->n_prefix);
+}
+
+int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_request *r)
+{
+    if (!r->n_prefix) return 0;
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
+    struct prefix_key key = prefix_key_of(r);
+    struct sched_request *root = groups->roots[tree_index(r->tenant_queue, r->prefix)];
+    int below = shared_with(r, request_tree_before(root, BY_PREFIX, prefix_is_below, &key, &any));
+    int above = shared_with(r, request_tree_from(root, BY_PREFIX, prefix_is_below, &key, &any));
+    return below > above ? below : above;
+}
+
 // The longest request, in rows, for which sharing `blocks` blocks saves a large enough part.
 static int rows_paid_by(int blocks)
 {

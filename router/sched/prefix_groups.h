@@ -23,6 +23,8 @@ struct prefix_groups {
 // The tenant queue and the chain of a request must not change while it is in the groups.
 void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r);
 void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r);
+// Leading blocks that the request, which is not in the groups, shares with the nearest request in them.
+int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_request *r);
 
 // Visits the requests of a tenant queue that share a prefix with a chain, those for which it pays, the longest shared
 // prefix first. The groups must not change during a walk.

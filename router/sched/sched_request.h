@@ -48,7 +48,8 @@ enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 // What a node must have for a waiting request.
 struct request_need {
     int rows;    // of its next pass, whole
-    int blocks;  // KV blocks of PREFIX_BLOCK tokens that it is expected to need
+    int blocks;  // KV blocks of PREFIX_BLOCK tokens that it is expected to need, sharing all that it could share when
+                 // it joined the waiting set: with requests that wait, or with those on some node
     int context; // tokens of its longest sequence
 };
 
@@ -79,4 +80,6 @@ struct sched_request {
 
 int sched_request_rows(const struct sched_request *r); // of its next pass: the whole prompt, or kept tokens and output
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks); // less the blocks that a cache holds
+int sched_request_shareable_blocks(const struct sched_request *r, int shared);  // of these, without the last row's
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);   // expected to be needed
+int64_t sched_request_message_bytes(const struct sched_request *r);             // in a bin, at most

@@ -36,6 +36,18 @@ int64_t sched_node_blocks_left(const struct sched_node *node)
     return node->role == NODE_WORKER ? node->limits.kv_blocks - node->account.kv_blocks : INT64_MAX;
 }
 
+bool sched_node_shares_blocks(const struct sched_node *node)
+{
+    return node->role == NODE_WORKER && node->prefixes && node->limits.block_tokens == PREFIX_BLOCK;
+}
+
+int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared)
+{
+    if (node->role != NODE_WORKER) return 0;
+    int blocks = sched_request_kv_blocks(r, node->limits.block_tokens);
+    return sched_node_shares_blocks(node) ? blocks - sched_request_shareable_blocks(r, shared) : blocks;
+}
+
 int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks)
 {
     int block_tokens = node->limits.block_tokens;
@@ -45,12 +57,19 @@ int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks)
 
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r)
 {
-    return node->role == NODE_WORKER ? sched_request_kv_blocks(r, node->limits.block_tokens) : 0;
+    int held = sched_node_shares_blocks(node) ? prefix_record_held(node->prefixes, r->prefix, r->n_prefix) : 0;
+    return sched_node_blocks_after(node, r, held);
+}
+
+int sched_node_blocks_asked(const struct sched_node *node, const struct sched_request *r)
+{
+    int needed = sched_node_blocks_needed(node, r);
+    return sched_node_shares_blocks(node) && r->need.blocks > needed ? r->need.blocks : needed;
 }
 
 int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node)
 {
-    return node->prefixes ? prefix_index_match(node->prefixes, r->prefix, r->n_prefix) : 0;
+    return node->prefixes ? prefix_record_match(node->prefixes, r->prefix, r->n_prefix) : 0;
 }
 
 int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node)

@@ -37,7 +37,8 @@ struct node_account {
     int long_prompts;             // still to be computed
     int64_t long_tokens;          // their part of bin_tokens
     double long_attention_pairs;  // and of bin_attention_pairs
-    int64_t kv_blocks;            // expected to be needed by the requests on it
+    int64_t kv_blocks;            // expected to be needed by the requests on it, shared ones counted once
+    int64_t context_blocks;       // the same with shared blocks counted for each request: what attention reads
     int running_alone;            // a request that runs alone, without a token yet
 };
 
@@ -70,11 +71,12 @@ struct node_place {
 struct sched_node {
     enum node_role role;
     struct node_limits limits;
-    bool draining;                 // gets no new work
-    struct node_account account;   // accounts
-    struct cost_model cost;        // accounts; of its passes
-    struct prefix_index *prefixes; // NULL: the node has no prefix cache
-    struct prefix_tails *tails;    // NULL without a prefix cache, see prefix_tails.h
+    bool draining;                  // gets no new work: it drains or is ejected
+    struct node_account account;    // accounts
+    struct cost_model cost;         // accounts; of its passes
+    struct cost_share share;        // accounts; of prompts, while other sequences decode
+    struct prefix_record *prefixes; // in the index of its pool; NULL: the node has no prefix cache
+    struct prefix_tails *tails;     // NULL without a prefix cache, see prefix_tails.h
     struct node_place place;
     const struct sched_node *next;
 };
@@ -89,8 +91,15 @@ int sched_request_context(const struct sched_request *r, enum node_role role); /
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r); // draining nodes: no
 int64_t sched_node_blocks_left(const struct sched_node *node);                          // speculator: INT64_MAX
 int64_t sched_index_blocks(const struct sched_node *node,
-                           int64_t blocks); // in blocks of PREFIX_BLOCK tokens, rounded up
-int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);    // speculator: 0
+                           int64_t blocks);                   // in blocks of PREFIX_BLOCK tokens, rounded up
+bool sched_node_shares_blocks(const struct sched_node *node); // between sequences with the same prefix
+// Less those that it would share with requests on the node. Speculator: 0.
+int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);
+// The same with `shared` leading blocks of its prompt there, if the node shares blocks.
+int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared);
+// What the node must have left for the request to be found in the waiting set: what it needs, though no less than was
+// known to be needed when it joined the set.
+int sched_node_blocks_asked(const struct sched_node *node, const struct sched_request *r);
 int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node); // by its prefix index
 int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node);       // rows to be computed
 
@@ -102,6 +111,7 @@ struct sched_options {
     int64_t max_wait_us;
     int tail_tokens;
     int bins_ahead;
+    int64_t score_timeout_us; // a prompt waits this long for a speculator at most
     struct hash_key hash_key; // of prefix chains, tables and trees
 };
 
@@ -116,10 +126,11 @@ struct reservation {
 
 struct sched_view {
     struct sched_options options;
-    int64_t now_us;                    // of the last tick
-    const struct sched_node *nodes;    // the latest first
-    const struct waiting_set *waiting; // [NODE_ROLES] the requests in front of each pool
-    double computed_share[NODE_ROLES]; // accounts; share of dispatched rows that lately had to be computed
+    int64_t now_us;                            // of the last tick
+    const struct sched_node *nodes;            // the latest first
+    const struct waiting_set *waiting;         // [NODE_ROLES] the requests in front of each pool
+    struct prefix_index *prefixes[NODE_ROLES]; // what the caches of each pool hold
+    double computed_share[NODE_ROLES];         // accounts; share of dispatched rows that lately had to be computed
     struct reservation reservation;
 };
 

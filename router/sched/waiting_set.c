@@ -9,11 +9,12 @@
 enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many others
 
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
-                      const struct tenant_weight *weights, int n_weights)
+                      const struct prefix_index *prefixes, const struct tenant_weight *weights, int n_weights)
 {
     set->role = role;
     set->policy = options->policy;
     set->hash_key = options->hash_key;
+    set->prefixes = prefixes;
     set->batch_requests = options->policy == BIN_NONE ? 1 : options->batch_requests;
     set->due_slot_us = options->max_wait_us / (DUE_SLOTS - 2) + 1;
     tenant_queues_init(&set->tenants, &options->hash_key, weights, n_weights);
@@ -33,11 +34,19 @@ int waiting_set_count(const struct waiting_set *set)
 
 // --- the indexes of what may be packed
 
+// The most prompt blocks that the request, which is not in the groups, could share on a node.
+static int shareable_blocks(const struct waiting_set *set, const struct sched_request *r)
+{
+    int waiting = prefix_groups_shared(&set->groups, r),
+        held = prefix_index_held(set->prefixes, r->prefix, r->n_prefix);
+    return sched_request_shareable_blocks(r, waiting > held ? waiting : held);
+}
+
 static void index_add(struct waiting_set *set, struct sched_request *r)
 {
-    r->need = (struct request_need){.rows = sched_request_rows(r),
-                                    .blocks = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0,
-                                    .context = sched_request_context(r, set->role)};
+    int blocks = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) - shareable_blocks(set, r) : 0;
+    r->need = (struct request_need){
+        .rows = sched_request_rows(r), .blocks = blocks, .context = sched_request_context(r, set->role)};
     tenant_queue_add(r->tenant_queue, r);
     prefix_groups_add(&set->groups, r);
     if (r->overdue) due_index_add(&set->due_next, r);

@@ -38,6 +38,7 @@ struct waiting_set {
     // Those that may be packed: by priority, tenant and length; by shared prefix; the overdue ones by due time.
     struct tenant_queues tenants;
     struct prefix_groups groups;
+    const struct prefix_index *prefixes; // of the pool
     struct due_index due_next;
     int n_packable;
     struct sched_request **picked; // [n_picked] in the order of picking
@@ -46,7 +47,7 @@ struct waiting_set {
 };
 
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
-                      const struct tenant_weight *weights, int n_weights);
+                      const struct prefix_index *prefixes, const struct tenant_weight *weights, int n_weights);
 void waiting_set_fini(struct waiting_set *set); // must be empty
 
 int waiting_set_count(const struct waiting_set *set);
