@@ -82,6 +82,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.budget = scaled(g, 32, 1024);
         node.kv_blocks = scaled(g, 24, one_in(g, 4) ? 4000 : 600);
         node.max_seqs = scaled(g, 1, node.budget < 48 ? node.budget : 48);
+        if (node.budget < 48 && one_in(g, 4)) node.max_seqs = node.budget;
         node.context = scaled(g, 200, 4000);
         node.prefix_cache = one_in(g, 2);
     }
