@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0x642cd2f735dcadda, 0xc427914694219827, 0xd4ab5d528d8da1a9, 0x582e5626d3e31bda, 0xd7814b0a239a220c,
-    0x3ddde2d91a5ec2bd, 0x1f1e85f4bebc7b68, 0x22f053c355bd3983, 0x93ffb60f2a9efdc4, 0x60ec880ea52d367c,
-    0x9275458d7f0ee790, 0xccb40ed01697c30f, 0xcb3267ae1ff46e86, 0xa84c319045fbbec9, 0xe1ea6cb0914bf476,
-    0x032dcfa544d6eb8e, 0xe0afae2cd33b24ac, 0x4f9f11e28c6c79dc, 0x9850d017358a699b, 0x2d24c36548c22528,
-    0xe165bbada7b0a5fe, 0x89de39d66b0116fc, 0x8d32c81249ba71fb, 0x3742bc7d259b9c09,
+    0xe9a9099ce9d508e7, 0xb244f835b583ddb0, 0xa65c3dc5cd168959, 0xa834c75c946fd45b, 0xc3d5fa955c358cbc,
+    0x5287f8e020c7c744, 0xa48c7ebc6aa3712c, 0x2cbed124d3f79135, 0x8b092bfad32e4824, 0x39c532f0ecec2db2,
+    0x86443a7dbebe153c, 0x400db5d6a0ee35a4, 0x8c9f1d06908295c5, 0xd23a5390da862af2, 0xbc66a00b611bda47,
+    0xb6ae6fb1f9dd19bc, 0xfa93f92eb770c2a3, 0x97bf7235c43f3aa0, 0xd4bca97384ee1cf1, 0xfb718593a1fb7ba6,
+    0x29b30297d8dbae78, 0x3294f90822f5bf4e, 0xe4470f33bf6b0e7f, 0x6138f8d07a39283b,
 };
 
 // What differs from seed to seed.
