@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts made to collide: the order and the index of shared prefixes hold whatever the hashes are. Prompts that collide
-// under a mix without a key, which anyone can compute, do not collide under the router's hashes.
+// Prompts made to collide: the order and the index of shared prefixes hold whatever the hashes are. Prompts that
+// collide under a mix without a key, which anyone can compute, do not collide under the router's hashes.
 #include <stdlib.h>
 #include <string.h>
 
