@@ -15,8 +15,7 @@
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
 
-// Followers time out later than the leader, so that one rank reports the hang.
-enum { FOLLOWERS_LATER_MS = 10000, CHECK_TIMEOUT_MS = 10000 };
+enum { CHECK_TIMEOUT_MS = 10000 };
 
 enum ring_kind { RING_PASS = 1, RING_CHECK, RING_CLOSE };
 
@@ -27,8 +26,9 @@ struct engine {
     int timeout_ms;        // of a pass without progress
     struct doorbell *bell; // NULL for a group of one rank, like the rest
     struct roll_call *roll_call;
-    int32_t *encoded; // the batch as broadcast, with room for the largest one
-    size_t encoded_ints;
+    int32_t *encoded;     // the batch as broadcast, with room for the largest one
+    int32_t *block_table; // followers: the padded block table of the batch
+    size_t encoded_ints, table_ints;
 };
 
 // A rank that fails ends the group, so its sentence says which rank it is and where.
@@ -41,6 +41,12 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // ---- ranks that hang ----
 
+// Followers time out later than the leader, so that one rank reports the hang.
+static int timeout_of_rank(const struct engine *e, int timeout_ms)
+{
+    return timeout_ms && e->comm->rank ? timeout_ms + roll_call_timeout_for(timeout_ms) : timeout_ms;
+}
+
 // Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
 // the group.
 static void engine_apply_timeout(struct engine *e, int timeout_ms)
@@ -48,7 +54,7 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     if (e->timeout_ms == timeout_ms) return;
     e->timeout_ms = timeout_ms;
     e->comm->limit_ms = timeout_ms / 6 * 5;
-    watchdog_set_timeout(e->watchdog, timeout_ms && e->comm->rank ? timeout_ms + FOLLOWERS_LATER_MS : timeout_ms);
+    watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
 // The working thread is done with what it did together with the other ranks.
@@ -67,8 +73,9 @@ static void pass_begin(struct engine *e, int rows)
 
 static void check_begin(struct engine *e)
 {
+    int limit_ms = e->timeout_ms && e->timeout_ms < CHECK_TIMEOUT_MS ? e->timeout_ms : CHECK_TIMEOUT_MS;
     if (e->roll_call) roll_call_enter(e->roll_call);
-    watchdog_enter_check(e->watchdog, CHECK_TIMEOUT_MS + (e->comm->rank ? FOLLOWERS_LATER_MS : 0));
+    watchdog_enter_check(e->watchdog, timeout_of_rank(e, limit_ms));
 }
 
 static void open_begin(struct engine *e)
@@ -176,6 +183,7 @@ static void engine_free(struct engine *e)
     if (e->bell) doorbell_close(e->bell);
     if (e->model) model_close(e->model);
     free(e->encoded);
+    free(e->block_table);
     free(e);
 }
 
@@ -185,6 +193,9 @@ static void allocate_encoded(struct engine *e, const struct model_options *optio
     int blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     e->encoded_ints = batch_encoded_ints_max(options->max_rows, options->max_seqs, blocks);
     e->encoded = mem_alloc_array(e->encoded_ints, sizeof *e->encoded);
+    if (e->comm->rank == 0) return;
+    e->table_ints = (size_t)options->max_seqs * (size_t)blocks;
+    e->block_table = mem_alloc_array(e->table_ints, sizeof *e->block_table);
 }
 
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
@@ -256,7 +267,7 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     struct forward_result result;
     TRY(check_encoded_size(e, n_ints));
     TRY(e->comm->ops->broadcast(e->comm, e->encoded, size_bytes));
-    TRY(batch_decode(e->encoded, n_ints, &batch));
+    TRY(batch_decode(e->encoded, n_ints, e->block_table, e->table_ints, &batch));
     return model_forward(e->model, &batch, &result);
 }
 

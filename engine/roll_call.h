@@ -16,9 +16,17 @@
 
 struct roll_call;
 
-// ROLL_CALL_TIMEOUT_MS gives a rank on a machine short of memory time to answer. It is not longer than the time by
-// which the timeouts of followers exceed the leader's, see engine.c.
-enum { ROLL_CALL_SENTENCE_MAX = 640, ROLL_CALL_TIMEOUT_MS = 10000 };
+// ROLL_CALL_TIMEOUT_MS gives a rank on a machine short of memory time to answer.
+enum { ROLL_CALL_SENTENCE_MAX = 640, ROLL_CALL_TIMEOUT_MIN_MS = 2000, ROLL_CALL_TIMEOUT_MS = 10000 };
+
+// The time to answer after work that hung for timeout_ms: as long again, within bounds. Followers time out this much
+// later than the leader (engine.c), so that the leader has the result of its roll call first.
+static inline int roll_call_timeout_for(int timeout_ms)
+{
+    return timeout_ms < ROLL_CALL_TIMEOUT_MIN_MS ? ROLL_CALL_TIMEOUT_MIN_MS
+           : timeout_ms > ROLL_CALL_TIMEOUT_MS   ? ROLL_CALL_TIMEOUT_MS
+                                                 : timeout_ms;
+}
 
 enum roll_call_result {
     ROLL_CALL_COMPLETE, // all ranks answer

@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 
-enum { NAP_MAX_MS = 10000 };
+enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
 enum work { OPEN_ENDED, PASS, CHECK };
 
@@ -35,6 +35,7 @@ struct watchdog {
     // The thread's own: what it saw at its last look.
     int64_t seen_entered_us, progress_us; // when the last progress was made, at the latest
     uint64_t seen_progress;
+    bool late; // it woke late: the whole process was stopped, or the machine paused, which is no hang
 };
 
 static int limit_ms(const struct watchdog *w)
@@ -48,9 +49,10 @@ static void look(struct watchdog *w, int64_t entered_us)
     uint64_t progress = *w->progress;
     if (entered_us != w->seen_entered_us) {
         w->progress_us = entered_us;
-    } else if (progress != w->seen_progress) {
+    } else if (progress != w->seen_progress || w->late) {
         w->progress_us = clock_now_us();
     }
+    w->late = false;
     w->seen_entered_us = entered_us;
     w->seen_progress = progress;
 }
@@ -65,9 +67,9 @@ static int time_left_ms(struct watchdog *w, int64_t entered_us)
     return left_us <= 0 ? 0 : left_us < (int64_t)nap_ms * 1000 ? (int)(left_us / 1000) + 1 : nap_ms;
 }
 
-static enum roll_call_result ask_ranks(const struct watchdog *w, char sentence[ROLL_CALL_SENTENCE_MAX])
+static enum roll_call_result ask_ranks(const struct watchdog *w, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX])
 {
-    if (w->roll_call) return roll_call_ask(w->roll_call, ROLL_CALL_TIMEOUT_MS, sentence);
+    if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
     snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
     return ROLL_CALL_COMPLETE;
 }
@@ -77,7 +79,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
     int work = w->work, rows = w->rows, timeout_ms = limit_ms(w);
     char sentence[ROLL_CALL_SENTENCE_MAX];
-    enum roll_call_result result = ask_ranks(w, sentence);
+    enum roll_call_result result = ask_ranks(w, timeout_ms, sentence);
     if (w->entered_us != entered_us || *w->progress != w->seen_progress) return;
     if (work == PASS) {
         log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", timeout_ms),
@@ -107,7 +109,9 @@ static void *watchdog_thread(void *arg)
             pthread_mutex_lock(&w->lock);
             continue;
         }
-        monotonic_cond_wait(&w->changed, &w->lock, clock_now_us() + (int64_t)nap_ms * 1000);
+        int64_t until_us = clock_now_us() + (int64_t)nap_ms * 1000;
+        monotonic_cond_wait(&w->changed, &w->lock, until_us);
+        w->late = clock_now_us() > until_us + LATE_MS * 1000;
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

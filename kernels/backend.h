@@ -135,9 +135,10 @@ enum memory_use {
 };
 struct device_memory {
     size_t bytes[MEMORY_USES];
+    size_t rounding; // an estimate: bytes behind allocations that the device rounds up to pages of 2 MiB
 };
 const char *memory_use_name(enum memory_use use); // "weights", "activations", "gemm", "attention", "batch", "kv"
-size_t device_memory_total(const struct device_memory *memory);
+size_t device_memory_total(const struct device_memory *memory); // without rounding
 
 struct backend_ops {
     const char *name; // "reference", "cpu", "cuda"

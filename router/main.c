@@ -18,6 +18,7 @@ static struct {
     char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
     double keep_rate;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
+    int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
         max_message_mb;
@@ -93,10 +94,18 @@ static const struct option options[] = {
                                            "is no longer, else the first and the last half as many"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
-     .help = "time limit from arrival in the queue to the score; afterwards the prompt is prefilled whole"},
+     .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
+             "score; afterwards the prompt is prefilled whole"},
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
+    {.name = "stall-timeout-ms", .type = OPTION_INT, .value = &o.stall_timeout_ms, .default_text = "30000",
+     .max = 3600000, .unit = "ms",
+     .help = "time without progress after which a node with work hangs, if that is longer than four of its longest passes: "
+             "a speculator is ejected, a worker group lost and its requests replayed; 0: progress is not watched"},
+    {.name = "eject-ms", .type = OPTION_INT, .value = &o.eject_ms, .default_text = "10000", .max = 3600000, .unit = "ms",
+     .help = "time that a node that hung or is ten times slower than its peers gets no work, doubled each further time; "
+             "then it gets one request, two, four and so on; 0: no node is ejected"},
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
      .help = "time that accepted requests wait for a worker group when none is attached; then they fail"},
@@ -204,6 +213,8 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .n_tenant_weights = n_weights,
         .max_wait_us = o.max_wait_ms * 1000,
         .score_timeout_us = o.score_timeout_ms * 1000,
+        .stall_us = o.stall_timeout_ms * 1000,
+        .eject_us = o.eject_ms * 1000,
         .worker_grace_us = o.worker_grace_ms * 1000,
         .heartbeat_us = o.heartbeat_ms * 1000,
         .min_tokens = (int)o.speculate_min_tokens,

@@ -4,10 +4,8 @@
 
 #include <math.h>
 
-// Time of look-ahead passes as a part of the time of passes with prompt rows.
-static const double SHARE = 0.125;
-// Credit of at most this many passes: prompts that end after several passes in a row finish their look-ahead at once.
-static const double CREDIT_PASSES = 2;
+#include "model/generation.h"
+
 // Weight of a new measurement.
 static const double LEARN = 0.3;
 
@@ -29,8 +27,8 @@ void score_pace_look_ahead_done(struct score_pace *p, bool others_waited, int64_
 
 void score_pace_prompts_done(struct score_pace *p, int64_t us)
 {
-    double earned_us = SHARE * (double)us;
-    p->credit_us = fmin(p->credit_us + earned_us, CREDIT_PASSES * earned_us);
+    double earned_us = LOOK_AHEAD_SHARE * (double)us;
+    p->credit_us = fmin(p->credit_us + earned_us, LOOK_AHEAD_SAVED_PASSES * earned_us);
 }
 
 double score_pace_work(const struct score_pace *p, int entries, int rows)

@@ -466,6 +466,8 @@ START_TEST(after_random_events_all_accounts_agree_and_every_request_has_ended_on
     fixture_init(&f);
     f.options.max_wait_us = SECOND / 5;
     f.options.heartbeat_us = 2 * SECOND;
+    f.options.stall_us = SECOND;
+    f.options.eject_us = 5000;
     f.options.queue_reserve_percent = 15;
     f.options.tenant_weights = &(struct tenant_weight){"tenant-3", 2.5};
     f.options.n_tenant_weights = 1;

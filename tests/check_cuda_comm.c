@@ -16,6 +16,8 @@
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
 
+extern int nccl_connect_limit_ms; // kernels/cuda/comm_nccl.c
+
 enum { PROMPT = 21, STEPS = 5, VOCAB = 275 };
 
 static struct model_options options_for(const char *dir)
@@ -205,7 +207,7 @@ START_TEST(the_kv_cache_fits_on_every_rank)
 }
 END_TEST
 
-// In a decode pass, or in one of two micro-batches.
+// In a decode pass, or in one of two micro-batches. The group closes nevertheless.
 START_TEST(a_failed_rank_is_reported_by_all)
 {
     static const int32_t tokens[100];
@@ -218,6 +220,10 @@ START_TEST(a_failed_rank_is_reported_by_all)
     static float logits[2 * VOCAB];
     ranks_open(&ranks, &options, 2);
     prefill(&ranks, f, logits);
+    const int graphs = emulator_graph_launches();
+    for (int step = 0; step < STEPS; step++)
+        decode(&ranks, f, step, logits);
+    ck_assert_int_gt(emulator_graph_launches(), graphs); // which the abort waits for
     emulator_fail_rank(1);
     struct forward_result result;
     forward_start(f, 2);
@@ -316,6 +322,24 @@ START_TEST(a_hung_rank_is_named)
 }
 END_TEST
 
+// A rank that never connects its GPU: the others give up, and NCCL's thread keeps what it still uses.
+START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
+{
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    const int limit_ms = nccl_connect_limit_ms;
+    nccl_connect_limit_ms = 300;
+    emulator_hang_rank(1);
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "connecting the GPUs: not done by all ranks in 0.3 s") != NULL, "%s",
+                  status_message());
+    emulator_hang_rank(-1); // the abandoned threads connect and close
+    nccl_connect_limit_ms = limit_ms;
+    tiny_model_remove(dir);
+}
+END_TEST
+
 // ---- the GPU of each rank ----
 
 // Rank r sees GPUs first[r] .. first[r] + n - 1 of 4.
@@ -387,6 +411,7 @@ int main(void)
     tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
     tcase_add_test(tc, passes_neither_connect_ranks_nor_wait_for_a_call);
     tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
+    tcase_add_test(tc, ranks_that_do_not_all_connect_fail_within_the_limit);
     tcase_add_test(tc, every_rank_uses_its_own_gpu);
     tcase_add_test(tc, ranks_that_would_share_a_gpu_are_refused);
     tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);

@@ -48,8 +48,10 @@ static bool fp8_is_here(void)
     return status == STATUS_OK;
 }
 
-// ---- matrices
-// ---------------------------------------------------------------------------------------------------------
+// Of errors relative to the largest result: of f32, on a GPU of sums in tensor cores, see fp8_accumulator.h.
+static const double BOUND = EMULATED ? 3e-5 : 2e-3;
+
+// ---- matrices ------------------------------------------------------------------------------------------------------
 
 // A stored FP8 matrix of n outputs.
 struct matrix {
@@ -93,8 +95,7 @@ static double matrix_scale(const struct matrix *m, int row, int column)
     return (double)m->scale[m->block ? row / BLOCK * ((m->k + BLOCK - 1) / BLOCK) + column / BLOCK : row];
 }
 
-// ---- products
-// -----------------------------------------------------------------------------------------------------------
+// ---- products ------------------------------------------------------------------------------------------------------
 
 // How a gemm treats its operands.
 enum method {
@@ -146,8 +147,7 @@ static double *products(const struct matrix *m, const float *x, int rows, enum m
     return out;
 }
 
-// ---- the backend
-// --------------------------------------------------------------------------------------------------------
+// ---- the backend ---------------------------------------------------------------------------------------------------
 
 struct bench {
     struct backend *b;
@@ -190,11 +190,11 @@ static double largest_of(const double *x, int n)
     return largest;
 }
 
-static void check_values(const float *got, const double *want, int n, double bound, const char *what, int rows)
+static void check_values(const float *got, const double *want, int n, double relative, const char *what, int rows)
 {
     const double largest = largest_of(want, n);
     for (int i = 0; i < n; i++)
-        ck_assert_msg(fabs((double)got[i] - want[i]) <= bound * largest, "%s, %d rows: number %d is %g, expected %g",
+        ck_assert_msg(fabs((double)got[i] - want[i]) <= relative * largest, "%s, %d rows: number %d is %g, expected %g",
                       what, rows, i, (double)got[i], want[i]);
 }
 
@@ -220,7 +220,7 @@ static void check_modes(struct bench *t, const struct matrix *m, int rows, enum 
         for (int i = 0; i < rows * m->n; i++)
             got[i] -= mode == 1 ? 1 : mode == 2 ? bias[i % m->n] : 0;
         static const char *const names[] = {"stored", "added", "with a bias"};
-        check_values(got, want, rows * m->n, 3e-5, names[mode], rows);
+        check_values(got, want, rows * m->n, BOUND, names[mode], rows);
         for (int i = rows * m->n; i < ROWS_MAX * m->n; i++)
             ck_assert_msg(got[i] == 1, "%d rows: row %d has changed", rows, i / m->n);
     }
@@ -256,7 +256,7 @@ static void check_swiglu(struct bench *t, const struct matrix *gate_up, int rows
 static void check_all(int n, int k, int block, const struct backend_shape *s, enum method few, int most_few,
                       enum method many)
 {
-    static const int rows[] = {1, 2, 3, 4, 7, 8, 16, 17, 33, 64, 71};
+    static const int rows[] = {1, 3, 16, 18, 64};
     struct bench t = bench_open(s, ROWS_MAX, k);
     struct matrix m = matrix_make(n, k, block);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -268,12 +268,11 @@ static void check_all(int n, int k, int block, const struct backend_shape *s, en
     bench_close(&t);
 }
 
-// ---- tests
-// --------------------------------------------------------------------------------------------------------------
+// ---- tests ---------------------------------------------------------------------------------------------------------
 
 static const struct {
     int n, k;
-} sizes[] = {{256, 256}, {128, 384}, {272, 200}, {50, 136}};
+} sizes[] = {{256, 256}, {272, 200}, {50, 136}};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 START_TEST(gemms_equal_products_of_the_bytes_and_scales)
@@ -313,7 +312,7 @@ START_TEST(block_scales_are_multiplied_in_bf16_on_other_devices)
 {
     if (!EMULATED) return;
     emulator_set_capability(_i ? 10 : 8, _i ? 0 : 9);
-    check_all(256, 256, BLOCK, &shape, IN_BF16, 0, IN_BF16);
+    check_all(128, 128, BLOCK, &shape, IN_BF16, 0, IN_BF16);
 }
 END_TEST
 
@@ -346,15 +345,14 @@ START_TEST(slices_of_blocks_are_multiplied_in_bf16)
                 const double value = (double)e4m3_to_f32(m.bytes[row * K + column]) * matrix_scale(&m, row, column);
                 want[r * n + i] += (double)t.values[r * k + j] * (double)bf16_to_f32(bf16_from_f32((float)value));
             }
-    check_values(got, want, rows * n, 3e-5, "a slice", rows);
+    check_values(got, want, rows * n, BOUND, "a slice", rows);
     free(got), free(want);
     matrix_free(&m);
     bench_close(&t);
 }
 END_TEST
 
-// ---- accumulation
-// -------------------------------------------------------------------------------------------------------
+// ---- accumulation --------------------------------------------------------------------------------------------------
 
 // Root mean square of the error of a gemm relative to that of its results, both against exact sums of the same bytes.
 static double relative_error(const float *got, const double *want, int n)
@@ -396,9 +394,9 @@ static double modelled_error(const struct matrix *m, const float *x, int rows, i
 START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
 {
     if (!fp8_is_here()) return;
-    enum { N = 48, ROWS = 8 };
-    static const int ks[] = {1024, 4096};
-    const int k = ks[_i];
+    enum { N = 32, ROWS = 8 };
+    static const int ks[2][2] = {{1024, 4096}, {512, 1024}};
+    const int k = ks[EMULATED][_i];
     struct matrix m = matrix_make(N, k, 0);
     const struct matrix_view view = matrix_view_of(&m);
     double error[2];

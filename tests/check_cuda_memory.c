@@ -60,6 +60,7 @@ static void check_rank(const struct example *e, const char *path, int rank)
         ck_assert_msg(plan.allocated.bytes[use] == now->bytes[use],
                       "%s, rank %d of %d, %s: %s takes %zu bytes, the plan has %zu", e->shape, rank, e->size, e->dtype,
                       memory_use_name((enum memory_use)use), now->bytes[use], plan.allocated.bytes[use]);
+    ck_assert_uint_eq(plan.allocated.rounding, now->rounding);
     ck_assert_uint_eq(device_memory_total(&plan.allocated), emulator_memory_used());
     ck_assert_int_eq(m->backend->ops->kv_create(m->backend, KV_BLOCKS), STATUS_OK);
     ck_assert_uint_eq(device_memory_total(&plan.allocated) + (KV_BLOCKS + 1) * plan.kv_block_bytes,

@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xe9a9099ce9d508e7, 0xb244f835b583ddb0, 0xa65c3dc5cd168959, 0xa834c75c946fd45b, 0xc3d5fa955c358cbc,
-    0x5287f8e020c7c744, 0xa48c7ebc6aa3712c, 0x2cbed124d3f79135, 0x8b092bfad32e4824, 0x39c532f0ecec2db2,
-    0x86443a7dbebe153c, 0x400db5d6a0ee35a4, 0x8c9f1d06908295c5, 0xd23a5390da862af2, 0xbc66a00b611bda47,
-    0xb6ae6fb1f9dd19bc, 0xfa93f92eb770c2a3, 0x97bf7235c43f3aa0, 0xd4bca97384ee1cf1, 0xfb718593a1fb7ba6,
-    0x29b30297d8dbae78, 0x3294f90822f5bf4e, 0xe4470f33bf6b0e7f, 0x6138f8d07a39283b,
+    0xb9df6264f38795aa, 0x6b0fb1e4f008712a, 0xd6ff8f5f987aae40, 0x65215daf18043e19, 0xb69718a3da0ac9c1,
+    0x055efc789b5cd19f, 0xd9ca9ce939cfdd0c, 0x0004ddd617a588fa, 0x96f40647fce7c707, 0x6990e88628de4ab5,
+    0xe60cdde0646e10b8, 0x9925d9da28c60b53, 0xe16f3ba7972a31aa, 0xc9ab1d8df98dd422, 0xc5d87fa7266c6d4b,
+    0x950c5a93605e02c9, 0xbda106b63ab7bc71, 0xaf7c298f2ecd06a6, 0x85d70613a02e80da, 0x85591a45ae8ba25f,
+    0x68c411d290d3a83d, 0x608d0d01ccd81057, 0x4a6ea6bc84e6346a, 0xa029cda46698d647,
 };
 
 // What differs from seed to seed.

@@ -1,60 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two threads: one reads bins and answers each with one message, the other sends heartbeats.
+// One thread answers each bin with one message.
 #include "bench/commands/fake_node.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
-#include "base/monotonic_cond.h"
-#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "engine/node.h"
+#include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { ANSWER_TOKEN = 5, BLOCK_TOKENS = 16, KV_BLOCKS = 1 << 20, TOKEN_BUDGET = 8192, SEQS = 4096, PASS_US = 1 };
 
 struct fake_node {
-    struct rpc_channel *channel;
-    struct rpc_stream *stream;
-    pthread_t reader, heart;
-    int64_t heartbeat_us;
-    pthread_mutex_t mutex; // guards what follows
-    pthread_cond_t changed;
-    bool closing;
+    struct node *node;
+    pthread_t thread;
 };
-
-static void node_send(struct fake_node *node, const Forepack__Cluster__V1__NodeMessage *message)
-{
-    size_t size = forepack__cluster__v1__node_message__get_packed_size(message);
-    uint8_t *bytes = mem_resize(NULL, size, 1);
-    forepack__cluster__v1__node_message__pack(message, bytes);
-    rpc_stream_send(node->stream, bytes, size);
-    free(bytes);
-}
-
-static void send_hello(struct fake_node *node, const Forepack__V1__ModelInfo *info)
-{
-    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    char *id = mem_format("fake-%d", (int)getpid());
-    hello.node_id = id;
-    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
-    hello.version = hello.host = hello.dtype = "fake";
-    hello.ranks = 1;
-    hello.model_fingerprint = 1;
-    hello.tokenizer_fingerprint = info->tokenizer_fingerprint;
-    hello.vocab_size = info->vocab_size;
-    hello.context_tokens = info->context_tokens;
-    hello.token_budget = TOKEN_BUDGET;
-    hello.block_tokens = BLOCK_TOKENS;
-    hello.kv_blocks = KV_BLOCKS;
-    hello.max_seqs = SEQS;
-    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
-    message.hello = &hello;
-    node_send(node, &message);
-    free(id);
-}
 
 // One pass that computes the whole bin and ends all its sequences.
 static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
@@ -86,91 +49,67 @@ static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__Pref
     Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
     message.step = &step;
-    node_send(node, &message);
+    node_send(node->node, &message);
     free(ids);
     free(list);
     free(results);
 }
 
-// The next message of the router, NULL at the end of the stream; free it.
-static Forepack__Cluster__V1__RouterMessage *node_read(struct fake_node *node)
-{
-    struct rpc_bytes bytes;
-    if (rpc_stream_read(node->stream, &bytes) != STATUS_OK || !bytes.data) return NULL;
-    Forepack__Cluster__V1__RouterMessage *message =
-        forepack__cluster__v1__router_message__unpack(NULL, bytes.size, bytes.data);
-    rpc_bytes_free(&bytes);
-    return message;
-}
-
 static void *node_run(void *argument)
 {
     struct fake_node *node = argument;
-    Forepack__Cluster__V1__RouterMessage *message;
-    while ((message = node_read(node))) {
-        if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
-            answer_bin(node, message->prefill_bin);
-        forepack__cluster__v1__router_message__free_unpacked(message, NULL);
-    }
+    enum node_event_kind kind;
+    do {
+        struct node_event event;
+        node_next(node->node, -1, &event);
+        kind = event.kind;
+        if (kind == NODE_MESSAGE && event.message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+            answer_bin(node, event.message->prefill_bin);
+        node_event_free(&event);
+    } while (kind != NODE_DRAIN && kind != NODE_REFUSED);
     return NULL;
 }
 
-static void *heart_run(void *argument)
+static enum status read_model_info(const char *server, Forepack__V1__ModelInfo **info_p)
 {
-    struct fake_node *node = argument;
-    Forepack__Cluster__V1__Heartbeat heartbeat = FOREPACK__CLUSTER__V1__HEARTBEAT__INIT;
-    heartbeat.kv_blocks_free = KV_BLOCKS;
-    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
-    message.heartbeat = &heartbeat;
-    pthread_mutex_lock(&node->mutex);
-    while (!node->closing) {
-        node_send(node, &message);
-        int64_t until_us = clock_now_us() + node->heartbeat_us;
-        while (!node->closing && monotonic_cond_wait(&node->changed, &node->mutex, until_us))
-            continue;
-    }
-    pthread_mutex_unlock(&node->mutex);
-    return NULL;
-}
-
-static enum status read_model_info(struct rpc_channel *channel, Forepack__V1__ModelInfo **info_p)
-{
+    struct rpc_channel *channel;
     struct rpc_bytes answer;
-    TRY(rpc_unary(channel, "/forepack.v1.Inference/GetModelInfo", (const uint8_t *)"", 0, 10000, &answer));
-    *info_p = forepack__v1__model_info__unpack(NULL, answer.size, answer.data);
-    rpc_bytes_free(&answer);
-    return *info_p ? STATUS_OK : status_fail(STATUS_DATA, "the router's answer is not a valid ModelInfo");
-}
-
-static enum status node_attach(struct fake_node *node)
-{
-    Forepack__V1__ModelInfo *info;
-    TRY(read_model_info(node->channel, &info));
-    TRY(rpc_stream_open(node->channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &node->stream));
-    send_hello(node, info);
-    forepack__v1__model_info__free_unpacked(info, NULL);
-    Forepack__Cluster__V1__RouterMessage *message = node_read(node);
-    bool welcome = message && message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME;
-    if (welcome) node->heartbeat_us = (int64_t)message->welcome->heartbeat_ms * 1000;
-    if (message) forepack__cluster__v1__router_message__free_unpacked(message, NULL);
-    return welcome ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not accept the simulated node");
+    TRY(rpc_channel_open(server, &channel));
+    enum status status =
+        rpc_unary(channel, "/forepack.v1.Inference/GetModelInfo", (const uint8_t *)"", 0, 10000, &answer);
+    if (status == STATUS_OK) {
+        *info_p = forepack__v1__model_info__unpack(NULL, answer.size, answer.data);
+        rpc_bytes_free(&answer);
+        if (!*info_p) status = status_fail(STATUS_DATA, "the router's answer is not a valid ModelInfo");
+    }
+    rpc_channel_close(channel);
+    return status;
 }
 
 enum status fake_node_open(const char *server, struct fake_node **node_p)
 {
+    Forepack__V1__ModelInfo *info;
+    TRY(read_model_info(server, &info));
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
+    hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "fake";
+    hello.ranks = 1;
+    hello.model_fingerprint = 1;
+    hello.tokenizer_fingerprint = info->tokenizer_fingerprint;
+    hello.vocab_size = info->vocab_size;
+    hello.context_tokens = info->context_tokens;
+    hello.token_budget = TOKEN_BUDGET;
+    hello.block_tokens = BLOCK_TOKENS;
+    hello.kv_blocks = KV_BLOCKS;
+    hello.max_seqs = SEQS;
     struct fake_node *node = mem_alloc(sizeof *node);
-    pthread_mutex_init(&node->mutex, NULL);
-    monotonic_cond_init(&node->changed);
-    enum status status = rpc_channel_open(server, &node->channel);
-    if (status == STATUS_OK) status = node_attach(node);
+    enum status status = node_start(server, &hello, &(struct node_callbacks){0}, &node->node);
+    forepack__v1__model_info__free_unpacked(info, NULL);
     if (status != STATUS_OK) {
-        node->closing = true; // no threads
-        fake_node_close(node);
+        free(node);
         return status;
     }
-    pthread_create(&node->reader, NULL, node_run, node);
-    pthread_create(&node->heart, NULL, heart_run, node);
+    pthread_create(&node->thread, NULL, node_run, node);
     *node_p = node;
     return STATUS_OK;
 }
@@ -178,19 +117,8 @@ enum status fake_node_open(const char *server, struct fake_node **node_p)
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    pthread_mutex_lock(&node->mutex);
-    bool runs = !node->closing;
-    node->closing = true;
-    pthread_cond_signal(&node->changed);
-    pthread_mutex_unlock(&node->mutex);
-    if (node->stream) rpc_stream_cancel(node->stream);
-    if (runs) {
-        pthread_join(node->reader, NULL);
-        pthread_join(node->heart, NULL);
-    }
-    rpc_stream_close(node->stream);
-    rpc_channel_close(node->channel);
-    pthread_cond_destroy(&node->changed);
-    pthread_mutex_destroy(&node->mutex);
+    kill(getpid(), SIGTERM); // requests a drain, see engine/node.h
+    pthread_join(node->thread, NULL);
+    node_stop(node->node);
     free(node);
 }

@@ -3,10 +3,11 @@
 // tokens. It measures what a router adds.
 #pragma once
 
-#include "net/rpc.h"
+#include "base/status.h"
 
 struct fake_node;
 
-// Attaches over a connection of its own, with the tokenizer and vocabulary that the router at `server` reports.
+// Attaches with the tokenizer and vocabulary that the router at `server` reports; returns before the router has it.
+// node_block_signals() must have been called before the first thread started: closing the node uses SIGTERM.
 enum status fake_node_open(const char *server, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

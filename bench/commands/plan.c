@@ -71,6 +71,12 @@ static double usable_mib(void)
     return o.gpu_memory_utilization * (double)o.gpu_mib;
 }
 
+// What the device and its libraries take besides allocations.
+static double libraries_mib(const struct memory_plan *m)
+{
+    return MIB(m->runtime_bytes) + MIB(m->nccl_bytes) + MIB(m->allocated.rounding);
+}
+
 // The memory plan with `gpus` ranks, and the memory that is left on each for the KV cache.
 static enum status plan_memory(const struct plan *p, int gpus, struct memory_plan *memory_p, double *kv_mib_p)
 {
@@ -84,8 +90,7 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
                                         .max_context = (int)o.max_context};
     enum status status = model_plan(&model, 0, gpus, memory_p);
     if (status != STATUS_OK) return status;
-    *kv_mib_p = usable_mib() - MIB(device_memory_total(&memory_p->allocated)) - MIB(memory_p->runtime_bytes) -
-                MIB(memory_p->nccl_bytes);
+    *kv_mib_p = usable_mib() - MIB(device_memory_total(&memory_p->allocated)) - libraries_mib(memory_p);
     return STATUS_OK;
 }
 
@@ -131,7 +136,8 @@ static enum status plan_make(struct plan *p)
     if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
     // one block is for padding rows of captured passes
-    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) - 1 : 0;
+    p->kv_mib -= MIB(p->memory.kv_block_bytes);
+    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
     p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
 }
@@ -146,11 +152,6 @@ static double workspace_mib(const struct plan *p)
     return used_mib(p, MEMORY_GEMM) + used_mib(p, MEMORY_ATTENTION) + used_mib(p, MEMORY_BATCH);
 }
 
-static double libraries_mib(const struct plan *p)
-{
-    return MIB(p->memory.runtime_bytes) + MIB(p->memory.nccl_bytes);
-}
-
 static void plan_print(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory;
@@ -162,7 +163,8 @@ static void plan_print(const struct plan *p)
            (long long)o.token_budget, (long long)(o.max_seqs < o.token_budget ? o.max_seqs : o.token_budget));
     printf("workspace           %10.0f   gemms %.0f, attention %.0f, batches %.0f\n", workspace_mib(p),
            used_mib(p, MEMORY_GEMM), used_mib(p, MEMORY_ATTENTION), used_mib(p, MEMORY_BATCH));
-    printf("libraries (approx.) %10.0f   CUDA and cuBLASLt%s\n", libraries_mib(p), o.tp > 1 ? ", NCCL" : "");
+    printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", libraries_mib(m),
+           o.tp > 1 ? ", NCCL" : "");
     printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n",
            (double)p->kv_blocks * MIB(m->kv_block_bytes), (long long)p->kv_blocks, KV_BLOCK_TOKENS,
            (long long)p->kv_blocks * KV_BLOCK_TOKENS, (double)(p->kv_blocks * KV_BLOCK_TOKENS) / m->context,
@@ -189,7 +191,7 @@ static void plan_print_json(const struct plan *p)
         "{s:f,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:b,s:i,s:f}", "weights", m->weights, "dtype",
         dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)o.tp, "weights_mib",
         used_mib(p, MEMORY_WEIGHTS), "activations_mib", used_mib(p, MEMORY_ACTIVATIONS), "workspace_mib",
-        workspace_mib(p), "libraries_mib", libraries_mib(p), "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes),
+        workspace_mib(p), "libraries_mib", libraries_mib(m), "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes),
         "kv_blocks", (json_int_t)p->kv_blocks, "kv_tokens", (json_int_t)(p->kv_blocks * KV_BLOCK_TOKENS), "fits",
         (int)(p->kv_blocks > 0), "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
     if (p->speed_up > 0) json_object_set_new(object, "speed_up_bound", json_real(p->speed_up));

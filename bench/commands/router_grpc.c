@@ -22,6 +22,7 @@
 #include "bench/memory.h"
 #include "bench/quantiles.h"
 #include "cli/request.h"
+#include "engine/node.h"
 
 static struct {
     char *model, *shape, *rate, *prompt, *log;
@@ -287,17 +288,21 @@ static enum status run_all(struct run *run, pid_t router, json_t *rows)
     return STATUS_OK;
 }
 
-static enum status wait_for_router(struct rpc_channel *channel)
+// Reads the health of the router until it answers; with `serving`, until it would serve a request.
+static enum status wait_for_router(struct rpc_channel *channel, bool serving)
 {
+    static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
     struct rpc_stream *stream;
-    struct rpc_bytes bytes;
-    TRY(rpc_stream_open(channel, "/forepack.v1.Inference/GetClusterInfo", 60000, true, &stream));
+    struct rpc_bytes bytes = {0};
+    TRY(rpc_stream_open(channel, "/grpc.health.v1.Health/Watch", 60000, true, &stream));
     rpc_stream_send(stream, NULL, 0);
-    rpc_stream_half_close(stream);
-    enum status status = rpc_stream_read(stream, &bytes);
-    if (status == STATUS_OK) rpc_bytes_free(&bytes);
+    bool reached = false;
+    while (!reached && rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data) {
+        reached = !serving || (bytes.size == sizeof is_serving && !memcmp(bytes.data, is_serving, sizeof is_serving));
+        rpc_bytes_free(&bytes);
+    }
     rpc_stream_close(stream);
-    return status;
+    return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
 }
 
 static enum status measure(const char *server, pid_t router, json_t *rows)
@@ -308,8 +313,9 @@ static enum status measure(const char *server, pid_t router, json_t *rows)
     enum status status = STATUS_OK;
     for (int i = 0; i < o.connections && status == STATUS_OK; i++)
         status = rpc_channel_open(server, &run.channels[i]);
-    if (status == STATUS_OK) status = wait_for_router(run.channels[0]);
+    if (status == STATUS_OK) status = wait_for_router(run.channels[0], false);
     if (status == STATUS_OK) status = fake_node_open(server, &node);
+    if (status == STATUS_OK) status = wait_for_router(run.channels[0], true);
     if (status == STATUS_OK) {
         run.message = make_message(run.channels[0]);
         status = run_all(&run, router, rows);
@@ -336,6 +342,7 @@ int bench_router_grpc(int argc, char **argv)
     if (status == STATUS_OK) status = router_start(port, &router);
     if (status == STATUS_OK) {
         char *server = mem_format("127.0.0.1:%d", port);
+        node_block_signals();
         rpc_init();
         status = measure(server, router, rows);
         rpc_shutdown();

@@ -143,7 +143,7 @@ def speed_table(r):
     parts = ("weights_mib", "pass_mib", "workspace_mib", "kv_mib")
     planned = sum(plan.get(key, 0) for key in parts)
     lines.append(("its memory, MiB", "weights %s + activations %s + workspace %s + KV %s = %d allocated; libraries %s, where "
-                  "forepack plan assumes 640; all by nvidia-smi %s" % (
+                  "forepack plan assumes 640 and rounding to pages; all by nvidia-smi %s" % (
                       *(plan.get(key, "?") for key in parts), planned, plan.get("runtime_mib", "?"),
                       "unknown" if used is None else used)))
     lines.append(("TTFT of %d tokens" % served["prompt_tokens"], number(served["ttft_ms"], 1, " ms")))

@@ -46,7 +46,7 @@ enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, 
         cudaFree(memory);
         return cuda_status(error, what);
     }
-    cuda->memory.bytes[use] += bytes;
+    memory_count(&cuda->memory, use, bytes);
     *memory_p = memory;
     return STATUS_OK;
 }
@@ -55,7 +55,7 @@ void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *me
 {
     if (!memory) return;
     cudaFree(memory);
-    cuda->memory.bytes[use] -= bytes;
+    memory_uncount(&cuda->memory, use, bytes);
 }
 
 enum status cuda_wait(struct cuda *cuda)

@@ -19,8 +19,9 @@ struct counting {
     struct backend_shape shape;
     enum dtype dtype;
     struct memory_gemm_need gemm;
-    struct device_memory memory;
-    struct tensor tensor; // all tensors
+    struct device_memory memory; // tensors, weights, KV cache
+    struct device_memory all;    // see count_allocated
+    struct tensor tensor;        // all tensors
     struct weight weight[DTYPE_COUNT];
 };
 
@@ -38,7 +39,7 @@ static enum status count_tensor(struct backend *b, enum tensor_kind kind, int ma
                                 struct tensor **tensor_p)
 {
     struct counting *c = counting_of(b);
-    c->memory.bytes[MEMORY_ACTIVATIONS] += memory_tensor_bytes(kind, max_rows, columns);
+    memory_count(&c->memory, MEMORY_ACTIVATIONS, memory_tensor_bytes(kind, max_rows, columns));
     if (kind == TENSOR_ACTIVATION) memory_gemm_add_rows(&c->gemm, max_rows);
     *tensor_p = &c->tensor;
     return STATUS_OK;
@@ -46,7 +47,8 @@ static enum status count_tensor(struct backend *b, enum tensor_kind kind, int ma
 
 static struct weight *count_matrix(struct counting *c, const struct memory_matrix *m)
 {
-    c->memory.bytes[MEMORY_WEIGHTS] += m->data_bytes + m->scale_bytes;
+    memory_count(&c->memory, MEMORY_WEIGHTS, m->data_bytes);
+    memory_count(&c->memory, MEMORY_WEIGHTS, m->scale_bytes);
     return &c->weight[m->dtype];
 }
 
@@ -80,7 +82,7 @@ static enum status count_vector(struct backend *b, const struct matrix_view *par
                                 struct weight **weight_p)
 {
     struct counting *c = counting_of(b);
-    c->memory.bytes[MEMORY_WEIGHTS] += memory_vector_bytes(parts, n_parts);
+    memory_count(&c->memory, MEMORY_WEIGHTS, memory_vector_bytes(parts, n_parts));
     *weight_p = &c->weight[DTYPE_F32];
     return STATUS_OK;
 }
@@ -90,17 +92,32 @@ static const struct device_memory *count_allocated(struct backend *b)
     struct counting *c = counting_of(b);
     const struct memory_gemm gemm = memory_gemm(&c->gemm);
     const struct memory_fixed fixed = memory_fixed(&c->shape);
-    c->memory.bytes[MEMORY_GEMM] = gemm.workspace + gemm.results + gemm.quantised + gemm.row_scales + gemm.dequantised;
-    c->memory.bytes[MEMORY_ATTENTION] = fixed.importance + fixed.importance_sums + fixed.partials;
-    c->memory.bytes[MEMORY_BATCH] = fixed.staging + fixed.row_index + fixed.inv_freq;
-    return &c->memory;
+    const struct {
+        enum memory_use use;
+        size_t bytes;
+    } parts[] = {{MEMORY_GEMM, gemm.workspace},
+                 {MEMORY_GEMM, gemm.results},
+                 {MEMORY_GEMM, gemm.quantised},
+                 {MEMORY_GEMM, gemm.row_scales},
+                 {MEMORY_GEMM, gemm.dequantised},
+                 {MEMORY_ATTENTION, fixed.importance},
+                 {MEMORY_ATTENTION, fixed.importance_sums},
+                 {MEMORY_ATTENTION, fixed.partials},
+                 {MEMORY_BATCH, fixed.staging},
+                 {MEMORY_BATCH, fixed.row_index},
+                 {MEMORY_BATCH, fixed.inv_freq}};
+    c->all = c->memory;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        memory_count(&c->all, parts[i].use, parts[i].bytes);
+    return &c->all;
 }
 
 static enum status count_kv(struct backend *b, int n_kv_blocks)
 {
     struct counting *c = counting_of(b);
     const struct memory_kv kv = memory_kv(&c->shape, n_kv_blocks);
-    c->memory.bytes[MEMORY_KV] = kv.data_bytes + kv.scale_bytes;
+    memory_count(&c->memory, MEMORY_KV, kv.data_bytes);
+    memory_count(&c->memory, MEMORY_KV, kv.scale_bytes);
     return STATUS_OK;
 }
 

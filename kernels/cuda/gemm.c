@@ -23,6 +23,7 @@
 #include "base/no_alloc.h"
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/timer.h"
 
 enum { CANDIDATES = 8 };
 
@@ -57,7 +58,7 @@ struct gemm {
     cublasLtHandle_t library;
     struct algorithms *saved;
     void *workspace;
-    cudaEvent_t from, to;
+    struct timer timer;
     struct problem *problems;
     int n_problems, capacity;
 
@@ -526,49 +527,40 @@ static const struct weight *next_alike(const struct cuda *cuda, const struct wei
     return next;
 }
 
-// Milliseconds of one gemm; infinity if the algorithm fails.
-static enum status algorithm_time(struct cuda *cuda, struct gemm_call *call, const struct gemm_key *key,
-                                  const cublasLtMatmulAlgo_t *algo, float *ms_p)
+// The candidates of one bucket.
+struct tuning {
+    struct cuda *cuda;
+    struct gemm_key key;
+    struct gemm_call call;
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+};
+
+static bool tuning_run(void *context, int which)
 {
-    struct gemm *g = cuda->gemm;
-    const int runs = key->rows <= 256 ? 8 : 2;
+    struct tuning *t = context;
     struct description d;
-    *ms_p = __builtin_inff();
-    for (int run = -1; run < runs; run++) { // the first run loads the kernel
-        if (run == 0 && cudaEventRecord(g->from, cuda->stream) != cudaSuccess) break;
-        call->w = next_alike(cuda, call->w);
-        if (description_make(call, key, key->rows, &d) != CUBLAS_STATUS_SUCCESS) return cuda_wait(cuda);
-        if (gemm_multiply(cuda, g, call, &d, algo) != CUBLAS_STATUS_SUCCESS) return cuda_wait(cuda);
-    }
-    cudaError_t error = cudaEventRecord(g->to, cuda->stream);
-    if (error == cudaSuccess) error = cudaEventSynchronize(g->to);
-    float ms;
-    if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, g->from, g->to);
-    if (error == cudaSuccess) *ms_p = ms / (float)runs;
-    return cuda_status(error, "timing a gemm");
+    t->call.w = next_alike(t->cuda, t->call.w);
+    return description_make(&t->call, &t->key, t->key.rows, &d) == CUBLAS_STATUS_SUCCESS &&
+           gemm_multiply(t->cuda, t->cuda->gemm, &t->call, &d, &t->results[which].algo) == CUBLAS_STATUS_SUCCESS;
 }
 
 static enum status algorithm_choose(struct cuda *cuda, struct problem *problem, int bucket)
 {
     struct gemm *g = cuda->gemm;
-    const struct gemm_key key = bucket_key(problem, bucket);
-    struct gemm_call call = problem->last;
+    struct tuning t = {.cuda = cuda, .key = bucket_key(problem, bucket), .call = problem->last};
+    struct candidates c = {.runs = t.key.rows <= 256 ? 4 : 1, .run = tuning_run, .context = &t, .stream = cuda->stream};
     struct description d;
-    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
-    float best = __builtin_inff();
-    int n = description_make(&call, &key, key.rows, &d) == CUBLAS_STATUS_SUCCESS
-                ? algorithm_candidates(g, &d, CANDIDATES, results)
-                : 0;
-    for (int i = 0; i < n; i++) {
-        float ms;
-        enum status status = algorithm_time(cuda, &call, &key, &results[i].algo, &ms);
-        if (status != STATUS_OK) return status;
-        if (ms >= best) continue;
-        best = ms;
-        problem->bucket[bucket].algo = results[i].algo;
+    float ms[CANDIDATES], best = __builtin_inff();
+    if (description_make(&t.call, &t.key, t.key.rows, &d) == CUBLAS_STATUS_SUCCESS)
+        c.n = algorithm_candidates(g, &d, CANDIDATES, t.results);
+    TRY(timer_compare(&g->timer, &c, ms));
+    for (int i = 0; i < c.n; i++) {
+        if (ms[i] >= best) continue;
+        best = ms[i];
+        problem->bucket[bucket].algo = t.results[i].algo;
         problem->bucket[bucket].known = TIMED;
     }
-    if (problem->bucket[bucket].known == TIMED) algorithms_put(g->saved, &key, &problem->bucket[bucket].algo);
+    if (problem->bucket[bucket].known == TIMED) algorithms_put(g->saved, &t.key, &problem->bucket[bucket].algo);
     return STATUS_OK;
 }
 
@@ -581,7 +573,7 @@ enum status cuda_tune(struct backend *b)
     for (int i = 0; i < g->n_problems; i++) {
         struct problem *problem = &g->problems[i];
         const int buckets = bucket_of(problem->max_rows) + 1;
-        for (int bucket = 0; bucket < buckets; bucket++) {
+        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the first one, which warms up, is the largest
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
                 problem->bucket[bucket].known = TIMED;
@@ -611,9 +603,7 @@ enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p)
         g->library = NULL;
         return status_fail(STATUS_UNAVAILABLE, "cuBLASLt: %s", cublasLtGetStatusString(created));
     }
-    cudaError_t error = cudaEventCreate(&g->from);
-    if (error == cudaSuccess) error = cudaEventCreate(&g->to);
-    if (error != cudaSuccess) return cuda_status(error, "CUDA events");
+    TRY(timer_open(&g->timer));
     g->memory.workspace = memory_gemm(&g->need).workspace;
     return cuda_allocate(cuda, MEMORY_GEMM, g->memory.workspace, "the workspace of gemms", &g->workspace);
 }
@@ -629,8 +619,7 @@ void gemm_close(struct gemm *g)
     cudaFree(g->quantised);
     cudaFree(g->row_scales);
     cudaFree(g->dequantised);
-    if (g->from) cudaEventDestroy(g->from);
-    if (g->to) cudaEventDestroy(g->to);
+    timer_close(&g->timer);
     if (g->library) cublasLtDestroy(g->library);
     algorithms_close(g->saved);
     free(g);

@@ -17,6 +17,25 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+// Allocations of less than half a page share pages with others.
+static size_t rounding(size_t bytes)
+{
+    const size_t page = (size_t)2 << 20;
+    return bytes < page / 2 ? 0 : (page - bytes % page) % page;
+}
+
+void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes)
+{
+    memory->bytes[use] += bytes;
+    memory->rounding += rounding(bytes);
+}
+
+void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes)
+{
+    memory->bytes[use] -= bytes;
+    memory->rounding -= rounding(bytes);
+}
+
 size_t memory_tensor_bytes(enum tensor_kind kind, int max_rows, int columns)
 {
     const size_t rows = (size_t)max_rows;

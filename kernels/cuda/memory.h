@@ -19,6 +19,10 @@ static inline int cuda_block_stride(int64_t columns)
     return (int)((columns + FP8_BLOCK - 1) / FP8_BLOCK + 3) / 4 * 4;
 }
 
+// Adds an allocation, or removes it.
+void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes);
+void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes);
+
 size_t memory_tensor_bytes(enum tensor_kind kind, int max_rows, int columns);
 size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts);
 

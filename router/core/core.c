@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "router/core/core_state.h"
 #include "router/core/dispatch.h"
+#include "router/core/health.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
 #include "router/core/tenant_share.h"
@@ -24,6 +25,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
                                              .max_wait_us = options->max_wait_us,
                                              .tail_tokens = options->tail_tokens,
                                              .bins_ahead = options->bins_ahead,
+                                             .score_timeout_us = options->score_timeout_us,
                                              .hash_key = options->hash_key};
     struct hash_key *key = &c->view.options.hash_key;
     if (!key->k0 && !key->k1) *key = hash_key_random();
@@ -230,7 +232,6 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     ledger_arrived(&c->ledger, r);
-    r->score_deadline_us = now_us + c->options.score_timeout_us;
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
     if (status == STATUS_OK) {
@@ -277,6 +278,7 @@ void core_tick(struct core *c, int64_t now_us)
     c->view.now_us = now_us;
     for (struct request *r; (r = request_timers_first(&c->timers)) && r->links.timer_us <= now_us;)
         core_request_expire(c, r, now_us);
+    core_health_check(c, now_us);
     core_dispatch(c, now_us);
 }
 
@@ -312,7 +314,7 @@ static struct node_status node_status_of(const struct core_node *node)
     const struct cost_model *cost = &node->sched.cost;
     return (struct node_status){
         .hello = node->hello,
-        .state = node->sched.draining ? "draining" : "ready",
+        .state = core_health_state(node),
         .kv_blocks_free = node->kv_blocks_free,
         .running = node->sched.account.requests.count,
         .tokens_in = node->tokens_in,
@@ -336,6 +338,8 @@ void core_get_status(const struct core *c, struct core_status *status)
         .score_bins = c->ledger.bins[NODE_SPECULATOR],
         .prefill_bins = c->ledger.bins[NODE_WORKER],
         .totals = c->ledger.totals,
+        .ejections = c->health.ejections,
+        .hangs = c->health.hangs,
     };
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         status->classes[k] = (struct class_status){

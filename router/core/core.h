@@ -56,13 +56,17 @@ struct core_options {
     int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
-    int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
-    int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
-    int64_t worker_grace_us;  // how long requests wait for a worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;           // under auto, shorter prompts are not speculated
-    int tail_tokens;          // the tail window, at most a quarter of the prompt
-    int bins_ahead;           // outstanding bins of a node at most; 2 keeps it busy
+    int64_t max_wait_us; // a request that waited this long, in both waiting sets together, is overdue
+    // A prompt waits this long for a speculator at most, and this long beside four times the expected time for its
+    // score. Then the whole prompt is kept.
+    int64_t score_timeout_us;
+    int64_t stall_us;        // a node with work and without progress for this long hangs (health.h); 0: not watched
+    int64_t eject_us;        // a node is ejected for this long the first time; 0: nodes are not ejected
+    int64_t worker_grace_us; // how long requests wait for a worker group to come back before UNAVAILABLE
+    int64_t heartbeat_us;    // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;          // under auto, shorter prompts are not speculated
+    int tail_tokens;         // the tail window, at most a quarter of the prompt
+    int bins_ahead;          // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests;  // of BIN_BATCH
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
@@ -140,7 +144,7 @@ void core_release_nodes(struct core *c, int64_t now_us);
 // --- status
 struct node_status {
     struct node_hello hello;
-    const char *state; // "ready", "draining"
+    const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
@@ -168,6 +172,7 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
+    uint64_t ejections, hangs; // of nodes
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };

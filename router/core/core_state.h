@@ -9,6 +9,22 @@
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
+// A worker group that was lost because it hung, in case it attaches again.
+struct suspect {
+    char node_id[128];
+    uint64_t instance; // of its process: a process started anew is not suspected
+    int ejections;
+};
+enum { SUSPECTS_MAX = 16 };
+
+struct core_health {
+    struct suspect suspects[SUSPECTS_MAX]; // the latest replaces the oldest
+    unsigned n_suspects;                   // in all
+    bool pending;                          // nodes.c, requests.c; a node attached, or a score timed out
+    int64_t checked_us, compared_us;       // when nodes were checked, and their speeds compared, last
+    uint64_t ejections, hangs;             // totals
+};
+
 struct core {
     struct core_options options; // core_create()
     struct core_ops ops;         // core_create()
@@ -23,7 +39,8 @@ struct core {
     struct sched_view view;
     struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
 
-    int open_nodes[NODE_ROLES]; // nodes.c; attached and not draining
+    struct core_health health;  // health.c
+    int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
     int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain
     bool ready;                 // nodes.c
     bool draining;              // core.c

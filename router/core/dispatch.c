@@ -40,7 +40,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
               LOG_FIELD("waiting", waiting_set_count(set)));
     send_bin(c, node, number, requests, plan->n);
     for (int i = 0; i < plan->n; i++)
-        core_request_dispatched(requests[i], now_us);
+        core_request_dispatched(c, requests[i], now_us);
     free(requests);
 }
 

@@ -217,8 +217,21 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
 
 // --- results
 
+// What prompts got of a pass with decodes: the time beyond that of its decode rows alone.
+static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    const struct node_account *account = &node->account;
+    double decodes = account->requests.count - account->requests_in_bins;
+    if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
+    if (!cost_knows(&node->cost, 1, now_us)) return;
+    double entries = (double)account->kv_blocks * node->limits.block_tokens / account->requests.count;
+    double decode_us = cost_pass_us(&node->cost, 1, decodes, decodes * entries);
+    cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
+}
+
 void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     node_index_note_change(&node->sched);
 }

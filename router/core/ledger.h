@@ -2,8 +2,8 @@
 // The accounts of the core, and the only code that writes them:
 //
 //   of a request   usage, timing, account (its node and bin, and what they hold for it)
-//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, the entries of
-//                  sched.prefixes and which of them its requests hold, token counts
+//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, sched.share, the
+//                  entries of sched.prefixes and which of them its requests hold, token counts
 //   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
 //   of a tenant    what waits of it; the tokens generated for it (the rows dispatched are charged by the waiting set as
 //                  it picks them)

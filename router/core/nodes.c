@@ -14,11 +14,6 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-static const char *role_name(enum node_role role)
-{
-    return role == NODE_WORKER ? "worker" : "speculator";
-}
-
 void core_update_ready(struct core *c)
 {
     bool ready = c->open_nodes[NODE_WORKER] > 0 && !c->draining;
@@ -51,6 +46,22 @@ static void node_closed(struct core *c, enum node_role role, int64_t now_us)
             }
         }
     }
+    core_update_ready(c);
+}
+
+void core_node_close(struct core *c, struct core_node *node, int64_t now_us)
+{
+    node->sched.draining = true;
+    release_reservation(c, node);
+    node_index_note_change(&node->sched);
+    node_closed(c, node->sched.role, now_us);
+}
+
+void core_node_open(struct core *c, struct core_node *node)
+{
+    node->sched.draining = false;
+    node_index_note_change(&node->sched);
+    c->open_nodes[node->sched.role]++;
     core_update_ready(c);
 }
 
@@ -97,7 +108,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     node_free(node);
 }
 
-static void node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     void *link = node->link;
     node_remove(c, node, reason, now_us);
@@ -114,7 +125,7 @@ void core_nodes_check_silence(struct core *c, int64_t now_us)
         if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
         if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
-        node_lose(c, node, reason, now_us);
+        core_node_lose(c, node, reason, now_us);
         free(reason);
     }
 }
@@ -242,8 +253,12 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
 static struct core_node *node_create(const struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
-    *node = (struct core_node){
-        .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
+    *node = (struct core_node){.hello = *hello,
+                               .link = link,
+                               .attached_us = now_us,
+                               .heard_us = now_us,
+                               .kv_blocks_free = hello->kv_blocks,
+                               .health.progress_us = now_us};
     node->sched.role = hello->role;
     node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
                                               .token_budget = hello->token_budget,
@@ -274,7 +289,8 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
               LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
               LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
               LOG_FIELD("max_seqs", hello->max_seqs));
-    if (old) node_lose(c, old, "the same process attached again", now_us);
+    if (old) core_node_lose(c, old, "the same process attached again", now_us);
+    c->health.pending = true;
     core_update_ready(c);
     *node_p = node;
     return STATUS_OK;
@@ -291,26 +307,33 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
-    node->progress = heartbeat->progress;
+    node_counts_progress(node, heartbeat->progress, now_us);
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->heard_us = now_us;
-    if (node->sched.draining) return;
-    node->sched.draining = true;
-    release_reservation(c, node);
-    node_index_note_change(&node->sched);
+    if (node->leaving) return;
+    node->leaving = true;
     log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("role", role_name(node->hello.role)),
               LOG_FIELD("requests", node->sched.account.requests.count));
-    node_closed(c, node->hello.role, now_us);
+    if (!node->sched.draining) core_node_close(c, node, now_us);
+}
+
+// Whether the node can have computed this: no model of costs may rest on a pass with more rows than the node's passes
+// have, more pairs than its context allows, or a thousand rows in a microsecond.
+static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
+{
+    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
+           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
 }
 
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     node->heard_us = now_us;
-    ledger_pass_reported(node, pass, now_us);
+    node_progressed(node, now_us);
+    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(node, pass, now_us);
 }
 
 // The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
@@ -323,16 +346,21 @@ static struct request *request_on(const struct core *c, const struct core_node *
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us)
 {
     node->heard_us = now_us;
+    node_progressed(node, now_us);
     struct request *r = request_on(c, node, result->request);
-    if (r && r->state == REQUEST_SCORING) core_request_scored(c, r, result, now_us);
+    if (!r || r->state != REQUEST_SCORING) return;
+    if (!result->error) node_answered(node);
+    core_request_scored(c, r, result, now_us);
 }
 
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us)
 {
     node->heard_us = now_us;
+    node_progressed(node, now_us);
     for (int i = 0; i < n; i++) {
         struct request *r = request_on(c, node, results[i].request);
-        if (r && (r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE))
-            core_request_step(c, r, &results[i], now_us);
+        if (!r || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) continue;
+        if (r->account.bin && results[i].n_tokens) node_answered(node);
+        core_request_step(c, r, &results[i], now_us);
     }
 }

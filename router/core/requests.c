@@ -14,6 +14,10 @@
 // A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
 enum { LOSSES_MAX = 5 };
 
+// A speculator may take this many times the expected time for a score, and never longer than a day.
+#define SCORE_TIMES  4.0
+#define SCORE_US_MAX 86.4e9
+
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
@@ -105,9 +109,25 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     core_request_retime(c, r);
 }
 
-void core_request_dispatched(struct request *r, int64_t now_us)
+// When the speculator should have scored the request, which is on it: the time limit, and several times what the
+// speculator is expected to take. Without a cost model each of its passes may take as long as the time limit.
+static int64_t score_deadline_us(const struct core *c, const struct request *r, int64_t now_us)
 {
-    if (r->state != REQUEST_PACKED) return; // on a speculator it stays SCORING
+    const struct sched_node *node = &r->account.node->sched;
+    double limit_us = (double)c->options.score_timeout_us;
+    double expected_us = estimate_score_us(&c->view, node, &r->sched);
+    double passes = ceil((double)node->account.bin_tokens / node->limits.token_budget);
+    double more_us = isfinite(expected_us) ? SCORE_TIMES * expected_us : (passes - 1) * limit_us;
+    return now_us + (int64_t)fmin(limit_us + more_us, SCORE_US_MAX);
+}
+
+void core_request_dispatched(struct core *c, struct request *r, int64_t now_us)
+{
+    if (r->state == REQUEST_SCORING) { // until the speculator answers
+        r->score_deadline_us = score_deadline_us(c, r, now_us);
+        core_request_retime(c, r);
+        return;
+    }
     ledger_charge_time(r, now_us);
     request_set_state(r, REQUEST_PREFILL);
 }
@@ -167,6 +187,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
 {
     request_leave(c, r, now_us);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
+    r->score_deadline_us = now_us + c->options.score_timeout_us;
     request_wait(c, r);
 }
 
@@ -238,8 +259,9 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    if (score_is_required(r) && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
-        ledger_lost_at_speculator(r); // another speculator can still answer, until the score timeout
+    bool again = score_is_required(r) && r->account.losses < LOSSES_MAX;
+    if (again && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
+        ledger_lost_at_speculator(r); // another speculator can still answer
         core_request_wait_for_score(c, r, now_us);
     } else {
         core_request_unscorable(c, r, SKIP_LOST, now_us);
@@ -385,6 +407,17 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
 
 // --- time
 
+static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
+{
+    struct core_node *node = r->account.node;
+    if (node) {
+        node->health.missed_us = r->account.charged_us; // when it came to the node
+        c->health.pending = true;
+        c->ops.send_cancel(node->link, &r->number, 1);
+    }
+    core_request_unscorable(c, r, SKIP_TIMEOUT, now_us);
+}
+
 void core_request_expire(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->usage.completion_tokens == 0 && r->spec.ttft_deadline_us <= now_us) {
@@ -392,8 +425,7 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
                     r->spec.score_only ? "score" : "token", request_deadline_name(r));
         request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {
-        if (r->account.node) c->ops.send_cancel(r->account.node->link, &r->number, 1);
-        core_request_unscorable(c, r, SKIP_TIMEOUT, now_us);
+        score_timed_out(c, r, now_us);
     } else if (lacks_worker(c, r) && grace_end_us(c, r) <= now_us) {
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);

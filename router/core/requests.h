@@ -16,8 +16,8 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
-                        int64_t now_us);                         // picked from its waiting set, into a bin of the node
-void core_request_dispatched(struct request *r, int64_t now_us); // the bin was sent
+                        int64_t now_us); // picked from its waiting set, into a bin of the node
+void core_request_dispatched(struct core *c, struct request *r, int64_t now_us); // the bin was sent
 
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);

@@ -209,9 +209,12 @@ static void class_fill(const struct class_status *status, enum queue_class queue
     m->capacity_tokens = (uint64_t)status->max_tokens;
 }
 
-static void totals_fill(const struct core_totals *totals, Forepack__V1__Totals *m)
+static void totals_fill(const struct core_status *status, Forepack__V1__Totals *m)
 {
+    const struct core_totals *totals = &status->totals;
     forepack__v1__totals__init(m);
+    m->node_ejections = status->ejections;
+    m->node_hangs = status->hangs;
     m->requests = totals->requests;
     m->done = totals->done;
     m->failed = totals->failed;
@@ -264,7 +267,7 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
     bins_fill(&status.score_bins, &score_bins);
     bins_fill(&status.prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
-    totals_fill(&status.totals, &totals);
+    totals_fill(&status, &totals);
     totals.prefill_skipped = skip_messages(&status.totals) + 1; // without SKIP_NONE
     totals.n_prefill_skipped = SKIP_COUNT - 1;
 

@@ -2,9 +2,11 @@
 #include "router/front/intake_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -228,10 +230,19 @@ static void run_job(struct intake_pool *pool, struct intake_job *job)
     pool->running_bytes -= bytes;
 }
 
+// Where cores are scarce, tokens that are being streamed matter more than prompts.
+static void thread_yield_to_others(void)
+{
+    enum { NICE = 10 };
+    setpriority(PRIO_PROCESS, 0, NICE); // Linux: of this thread alone
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &(struct sched_param){0});
+}
+
 static void *pool_thread_run(void *argument)
 {
     struct pool_thread *self = argument;
     struct intake_pool *pool = self->pool;
+    thread_yield_to_others();
     pthread_mutex_lock(&pool->mutex);
     while (!pool->closing) {
         struct intake_job *job = take_job(pool, self->short_only);

@@ -19,17 +19,20 @@ enum { CACHED_SCAN_MAX = 32 };
 // Of the other nodes that hold a prefix of a request, those with most of it are looked at: this many.
 enum { ELSEWHERE_MAX = 16 };
 
+// Nodes take messages of up to 64 MiB. Rows that a prefix cache holds take no room in the bin, but in its message.
+#define BIN_BYTES_MAX ((int64_t)60 << 20)
+
 // A bin being filled.
 struct filling {
     const struct sched_view *view;
     const struct sched_node *node;
-    struct waiting_set *set; // its picks are the bin so far
-    struct bin_plan *plan;   // its sums
-    int64_t pass_rows;       // prompt rows of a pass; a request with more is a long prompt
-    bool takes_long;         // a long prompt may be picked
-    int64_t rows_left;
-    int slots_left;      // sequences
-    int64_t blocks_left; // KV blocks of the node
+    struct waiting_set *set;       // its picks are the bin so far
+    struct bin_plan *plan;         // its sums
+    int64_t pass_rows;             // prompt rows of a pass; a request with more is a long prompt
+    bool takes_long;               // a long prompt may be picked
+    int64_t rows_left, bytes_left; // bytes: of the message
+    int slots_left;                // sequences
+    int64_t blocks_left;           // KV blocks of the node
     int scans_left, cached_scans_left;
     bool is_closed;        // the bin takes no further request
     const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
@@ -116,6 +119,7 @@ static bool rows_fit(const struct filling *f, int64_t rows)
 
 static bool may_join(const struct filling *f, const struct sched_request *r)
 {
+    if (picked_count(f) && sched_request_message_bytes(r) > f->bytes_left) return false;
     return !r->runs_alone || (picked_count(f) == 0 && f->node->account.requests.count == 0);
 }
 
@@ -138,6 +142,7 @@ static void bin_pick(struct filling *f, struct sched_request *r)
     f->plan->rows += rows;
     f->plan->uncached_rows += sched_request_rows(r);
     f->plan->overdue |= r->overdue;
+    f->bytes_left -= sched_request_message_bytes(r);
     f->rows_left -= rows_taken(f, rows);
     if (rows > f->pass_rows) f->takes_long = false;
     f->slots_left--;
@@ -325,6 +330,7 @@ void plan_bin(const struct sched_view *view, const struct sched_node *node, stru
                         .pass_rows = sched_node_pass_rows(node),
                         .takes_long = !node->account.long_prompts,
                         .rows_left = sched_node_bin_rows(node),
+                        .bytes_left = BIN_BYTES_MAX,
                         .slots_left = node->limits.max_seqs - node->account.requests.count,
                         .blocks_left = node_blocks_for_others(view, node),
                         .scans_left = SCAN_MAX,

@@ -39,3 +39,16 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     int64_t expected = have + output_blocks_expected(blocks_for(max_tokens - usage->completion_tokens, block_tokens));
     return (int)(expected < most ? expected : most);
 }
+
+// The rows, for the penalties the prompt, the pinned or kept ranges, and the options; a number takes five bytes at
+// most.
+int64_t sched_request_message_bytes(const struct sched_request *r)
+{
+    const struct request_spec *spec = r->spec;
+    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned;
+    if (r->usage->kept_tokens) {
+        ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
+        numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
+    }
+    return 5 * numbers + 14 * ranges + 1024;
+}

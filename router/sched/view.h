@@ -71,9 +71,10 @@ struct node_place {
 struct sched_node {
     enum node_role role;
     struct node_limits limits;
-    bool draining;                  // gets no new work
+    bool draining;                  // gets no new work: it drains or is ejected
     struct node_account account;    // accounts
     struct cost_model cost;         // accounts; of its passes
+    struct cost_share share;        // accounts; of prompts, while other sequences decode
     struct prefix_record *prefixes; // in the index of its pool; NULL: the node has no prefix cache
     struct prefix_tails *tails;     // NULL without a prefix cache, see prefix_tails.h
     struct node_place place;
@@ -110,6 +111,7 @@ struct sched_options {
     int64_t max_wait_us;
     int tail_tokens;
     int bins_ahead;
+    int64_t score_timeout_us; // a prompt waits this long for a speculator at most
     struct hash_key hash_key; // of prefix chains, tables and trees
 };
 

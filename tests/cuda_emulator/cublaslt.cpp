@@ -250,6 +250,14 @@ void describe(const struct algorithm *a, cublasLtMatmulHeuristicResult_t *result
 
 } // namespace
 
+static int64_t (*gemm_time)(int algorithm);
+
+void emulator_set_gemm_time(int64_t (*us)(int algorithm))
+{
+    emulated_call call;
+    gemm_time = us;
+}
+
 void emulator_refuse_fp8(int from_rows, int to_rows)
 {
     refused_from = from_rows;
@@ -479,10 +487,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
         if (!emulated_is_device_memory(data[i], elements * size_of(layouts[i]->type)))
             return CUBLAS_STATUS_EXECUTION_FAILED; // the real library would fault
     }
-    cudaError_t error = emulated_put(stream, [=] {
+    cudaError_t error = emulated_put_waiting(stream, [=] {
+        emulated_duration_us += gemm_time ? gemm_time((int)(algorithm - algorithms)) : (int64_t)EMULATED_GEMM_US;
+        if (emulated_is_counting()) return true;
         emulated_launches++;
         if (algorithm->workspace) memset(workspace, 0xff, algorithm->workspace); // the library writes to it
         multiply(x);
+        return true;
     });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +34,10 @@ int emulator_launches(void); // kernels and gemms run so far, including those of
 int emulator_graph_launches(void);
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
+
+// Microseconds of every gemm from now on, by the number of the algorithm (0, 1, 2); NULL: EMULATED_GEMM_US for each.
+void emulator_set_gemm_time(int64_t (*us)(int algorithm));
+enum { EMULATED_GEMM_US = 50000 };
 
 // From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);

@@ -237,6 +237,10 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     {
         emulated_call call;
         comm->state->aborted = true;
+        struct group *g = comm->in.get(); // what the rank has begun never reaches the others
+        g->parts[(size_t)comm->rank].here = false;
+        for (int to = 0; to < g->size; to++)
+            g->sent.erase(std::make_pair(comm->rank, to));
     }
     return ncclCommDestroy(comm);
 }

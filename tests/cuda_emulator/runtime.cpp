@@ -40,7 +40,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
     int device;
     std::deque<operation> waiting;
-    int64_t run;         // operations run so far
+    int64_t run_us;      // time of the operations run so far
     CUgraph_st *capture; // operations are appended there
     bool capture_origin, capture_invalid;
 };
@@ -49,7 +49,7 @@ struct CUevent_st {
     CUstream_st *stream; // of the last record
     CUgraph_st *capture;
     uint64_t records, reached; // records so far; the last one that has run
-    int64_t clock;             // its time: operations that the stream had run
+    int64_t clock;             // its time: stream->run_us
 
     bool done() const
     {
@@ -77,6 +77,7 @@ static thread_local cudaError_t last_error;
 static CUstream_st default_stream;
 
 int emulated_launches;
+int64_t emulated_duration_us;
 
 static const size_t FILLED = (size_t)4 << 20; // bytes of an allocation filled with NaN, from its start
 static const size_t GUARDED = 4096;           // bytes of an allocation guarded against the host, from its start
@@ -151,6 +152,11 @@ void emulator_count_only(bool on)
         reserved_end = reserved_next + bytes;
     }
     counting = on;
+}
+
+bool emulated_is_counting(void)
+{
+    return counting;
 }
 
 size_t emulator_memory_used(void)
@@ -458,7 +464,8 @@ static bool advance(CUstream_st *stream)
     bool moved = false;
     while (!stream->waiting.empty() && run_one(stream->waiting.front())) {
         stream->waiting.pop_front();
-        stream->run++;
+        stream->run_us += 1 + emulated_duration_us;
+        emulated_duration_us = 0;
         moved = true;
     }
     return moved;
@@ -762,7 +769,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
     if (stream->capture) return cudaSuccess;
     uint64_t record = ++event->records;
     return emulated_put_waiting(to, [=] {
-        if (record > event->reached) event->reached = record, event->clock = stream->run;
+        if (record > event->reached) event->reached = record, event->clock = stream->run_us;
         return true;
     });
 }
@@ -797,7 +804,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return poll_event(event);
 }
 
-// One microsecond per operation of the stream between the two events: the same in every run.
+// One microsecond per operation of the stream between the two events, more per gemm: the same in every run.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;

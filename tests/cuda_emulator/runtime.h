@@ -18,4 +18,6 @@ bool emulated_is_capturing(cudaStream_t stream);
 void emulated_run_streams(void); // as far as they get. The caller holds the lock
 bool emulated_is_device_memory(const void *at, size_t bytes);
 extern int emulated_launches;
-int emulated_capability(void); // major * 10 + minor
+bool emulated_is_counting(void);     // see emulator_count_only
+extern int64_t emulated_duration_us; // an operation adds to it what it takes beyond a microsecond
+int emulated_capability(void);       // major * 10 + minor

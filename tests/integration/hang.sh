@@ -57,8 +57,9 @@ stop_main_thread() {
     wait_until 30 "the main thread is stopped" stopped_or_ended
     grep -q stopped "$work/stopped.log" || wait "$stop_pid"
 }
-start asking "$bin/forepack" generate --server "$server" --prompt Hello --ignore-eos --max-tokens 3900
-wait_until 30 "tokens flow" status_is '.queue.running > 0'
+# Long prompts: the thread is hardly ever between two passes.
+start asking "$bin/forepack" batch --server "$server" --input "$prompts" --output "$work/answers.jsonl" --prefill off --max-tokens 200
+wait_until 30 "prompts are computed" status_is '.queue.running > 0'
 until stuck; do
     code=0
     stop_main_thread || code=$?
@@ -68,7 +69,7 @@ until stuck; do
     fi
     equal 0 $code "exit code of stop_thread"
     # Between two passes the stop is no hung pass: then the thread runs on and is stopped again.
-    for _ in {1..60}; do stuck || pause 0.1; done
+    for _ in {1..30}; do stuck || pause 0.1; done
     stuck || { kill -KILL "$stop_pid" && wait "$stop_pid"; } || true
 done
 wait_until 60 "the router has lost it" status_is '.nodes == []'

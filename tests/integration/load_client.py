@@ -322,7 +322,11 @@ def heavy():
     per_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
     stream = answer()
     next(stream)
-    calls = [generate(request(1, text=text * (100000 // per_text))) for i in range(number)]
+    long = text * (100000 // per_text)
+    calls = [generate(request(1, text=long)) for i in range(number)]
+    for call in [generate(request(1, text=long)) for i in range(10)]: # clients that go while their prompts wait
+        call.cancel()
+    many = generate_many(iter([request(1, text=long, request_id="many-%d" % i) for i in range(5)]))
     chat = api.GenerateRequest(messages=[api.Message(role="user", content="sea " * (15 << 20))])
     status, sentence = failure(generate(chat))
     assert status in (code.OUT_OF_RANGE, code.RESOURCE_EXHAUSTED), (status, sentence)
@@ -330,6 +334,8 @@ def heavy():
     assert next(stream) == calm
     for call in calls:
         refused(code.OUT_OF_RANGE, "needs a context of", call)
+    # A call whose client has sent everything ends after the last of its prompts.
+    assert sorted((m.request_id, m.completion.error.code) for m in many) == [("many-%d" % i, 11) for i in range(5)]
 
 
 def vanish():
