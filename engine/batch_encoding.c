@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
-enum { SAMPLING_NONE, SAMPLING_WITH_LOGITS, SAMPLING_ONLY }; // what the pass returns for logit rows
 
 // KV blocks that a pass uses of sequence s.
 static int blocks_used(const struct ragged_batch *b, int s)
@@ -49,7 +48,7 @@ static int32_t *ints_append(int32_t *to, const int32_t *from, size_t n)
 void batch_encode(const struct ragged_batch *b, int32_t *w)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int sampling = !b->sampling ? SAMPLING_NONE : b->tokens_only ? SAMPLING_ONLY : SAMPLING_WITH_LOGITS;
+    int sampling = b->sampling ? 1 + b->n_unread_rows : 0;
     int32_t counts[COUNTS] = {b->n_rows,
                               b->n_seqs,
                               b->max_blocks,
@@ -76,7 +75,7 @@ static bool counts_are_valid(const int32_t *w)
 {
     for (int i = 0; i < COUNTS; i++)
         if (w[i] < 0) return false;
-    return w[6] <= SAMPLING_ONLY;
+    return w[6] <= 1 + (int64_t)w[3];
 }
 
 // Pads the `n` blocks at `from` to rows of max_blocks. False when they are not those that the sequences use.
@@ -103,8 +102,8 @@ enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, 
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
-    if (w[6] != SAMPLING_NONE) b->sampling = (const void *)(w + COUNTS);
-    b->tokens_only = w[6] == SAMPLING_ONLY;
+    if (w[6]) b->sampling = (const void *)(w + COUNTS);
+    if (w[6]) b->n_unread_rows = w[6] - 1;
     if (!counts_are_valid(w) || encoded_ints(b, (size_t)w[7]) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }

@@ -144,14 +144,15 @@ static bool all_greedy(const struct ragged_batch *batch)
 
 // Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
 // likeliest token is the best of the likeliest tokens of all shares; any other sampling, and reading logits, needs the
-// logits of all shares on rank 0.
+// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory, and only those are
+// gathered where no rank needs the others: one request that needs its logits does not cost the others theirs.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
     const int rows = batch->n_logit_rows, size = m->comm->size;
     const bool here = m->comm->rank == 0, on_rank_0 = batch->sampling && (size == 1 || !all_greedy(batch));
-    const bool wanted = !batch->sampling || !batch->tokens_only;
-    if (size > 1 && (wanted || on_rank_0)) TRY(gather_rows(m, m->logits, rows, m->vocab_share, m->gathered));
+    const int read = batch->sampling ? rows - batch->n_unread_rows : rows, gathered = on_rank_0 ? rows : read;
+    if (size > 1 && gathered) TRY(gather_rows(m, m->logits, gathered, m->vocab_share, m->gathered));
     if (on_rank_0 && here)
         TRY(b->ops->sample(b, m->sampled, size > 1 ? m->gathered : m->logits, size, rows, 0, m->config.vocab_size,
                            true));
@@ -163,7 +164,8 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
-    return here && wanted ? read_logits(m, rows, &result->logits) : STATUS_OK;
+    if (size > 1 && read && read < gathered) TRY(gather_rows(m, m->logits, read, m->vocab_share, m->gathered));
+    return here && read ? read_logits(m, read, &result->logits) : STATUS_OK;
 }
 
 static enum status finish_importance(struct model *m, const struct ragged_batch *batch, struct forward_result *result)

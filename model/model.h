@@ -84,7 +84,7 @@ bool model_samples(const struct model *m);
 // The results of a pass on rank 0; NULL on other ranks and where the batch does not ask for them. Valid until the next
 // pass.
 struct forward_result {
-    const float *logits;     // [n_logit_rows][vocab_size]
+    const float *logits;     // [n_logit_rows - n_unread_rows][vocab_size]
     const float *importance; // [sum of importance_keys]: maximum over all ranks
     const int32_t *tokens;   // [n_logit_rows]; -1: no token can be sampled, all logits are NaN or -inf
 };

@@ -74,13 +74,35 @@ START_TEST(a_pass_returns_logits_or_tokens_or_both)
             const struct ragged_batch *batch = build(&b, logits, tokens);
             ck_assert_int_eq(batch->n_logit_rows, logits + tokens);
             ck_assert_int_eq(batch->sampling != NULL, tokens);
-            ck_assert_int_eq(batch->tokens_only, tokens && !logits);
+            ck_assert_int_eq(batch->n_unread_rows, tokens);
             if (logits) ck_assert_int_eq(batch->logit_row[0], 1);
             if (tokens) ck_assert_int_eq(batch->logit_row[logits], 2);
             if (tokens) ck_assert_int_eq(batch->sampling[logits].top_k, 3);
             if (tokens && logits) ck_assert(batch->sampling[0].inverse_temperature == 0); // greedy, and ignored
         }
     }
+    batch_builder_fini(&b);
+}
+END_TEST
+
+START_TEST(rows_whose_logits_are_read_come_first)
+{
+    struct batch_builder b;
+    const struct row_sampling sampling = {.top_p = 0.5, .inverse_temperature = 2};
+    batch_builder_init(&b, &limits);
+    batch_builder_reset(&b);
+    for (int s = 0; s < 3; s++) {
+        add_rows(&b, s, 1, 0, 1);
+        if (s == 1) {
+            batch_builder_want_logits(&b, s);
+        } else {
+            batch_builder_want_token(&b, s, &sampling);
+        }
+    }
+    const struct ragged_batch *batch = batch_builder_finish(&b);
+    ck_assert(batch->n_logit_rows == 3 && batch->n_unread_rows == 2);
+    ck_assert_mem_eq(batch->logit_row, ((int32_t[]){1, 0, 2}), 3 * sizeof(int32_t));
+    ck_assert(batch->sampling[0].inverse_temperature == 0 && batch->sampling[1].inverse_temperature == 2);
     batch_builder_fini(&b);
 }
 END_TEST
@@ -100,7 +122,7 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         check_layout(&decoded);
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
-        ck_assert(decoded.tokens_only == batch->tokens_only && !decoded.sampling == !batch->sampling);
+        ck_assert(decoded.n_unread_rows == batch->n_unread_rows && !decoded.sampling == !batch->sampling);
         if (decoded.sampling)
             ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
         free(encoded);
@@ -151,7 +173,7 @@ START_TEST(counts_that_do_not_add_up_are_refused)
         struct ragged_batch decoded;
         batch_encode(batch, encoded);
         if (i == 5) continue; // the smoothing window takes part in no size
-        encoded[i] = i == 6 ? 3 : encoded[i] + 1;
+        encoded[i] = i == 6 ? 4 : encoded[i] + 1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
         encoded[i] = -1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
@@ -167,6 +189,7 @@ int main(void)
     TCase *tcase = tcase_create("batch");
     tcase_add_test(tcase, rows_sequences_and_blocks_are_laid_out_in_order);
     tcase_add_test(tcase, a_pass_returns_logits_or_tokens_or_both);
+    tcase_add_test(tcase, rows_whose_logits_are_read_come_first);
     tcase_add_test(tcase, an_encoded_batch_is_decoded_to_the_same_batch);
     tcase_add_test(tcase, short_sequences_beside_a_long_one_send_their_own_blocks_only);
     tcase_add_test(tcase, counts_that_do_not_add_up_are_refused);

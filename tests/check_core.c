@@ -504,11 +504,11 @@ START_TEST(kept_tokens_must_fit_the_kv_cache)
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.kv_blocks = 100; // 1600 entries, over a context of 4096
     struct fake_node *w = fixture_attach(&f, &hello), *s = speculator("s");
-    struct client *whole = fixture_send(&f, 1600, 1), *pruned = speculate(3000, 100), *kept = speculate(3000, 100);
+    struct client *whole = fixture_send(&f, 1601, 1), *pruned = speculate(3000, 100), *kept = speculate(3000, 100);
     ck_ended(whole, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
-    fake_node_score(&f, s, pruned, 0, 1499);
+    fake_node_score(&f, s, pruned, 0, 1500); // the last generated token needs no entry
     ck_assert(fake_node_has(w, pruned));
-    fake_node_score(&f, s, kept, 0, 1500);
+    fake_node_score(&f, s, kept, 0, 1501);
     ck_ended(kept, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
 }
 END_TEST

@@ -226,7 +226,7 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     double decodes = account->requests.count - account->requests_in_bins;
     if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
     if (!cost_knows(&node->cost, 1, now_us)) return;
-    double entries = (double)account->kv_blocks * node->limits.block_tokens / account->requests.count;
+    double entries = (double)account->context_blocks * node->limits.block_tokens / account->requests.count;
     double decode_us = cost_pass_us(&node->cost, 1, decodes, decodes * entries);
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
