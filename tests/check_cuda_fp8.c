@@ -19,6 +19,9 @@ enum { EMULATED = 0 };
 static void emulator_refuse_fp8(int from_rows, int to_rows)
 {
 }
+static void emulator_refuse_fast_accum(void)
+{
+}
 static void emulator_set_capability(int major, int minor)
 {
 }
@@ -428,6 +431,17 @@ START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
 }
 END_TEST
 
+// Without it sums are as by default, and still in FP8.
+START_TEST(fast_accumulation_that_is_not_supported_is_left_out)
+{
+    if (!EMULATED) return;
+    struct backend_shape s = shape;
+    s.fp8_fast_accum = true;
+    emulator_refuse_fast_accum();
+    check_all(128, 512, 0, &s, IN_FP8, 0, IN_FP8);
+}
+END_TEST
+
 int main(void)
 {
     if (!cuda_is_here()) return EXIT_SKIPPED;
@@ -441,6 +455,7 @@ int main(void)
     tcase_add_loop_test(tests, block_scales_are_multiplied_in_bf16_on_other_devices, 0, 2);
     tcase_add_test(tests, slices_of_blocks_are_multiplied_in_bf16);
     tcase_add_loop_test(tests, fast_accumulation_loses_the_last_bits_of_sums, 0, 2);
+    tcase_add_test(tests, fast_accumulation_that_is_not_supported_is_left_out);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

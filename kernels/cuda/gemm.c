@@ -378,18 +378,27 @@ static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, 
     return STATUS_OK;
 }
 
+// An FP8 gemm; where fast accumulation is not supported, without it.
+static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int rows)
+{
+    call.fast = cuda->shape.fp8_fast_accum && !call.w->block_scaled;
+    const cublasStatus_t status = gemm_try(cuda, &call, rows);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED || !call.fast) return status;
+    call.fast = false;
+    return gemm_try(cuda, &call, rows);
+}
+
 // The FP8 gemm of a chunk in the library, which applies the scales or, second choice, leaves them to the epilogue.
 static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
     struct gemm *g = cuda->gemm;
     struct gemm_call call = chunk_call(g, l);
-    call.fast = cuda->shape.fp8_fast_accum;
     call.x = (const char *)g->quantised + (size_t)c->first * (size_t)l->w->stride;
     call.row_scale = g->row_scales + c->first;
-    cublasStatus_t status = gemm_try(cuda, &call, c->n);
+    cublasStatus_t status = gemm_try_fp8(cuda, call, c->n);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) return status;
     call.row_scale = NULL;
-    status = gemm_try(cuda, &call, c->n);
+    status = gemm_try_fp8(cuda, call, c->n);
     c->row_scale = g->row_scales + c->first;
     c->column_scale = l->w->scale;
     return status;
@@ -415,7 +424,7 @@ static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l
     call.x = g->quantised;
     call.row_scale = g->row_scales;
     *status_p = quantise_blocks(cuda, l, c->first, c->n, padded);
-    return *status_p == STATUS_OK ? gemm_try(cuda, &call, padded) : CUBLAS_STATUS_SUCCESS;
+    return *status_p == STATUS_OK ? gemm_try_fp8(cuda, call, padded) : CUBLAS_STATUS_SUCCESS;
 }
 
 static enum status chunk_fp8(struct cuda *cuda, const struct linear *l, struct chunk *c)
@@ -459,7 +468,6 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
     struct gemm_call call = {.w = l->w,
                              .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
                              .row_scale = fp8 ? g->row_scales : NULL,
-                             .fast = fp8 && !l->w->block_scaled && cuda->shape.fp8_fast_accum,
                              .out = cuda_rows(cuda, l->out, 0),
                              .out_stride = l->out->stride,
                              .out_bf16 = l->out->kind == TENSOR_ACTIVATION,
@@ -467,7 +475,7 @@ static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *
                              .bias = l->bias ? l->bias->data : NULL};
     call.max_rows = l->x->max_rows < l->out->max_rows ? l->x->max_rows : l->out->max_rows;
     if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4; // rows of `out` behind the step's must not change
-    return gemm_try(cuda, &call, l->rows);
+    return fp8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
 }
 
 // Quantises all rows of a step with an FP8 weight. Those of block-scaled weights are quantised again for each chunk,

@@ -35,7 +35,8 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     const struct request_usage *usage = r->usage;
     int max_tokens = r->spec->sampling.max_tokens;
     int64_t have = blocks_for((int64_t)usage->kept_tokens + usage->completion_tokens, block_tokens);
-    int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens, block_tokens);
+    // The last generated token is never computed, so it needs no entry.
+    int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens - 1, block_tokens);
     int64_t expected = have + output_blocks_expected(blocks_for(max_tokens - usage->completion_tokens, block_tokens));
     return (int)(expected < most ? expected : most);
 }

@@ -15,7 +15,8 @@ bool sched_node_can_hold(const struct sched_node *node, const struct sched_reque
     const struct node_limits *limits = &node->limits;
     if (node->draining || sched_request_context(r, node->role) > limits->context_tokens) return false;
     if (!r->usage->kept_tokens) return true;
-    int64_t entries = (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens;
+    // The last generated token is never computed, so it needs no entry.
+    int64_t entries = (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens - 1;
     return node->role == NODE_WORKER && entries <= (int64_t)limits->kv_blocks * limits->block_tokens;
 }
 

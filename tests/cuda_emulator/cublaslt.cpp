@@ -48,6 +48,7 @@ struct preference {
 };
 
 int refused_from = 1, refused_to; // numbers of columns of D without an e4m3 algorithm
+bool fast_refused;
 
 static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "must fit into the caller's memory");
 static_assert(sizeof(struct matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "must fit into the caller's memory");
@@ -139,6 +140,7 @@ cublasStatus_t check(const struct matmul *p, const struct layout *a, const struc
     if (!p->transposed[0] || p->transposed[1] || m % 16 || k % 16 || a->stride % 16 || b->stride % 16)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (n >= (uint64_t)refused_from && n <= (uint64_t)refused_to) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->fast && fast_refused) return CUBLAS_STATUS_NOT_SUPPORTED;
     return check_scales(p, m, n);
 }
 
@@ -262,6 +264,11 @@ void emulator_refuse_fp8(int from_rows, int to_rows)
 {
     refused_from = from_rows;
     refused_to = to_rows;
+}
+
+void emulator_refuse_fast_accum(void)
+{
+    fast_refused = true;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle_p)

@@ -25,6 +25,7 @@ void emulator_set_memory(size_t bytes);             // of each device; initially
 void emulator_set_capability(int major, int minor); // initially 9.0
 // FP8 gemms of from_rows to to_rows rows have no algorithm; from_rows > to_rows: all have.
 void emulator_refuse_fp8(int from_rows, int to_rows);
+void emulator_refuse_fast_accum(void);
 size_t emulator_memory_used(void); // on all devices
 size_t emulator_memory_used_on(int device);
 // From now on device memory is counted, not made: allocations are addresses without memory behind them, and kernels,
