@@ -108,7 +108,7 @@ static const struct option options[] = {
              "then it gets one request, two, four and so on; 0: no node is ejected"},
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "time that accepted requests wait for a worker group when none is attached; then they fail"},
+     .help = "after the loss of a worker group, time that requests which no other one can hold wait for one"},
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},

@@ -157,8 +157,7 @@ static void logits_fill(float *logits, int vocab, int32_t token)
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    int vocab = e->model.config.vocab_size, seq = 0;
-    int n_read = batch->n_logit_rows - (batch->sampling ? batch->n_unread_rows : 0);
+    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
     for (int l = 0; l < batch->n_logit_rows; l++) {
         seq = sequence_of_row(batch, batch->logit_row[l], seq);
         uint64_t content = entry_of_row(e, batch, batch->logit_row[l], seq)->content;

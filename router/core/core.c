@@ -30,6 +30,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     struct hash_key *key = &c->view.options.hash_key;
     if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
+    c->silence_us = INT64_MAX;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
         c->nodes[role].role = role;
@@ -165,22 +166,22 @@ static enum status check_deadline(const struct core *c, const struct request *r,
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
-static enum status check_worker(const struct core *c, const struct request *r)
+static enum status check_worker(const struct core *c, const struct request *r, int64_t now_us)
 {
     int n_tokens = r->spec.n_tokens, max_tokens = r->spec.sampling.max_tokens;
     if (max_tokens < 1) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", max_tokens);
+    if (sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return STATUS_OK;
+    bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
+    if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
     if (!c->open_nodes[NODE_WORKER]) {
         return status_fail(STATUS_UNAVAILABLE,
                            "no worker group is attached: start a forepack-worker, or try again later");
     }
-    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
-        return status_fail(
-            STATUS_OUT_OF_RANGE,
-            "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
-            "have %d",
-            n_tokens, max_tokens, (long long)n_tokens + max_tokens, sched_pool_context(&c->view, NODE_WORKER));
-    }
-    return STATUS_OK;
+    return status_fail(STATUS_OUT_OF_RANGE,
+                       "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
+                       "have %d",
+                       n_tokens, max_tokens, (long long)n_tokens + max_tokens,
+                       sched_pool_context(&c->view, NODE_WORKER));
 }
 
 static enum status check_request(const struct core *c, const struct request *r, int64_t now_us)
@@ -195,7 +196,7 @@ static enum status check_request(const struct core *c, const struct request *r, 
                            request_deadline_name(r));
     }
     // A score-only request needs no worker group; core_submit() sees whether a speculator can score it.
-    if (!r->spec.score_only) TRY(check_worker(c, r));
+    if (!r->spec.score_only) TRY(check_worker(c, r, now_us));
     return check_queue(c, r);
 }
 
@@ -288,11 +289,7 @@ int64_t core_next_deadline_us(const struct core *c)
     int64_t next_us = r ? r->links.timer_us : INT64_MAX;
     int64_t listen_us = c->view.now_us + c->options.heartbeat_us; // see core_nodes_check_silence()
     if (c->view.nodes && listen_us < next_us) next_us = listen_us;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
-        if (silent_us < next_us) next_us = silent_us;
-    }
-    return next_us;
+    return c->silence_us < next_us ? c->silence_us : next_us;
 }
 
 void core_drain(struct core *c)
@@ -327,6 +324,14 @@ static struct node_status node_status_of(const struct core_node *node)
     };
 }
 
+static struct bin_totals bin_totals_of(const struct core *c, enum node_role role)
+{
+    struct bin_totals totals = c->ledger.bins[role];
+    totals.plans = c->nodes[role].plans;
+    totals.node_visits = c->nodes[role].visits;
+    return totals;
+}
+
 void core_get_status(const struct core *c, struct core_status *status)
 {
     *status = (struct core_status){
@@ -335,8 +340,8 @@ void core_get_status(const struct core *c, struct core_status *status)
         .waiting = waiting_requests(c),
         .running = c->ledger.running,
         .waiting_tokens = ledger_waiting_tokens(&c->ledger),
-        .score_bins = c->ledger.bins[NODE_SPECULATOR],
-        .prefill_bins = c->ledger.bins[NODE_WORKER],
+        .score_bins = bin_totals_of(c, NODE_SPECULATOR),
+        .prefill_bins = bin_totals_of(c, NODE_WORKER),
         .totals = c->ledger.totals,
         .ejections = c->health.ejections,
         .hangs = c->health.hangs,

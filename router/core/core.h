@@ -60,13 +60,15 @@ struct core_options {
     // A prompt waits this long for a speculator at most, and this long beside four times the expected time for its
     // score. Then the whole prompt is kept.
     int64_t score_timeout_us;
-    int64_t stall_us;        // a node with work and without progress for this long hangs (health.h); 0: not watched
-    int64_t eject_us;        // a node is ejected for this long the first time; 0: nodes are not ejected
-    int64_t worker_grace_us; // how long requests wait for a worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;    // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;          // under auto, shorter prompts are not speculated
-    int tail_tokens;         // the tail window, at most a quarter of the prompt
-    int bins_ahead;          // outstanding bins of a node at most; 2 keeps it busy
+    int64_t stall_us; // a node with work and without progress for this long hangs (health.h); 0: not watched
+    int64_t eject_us; // a node is ejected for this long the first time; 0: nodes are not ejected
+    // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
+    // back, new ones as well as queued ones; then they end as UNAVAILABLE.
+    int64_t worker_grace_us;
+    int64_t heartbeat_us; // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;       // under auto, shorter prompts are not speculated
+    int tail_tokens;      // the tail window, at most a quarter of the prompt
+    int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests;  // of BIN_BATCH
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
@@ -152,7 +154,8 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t scan_cost; // waiting requests examined to fill them
+    uint64_t scan_cost;          // waiting requests examined to fill them
+    uint64_t plans, node_visits; // nodes asked; steps of searches among nodes
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;

@@ -41,7 +41,9 @@ struct core {
 
     struct core_health health;  // health.c
     int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
-    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain
+    int64_t silence_us;         // nodes.c; no node has been silent for too long before that
+    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
+    int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     bool ready;                 // nodes.c
     bool draining;              // core.c
     uint64_t last_bin;          // dispatch.c
@@ -51,6 +53,13 @@ struct core {
 static inline struct core_node *core_first_node(const struct core *c)
 {
     return core_node_of(c->view.nodes);
+}
+
+// The time of grace: until then requests that no attached worker group can hold wait for one to come back, new ones as
+// well as queued ones.
+static inline int64_t core_grace_end_us(const struct core *c)
+{
+    return c->workers_gone_us ? c->workers_gone_us + c->options.worker_grace_us : 0;
 }
 
 static inline void core_clear_reservation(struct core *c)

@@ -156,6 +156,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     in->bin_attention_pairs += a->attention_pairs;
     if (a->is_long) long_prompt_count(in, a, 1);
     hold_blocks(r);
+    in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
     node_index_note_change(&node->sched);
     if (!on_worker(r)) return;
@@ -206,6 +207,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     struct request_account *a = &r->account;
     ledger_bin_settled(r);
     release_blocks(r);
+    a->node->sched.account.running_alone -= r->sched.runs_alone;
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         ledger->running--;
@@ -224,7 +226,7 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     double decodes = account->requests.count - account->requests_in_bins;
     if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
     if (!cost_knows(&node->cost, 1, now_us)) return;
-    double entries = (double)account->kv_blocks * node->limits.block_tokens / account->requests.count;
+    double entries = (double)account->context_blocks * node->limits.block_tokens / account->requests.count;
     double decode_us = cost_pass_us(&node->cost, 1, decodes, decodes * entries);
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
@@ -279,6 +281,8 @@ void ledger_tokens_received(struct request *r, int n, int64_t now_us)
     if (r->usage.completion_tokens == 0) r->timing.ttft_us = now_us - r->spec.arrived_us;
     r->usage.completion_tokens += n;
     r->account.losses = 0;
+    r->account.node->sched.account.running_alone -= r->sched.runs_alone;
+    r->sched.runs_alone = false;
     ledger_bin_settled(r);
 }
 

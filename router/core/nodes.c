@@ -29,12 +29,20 @@ static void release_reservation(struct core *c, const struct core_node *node)
     if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
 }
 
-// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
-static void node_closed(struct core *c, enum node_role role, int64_t now_us)
+static void worker_gone(struct core *c, int context_tokens, int64_t now_us)
 {
+    if (now_us >= core_grace_end_us(c)) c->workers_gone_context = 0;
+    if (context_tokens > c->workers_gone_context) c->workers_gone_context = context_tokens;
+    c->workers_gone_us = now_us;
+}
+
+// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
+static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
+{
+    enum node_role role = node->sched.role;
     struct waiting_set *set = &c->waiting[role];
     c->open_nodes[role]--;
-    if (role == NODE_WORKER) c->workers_gone_us = now_us;
+    if (role == NODE_WORKER) worker_gone(c, node->hello.context_tokens, now_us);
     const struct request_list *lists[] = {&set->overdue, &set->queue};
     for (int i = 0; i < 2; i++) {
         for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
@@ -54,7 +62,7 @@ void core_node_close(struct core *c, struct core_node *node, int64_t now_us)
     node->sched.draining = true;
     release_reservation(c, node);
     node_index_note_change(&node->sched);
-    node_closed(c, node->sched.role, now_us);
+    node_closed(c, node, now_us);
 }
 
 void core_node_open(struct core *c, struct core_node *node)
@@ -104,7 +112,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     }
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
-    if (!node->sched.draining) node_closed(c, role, now_us);
+    if (!node->sched.draining) node_closed(c, node, now_us);
     node_free(node);
 }
 
@@ -120,10 +128,16 @@ void core_node_lose(struct core *c, struct core_node *node, const char *reason, 
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
     int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
+    if (absent_us <= 0 && now_us < c->silence_us) return;
+    c->silence_us = INT64_MAX;
     for (struct core_node *node = core_first_node(c), *next; node; node = next) {
         next = core_node_next(node);
         if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
-        if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
+        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
+        if (now_us < silent_us) {
+            if (silent_us < c->silence_us) c->silence_us = silent_us;
+            continue;
+        }
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
         core_node_lose(c, node, reason, now_us);
         free(reason);
@@ -284,6 +298,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     c->view.nodes = &node->sched;
     node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
+    if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
               LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),

@@ -11,8 +11,9 @@
 #include "base/mem.h"
 #include "router/sched/estimate.h"
 
-// A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
-enum { LOSSES_MAX = 5 };
+// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
+// ends them, so it runs alone: the loss of that node, the LOSSES_MAXth, is the request's doing.
+enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 // A speculator may take this many times the expected time for a score, and never longer than a day.
 #define SCORE_TIMES  4.0
@@ -29,12 +30,6 @@ void core_request_set_prefix(const struct core *c, struct request *r, const stru
 static void sooner(int64_t *due_us, int64_t at_us)
 {
     if (at_us < *due_us) *due_us = at_us;
-}
-
-static int64_t grace_end_us(const struct core *c, const struct request *r)
-{
-    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
-    return since_us + c->options.worker_grace_us;
 }
 
 static bool lacks_worker(const struct core *c, const struct request *r)
@@ -54,7 +49,7 @@ void core_request_retime(struct core *c, struct request *r)
     if (r->usage.completion_tokens == 0) sooner(&at_us, r->spec.ttft_deadline_us);
     if (r->state == REQUEST_SCORING) sooner(&at_us, r->score_deadline_us);
     if (may_become_overdue(c, r)) sooner(&at_us, r->sched.due_us);
-    if (lacks_worker(c, r)) sooner(&at_us, grace_end_us(c, r));
+    if (lacks_worker(c, r)) sooner(&at_us, core_grace_end_us(c));
     request_timers_set(&c->timers, r, at_us);
 }
 
@@ -204,8 +199,8 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
     ledger_speculation_decided(&c->ledger, r);
     // Contexts were checked on arrival, KV blocks can be checked only now. A context that is missing may come back.
     int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
-    bool fits_context = entries <= sched_pool_context(&c->view, NODE_WORKER);
-    if (fits_context && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
+    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
+        entries <= sched_pool_context(&c->view, NODE_WORKER)) {
         status_fail(STATUS_OUT_OF_RANGE,
                     "%d kept prompt tokens and max_tokens %d need more KV blocks than any attached worker group has: "
                     "lower max_tokens or the keep rate",
@@ -259,7 +254,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    bool again = score_is_required(r) && r->account.losses < LOSSES_MAX;
+    bool again = score_is_required(r) && r->account.losses + 1 < LOSSES_ALONE;
     if (again && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
         ledger_lost_at_speculator(r); // another speculator can still answer
         core_request_wait_for_score(c, r, now_us);
@@ -328,9 +323,13 @@ void core_request_replay(struct core *c, struct request *r, int64_t now_us)
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        request_fail(c, r, STATUS_UNAVAILABLE, "its worker group was lost too many times in a row: try again later",
-                     now_us);
+        status_fail(STATUS_UNAVAILABLE,
+                    "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
+                    "the request itself may be the cause",
+                    r->account.losses);
+        request_fail(c, r, STATUS_UNAVAILABLE, status_message(), now_us);
     } else {
+        r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
         request_wait(c, r);
     }
 }
@@ -426,7 +425,7 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
         request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {
         score_timed_out(c, r, now_us);
-    } else if (lacks_worker(c, r) && grace_end_us(c, r) <= now_us) {
+    } else if (lacks_worker(c, r) && core_grace_end_us(c) <= now_us) {
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);
     } else {

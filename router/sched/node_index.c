@@ -120,6 +120,7 @@ static void place_add(struct sched_node *node)
 
 struct node_search {
     const struct sched_view *view;
+    uint64_t visits;
     const struct sched_request *r; // NULL: nodes that may take what waits
     int64_t rows;                  // that wait
     int64_t blocks;                // that the request needs on a node where it shares none
@@ -154,19 +155,28 @@ static bool node_matches(const struct node_search *s, const struct sched_node *n
     return node_fits(s, node);
 }
 
-static struct sched_node *tree_first(struct sched_node *tree, const struct node_search *s)
+static struct sched_node *tree_first(struct sched_node *tree, struct node_search *s)
 {
+    s->visits++;
     if (!tree || !room_matches(s, &tree->place.subtree, s->blocks)) return NULL;
     struct sched_node *lower = tree_first(tree->place.lower, s);
     if (lower) return lower;
     return node_matches(s, tree, s->blocks) ? tree : tree_first(tree->place.higher, s);
 }
 
+static struct sched_node *index_find(struct node_index *index, struct node_search *s)
+{
+    s->visits = 0;
+    struct sched_node *node = tree_first(index->root, s);
+    index->visits += s->visits;
+    return node;
+}
+
 // For the request: a node with room for all its blocks, else one where it shares blocks and that has room for the rest.
-static struct sched_node *index_first(const struct node_index *index, struct node_search *s)
+static struct sched_node *index_first(struct node_index *index, struct node_search *s)
 {
     s->blocks = index->role == NODE_WORKER ? sched_request_kv_blocks(s->r, PREFIX_BLOCK) : 0;
-    struct sched_node *node = tree_first(index->root, s);
+    struct sched_node *node = index_find(index, s);
     if (node || s->r->need.blocks == s->blocks) return node;
     struct prefix_hit hits[SHARING_MAX];
     int n = prefix_index_lookup(s->view->prefixes[index->role], s->r->prefix, s->r->n_prefix, hits, SHARING_MAX);
@@ -304,7 +314,7 @@ void node_index_start_round(struct node_index *index, const struct sched_view *v
 }
 
 // A node that has room for one of the requests that are due first. It may have declined before they were overdue.
-static struct sched_node *next_for_overdue(const struct node_index *index, const struct sched_view *view)
+static struct sched_node *next_for_overdue(struct node_index *index, const struct sched_view *view)
 {
     const struct due_index *due = &view->waiting[index->role].due_next;
     if (!index->root || !due->root) return NULL;
@@ -323,9 +333,9 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
 {
     struct node_search s = {.view = view, .rows = view->waiting[index->role].rows, .kind = SEARCH_ASKED};
     update_changed(index, view);
-    struct sched_node *node = tree_first(index->root, &s);
+    struct sched_node *node = index_find(index, &s);
     if (!node) node = next_for_overdue(index, view);
-    index->asked += node != NULL;
+    index->plans += node != NULL;
     return node;
 }
 

@@ -301,6 +301,27 @@ def hoard():
             told = True
 
 
+def long_prompt():
+    text = ("The lighthouse keeper wrote %d lines about the sea. " * 20) % tuple(range(20))
+    tokens_of_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
+    return text * (100000 // tokens_of_text)
+
+
+def drain():
+    """`number` prompts of 100,000 tokens at a router that is told to stop when this client prints `sent`: those that
+    waited to be tokenised are still read and answered by the worker group's limits, later ones are refused."""
+    long = long_prompt()
+    calls = [generate(request(1, text=long)) for i in range(number)]
+    refused(code.OUT_OF_RANGE, "needs a context of", calls[0])
+    print("sent", flush=True)
+    read = 1
+    for call in calls[1:]:
+        status, sentence = failure(call)
+        read += status == code.OUT_OF_RANGE and "needs a context of" in sentence
+        assert status == code.OUT_OF_RANGE or "the router is shutting down" in sentence, (status, sentence)
+    print("%d of %d prompts were read" % (read, number))
+
+
 def heavy():
     """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
     answer is streamed: they are refused, and the stream is that of a quiet router."""
@@ -318,11 +339,9 @@ def heavy():
 
     calm = whole()
     assert len(calm) == 1500, len(calm)
-    text = ("The lighthouse keeper wrote %d lines about the sea. " * 20) % tuple(range(20))
-    per_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
+    long = long_prompt()
     stream = answer()
     next(stream)
-    long = text * (100000 // per_text)
     calls = [generate(request(1, text=long)) for i in range(number)]
     for call in [generate(request(1, text=long)) for i in range(10)]: # clients that go while their prompts wait
         call.cancel()
@@ -351,7 +370,7 @@ def vanish():
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
+scenarios = {"bad": bad_requests, "crowd": crowd, "drain": drain, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 try:
     scenarios[scenario]()

@@ -28,4 +28,13 @@ equal 1 "$(grep -c node_attached "$work/router.log")" "attaches"
 wait_until 60 "every KV block is free" all_returned
 [ "$(peak_mb)" -lt $((before + 400)) ] || fail "the router took $(peak_mb) MiB"
 
+# A router that is told to stop first reads the prompts that wait to be tokenised.
+start drain /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" drain 100
+client_pid=$last_pid
+said_sent() { grep -q sent "$work/drain.log" || ! kill -0 "$client_pid"; }
+wait_until 60 "the prompts are sent" said_sent
+kill -TERM "$router_pid"
+wait "$client_pid" || fail "the client of a stopping router: $(tail -n 5 "$work/drain.log")"
+cat "$work/drain.log"
+wait "$router_pid" || fail "the router did not drain"
 echo "long prompts: all passed"
