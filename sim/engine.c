@@ -135,8 +135,10 @@ static void check_entries(struct engine *e, const struct ragged_batch *batch, in
     }
 }
 
-static int sequence_of_row(const struct ragged_batch *batch, int row, int seq) // searches from `seq` on
+static int sequence_of_row(const struct ragged_batch *batch, int row, int seq) // searches near `seq`
 {
+    while (batch->row_start[seq] > row)
+        seq--;
     while (batch->row_start[seq + 1] <= row)
         seq++;
     return seq;
@@ -158,9 +160,9 @@ static void logits_fill(float *logits, int vocab, int32_t token)
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows;
+    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
     for (int l = 0; l < batch->n_logit_rows; l++) {
-        int seq = sequence_of_row(batch, batch->logit_row[l], 0);
+        seq = sequence_of_row(batch, batch->logit_row[l], seq);
         uint64_t content = entry_of_row(e, batch, batch->logit_row[l], seq)->content;
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
