@@ -25,7 +25,7 @@ struct measured {
     struct samples ttft, itl, tpot, e2e, waiting;           // milliseconds
     double part_us[4];                                      // sums of the parts of the time to the first token
     int64_t end_us;                                         // of the last answer
-    struct request_usage usage;                             // sums
+    int64_t prompt_tokens, scored_tokens, kept_tokens, cached_tokens, output_tokens; // sums
     int complete;
     json_t *failures; // name -> count
 };
@@ -67,17 +67,17 @@ static void add_failure(struct measured *m, enum status status)
 static void add_result(struct measured *m, const struct client_result *r)
 {
     double network_ms = (double)m->plan->o->network_us / 1e3;
-    m->usage.completion_tokens += r->usage.completion_tokens;
+    m->output_tokens += r->usage.completion_tokens;
     if (r->ended_us > m->end_us) m->end_us = r->ended_us;
     if (!r->done) {
         add_failure(m, r->status);
         return;
     }
     m->complete++;
-    m->usage.prompt_tokens += r->usage.prompt_tokens;
-    m->usage.scored_tokens += r->usage.scored_tokens;
-    m->usage.kept_tokens += r->usage.kept_tokens;
-    m->usage.cached_tokens += r->usage.cached_tokens;
+    m->prompt_tokens += r->usage.prompt_tokens;
+    m->scored_tokens += r->usage.scored_tokens;
+    m->kept_tokens += r->usage.kept_tokens;
+    m->cached_tokens += r->usage.cached_tokens;
     samples_add(&m->ttft, (double)(r->first_us - r->arrived_us) / 1e3 + network_ms);
     samples_add(&m->e2e, (double)(r->ended_us - r->arrived_us) / 1e3 + network_ms);
     if (r->usage.completion_tokens > 1)
@@ -125,7 +125,7 @@ static json_t *pools_json(const struct measured *m, double seconds)
     return pools;
 }
 
-static void add_tokens(json_t *row, const char *name, int tokens)
+static void add_tokens(json_t *row, const char *name, int64_t tokens)
 {
     json_object_set_new(row, name, json_integer(tokens));
 }
@@ -138,13 +138,13 @@ static json_t *report_make(struct measured *m)
                             "failed", plan->n_requests - m->complete, "failures", m->failures, "clipped",
                             plan->n_clipped, "seconds", seconds);
     json_object_set_new(row, "requests_per_s", bench_number(m->complete / seconds));
-    json_object_set_new(row, "prompt_tokens_per_s", bench_number(m->usage.prompt_tokens / seconds));
-    json_object_set_new(row, "output_tokens_per_s", bench_number(m->usage.completion_tokens / seconds));
-    add_tokens(row, "prompt_tokens", m->usage.prompt_tokens);
-    add_tokens(row, "scored_tokens", m->usage.scored_tokens);
-    add_tokens(row, "kept_tokens", m->usage.kept_tokens);
-    add_tokens(row, "cached_tokens", m->usage.cached_tokens);
-    add_tokens(row, "output_tokens", m->usage.completion_tokens);
+    json_object_set_new(row, "prompt_tokens_per_s", bench_number((double)m->prompt_tokens / seconds));
+    json_object_set_new(row, "output_tokens_per_s", bench_number((double)m->output_tokens / seconds));
+    add_tokens(row, "prompt_tokens", m->prompt_tokens);
+    add_tokens(row, "scored_tokens", m->scored_tokens);
+    add_tokens(row, "kept_tokens", m->kept_tokens);
+    add_tokens(row, "cached_tokens", m->cached_tokens);
+    add_tokens(row, "output_tokens", m->output_tokens);
     bench_row_add_quantiles(row, "ttft", &m->ttft);
     bench_row_add_quantiles(row, "itl", &m->itl);
     bench_row_add_quantiles(row, "tpot", &m->tpot);
