@@ -494,7 +494,7 @@ static enum status models_configure(void)
     if (!o.prefill) o.prefill = mem_string(demo ? "auto" : "off");
     if (!o.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
     if (!o.spec && demo && o.speculators && !o.shape) o.spec = demo_model("speculator");
-    if (!o.spec && o.spec_shape) o.spec = o.main; // for its tokenizer
+    if (!o.spec && o.spec_shape) o.spec = mem_string(o.main); // for its tokenizer
     if (o.spec) return STATUS_OK;
     if (options_given(options, "speculators") && o.speculators)
         return status_fail(STATUS_INVALID, "--spec: required for --speculators %lld", (long long)o.speculators);

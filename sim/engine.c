@@ -9,6 +9,7 @@
 #include "bench/random.h"
 #include "sim/answers.h"
 #include "sim/clock.h"
+#include "sim/load.h"
 
 struct entry {
     int32_t token, position;
@@ -33,23 +34,25 @@ struct engine {
     int64_t importance_capacity;
 };
 
-struct engine *sim_engine_create(const struct scenario_options *options, const struct scenario_node *node,
-                                 uint64_t life)
+// The shape of the load's model, with the tokens of the simulation.
+static struct model_config config_of(const struct scenario *scenario, const struct scenario_node *node)
 {
+    struct model_config config = {
+        .n_layers = 4, .hidden = 256, .intermediate = 1024, .n_heads = 4, .n_kv_heads = 4, .head_size = 64};
+    if (scenario->load) config = scenario->load->shape[node->role];
+    config.vocab_size = (int)scenario->options.vocab;
+    config.max_context = (int)node->context;
+    config.bos_id = TOKEN_BOS;
+    config.eos_id[0] = TOKEN_EOS;
+    config.n_eos = 1;
+    return config;
+}
+
+struct engine *sim_engine_create(const struct scenario *scenario, const struct scenario_node *node, uint64_t life)
+{
+    const struct scenario_options *options = &scenario->options;
     struct engine *e = mem_alloc(sizeof *e);
-    e->model.config = (struct model_config){
-        .n_layers = 4,
-        .hidden = 256,
-        .intermediate = 1024,
-        .n_heads = 4,
-        .n_kv_heads = 4,
-        .head_size = 64,
-        .vocab_size = (int)options->vocab,
-        .max_context = (int)node->context,
-        .bos_id = TOKEN_BOS,
-        .eos_id = {TOKEN_EOS},
-        .n_eos = 1,
-    };
+    e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
     e->model.samples = options->samples;
     e->fixed_us = (double)node->fixed_us;

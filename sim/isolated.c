@@ -37,7 +37,7 @@ static pid_t run_start(const struct scenario *scenario, bool quiet, struct run_r
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     int nowhere = quiet ? open("/dev/null", O_WRONLY) : -1;
     if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
-    *result = run_scenario(scenario, NULL, NULL);
+    *result = run_scenario(scenario, NULL);
     exit(0); // with the checks that sanitizers do at the end
 }
 
