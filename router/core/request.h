@@ -76,6 +76,7 @@ struct request_sink {
 struct request_account {
     struct core_node *node;        // the node it is on, or NULL
     struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
+    uint64_t bin_id;               // of the bin that it was last sent in
     struct tenant_account *tenant; // of its tenant, from its admission to its end
     bool is_long;                  // more rows than a pass of the node
     int rows;                      // its rows in the bin,

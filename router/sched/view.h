@@ -59,10 +59,10 @@ struct node_place {
     bool takes_any;              // a bin of any size
     int64_t blocks_left, blocks; // in all; for requests other than the one it is reserved for
     int64_t asks_rows;           // the node is asked while this many rows wait; INT64_MAX: never
-    bool has_declined;           // with what is below; it is asked again when it has more
+    bool has_declined;           // it is asked again when it has more than the least since then, which is below
     uint64_t declined_round;
-    int64_t declined_blocks;
-    int declined_bins, declined_long_prompts;
+    int64_t least_blocks, least_pass_rows;
+    int most_bins, most_long_prompts;
     bool is_placed, is_changed, is_again;
     struct sched_node *lower, *higher, *changed_next, *again_next;
     struct node_room subtree;
