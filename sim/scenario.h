@@ -48,14 +48,13 @@
     FIELD(known_limits)
 
 enum known_limit {
-    LIMIT_LOST_RESULTS = 1, // a result that a node loses is waited for without end
-    LIMIT_POLICIES = 2,     // bin policies batch and none: requests may wait without end beside idle nodes
-    LIMIT_BESIDE_ROOM = 4,  // an overdue request may wait until the next event though a node has room
-    LIMITS_ALL = 7
+    LIMIT_POLICIES = 2, // bin policies batch and none: requests may wait without end beside idle nodes
+    LIMITS_ALL = 2
 };
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
-// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent.
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
+// worker's option.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -68,7 +67,8 @@ enum known_limit {
     FIELD(fixed_us)                                                                                                    \
     FIELD(row_ns)                                                                                                      \
     FIELD(pair_ps)                                                                                                     \
-    FIELD(noise_percent)
+    FIELD(noise_percent)                                                                                               \
+    FIELD(itl_target_ms)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
@@ -147,8 +147,11 @@ struct action {
     struct scenario_request request;
 };
 
+struct scenario_load;
+
 struct scenario {
     struct scenario_options options;
+    const struct scenario_load *load; // borrowed, not in the text; see load.h. NULL: requests make up their prompts
     struct scenario_node *nodes;
     int n_nodes, nodes_capacity;
     struct action *actions; // by time

@@ -146,6 +146,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     node->tokens_in += (uint64_t)rows;
     a->node = node;
     a->bin = bin;
+    a->bin_id = bin->id;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
     a->is_long = computed > sched_node_pass_rows(&node->sched);
