@@ -3,8 +3,8 @@
 // heartbeat thread sends heartbeats and receives signals.
 //
 //     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
-//                                           \--Refused--> over                      \--while draining or stopping-->
-//                                           over
+//                                           |                      \--stream ends while draining or stopping--> over
+//                                           |--Refused--> over
 //                                           \--Refused, may retry--> backing off
 #include "engine/node.h"
 
@@ -54,8 +54,7 @@ struct node {
     struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
-    bool trouble_logged; // by the reader alone: a router that is unreachable or refuses is logged once, not at every
-                         // attempt
+    bool trouble_logged; // by the reader alone: that the router is unreachable or refuses is logged once, until Welcome
     int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "bench/quantiles.h"
 #include "sim/client_state.h"
 #include "sim/placement.h"
 #include "sim/router.h"
@@ -17,7 +18,7 @@ static struct request *request_make(struct client *client)
     r->id = mem_format("r%" PRId64, client->plan->id);
     struct request_spec *spec = &r->spec;
     spec->n_tokens = (int)plan->tokens;
-    spec->tokens = expect_prompt(client->plan, (int)client_options(client)->vocab);
+    spec->tokens = expect_prompt(client->w->scenario, client->plan);
     spec->sampling.max_tokens = (int)plan->max_tokens;
     spec->sampling.min_tokens = (int)plan->min_tokens;
     spec->sampling.seed = (uint64_t)plan->seed;
@@ -56,7 +57,10 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
         client->waited_us = client->w->now_us - client->submitted_us;
         client->result.first_us = client->w->now_us;
         placement_answered(client);
+    } else if (client->w->clients->gaps_ms) {
+        samples_add(client->w->clients->gaps_ms, (double)(client->w->now_us - client->result.last_us) / 1e3);
     }
+    client->result.last_us = client->w->now_us;
     for (int i = 0; i < n && !client->w->failed; i++) {
         client_check_token(client, client->r, tokens[i]);
         world_digest(client->w, (uint64_t)tokens[i]);
@@ -102,8 +106,9 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
     client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
-    client->result.tokens = client->received;
-    client->result.kept = r->usage.kept_tokens;
+    client->result.status = status;
+    client->result.usage = r->usage;
+    client->result.timing = r->timing;
     client->r = NULL;
     if (client->result.done || !client_retries(client, lost, status)) client_end(client);
 }
@@ -233,6 +238,11 @@ void clients_check_end(struct world *w)
         world_fail(w, "request %" PRId64 ": waited %.3f s for its first token, the bound is %.3f s", client->plan->id,
                    (double)client->waited_us / 1e6, (double)bound_us / 1e6);
     }
+}
+
+void clients_watch_gaps(struct world *w, struct samples *gaps_ms)
+{
+    w->clients->gaps_ms = gaps_ms;
 }
 
 struct client_result client_get_result(const struct world *w, int action)

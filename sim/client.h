@@ -6,6 +6,7 @@
 // end exactly once, and all other requests must not notice.
 #pragma once
 
+#include "router/core/request.h"
 #include "sim/world.h"
 
 struct clients *clients_create(struct world *w);
@@ -20,10 +21,15 @@ bool clients_all_ended(const struct world *w);
 int clients_in_router(const struct world *w); // requests that the core has taken over and not ended
 void clients_check_end(struct world *w);      // at the end of the run: bounded waiting
 
-// Of untainted requests that were answered, in order of arrival: for the planner and tests.
+// What became of the request of an action. Times are those of the core.
 struct client_result {
-    int64_t arrived_us, first_us, ended_us;
-    int tokens, kept;
+    int64_t arrived_us, first_us, last_us, ended_us; // first_us, last_us: of tokens
+    struct request_timing timing;
+    struct request_usage usage;
     bool done;
+    enum status status; // of a request that failed
 };
 struct client_result client_get_result(const struct world *w, int action);
+
+struct samples;
+void clients_watch_gaps(struct world *w, struct samples *gaps_ms); // adds the times between tokens from now on

@@ -33,6 +33,7 @@ struct clients {
     struct client **of_number; // [n_numbers] by the router's number of the request
     int n_numbers, numbers_capacity;
     int n_arrived, n_ended;
+    struct samples *gaps_ms; // borrowed; NULL: nobody wants the times between tokens
 };
 
 static inline const struct scenario_options *client_options(const struct client *client)

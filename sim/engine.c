@@ -9,6 +9,7 @@
 #include "bench/random.h"
 #include "sim/answers.h"
 #include "sim/clock.h"
+#include "sim/load.h"
 
 struct entry {
     int32_t token, position;
@@ -33,23 +34,25 @@ struct engine {
     int64_t importance_capacity;
 };
 
-struct engine *sim_engine_create(const struct scenario_options *options, const struct scenario_node *node,
-                                 uint64_t life)
+// The shape of the load's model, with the tokens of the simulation.
+static struct model_config config_of(const struct scenario *scenario, const struct scenario_node *node)
 {
+    struct model_config config = {
+        .n_layers = 4, .hidden = 256, .intermediate = 1024, .n_heads = 4, .n_kv_heads = 4, .head_size = 64};
+    if (scenario->load) config = scenario->load->shape[node->role];
+    config.vocab_size = (int)scenario->options.vocab;
+    config.max_context = (int)node->context;
+    config.bos_id = TOKEN_BOS;
+    config.eos_id[0] = TOKEN_EOS;
+    config.n_eos = 1;
+    return config;
+}
+
+struct engine *sim_engine_create(const struct scenario *scenario, const struct scenario_node *node, uint64_t life)
+{
+    const struct scenario_options *options = &scenario->options;
     struct engine *e = mem_alloc(sizeof *e);
-    e->model.config = (struct model_config){
-        .n_layers = 4,
-        .hidden = 256,
-        .intermediate = 1024,
-        .n_heads = 4,
-        .n_kv_heads = 4,
-        .head_size = 64,
-        .vocab_size = (int)options->vocab,
-        .max_context = (int)node->context,
-        .bos_id = TOKEN_BOS,
-        .eos_id = {TOKEN_EOS},
-        .n_eos = 1,
-    };
+    e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
     e->model.samples = options->samples;
     e->fixed_us = (double)node->fixed_us;
@@ -132,8 +135,10 @@ static void check_entries(struct engine *e, const struct ragged_batch *batch, in
     }
 }
 
-static int sequence_of_row(const struct ragged_batch *batch, int row, int seq) // searches from `seq` on
+static int sequence_of_row(const struct ragged_batch *batch, int row, int seq) // searches near `seq`
 {
+    while (batch->row_start[seq] > row)
+        seq--;
     while (batch->row_start[seq + 1] <= row)
         seq++;
     return seq;
@@ -155,9 +160,9 @@ static void logits_fill(float *logits, int vocab, int32_t token)
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
-    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows;
+    int vocab = e->model.config.vocab_size, n_read = batch->n_logit_rows - batch->n_unread_rows, seq = 0;
     for (int l = 0; l < batch->n_logit_rows; l++) {
-        int seq = sequence_of_row(batch, batch->logit_row[l], 0);
+        seq = sequence_of_row(batch, batch->logit_row[l], seq);
         uint64_t content = entry_of_row(e, batch, batch->logit_row[l], seq)->content;
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
@@ -223,6 +228,19 @@ const struct model_config *model_get_config(const struct model *m)
 int model_kv_blocks(const struct model *m)
 {
     return m->kv_blocks;
+}
+
+int model_host_threads(const struct model *m)
+{
+    (void)m;
+    return 1;
+}
+
+void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
+{
+    (void)m;
+    for (int item = 0; item < n_items; item++)
+        fn(arg, item, 0);
 }
 
 bool model_samples(const struct model *m)

@@ -11,8 +11,7 @@
 #include "sim/scenario.h"
 
 // Borrows both.
-struct engine *sim_engine_create(const struct scenario_options *options, const struct scenario_node *node,
-                                 uint64_t life);
+struct engine *sim_engine_create(const struct scenario *scenario, const struct scenario_node *node, uint64_t life);
 void sim_engine_free(struct engine *e);
 
 void sim_engine_set_slowness(struct engine *e, double factor); // 1: as in the scenario

@@ -7,12 +7,15 @@
 #include "base/mem.h"
 #include "engine/block_manager.h"
 #include "sim/answers.h"
+#include "sim/load.h"
 #include "speculator/select.h"
 #include "worker/sampler.h"
 
-int32_t *expect_prompt(const struct action *action, int vocab)
+int32_t *expect_prompt(const struct scenario *scenario, const struct action *action)
 {
     const struct scenario_request *plan = &action->request;
+    int vocab = (int)scenario->options.vocab;
+    if (scenario->load) return load_prompt(scenario->load, action, vocab);
     int32_t *tokens = mem_alloc_array((size_t)plan->tokens, sizeof *tokens);
     int64_t own = action->id * 4 + 2 + action->id % 2, head = plan->head * 4;
     for (int i = 0; i < plan->tokens; i++) {

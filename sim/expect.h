@@ -7,7 +7,7 @@
 #include "sim/scenario.h"
 
 // The tokens of the request's prompt, [request.tokens]; the caller frees them.
-int32_t *expect_prompt(const struct action *action, int vocab);
+int32_t *expect_prompt(const struct scenario *scenario, const struct action *action);
 
 struct expectation {
     const struct scenario_request *plan; // borrowed

@@ -7,12 +7,14 @@
 #include "base/log_options.h"
 #include "sim/generate.h"
 #include "sim/isolated.h"
+#include "sim/plan.h"
 #include "sim/shrink.h"
 
 static struct {
     int64_t seed, seeds, events, jobs, shrink_runs, known_limits;
     bool print, json;
     char *replay;
+    struct plan_options plan;
     struct log_options log;
 } o;
 
@@ -69,6 +71,7 @@ static const struct option options[] = {
      .max = LIMITS_ALL,
      .help = "sum of the known limits of the cluster that scenarios leave out (docs/simulator.md); 0: none"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},
+    PLAN_OPTION_ROWS(o.plan),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
@@ -76,8 +79,10 @@ static const struct option options[] = {
 
 static const char usage[] =
     "Usage: forepack-sim [options]\n"
+    "       forepack-sim (--trace FILE | --prompt-tokens N --qps X) --shape FILE [options]\n"
     "Runs a whole cluster in one process under virtual time, with faults drawn from a seed, and checks that\n"
-    "every request is answered exactly once and correctly. A violation is shrunk, printed, and exit code 1.";
+    "every request is answered exactly once and correctly. A violation is shrunk, printed, and exit code 1.\n"
+    "With --trace or --prompt-tokens it plans: what the clients of such a cluster would see under this load.";
 
 // --- series
 
@@ -164,7 +169,8 @@ int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "sim");
-    int code = o.print ? print_scenario() : o.replay ? run_replay() : run_seeds();
+    bool plans = o.plan.trace || o.plan.prompt_tokens;
+    int code = plans ? plan_main(&o.plan, o.json) : o.print ? print_scenario() : o.replay ? run_replay() : run_seeds();
     options_free(options);
     return code;
 }

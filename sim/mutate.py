@@ -6,6 +6,7 @@ A fault is an inverted comparison, an off-by-one, a dropped statement or the lik
 their own, so the working tree stays as it is. Prints one line per fault and a summary.
 """
 import argparse
+import filecmp
 import os
 import random
 import re
@@ -78,8 +79,9 @@ def prepare(folder):
     for name in filter(None, files):
         target = os.path.join(source, name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if os.path.isfile(os.path.join(ROOT, name)):
-            shutil.copy2(os.path.join(ROOT, name), target)
+        same = os.path.isfile(target) and filecmp.cmp(os.path.join(ROOT, name), target, shallow=False)
+        if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault behind
+            shutil.copy(os.path.join(ROOT, name), target)
     flags = "-O1 -Wno-error"
     subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
                     "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF"], check=True, stdout=subprocess.DEVNULL)

@@ -305,7 +305,7 @@ void sim_node_start(struct sim_node *node)
     node->life++;
     node->runs = true;
     prefix_set_clear(&node->computed);
-    node->engine = sim_engine_create(&node->w->scenario->options, node->plan, (uint64_t)node->index << 20 | node->life);
+    node->engine = sim_engine_create(node->w->scenario, node->plan, (uint64_t)node->index << 20 | node->life);
     node->service = node->role->create(node->engine, node->plan, service_sends, node);
     if (!node->service) {
         world_fail(node->w, "node %d does not start: %s", node->index, status_message());

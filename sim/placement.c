@@ -54,6 +54,7 @@ static void request_sent(struct world *w, struct sim_node *node, struct prefix_s
 void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes,
                     const Forepack__Cluster__V1__RouterMessage *message)
 {
+    if (w->scenario->load) return; // the router's record of a large cache is shorter than the cache
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
         for (size_t i = 0; i < message->prefill_bin->n_sequences; i++)
             request_sent(w, node, prefixes, message->prefill_bin->sequences[i]->request);

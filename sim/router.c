@@ -159,7 +159,7 @@ static void router_received(struct world *w, struct stream *s, const uint8_t *by
     struct sim_router *router = w->router;
     if (!router->core) { // nobody listens
         stream_break(s);
-    } else if (router->stalled_until_us > w->now_us) {
+    } else if (router->stalled_until_us >= w->now_us) { // also at the end of a stall: not before those that wait
         // It waits in the kernel of a router that is stalled.
         world_at(w, router->stalled_until_us, late_handle, s, 0, mem_copy(bytes, n), n);
     } else {

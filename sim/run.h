@@ -11,8 +11,13 @@ struct run_result {
     char violation[512];
 };
 
-typedef void run_report_fn(struct world *w, void *arg); // looks at the world before it is freed
+// Looks at the world at the time `from_us`, counted like the times of actions, and before it is freed.
+struct run_watch {
+    int64_t from_us;
+    void (*begin)(struct world *w, void *arg), (*end)(struct world *w, void *arg);
+    void *arg;
+};
 
-// `report` may be NULL. The same scenario gives the same result in every new process: requests are numbered from 1
+// `watch` may be NULL. The same scenario gives the same result in every new process: requests are numbered from 1
 // there.
-struct run_result run_scenario(const struct scenario *scenario, run_report_fn *report, void *arg);
+struct run_result run_scenario(const struct scenario *scenario, struct run_watch *watch);

@@ -54,7 +54,8 @@ enum known_limit {
 };
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
-// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent.
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
+// worker's option.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -67,7 +68,8 @@ enum known_limit {
     FIELD(fixed_us)                                                                                                    \
     FIELD(row_ns)                                                                                                      \
     FIELD(pair_ps)                                                                                                     \
-    FIELD(noise_percent)
+    FIELD(noise_percent)                                                                                               \
+    FIELD(itl_target_ms)
 
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
@@ -146,8 +148,11 @@ struct action {
     struct scenario_request request;
 };
 
+struct scenario_load;
+
 struct scenario {
     struct scenario_options options;
+    const struct scenario_load *load; // borrowed, not in the text; see load.h. NULL: requests make up their prompts
     struct scenario_node *nodes;
     int n_nodes, nodes_capacity;
     struct action *actions; // by time

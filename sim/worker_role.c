@@ -16,7 +16,7 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
         .context_tokens = (int)plan->context,
         .kv_blocks = (int)plan->kv_blocks,
         .prefix_cache = plan->prefix_cache,
-        .pace_us = PACE_TWICE,
+        .pace_us = plan->itl_target_ms ? plan->itl_target_ms * 1000 : PACE_TWICE,
     };
     struct service *service;
     return service_create(engine, &limits, send, node, &service) == STATUS_OK ? service : NULL;

@@ -93,7 +93,7 @@ START_TEST(passes_allocate_nothing_more)
     const size_t gpu = (size_t)80 << GIB_SHIFT;
     emulator_set_memory(gpu);
     emulator_count_only(true);
-    setenv("XDG_CACHE_HOME", "/nonexistent", 1);
+    setenv("XDG_CACHE_HOME", "/dev/null", 1);
     options.n_kv_blocks = 0;
     options.gpu_memory_utilization = utilization;
     ck_assert_int_eq(model_plan(&options, 0, 1, &plan), STATUS_OK);

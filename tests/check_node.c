@@ -197,12 +197,15 @@ START_TEST(default_ids_are_unique_and_stay_the_same)
     struct node *a = open_node(first.port, ""), *b = open_node(second.port, "");
     expect_event(a, NODE_ATTACHED);
     expect_event(b, NODE_ATTACHED);
+    test_router_await(&first, &first.hellos, 1);
+    test_router_await(&second, &second.hellos, 1);
     char *id = mem_string(first.hello->hello->node_id);
     uint64_t instance = first.hello->hello->instance;
     ck_assert_str_ne(id, second.hello->hello->node_id);
     test_router_send_bytes(&first, "\xff", 1); // a malformed message: it attaches again
     expect_event(a, NODE_DETACHED);
     expect_event(a, NODE_ATTACHED);
+    test_router_await(&first, &first.hellos, 2);
     ck_assert_str_eq(first.hello->hello->node_id, id);
     ck_assert_uint_eq(first.hello->hello->instance, instance);
     free(id);

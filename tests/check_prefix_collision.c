@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts made to collide: the order of shared prefixes holds whatever the hashes are, and collisions of a mix without
-// a key, which anyone can compute, are no collisions of the router's hashes.
+// Prompts made to collide: the order and the index of shared prefixes hold whatever the hashes are. Prompts that
+// collide under a mix without a key, which anyone can compute, do not collide under the router's hashes.
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +71,40 @@ START_TEST(the_order_of_prefixes_holds_for_any_hashes)
         ck_assert(!prefix_walk_next(&walk) == !most);
         ck_assert_int_eq(most ? walk.blocks : 0, most);
     }
+}
+END_TEST
+
+// Requests with such chains on three nodes: each node holds what its requests share, and nothing is left at the end.
+START_TEST(the_index_of_prefixes_holds_for_any_hashes)
+{
+    enum { NODES = 3, HELD = 20 };
+    static struct chained all[NODES][HELD];
+    const struct prefix_run *runs[NODES][HELD] = {0};
+    struct prefix_index *index = prefix_index_create();
+    struct prefix_record *records[NODES];
+    for (int i = 0; i < NODES; i++)
+        records[i] = prefix_record_open(index, NULL, REQUESTS * BLOCKS_MAX);
+    for (int step = 0; step < STEPS; step++) {
+        int node = (int)(random_32() % NODES), i = (int)(random_32() % HELD), most = 0;
+        struct chained *chained = &all[node][i];
+        prefix_record_release(records[node], runs[node][i]);
+        runs[node][i] = NULL;
+        chained_init(chained, NULL, 1);
+        for (int k = 0; k < HELD; k++) {
+            int shared = runs[node][k] ? shared_blocks(chained, &all[node][k]) : 0;
+            if (shared > most) most = shared;
+        }
+        ck_assert_int_eq(prefix_record_held(records[node], chained->chain, chained->r.n_prefix), most);
+        runs[node][i] = prefix_record_hold(records[node], chained->chain, chained->r.n_prefix);
+        ck_assert_int_eq(prefix_run_blocks(runs[node][i]), chained->r.n_prefix);
+    }
+    for (int node = 0; node < NODES; node++) {
+        for (int i = 0; i < HELD; i++)
+            prefix_record_release(records[node], runs[node][i]);
+        ck_assert_int_eq(prefix_record_blocks_held(records[node]), 0);
+        prefix_record_close(records[node]);
+    }
+    prefix_index_free(index);
 }
 END_TEST
 
@@ -181,6 +215,7 @@ int main(void)
     TCase *tcase = tcase_create("prefix_collision");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, the_order_of_prefixes_holds_for_any_hashes);
+    tcase_add_test(tcase, the_index_of_prefixes_holds_for_any_hashes);
     tcase_add_test(tcase, prompts_that_collide_without_a_key_wait_and_leave_like_others);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

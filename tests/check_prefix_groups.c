@@ -68,6 +68,8 @@ static void compute(struct head_cache *cache, int head, int head_rows, int tail_
 
 // Prompts with eight different prefixes arrive in turn, the group's cache holds three: each prefix is computed once,
 // whether the prompts are overdue or not, of one tenant or of two with four prefixes each.
+// Rows computed: 5,520, the fewest there can be. By length alone, without the order of shared prefixes, the same
+// prompts took 10,320 to 13,120 rows; without a cache they take 40,720.
 START_TEST(shared_prefixes_are_used_up_one_after_another)
 {
     enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };

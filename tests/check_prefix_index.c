@@ -4,6 +4,7 @@
 #include "router/sched/prefix_index.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ END_TEST
 
 // --- the model: the blocks of one node in the order of eviction, those that requests hold at the end
 
-enum { CAPACITY = 50, CHAINS = 30, CHAIN = 40, NODES = 5, RUNS = 6, STEPS = 20000 };
+enum { CAPACITY = 50, CHAINS = 30, CHAIN = 40, NODES = 5, RUNS = 6, STEPS = 10000 };
 
 struct model_block {
     uint64_t hash;
@@ -246,6 +247,7 @@ START_TEST(a_thousand_nodes_take_a_bounded_memory_each)
     static const struct prefix_run *runs[MANY][STAY];
     bool shared = _i;
     int each = shared ? 60 : 150;
+    chain_fill(chain, LONGEST, 0, 0, 0);
     size_t before = heap_bytes();
     struct prefix_index *index = prefix_index_create();
     for (int i = 0; i < MANY; i++)
@@ -253,7 +255,11 @@ START_TEST(a_thousand_nodes_take_a_bounded_memory_each)
     for (int k = 0; k < each; k++) {
         for (int i = 0; i < MANY; i++) {
             int n = 1 + random_below(LONGEST);
-            chain_fill(chain, n, shared ? n - random_below(n < 8 ? n : 8) : 0, k % 4, k * MANY + i);
+            if (shared) {
+                chain_fill(chain, n, n - random_below(n < 8 ? n : 8), k % 4, k * MANY + i);
+            } else {
+                chain[0] = (uint64_t)(k * MANY + i); // which makes all of it another chain
+            }
             const struct prefix_run *run = prefix_record_hold(records[i], chain, n);
             prefix_record_release(records[i], runs[i][k % STAY]);
             runs[i][k % STAY] = run;

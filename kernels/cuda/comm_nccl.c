@@ -157,7 +157,7 @@ static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
     TRY(nccl_status(n, NULL, ncclCommInitRankConfig(&nccl, n->base.size, n->id, n->base.rank, &config),
                     CONNECTING_GPUS));
     *nccl_p = nccl;
-    (void)every_kind_run;return STATUS_OK;
+    return every_kind_run(n, nccl);
 }
 
 static void thread_connect(struct nccl_comm *n)

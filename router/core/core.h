@@ -164,9 +164,11 @@ struct core_totals {
     uint64_t skipped[SKIP_COUNT];
 };
 struct class_status {
-    int waiting, max_requests;
-    int64_t waiting_tokens,
-        max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
+    int waiting;
+    int64_t waiting_tokens;
+    // The bounds of all classes together, for a new request of this one.
+    int max_requests;
+    int64_t max_tokens;
 };
 struct core_status {
     bool ready, draining;

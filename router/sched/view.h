@@ -90,8 +90,8 @@ int sched_request_context(const struct sched_request *r, enum node_role role); /
 // Whether the node could ever hold the request: whole for a prompt that is not scored yet, else its kept tokens.
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r); // draining nodes: no
 int64_t sched_node_blocks_left(const struct sched_node *node);                          // speculator: INT64_MAX
-int64_t sched_index_blocks(const struct sched_node *node,
-                           int64_t blocks);                   // in blocks of PREFIX_BLOCK tokens, rounded up
+// Blocks of the node in blocks of PREFIX_BLOCK tokens, rounded up.
+int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks);
 bool sched_node_shares_blocks(const struct sched_node *node); // between sequences with the same prefix
 // Less those that it would share with requests on the node. Speculator: 0.
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);
