@@ -202,6 +202,7 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
+    if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
     if (t->node_ejections)
         print_number("node ejections", t->node_ejections, "nodes that hung or were slow got no work");
     const char *label = "not speculated";

@@ -102,8 +102,8 @@ static const struct option options[] = {
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
-     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond four times its expected "
-                                   "time; after it the whole prompt is prefilled"},
+     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond "
+                                           "four times its expected time; after it the whole prompt is prefilled"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
     {.name = "-Logging"},

@@ -25,10 +25,10 @@ struct model *engine_model(const struct engine *e);
 // Leader: the longest time that a pass may go without progress (a cut link does not fail, it hangs), for a group of any
 // size. Progress is a completed stage, half a layer, so that a long pass on a slow machine goes on. After it the leader
 // logs the rank that is missing (roll_call.h) and ends its process with exit code 1, which makes mpirun end the group;
-// watchdog.h says how exact the time is. When the leader itself hangs, the followers do so later, by the same time but
-// two to ten seconds. A rank that waits for its GPU gives up after five sixths of the time, in which a GPU has to
-// complete a pass. Between passes, a rank that does not answer roll calls ends the group too. Default
-// ENGINE_STEP_TIMEOUT_S; 0: no limit.
+// watchdog.h says how exact the time is. When the leader itself hangs, the followers do so later: by the same time, but
+// by two seconds at least and ten at most. A rank that waits for its GPU gives up after five sixths of the time, in
+// which a GPU has to complete a pass. Between passes, a rank that does not answer roll calls ends the group too.
+// Default ENGINE_STEP_TIMEOUT_S; 0: no limit.
 #define ENGINE_STEP_TIMEOUT_S "60"
 void engine_set_step_timeout(struct engine *e, int timeout_ms);
 

@@ -14,7 +14,7 @@
 #include "engine/group_mpi.h"
 #include "engine/launch.h"
 
-static struct group_host host;
+static int sharers; // ranks on the cores of this one, itself included; 0: not known
 
 static const char *environment(const char *name)
 {
@@ -35,7 +35,7 @@ int group_rank_hint(void)
 int group_threads(int requested)
 {
     if (requested > 0) return requested;
-    int share = cores_count() / (host.sharers ? host.sharers : launched_host_ranks());
+    int share = cores_count() / (sharers ? sharers : launched_host_ranks());
     return share > 0 ? share : 1;
 }
 
@@ -95,7 +95,7 @@ static enum status open_in_time(struct forming *f, int *argc, char ***argv, stru
     pthread_mutex_init(&f->lock, NULL);
     monotonic_cond_init(&f->changed);
     bool watched = f->limit_s > 0 && pthread_create(&thread, NULL, forming_thread, f) == 0;
-    enum status status = group_mpi_open(f->n_ranks, argc, argv, comm_p, &host);
+    enum status status = group_mpi_open(f->n_ranks, argc, argv, comm_p, &sharers);
     pthread_mutex_lock(&f->lock);
     f->done = true;
     pthread_cond_signal(&f->changed);

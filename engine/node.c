@@ -3,8 +3,8 @@
 // heartbeat thread sends heartbeats and receives signals.
 //
 //     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
-//                                           \--Refused--> over                      \--while draining or stopping-->
-//                                           over
+//                                           |                      \--stream ends while draining or stopping--> over
+//                                           |--Refused--> over
 //                                           \--Refused, may retry--> backing off
 #include "engine/node.h"
 
@@ -54,8 +54,7 @@ struct node {
     struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
-    bool trouble_logged; // by the reader alone: a router that is unreachable or refuses is logged once, not at every
-                         // attempt
+    bool trouble_logged; // by the reader alone: that the router is unreachable or refuses is logged once, until Welcome
     int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
@@ -67,6 +66,7 @@ struct node {
     int heartbeat_ms;
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
+    uint64_t last_bin; // of the stream `working_number`, that the working thread has received
     bool draining, stopping, reader_over;
     bool check_due;     // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
@@ -119,6 +119,26 @@ static void run_check(struct node *node)
     pthread_cond_broadcast(&node->changed);
 }
 
+// The bin's number; 0: the message is no bin.
+static uint64_t bin_of(const router_message *message)
+{
+    switch (message->kind_case) {
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN: return message->score_bin->bin_id;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN: return message->prefill_bin->bin_id;
+    default: return 0;
+    }
+}
+
+static void mail_note(struct node *node, const struct mail *mail)
+{
+    if (mail->event.kind == NODE_ATTACHED) {
+        node->working_number = mail->stream;
+        node->last_bin = 0;
+    } else if (mail->event.kind == NODE_MESSAGE && bin_of(mail->event.message)) {
+        node->last_bin = bin_of(mail->event.message);
+    }
+}
+
 void node_next(struct node *node, int timeout_ms, struct node_event *event)
 {
     int64_t until_us = timeout_ms < 0 ? INT64_MAX : clock_now_us() + (int64_t)timeout_ms * 1000;
@@ -130,7 +150,7 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
     if (node->n_mails) {
         struct mail *mail = &node->mails[node->first_mail];
         *event = mail->event;
-        if (event->kind == NODE_ATTACHED) node->working_number = mail->stream;
+        mail_note(node, mail);
         node->first_mail = --node->n_mails ? node->first_mail + 1 : 0;
     }
     pthread_mutex_unlock(&node->mutex);
@@ -198,6 +218,7 @@ void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running,
     node->load.kv_blocks_free = kv_blocks_free;
     node->load.running = running;
     node->load.waiting = waiting;
+    node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
 }
 
@@ -249,6 +270,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     node->welcomed_us = clock_now_us();
     pthread_mutex_lock(&node->mutex);
     node->welcomed = true;
+    node->load.last_bin = 0; // until the working thread has dropped the work of earlier streams
     node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
     node->heartbeat_due_us = clock_now_us(); // at once: the router learns the free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});

@@ -94,7 +94,7 @@ struct node_options {
      .choices = "f32|bf16", .help = "type that CPU ranks on several hosts send for all-reduce; bf16: half the bytes, " \
                                     "activations are rounded"},                                                        \
     {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
-     .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                                                      \
+     .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
     {.name = "-Logging"},                                                                                              \
     LOG_OPTION_ROWS((o).log)
 // clang-format on

@@ -164,6 +164,7 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
+    // The parts of the ranks lie `gathered` rows apart after the first gather; read_logits expects `read` rows.
     if (size > 1 && read && read < gathered) TRY(gather_rows(m, m->logits, read, m->vocab_share, m->gathered));
     return here && read ? read_logits(m, read, &result->logits) : STATUS_OK;
 }
@@ -424,7 +425,7 @@ static enum status open_backend(const struct model_options *options, struct mode
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
-    // the backend has allocated some of its working memory already
+    // The backend has allocated some of its working memory already.
     if (m->backend && m->backend->ops->allocated)
         m->free_at_start += device_memory_total(m->backend->ops->allocated(m->backend));
     return status;
@@ -538,6 +539,21 @@ const struct backend_capabilities *model_capabilities(const struct model *m)
 bool model_samples(const struct model *m)
 {
     return m->backend->ops->sample != NULL;
+}
+
+int model_host_threads(const struct model *m)
+{
+    return m->backend->ops->host_threads ? m->backend->ops->host_threads(m->backend) : 1;
+}
+
+void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
+{
+    if (m->backend->ops->host_run) {
+        m->backend->ops->host_run(m->backend, fn, arg, n_items);
+        return;
+    }
+    for (int item = 0; item < n_items; item++)
+        fn(arg, item, 0);
 }
 
 bool model_measures(const struct model *m)

@@ -75,8 +75,8 @@ void tokenizer_compute_shares(const struct tokenizer *t, struct token_shares *sh
             i < t->added.n ? &t->added.tokens[i] : &t->added_normalized.tokens[i - t->added.n];
         note_piece(longest, token->content, token->n, token->n);
     }
-    for (int32_t id = 0; id < t->n_ids;
-         id++) { // as spelled, and as decoded: a blank has more bytes where it is spelled
+    for (int32_t id = 0; id < t->n_ids; id++) {
+        // As spelled and as decoded: a blank has more bytes where it is spelled.
         size_t piece = t->piece_start[id + 1] - t->piece_start[id], spelled = t->bpe.vocabulary.length[id];
         size_t most = piece > spelled ? piece : spelled;
         note_piece(longest, t->pieces.data + t->piece_start[id], piece, most);

@@ -322,7 +322,7 @@ static enum status router_serve(struct front *front, sigset_t *signals)
         front_generate,   front_generate_many, front_score,        front_abort,  front_tokenize,
         front_detokenize, front_model_info,    front_cluster_info, front_attach, {0},
     };
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) // those with a prompt
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
     struct rpc_server *server;
     TRY(router_open_server(front, methods, &server));

@@ -170,6 +170,9 @@ static void error_check(struct client *client, const struct request *r, enum sta
         if (!scored && !r->account.losses && could_hold(client->w, r))
             client_fail(client, "refused while a worker group is attached");
         break;
+    case STATUS_INTERNAL:
+        if (r->account.losses < 3) client_fail(client, "given up though fewer than three worker groups were lost");
+        break;
     default: world_fail(client->w, "request %" PRId64 ": %s: %s", client->plan->id, status_name(status), message);
     }
 }

@@ -247,8 +247,7 @@ static void draw_fault(struct swarm *g)
     action.for_us = scaled(g, 1000, 10000000);
     if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
     if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
-    if (action.kind == ACTION_LIE)
-        action.value = below(g, g->s->options.known_limits & LIMIT_LOST_RESULTS ? LIE_LOSE : LIES);
+    if (action.kind == ACTION_LIE) action.value = below(g, LIES);
     if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
     scenario_add_action(g->s, action);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/isolated.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ static pid_t run_start(const struct scenario *scenario, bool quiet, struct run_r
     fflush(NULL);
     memset(result, 0, sizeof *result);
     pid_t pid = fork();
+    if (pid < 0) abort(); // out of processes or memory
     if (pid) return pid;
     setrlimit(RLIMIT_CPU, &(struct rlimit){ISOLATED_CPU_S, ISOLATED_CPU_S});
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
@@ -42,7 +44,7 @@ static pid_t run_start(const struct scenario *scenario, bool quiet, struct run_r
 static void run_finish(pid_t pid, struct run_result *result)
 {
     int status = 0;
-    while (waitpid(pid, &status, 0) < 0)
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     result->failed = true;

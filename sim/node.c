@@ -51,7 +51,8 @@ struct sim_node {
     bool pass_failed;
     struct packed *outbox; // of the pass
     int n_outbox, outbox_capacity;
-    struct role_load load; // of the last step, for heartbeats
+    struct role_load load; // when the last messages had been handled or sent, for heartbeats
+    uint64_t last_bin;     // that it counts
     bool draining;
     int64_t restart_after_us;
     struct prefix_set computed;
@@ -197,6 +198,7 @@ static void heartbeat(struct world *w, const struct event *event)
     beat.running = (uint32_t)node->load.running;
     beat.waiting = (uint32_t)node->load.waiting;
     beat.progress = progress_of(node);
+    beat.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
     message.heartbeat = &beat;
@@ -231,11 +233,22 @@ static void mail_drop_messages(struct sim_node *node)
     node->n_mails = n;
 }
 
+static void note_bin(struct sim_node *node, const router_message *message)
+{
+    if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN)
+        node->last_bin = message->score_bin->bin_id;
+    if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+        node->last_bin = message->prefill_bin->bin_id;
+}
+
 static void mail_handle(struct sim_node *node, const struct mail *mail)
 {
     switch (mail->kind) {
-    case MAIL_MESSAGE: node->role->handle(node->service, mail->message); break;
-    case MAIL_ATTACHED: node->working_number = mail->stream; // fall through
+    case MAIL_MESSAGE:
+        note_bin(node, mail->message);
+        node->role->handle(node->service, mail->message);
+        break;
+    case MAIL_ATTACHED: node->working_number = mail->stream; node->last_bin = 0; // fall through
     case MAIL_DETACHED: node->role->drop_all(node->service); break;
     case MAIL_DRAIN: node->draining = true; break;
     }
@@ -339,7 +352,6 @@ static void pass_run(struct sim_node *node)
     node->busy_us += end_us - w->now_us;
     node->pass_begin_us = w->now_us;
     node->pass_end_us = end_us;
-    if (!node->pass_failed) node->load = node->role->load(node->service);
     world_digest(w, (uint64_t)end_us);
     node_at(node, end_us, pass_over);
 }

@@ -48,10 +48,8 @@
     FIELD(known_limits)
 
 enum known_limit {
-    LIMIT_LOST_RESULTS = 1, // a result that a node loses is waited for without end
-    LIMIT_POLICIES = 2,     // bin policies batch and none: requests may wait without end beside idle nodes
-    LIMIT_BESIDE_ROOM = 4,  // an overdue request may wait until the next event though a node has room
-    LIMITS_ALL = 7
+    LIMIT_POLICIES = 2, // bin policies batch and none: requests may wait without end beside idle nodes
+    LIMITS_ALL = 2
 };
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times

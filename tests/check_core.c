@@ -365,7 +365,7 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         ck_assert(fake_node_has(w, a));
         fixture_detach(&f, w);
     }
-    ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
     // But not while it makes progress.
     struct fake_node *w = worker("w");
     struct client *b = fixture_send(&f, 10, 20);

@@ -187,8 +187,9 @@ START_TEST(bytes_and_jobs_are_bounded)
     block_thread(LONG_BYTES); // running jobs count
     add("", "fits", 3 * LONG_BYTES);
     ck_assert_int_eq(add_job("", "too much", 1, false, NULL), STATUS_EXHAUSTED);
-    ck_assert_str_eq(status_message(), "1 prompts of 4194304 bytes wait to be tokenised, 5 of 4194304 bytes are "
-                                       "allowed: try again later");
+    ck_assert_str_eq(status_message(),
+                     "2 prompts of 4194304 bytes wait to be tokenised, at most 5 of 4194304 bytes are "
+                     "allowed: try again later");
     let_go();
     wait_ended(2);
     while (!intake_pool_idle(pool))

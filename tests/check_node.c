@@ -108,7 +108,8 @@ START_TEST(hello_work_results_and_heartbeats)
     node_set_load(node, 7, 3, 1);
     test_router_await_more(&router, &router.heartbeats, 3);
     test_router_await(&router, &router.load_running, 3); // earlier heartbeats may still be on their way
-    send_result(node, 5);                                // queued messages arrive before the node leaves
+    test_router_await(&router, &router.load_last_bin, 99);
+    send_result(node, 5); // queued messages arrive before the node leaves
     node_stop(node);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 101);
@@ -124,6 +125,8 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     expect_event(node, NODE_ATTACHED);
     test_router_send_bin(&router, 1, NULL, 0);
     expect_work(node, 1);
+    node_set_load(node, 7, 1, 0);
+    test_router_await(&router, &router.load_last_bin, 1);
     test_router_send_bin(&router, 2, NULL,
                          0); // still in the mailbox when the router stops: the working thread never gets it
     test_router_await_more(&router, &router.heartbeats, 2);
@@ -131,6 +134,9 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     test_router_open(&again, router.port);
     test_router_await(&again, &again.heartbeats,
                       2); // so the node is attached, but its working thread has not received NODE_ATTACHED
+    node_set_load(node, 7, 0, 0);
+    test_router_await_more(&again, &again.heartbeats, 2);
+    ck_assert_int_eq(test_router_count(&again, &again.load_last_bin), 0); // not a bin of this router
     send_result(node, 1); // belongs to the old stream: must not reach the new router
     expect_event(node, NODE_DETACHED);
     send_result(node, 1); // belongs to the old stream, too

@@ -250,6 +250,50 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
 }
 END_TEST
 
+// A heartbeat that counts the bins up to `last_bin`.
+static void count(const struct fake_node *node, uint64_t last_bin, int requests)
+{
+    struct node_heartbeat heartbeat = {.progress = (uint64_t)f.now_us, .last_bin = last_bin, .requests = requests};
+    core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
+    fixture_advance(&f, 0);
+}
+
+START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
+{
+    struct fake_node *w = attach(NODE_WORKER, "w");
+    struct client *first = fixture_send(&f, 100, 8);
+    uint64_t bin = f.c->last_bin;
+    fake_node_step(&f, w, first, 0, 1, -1);
+    struct client *second = fixture_send(&f, 50, 8);
+    ck_assert(fake_node_has(w, first) && fake_node_has(w, second) && f.c->last_bin > bin);
+    count(w, 0, 0);       // sent before the first bin was handled
+    count(w, bin, 1);     // before the second
+    count(w, bin + 1, 3); // one to be cancelled
+    ck_state(w, "ready");
+    fake_node_step(&f, w, first, 1, 7, FINISH_REASON_LENGTH);
+    count(w, bin + 1, 1);
+    ck_state(w, "ready");
+    struct fake_node *v = attach(NODE_WORKER, "v");
+    count(w, bin + 1, 0);
+    ck_assert(w->lost && fake_node_has(v, second));
+    ck_state(attach(NODE_WORKER, "w"), "ejected");
+}
+END_TEST
+
+START_TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on)
+{
+    attach(NODE_WORKER, "w");
+    struct fake_node *s = attach(NODE_SPECULATOR, "s");
+    struct client *client = send_on(500);
+    ck_assert(fake_node_has(s, client));
+    count(s, f.c->last_bin, 1);
+    ck_state(s, "ready");
+    count(s, f.c->last_bin, 0);
+    ck_state(s, "ejected");
+    ck_assert(client->r->skip == SKIP_LOST && client->r->state >= REQUEST_READY);
+}
+END_TEST
+
 START_TEST(the_only_group_is_probed_at_once_when_it_attaches_again)
 {
     struct fake_node *w = attach(NODE_WORKER, "w");
@@ -437,6 +481,8 @@ int main(void)
     tcase_add_test(all, a_group_without_work_does_not_hang);
     tcase_add_test(all, time_in_which_the_router_did_not_run_is_no_hang);
     tcase_add_test(all, the_requests_of_a_hung_group_are_replayed_elsewhere);
+    tcase_add_test(all, a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
+    tcase_add_test(all, a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
     tcase_add_test(all, the_only_group_is_probed_at_once_when_it_attaches_again);
     tcase_add_test(all, a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);
     tcase_add_test(all, the_last_node_and_half_of_a_pool_stay);

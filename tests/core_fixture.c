@@ -333,6 +333,7 @@ struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens)
     f->clients = client;
     r->spec.tokens = mem_alloc_array((size_t)n_tokens, sizeof *r->spec.tokens);
     r->spec.n_tokens = n_tokens;
+    sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = max_tokens;
     r->spec.arrived_us = f->now_us;
     r->sink.tokens = client_tokens;

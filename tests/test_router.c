@@ -65,6 +65,7 @@ static void message_handle(struct test_router *router, struct rpc_call *call, no
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT:
         router->heartbeats++;
         router->load_running = (int)message->heartbeat->running;
+        router->load_last_bin = (int)message->heartbeat->last_bin;
         router->load_progress = (int)message->heartbeat->progress;
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED:

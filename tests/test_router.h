@@ -24,7 +24,7 @@ struct test_router {
     Forepack__Cluster__V1__NodeMessage *hello;                       // the last Hello
     Forepack__Cluster__V1__NodeMessage **scored;                     // [n_scored] messages with results
     int n_scored;
-    int load_running, load_progress; // of the last heartbeat
+    int load_running, load_progress, load_last_bin; // of the last heartbeat
 };
 
 void test_router_open(struct test_router *router, int port); // 0: a free port

@@ -64,6 +64,8 @@ static const struct option options[] = {
 
 #define GENERATE "/forepack.v1.Inference/Generate"
 
+enum { REQUESTS_MAX = 100000000 }; // of one row
+
 // ---- the router -----------------------------------------------------------------------------------------------------
 
 static enum status free_port(int *port_p)
@@ -280,6 +282,9 @@ static enum status run_all(struct run *run, pid_t router, json_t *rows)
         printf("%9s %12s %7s %9s %9s %9s %9s %13s %10s\n", "rate/s", "completed/s", "failed", "p50 ms", "p90 ms",
                "p99 ms", "max ms", "router us/req", "router MB");
     for (int i = 0; i < n; i++) {
+        if (rates[i] * o.seconds > REQUESTS_MAX)
+            return status_fail(STATUS_INVALID, "--rate %g times --seconds %g is over %d requests", rates[i], o.seconds,
+                               REQUESTS_MAX);
         json_t *row = run_rate(run, router, rates[i]);
         json_array_append_new(rows, row);
         if (!o.json) print_row(row);

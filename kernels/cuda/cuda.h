@@ -28,8 +28,8 @@ struct weight {
     int stride;            // elements per row: cuda_stride(K), padded with zeros
     enum dtype dtype;      // of `data`: DTYPE_BF16 or DTYPE_FP8; DTYPE_F32 for a VECTOR
     void *data;            // device. FP8: padded with rows of zeros to cuda_stride(N)
-    float *scale;          // device. FP8: [N], one per output, or if block_scaled one per block of FP8_BLOCK x
-    bool block_scaled;     // FP8_BLOCK elements, in rows of cuda_block_stride(K)
+    bool block_scaled;     // FP8: one scale per block of FP8_BLOCK x FP8_BLOCK elements instead of one per output
+    float *scale;          // device. FP8: [N], or if block_scaled rows of cuda_block_stride(K)
     int32_t first_row;     // EMBEDDING: vocabulary id of row 0
     bool borrowed;         // data belongs to the tied weight
 };

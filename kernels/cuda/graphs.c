@@ -58,11 +58,6 @@ static int column_kind(int columns)
     return kind;
 }
 
-static int column_kind_splits(int kind)
-{
-    return 1 << kind < SPLITS_MAX ? 1 << kind : SPLITS_MAX;
-}
-
 static bool is_decode(const struct ragged_batch *batch)
 {
     return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_importance_rows;
@@ -104,7 +99,7 @@ bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct sch
     options->padding_rows = padded - batch->n_rows;
     options->table_columns = width < g->max_columns ? width : g->max_columns;
     g->of_batch = &g->kinds[rows][columns];
-    g->max_splits = column_kind_splits(columns);
+    g->max_splits = memory_max_splits(width * KV_BLOCK_TOKENS);
     return true;
 }
 

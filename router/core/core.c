@@ -39,6 +39,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
                          options->n_tenant_weights);
     }
     request_table_init(&c->table, key);
+    c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
     return c;
 }

@@ -95,10 +95,11 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
 
-// What a heartbeat says that the core does not know better: its own counts of requests are more recent.
 struct node_heartbeat {
     int kv_blocks_free;
     uint64_t progress; // grows while the node computes; 0: not counted
+    uint64_t last_bin; // the latest that the node counts in `requests`; 0: the node counts none
+    int64_t requests;  // that the node works on or has waiting
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
@@ -163,9 +164,11 @@ struct core_totals {
     uint64_t skipped[SKIP_COUNT];
 };
 struct class_status {
-    int waiting, max_requests;
-    int64_t waiting_tokens,
-        max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
+    int waiting;
+    int64_t waiting_tokens;
+    // The bounds of all classes together, for a new request of this one.
+    int max_requests;
+    int64_t max_tokens;
 };
 struct core_status {
     bool ready, draining;

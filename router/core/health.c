@@ -112,19 +112,33 @@ static void worker_hangs(struct core *c, struct core_node *node, const char *rea
     core_node_lose(c, node, reason, now_us);
 }
 
-static void node_stalled(struct core *c, struct core_node *node, int64_t now_us)
+// `reason` is freed.
+static void node_hung(struct core *c, struct core_node *node, char *reason, int64_t now_us)
 {
-    int64_t us = now_us - node->health.progress_us;
-    char *reason =
-        mem_format("no progress for %.1f s with %d requests", (double)us / 1e6, node->sched.account.requests.count);
+    node->health.lost = 0;
     c->health.hangs++;
-    log_node(LOG_WARN, "node_hung", node, reason, us);
+    log_node(LOG_WARN, "node_hung", node, reason, now_us - node->health.progress_us);
     if (node->sched.role == NODE_WORKER) {
         worker_hangs(c, node, reason, now_us);
     } else {
         speculator_hangs(c, node, reason, now_us);
     }
     free(reason);
+}
+
+static void node_stalled(struct core *c, struct core_node *node, int64_t now_us)
+{
+    double s = (double)(now_us - node->health.progress_us) / 1e6;
+    int n = node->sched.account.requests.count;
+    node_hung(c, node, mem_format("no progress for %.1f s with %d requests", s, n), now_us);
+}
+
+static void requests_were_lost(struct core *c, struct core_node *node, int64_t now_us)
+{
+    int n = node->sched.account.requests.count;
+    char *reason = mem_format("it has lost %d of its %d requests: it neither answers nor counts them any more",
+                              node->health.lost, n);
+    node_hung(c, node, reason, now_us);
 }
 
 static void score_missed(struct core *c, struct core_node *node, int64_t now_us)
@@ -240,7 +254,9 @@ static void check_node(struct core *c, struct core_node *node, int64_t absent_us
     const struct node_health *health = &node->health;
     if (!health->met) node_meet(c, node, now_us);
     if (health->missed_us) score_missed(c, node, now_us);
-    if (node_hangs(c, node, absent_us, now_us)) {
+    if (health->lost) {
+        requests_were_lost(c, node, now_us);
+    } else if (node_hangs(c, node, absent_us, now_us)) {
         node_stalled(c, node, now_us);
     } else if (health->ejected_until_us && !node->leaving && now_us >= health->ejected_until_us) {
         node_readmit(c, node);

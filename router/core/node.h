@@ -13,6 +13,7 @@ struct node_health {
     int ejections;            // in a row
     int passes_admitted;      // passes it had reported when it was admitted again
     int64_t missed_us;        // when it got a request whose score has timed out since; 0: none
+    int lost;                 // requests that it was sent, has not answered and does not count any more
     bool met;                 // health.c has seen it
 };
 

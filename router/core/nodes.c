@@ -318,11 +318,24 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 // --- messages of nodes
 
+// Requests on the node that its heartbeat should count and does not. Messages of a stream come in order, so all their
+// results that were sent before have been read; requests that it still has to cancel only make its count too high.
+static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
+{
+    int64_t n = node->sched.account.requests.count; // in the order of bins
+    const struct sched_request *r = node->sched.account.requests.last;
+    for (; r && request_of(r)->account.bin_id > heartbeat->last_bin; r = r->prev)
+        n--;
+    return heartbeat->requests < n ? (int)(n - heartbeat->requests) : 0;
+}
+
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
     node_counts_progress(node, heartbeat->progress, now_us);
+    node->health.lost = requests_lost(node, heartbeat);
+    c->health.pending |= node->health.lost > 0;
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)

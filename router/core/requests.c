@@ -323,11 +323,12 @@ void core_request_replay(struct core *c, struct request *r, int64_t now_us)
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        status_fail(STATUS_UNAVAILABLE,
+        // Not UNAVAILABLE: clients would send it again and end further groups.
+        status_fail(STATUS_INTERNAL,
                     "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
                     "the request itself may be the cause",
                     r->account.losses);
-        request_fail(c, r, STATUS_UNAVAILABLE, status_message(), now_us);
+        request_fail(c, r, STATUS_INTERNAL, status_message(), now_us);
     } else {
         r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
         request_wait(c, r);

@@ -222,20 +222,22 @@ static void answer_submit(struct answer *a, const char *client_id, enum status s
     answer_free(a);
 }
 
+// NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
+static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
+{
+    struct client_call *client = rpc_call_user(message->call);
+    void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
+    if (m) return m;
+    if (!message->dropped) reply_refuse(client->call, STATUS_INVALID);
+    loop_post(client->front->loop, event_not_submitted, client);
+    return NULL;
+}
+
 static void generate_read(const struct grpc_message *message)
 {
     struct client_call *client = rpc_call_user(message->call);
-    if (message->dropped) {
-        loop_post(client->front->loop, event_not_submitted, client);
-        return;
-    }
-    Forepack__V1__GenerateRequest *m =
-        grpc_message_unpack(&forepack__v1__generate_request__descriptor, message->bytes, message->size);
-    if (!m) { // not even its id is known
-        reply_refuse(client->call, STATUS_INVALID);
-        loop_post(client->front->loop, event_not_submitted, client);
-        return;
-    }
+    Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
+    if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     answer_submit(a, m->request_id, wire_request_read(client->front, m, a->request, &a->text));
@@ -245,14 +247,8 @@ static void generate_read(const struct grpc_message *message)
 static void score_read(const struct grpc_message *message)
 {
     struct client_call *client = rpc_call_user(message->call);
-    Forepack__V1__ScoreRequest *m = NULL;
-    if (!message->dropped)
-        m = grpc_message_unpack(&forepack__v1__score_request__descriptor, message->bytes, message->size);
-    if (!m) {
-        if (!message->dropped) reply_refuse(client->call, STATUS_INVALID);
-        loop_post(client->front->loop, event_not_submitted, client);
-        return;
-    }
+    Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
+    if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->score = true;
     answer_submit(a, "", wire_score_request_read(client->front, m, a->request));
@@ -291,10 +287,9 @@ static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, siz
     struct client_call *client = rpc_call_user(call);
     char id[ID_ROOM];
     atomic_fetch_add(&client->reading, 1);
+    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
     enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &client->waiting, generate_read);
-    if (status == STATUS_OK) return;
-    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id);
-    client_refuse(client, id, status);
+    if (status != STATUS_OK) client_refuse(client, id, status);
 }
 
 static void generate_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)

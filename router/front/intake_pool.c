@@ -306,9 +306,10 @@ static enum status check_bounds(struct intake_pool *pool, const struct intake_jo
     const struct intake_pool_options *o = &pool->options;
     size_t bytes = pool->waiting_bytes + pool->running_bytes;
     if (pool->waiting >= o->max_jobs || (bytes && bytes + job->bytes > o->max_bytes)) {
-        return status_fail(STATUS_EXHAUSTED,
-                           "%d prompts of %zu bytes wait to be tokenised, %d of %zu bytes are allowed: try again later",
-                           pool->waiting, bytes, o->max_jobs, o->max_bytes);
+        return status_fail(
+            STATUS_EXHAUSTED,
+            "%d prompts of %zu bytes wait to be tokenised, at most %d of %zu bytes are allowed: try again later",
+            pool->waiting + pool->running, bytes, o->max_jobs, o->max_bytes);
     }
     int64_t held = tenant ? (int64_t)tenant->bytes : 0;
     if (tenant_share_allows(o->tenant_share_percent, held, (int64_t)job->bytes, (int64_t)o->max_bytes, (int64_t)bytes))

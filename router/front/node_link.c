@@ -148,7 +148,10 @@ static const char *node_error_text(const char *error)
 static void handle_heartbeat(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Heartbeat *m,
                              int64_t now_us)
 {
-    struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free), .progress = m->progress};
+    struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free),
+                                       .progress = m->progress,
+                                       .last_bin = m->last_bin,
+                                       .requests = (int64_t)m->running + m->waiting};
     core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 

@@ -257,6 +257,25 @@ static struct sched_request *longest_cached(struct filling *f, const struct tena
     return NULL;
 }
 
+// The rows that a request may have without a prefix cache.
+static int64_t rows_max(const struct filling *f)
+{
+    bool first = picked_count(f) == 0;
+    if (f->takes_long && (first || f->pass_rows / 2 <= f->rows_left)) return INT_MAX;
+    return first ? f->pass_rows : f->rows_left;
+}
+
+// The longest long prompt of the tenant queue that fits. Between the rows left and those of a pass a prompt neither
+// fits the bin nor is a long one.
+static struct sched_request *longest_long(struct filling *f, const struct tenant_queue *queue)
+{
+    struct request_need room = room_left(f, rows_max(f));
+    struct sched_request *r = length_index_longest(&queue->packable, &room);
+    while (r && r->need.rows > f->pass_rows && !bin_fits(f, r))
+        r = f->scans_left > 0 ? length_index_next(&queue->packable, r, &room) : NULL;
+    return r && r->need.rows > f->pass_rows ? r : NULL;
+}
+
 // The longest request of the tenant queue that fits, with at most `rows` rows whatever the caches hold.
 static struct sched_request *longest_fitting(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
@@ -267,14 +286,6 @@ static struct sched_request *longest_fitting(struct filling *f, const struct ten
     return r;
 }
 
-// The rows that a request may have without a prefix cache.
-static int64_t rows_max(const struct filling *f)
-{
-    bool first = picked_count(f) == 0;
-    if (f->takes_long && (first || f->pass_rows / 2 <= f->rows_left)) return INT_MAX;
-    return first ? f->pass_rows : f->rows_left;
-}
-
 // The next request of the tenant queue. NULL: none fits.
 static struct sched_request *tenant_next(struct filling *f, const struct tenant_queue *queue)
 {
@@ -282,10 +293,9 @@ static struct sched_request *tenant_next(struct filling *f, const struct tenant_
     chain_follow(f, queue);
     struct sched_request *sharing = sharing_next(f, queue, 0, &blocks);
     struct request_need room = room_left(f, rows_max(f));
-    struct sched_request *r = length_index_longest(&queue->packable, &room);
-    if (sharing && sharing_pays(f, sharing, blocks, r)) return sharing;
-    // Between the rows left and those of a pass a prompt neither fits the bin nor is a long one.
-    if (r && r->need.rows > f->pass_rows && bin_fits(f, r)) return r;
+    if (sharing && sharing_pays(f, sharing, blocks, length_index_longest(&queue->packable, &room))) return sharing;
+    struct sched_request *r = longest_long(f, queue);
+    if (r) return r;
     int64_t rows = picked_count(f) ? f->rows_left : f->pass_rows;
     r = longest_cached(f, queue, rows);
     if (!r) r = longest_fitting(f, queue, rows);

@@ -197,8 +197,18 @@ static int64_t rows_asked(const struct sched_node *node, const struct sched_view
 static bool has_more_room(const struct sched_node *node)
 {
     const struct node_place *p = &node->place;
-    return p->blocks > p->declined_blocks || node->account.bins < p->declined_bins ||
-           node->account.long_prompts < p->declined_long_prompts;
+    return p->blocks > p->least_blocks || sched_node_pass_rows(node) > p->least_pass_rows ||
+           node->account.bins < p->most_bins || node->account.long_prompts < p->most_long_prompts;
+}
+
+// Requests that arrived while it had less may fit as soon as it has more than that.
+static void note_room(struct sched_node *node)
+{
+    struct node_place *p = &node->place;
+    p->least_blocks = p->blocks;
+    p->least_pass_rows = sched_node_pass_rows(node);
+    p->most_bins = node->account.bins;
+    p->most_long_prompts = node->account.long_prompts;
 }
 
 static void place_update(struct node_index *index, const struct sched_view *view, struct sched_node *node)
@@ -214,7 +224,10 @@ static void place_update(struct node_index *index, const struct sched_view *view
     p->takes_any = node_min_bin_rows(view, node) == 1;
     p->blocks_left = sched_index_blocks(node, sched_node_blocks_left(node));
     p->blocks = sched_index_blocks(node, node_blocks_for_others(view, node));
-    if (p->has_declined && !has_more_room(node)) return;
+    if (p->has_declined && !has_more_room(node)) {
+        note_room(node);
+        return;
+    }
     p->has_declined = false;
     p->asks_rows = rows_asked(node, view);
 }
@@ -345,9 +358,7 @@ void node_index_decline(struct sched_node *node, const struct sched_view *view, 
     ask(node, p->takes_any ? NEVER : view->waiting[node->role].rows + rows_missing);
     p->has_declined = true;
     p->declined_round = p->index->round;
-    p->declined_blocks = p->blocks;
-    p->declined_bins = node->account.bins;
-    p->declined_long_prompts = node->account.long_prompts;
+    note_room(node);
     if (!elsewhere || p->is_again) return;
     p->is_again = true;
     p->again_next = p->index->again;

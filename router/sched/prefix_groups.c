@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// By (tenant queue, chain, age). Chains are compared like words in a dictionary.
+// By (number of the tenant queue, chain, age). Chains are compared like words in a dictionary.
 #include "router/sched/prefix_groups.h"
 
 #include <limits.h>
@@ -7,6 +7,7 @@
 
 #include "router/sched/prefix_chain.h"
 #include "router/sched/request_tree.h"
+#include "router/sched/tenant_queue.h"
 
 struct prefix_key {
     const struct tenant_queue *tenant_queue;
@@ -23,7 +24,7 @@ static struct prefix_key prefix_key_of(const struct sched_request *r)
 static bool prefix_is_below(const struct sched_request *r, const void *key)
 {
     const struct prefix_key *k = key;
-    if (r->tenant_queue != k->tenant_queue) return (uintptr_t)r->tenant_queue < (uintptr_t)k->tenant_queue;
+    if (r->tenant_queue != k->tenant_queue) return r->tenant_queue->number < k->tenant_queue->number;
     int common = prefix_chain_common(r->prefix, r->n_prefix, k->chain, k->n);
     if (common < r->n_prefix && common < k->n) return r->prefix[common] < k->chain[common];
     return r->n_prefix != k->n ? r->n_prefix < k->n : r->number < k->number;
@@ -31,7 +32,7 @@ static bool prefix_is_below(const struct sched_request *r, const void *key)
 
 static size_t tree_index(const struct tenant_queue *queue, const uint64_t *chain)
 {
-    return (chain[0] ^ (uintptr_t)queue / 64) % PREFIX_TREES;
+    return (chain[0] ^ queue->number) % PREFIX_TREES;
 }
 
 void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r)

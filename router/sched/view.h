@@ -59,10 +59,10 @@ struct node_place {
     bool takes_any;              // a bin of any size
     int64_t blocks_left, blocks; // in all; for requests other than the one it is reserved for
     int64_t asks_rows;           // the node is asked while this many rows wait; INT64_MAX: never
-    bool has_declined;           // with what is below; it is asked again when it has more
+    bool has_declined;           // it is asked again when it has more than the least since then, which is below
     uint64_t declined_round;
-    int64_t declined_blocks;
-    int declined_bins, declined_long_prompts;
+    int64_t least_blocks, least_pass_rows;
+    int most_bins, most_long_prompts;
     bool is_placed, is_changed, is_again;
     struct sched_node *lower, *higher, *changed_next, *again_next;
     struct node_room subtree;
@@ -90,8 +90,8 @@ int sched_request_context(const struct sched_request *r, enum node_role role); /
 // Whether the node could ever hold the request: whole for a prompt that is not scored yet, else its kept tokens.
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r); // draining nodes: no
 int64_t sched_node_blocks_left(const struct sched_node *node);                          // speculator: INT64_MAX
-int64_t sched_index_blocks(const struct sched_node *node,
-                           int64_t blocks);                   // in blocks of PREFIX_BLOCK tokens, rounded up
+// Blocks of the node in blocks of PREFIX_BLOCK tokens, rounded up.
+int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks);
 bool sched_node_shares_blocks(const struct sched_node *node); // between sequences with the same prefix
 // Less those that it would share with requests on the node. Speculator: 0.
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);

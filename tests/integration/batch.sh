@@ -13,7 +13,8 @@ start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --t
 worker_pid=$last_pid
 wait_until 60 "the worker is ready" ready
 
-jq -cn 'range(12) | {id: "row \(.)", prompt: "Hello \(.)", max_tokens: 60, ignore_eos: true, seed: ., temperature: 1}' >"$work/in.jsonl"
+# Two short answers, then ten that take much longer than finding out that the first two have arrived.
+jq -cn 'range(12) | {id: "row \(.)", prompt: "Hello \(.)", max_tokens: (if . < 2 then 10 else 200 end), ignore_eos: true, seed: ., temperature: 1}' >"$work/in.jsonl"
 asking=("$bin/forepack" batch --server "$server" --input "$work/in.jsonl")
 sorted() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
 "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"

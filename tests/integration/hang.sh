@@ -59,8 +59,10 @@ stop_main_thread() {
 }
 # Long prompts: the thread is hardly ever between two passes.
 start asking "$bin/forepack" batch --server "$server" --input "$prompts" --output "$work/answers.jsonl" --prefill off --max-tokens 200
+asking_pid=$last_pid
 wait_until 30 "prompts are computed" status_is '.queue.running > 0'
 until stuck; do
+    kill -0 "$asking_pid" || fail "all prompts were answered before a pass was hit"
     code=0
     stop_main_thread || code=$?
     if [ $code = 77 ]; then

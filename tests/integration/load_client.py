@@ -322,6 +322,18 @@ def drain():
     print("%d of %d prompts were read" % (read, number))
 
 
+def full():
+    """Chat messages of 700 KB at a router that lets 1 MiB wait to be tokenised: each is refused under its own id."""
+    chat = [api.Message(role="user", content="sea " * 175000)]
+    for round in range(100):
+        ids = ["%d-%d" % (round, i) for i in range(10)]
+        many = list(generate_many(iter([request(1, messages=chat, request_id=name) for name in ids])))
+        assert sorted(m.request_id for m in many) == ids, many
+        if any("wait to be tokenised" in m.completion.error.message for m in many):
+            return
+    raise AssertionError("no message was refused")
+
+
 def heavy():
     """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
     answer is streamed: they are refused, and the stream is that of a quiet router."""
@@ -370,7 +382,7 @@ def vanish():
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "drain": drain, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
+scenarios = {"bad": bad_requests, "crowd": crowd, "drain": drain, "full": full, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 try:
     scenarios[scenario]()

@@ -37,4 +37,11 @@ kill -TERM "$router_pid"
 wait "$client_pid" || fail "the client of a stopping router: $(tail -n 5 "$work/drain.log")"
 cat "$work/drain.log"
 wait "$router_pid" || fail "the router did not drain"
+
+# A router whose queue of prompts is full refuses further ones under their own ids.
+start full "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" --port "$port" --tokenise-threads 1 \
+    --tokenise-queue-mb 1
+wait_until 60 "the router listens" grep -q router_listening "$work/full.log"
+start refused /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" full
+wait "$last_pid" || fail "the client of a full router: $(tail -n 5 "$work/refused.log")"
 echo "long prompts: all passed"

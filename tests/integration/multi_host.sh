@@ -15,6 +15,7 @@ if ! ip netns add "$net-switch" 2>"$work/refused"; then
     exit 77
 fi
 
+agent=$(mktemp /tmp/forepack-agent-XXXXXX) # mpirun splits the path at blanks, so it is not in $work
 hosts=(1 2 3 4 5 6)
 end_host() { ip netns pids "$net-$1" 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true; }
 remove_hosts() {
@@ -25,7 +26,7 @@ remove_hosts() {
         ip netns del "$net-$host" 2>/dev/null
     done
     ip netns del "$net-switch"
-    rm -f "/tmp/$net-agent"
+    rm -f "$agent"
     (exit $status)
     clean_up
 }
@@ -61,13 +62,13 @@ start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --ki
 worker=("$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)
 
 # The launcher of Open MPI: runs a command on another host.
-cat >"/tmp/$net-agent" <<AGENT
+cat >"$agent" <<AGENT
 #!/usr/bin/env bash
 host=\${1##*.}
 shift
 exec ip netns exec "$net-\$host" unshare --uts bash -c "hostname node-\$host; \$*"
 AGENT
-chmod +x "/tmp/$net-agent"
+chmod +x "$agent"
 connects=(--mca btl_tcp_if_include 10.77.0.0/24)
 keepalive=(--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2)
 # start_group NAME MPI_OPTIONS... [-- WORKER_OPTIONS...]
@@ -76,7 +77,7 @@ start_group() {
     shift
     while [ $# -gt 0 ] && [ "$1" != -- ]; do mpi+=("$1") && shift; done
     start "$name" on 4 node-4 mpirun --allow-run-as-root --host 10.77.0.4:1,10.77.0.5:1 -n 2 --bind-to none \
-        --mca plm_rsh_agent "/tmp/$net-agent" --mca oob_tcp_if_include 10.77.0.0/24 "${mpi[@]}" "${worker[@]}" "${@:2}"
+        --mca plm_rsh_agent "$agent" --mca oob_tcp_if_include 10.77.0.0/24 "${mpi[@]}" "${worker[@]}" "${@:2}"
     group_pid=$last_pid
 }
 end_group() { end_host 4 && end_host 5 && { wait "$group_pid" 2>/dev/null || true; }; }
@@ -108,7 +109,6 @@ as_calm() { # as_calm NAME WHAT
 }
 start_batch calm
 wait "$batch_pid"
-generated() { status_json | jq .totals.completion_tokens; }
 group_works() { status_is '[.nodes[] | select(.role == "worker" and .ranks == 2 and .tokens_out > 8)] | length == 1'; }
 group_gone() { status_is '[.nodes[] | select(.role == "worker" and .ranks == 2)] == []'; }
 wait_until 60 "the group that cannot form ends" grep -q "group_not_formed .*btl_tcp_if_include NET" "$work/unformed.log"
