@@ -104,6 +104,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     bool lost = sim_router_ended(w->router);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
+    if (status == STATUS_UNAVAILABLE) client->waited_us -= w->scenario->options.worker_grace_ms * 1000; // beyond it
     world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
     client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
     client->result.status = status;
