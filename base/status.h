@@ -10,6 +10,7 @@ enum status {
     STATUS_OK = 0,
     STATUS_INVALID,         // an argument is malformed or out of its range
     STATUS_NOT_FOUND,       // the named model, file or request does not exist
+    STATUS_EXISTS,          // the id is in use
     STATUS_OUT_OF_RANGE,    // the prompt does not fit the context
     STATUS_EXHAUSTED,       // a bounded resource is full; try again later
     STATUS_UNAVAILABLE,     // a peer is down or a pool is empty; try again later

@@ -3,6 +3,7 @@
 // reports the cost of that pass.
 #include "bench/dispatch.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -21,6 +22,7 @@ struct running {
 };
 
 struct group {
+    struct simulation *simulation;
     struct core_node *node;
     struct running *running; // all dispatched to it; those from `started` on have had no step yet
     int n, capacity, started;
@@ -36,8 +38,14 @@ struct simulation {
     struct group *groups;
     int64_t now_us;
     int ended, failed;
-    int64_t tokens;
+    int64_t tokens, bins;
 };
+
+static int64_t heap_used_bytes(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return (int64_t)(info.uordblks + info.hblkhd);
+}
 
 static double cpu_s(void)
 {
@@ -51,6 +59,7 @@ static double cpu_s(void)
 static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
     struct group *g = link;
+    g->simulation->bins++;
     for (int i = 0; i < n; i++) {
         MEM_GROW(g->running, g->n, g->capacity);
         g->running[g->n++] =
@@ -138,6 +147,7 @@ static enum status attach_groups(struct simulation *s)
                                    .max_seqs = o->max_seqs,
                                    .prefix_cache = o->prefix_cache};
         snprintf(hello.node_id, sizeof hello.node_id, "group-%d", i);
+        s->groups[i].simulation = s;
         enum status status = core_attach(s->core, &hello, &s->groups[i], s->now_us, &s->groups[i].node);
         if (status != STATUS_OK) return status;
     }
@@ -186,6 +196,21 @@ static void group_step(struct simulation *s, struct group *g)
     core_passed(s->core, g->node, &(struct pass_cost){rows, rows * (rows + 1) / 2, PASS_US + ROW_US * rows}, s->now_us);
 }
 
+static void count_bins(const struct simulation *s, struct dispatch_result *result)
+{
+    struct core_status status;
+    core_get_status(s->core, &status);
+    const struct bin_totals *bins = &status.prefill_bins;
+    result->bins = (int64_t)bins->bins;
+    if (bins->bins) {
+        result->fill = (double)bins->tokens / (double)bins->capacity_tokens;
+        result->scan_cost = (double)bins->scan_cost / (double)bins->items;
+        result->nodes_asked = (double)bins->plans / (double)bins->bins;
+        result->node_visits = (double)bins->node_visits / (double)bins->bins;
+    }
+    core_status_fini(&status);
+}
+
 static void simulation_drive(struct simulation *s, struct dispatch_result *result)
 {
     const struct dispatch_options *o = s->options;
@@ -196,41 +221,42 @@ static void simulation_drive(struct simulation *s, struct dispatch_result *resul
     free(requests);
     result->submit_us = (cpu_s() - begin) * 1e6 / o->n;
     double all = 0, answering = 0, dispatching = 0;
-    int64_t bins = 0;
-    uint64_t items = 0, scan_cost = 0;
     while (s->ended < o->n && cpu_s() - begin < o->seconds) {
         for (int i = 0; i < o->workers; i++) {
             s->now_us += STEP_US;
+            int64_t bins = s->bins;
             double from = cpu_s();
             group_step(s, &s->groups[i]);
             double between = cpu_s();
             core_tick(s->core, s->now_us);
             double to = cpu_s();
-            struct core_status status;
-            core_get_status(s->core, &status);
-            int64_t new_bins = (int64_t)status.prefill_bins.bins - bins;
-            items = status.prefill_bins.items;
-            scan_cost = status.prefill_bins.scan_cost;
-            if (status.prefill_bins.bins)
-                result->fill = (double)status.prefill_bins.tokens / (double)status.prefill_bins.capacity_tokens;
-            core_status_fini(&status);
             all += to - from;
             answering += between - from;
-            if (!new_bins) continue;
-            bins += new_bins;
+            if (s->bins == bins) continue;
             dispatching += to - between;
-            double each_ms = (to - between) * 1e3 / (double)new_bins;
+            double each_ms = (to - between) * 1e3 / (double)(s->bins - bins);
             if (each_ms > result->dispatch_ms_max) result->dispatch_ms_max = each_ms;
         }
         if (o->stepped) o->stepped(o->user, s->ended);
     }
-    result->bins = bins;
+    count_bins(s, result);
     result->requests = s->ended;
-    result->dispatch_ms = bins ? dispatching * 1e3 / (double)bins : 0;
-    result->scan_cost = items ? (double)scan_cost / (double)items : 0;
+    result->dispatch_ms = s->bins ? dispatching * 1e3 / (double)s->bins : 0;
     result->token_us = s->tokens ? answering * 1e6 / (double)s->tokens : 0;
     // Requests that still wait have cost their submission and nothing else.
     result->request_us = result->submit_us + (s->ended ? all * 1e6 / s->ended : 0);
+}
+
+// The part of a node's heap that is the simulation's, a group on average.
+static double group_kb(const struct simulation *s)
+{
+    double bytes = 0;
+    for (int i = 0; i < s->options->workers; i++) {
+        const struct group *g = &s->groups[i];
+        bytes += (double)g->capacity * sizeof *g->running + (double)g->bins_capacity * sizeof *g->bin_end +
+                 (double)g->results_capacity * sizeof *g->results;
+    }
+    return bytes / 1e3 / s->options->workers;
 }
 
 enum status dispatch_run(const struct dispatch_options *options, struct dispatch_result *result_p)
@@ -251,8 +277,13 @@ enum status dispatch_run(const struct dispatch_options *options, struct dispatch
     const struct core_ops ops = {send_score_bin, send_prefill_bin, send_cancel, node_lost, ready_changed, &s};
     s.groups = mem_alloc_array((size_t)options->workers, sizeof *s.groups);
     s.core = core_create(&core, &ops);
+    int64_t heap_bytes = heap_used_bytes();
     enum status status = attach_groups(&s);
+    result.node_kb = (double)(heap_used_bytes() - heap_bytes) / 1e3 / options->workers;
     if (status == STATUS_OK) simulation_drive(&s, &result);
+    // Without requests, the nodes hold what they have learned: cost models and prefixes.
+    if (status == STATUS_OK && s.ended == options->n)
+        result.node_kb = (double)(heap_used_bytes() - heap_bytes) / 1e3 / options->workers - group_kb(&s);
     int failed = s.failed;
     core_free(s.core); // the remaining requests end as cancelled
     for (int i = 0; i < options->workers; i++) {

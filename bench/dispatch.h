@@ -34,7 +34,9 @@ struct dispatch_result {                 // CPU time
     double request_us;                   // everything, for each request that ended
     double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;
-    double fill; // tokens in bins over their capacity
+    double fill;                     // tokens in bins over their capacity
+    double nodes_asked, node_visits; // per bin: plans made, steps of searches among the nodes
+    double node_kb;                  // memory of the core per node, after all requests have ended
 };
 
 // STATUS_INVALID when a group has too few KV blocks for the longest request, STATUS_INTERNAL when a request failed.

@@ -8,11 +8,20 @@
 // At most `window` rows are in flight: the router packs over its queue, so it should have many of them, but it need not
 // hold the whole file. A row that was refused because the queue is full is sent again after the next answer, or after a
 // pause if no row is in flight. Each refusal reduces the window to the rows in flight, each answer widens it by one.
+//
+// When the router is lost, its restart for instance, the rows in flight are sent again over a new call, under new
+// request ids, after a pause of 0.5 s that doubles up to 10 s. The command gives up after --reconnect-s without an
+// answer.
+//
+// The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
+// synced and renamed; each answer is then appended and flushed, and the file is synced at the end.
 #include <errno.h>
+#include <fcntl.h>
 #include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -25,11 +34,11 @@
 #include "cli/remote.h"
 #include "cli/request_rows.h"
 
-enum { GRPC_RESOURCE_EXHAUSTED = 8, PAUSE_MS = 500 };
+enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
 
 static struct {
     char *server, *input, *output;
-    int64_t window;
+    int64_t window, reconnect_s;
 } o;
 
 // clang-format off
@@ -44,6 +53,8 @@ static const struct option options[] = {
      .placeholder = "HOST:PORT", .help = "address of the router"},
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "512", .min = 1, .max = 100000,
      .unit = "requests", .help = "maximum number of requests in flight"},
+    {.name = "reconnect-s", .type = OPTION_INT, .value = &o.reconnect_s, .default_text = "300", .max = 604800,
+     .unit = "s", .help = "how long to go on without an answer when the router is lost or serves nothing; 0: not at all"},
     REQUEST_OPTION_ROWS,
     {0},
 };
@@ -62,8 +73,13 @@ struct batch {
     int n_rows;
     int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
     int n_done, n_failed, n_in_flight, window;
-    bool refused; // the last answer was a refusal because the queue is full
+    bool refused;      // the last answer was that the router cannot take the row now
+    bool connected;    // the router has answered something
+    bool trouble_told; // standard error says that the router was lost, since the last answer
     char run_name[20];
+    int n_calls;         // GenerateMany calls so far: part of the request ids
+    int64_t answered_us; // when the last answer came, or the start
+    int lock;            // descriptor of the output that holds the lock; -1: none
     FILE *output;
     int64_t started_us;
     struct progress progress;
@@ -108,7 +124,7 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
         struct row *row = &b->rows[i];
         *row = (struct row){.spec = rows[i].spec, .line = rows[i].line};
         row->id = row->spec.id ? row->spec.id : mem_format("line-%d", row->line);
-        row->spec.id = mem_format("%s-%d", b->run_name, i);
+        row->spec.id = NULL; // set for each call
     }
     free(rows); // the specs belong to the batch now
     return STATUS_OK;
@@ -137,37 +153,92 @@ static enum status output_resume_line(struct batch *b, const char *line, size_t 
     return status;
 }
 
-// Keeps the complete answers of an earlier run in the output file, and only these.
-static enum status output_resume(struct batch *b)
+static enum status output_fail(const char *path)
+{
+    return status_fail(STATUS_INVALID, "--output %s: %s", path, strerror(errno));
+}
+
+// Whether the output is a file, or does not exist yet; a pipe or device has no earlier answers.
+static enum status output_check(bool *is_file_p)
 {
     struct stat output, input;
-    if (stat(o.output, &output) != 0) {
-        return errno == ENOENT ? STATUS_OK : status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
-    }
+    *is_file_p = true;
+    if (stat(o.output, &output) != 0) return errno == ENOENT ? STATUS_OK : output_fail(o.output);
     if (S_ISDIR(output.st_mode)) return status_fail(STATUS_INVALID, "--output %s: is a directory", o.output);
-    if (!S_ISREG(output.st_mode)) return STATUS_OK; // a pipe or device has no earlier answers
-    if (stat(o.input, &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino) {
+    *is_file_p = S_ISREG(output.st_mode);
+    if (*is_file_p && stat(o.input, &input) == 0 && input.st_dev == output.st_dev && input.st_ino == output.st_ino) {
         return status_fail(STATUS_INVALID, "--output %s: is the input file: choose another one", o.output);
     }
-    FILE *file = fopen(o.output, "r");
-    if (!file) return status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
-    char *temporary = mem_format("%s.part", o.output);
-    FILE *resumed = fopen(temporary, "w");
-    enum status status = resumed ? STATUS_OK : status_fail(STATUS_INVALID, "%s: %s", temporary, strerror(errno));
+    return STATUS_OK;
+}
+
+// Opens and locks the output. Another run may have replaced the file between opening and locking: then once more.
+static enum status output_lock(int *fd_p)
+{
+    for (;;) {
+        struct stat locked, named;
+        int fd = open(o.output, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0) return output_fail(o.output);
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            int error = errno;
+            close(fd);
+            if (error != EWOULDBLOCK) return status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(error));
+            return status_fail(STATUS_INVALID, "--output %s: another forepack batch is writing it", o.output);
+        }
+        if (fstat(fd, &locked) == 0 && stat(o.output, &named) == 0 && locked.st_ino == named.st_ino) {
+            *fd_p = fd;
+            return STATUS_OK;
+        }
+        close(fd);
+    }
+}
+
+static enum status output_copy(struct batch *b, FILE *from, FILE *to)
+{
     char *line = NULL;
     size_t capacity = 0;
     ssize_t size;
-    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, file)) > 0; number++)
-        status = output_resume_line(b, line, (size_t)size, number, resumed);
-    bool read_all = status == STATUS_OK && !ferror(file) && !ferror(resumed);
+    enum status status = STATUS_OK;
+    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, from)) > 0; number++)
+        status = output_resume_line(b, line, (size_t)size, number, to);
     free(line);
+    if (status == STATUS_OK && (ferror(from) || fflush(to) != 0 || fsync(fileno(to)) != 0))
+        status = output_fail(o.output);
+    return status;
+}
+
+// Replaces the output by a file with the complete answers of an earlier run, and only these, which becomes b->output.
+static enum status output_resume(struct batch *b)
+{
+    int fd = dup(b->lock);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (!file) return output_fail(o.output);
+    char *temporary = mem_format("%s.part", o.output);
+    FILE *resumed = fopen(temporary, "we");
+    enum status status = resumed ? output_copy(b, file, resumed) : output_fail(temporary);
     fclose(file);
-    if (resumed && (fclose(resumed) != 0 || !read_all || rename(temporary, o.output) != 0)) {
-        if (status == STATUS_OK) status = status_fail(STATUS_INVALID, "--output %s: %s", o.output, strerror(errno));
+    if (status == STATUS_OK && (flock(fileno(resumed), LOCK_EX | LOCK_NB) != 0 || rename(temporary, o.output) != 0))
+        status = output_fail(o.output);
+    if (status != STATUS_OK && resumed) {
+        fclose(resumed);
         unlink(temporary);
+        resumed = NULL;
     }
     free(temporary);
+    b->output = resumed;
     return status;
+}
+
+static enum status output_open(struct batch *b)
+{
+    bool is_file;
+    TRY(output_check(&is_file));
+    if (is_file) {
+        TRY(output_lock(&b->lock));
+        return output_resume(b);
+    }
+    b->output = fopen(o.output, "ae");
+    return b->output ? STATUS_OK : output_fail(o.output);
 }
 
 // --- progress
@@ -195,6 +266,8 @@ static enum status row_finish(struct batch *b, struct row *row)
 {
     enum status status = row_write(b, row);
     if (status != STATUS_OK) return status;
+    b->answered_us = clock_now_us();
+    b->trouble_told = false;
     b->tokens += (long long)json_array_size(row->answer.token_ids);
     if (row->answer.error_code) {
         b->n_failed++;
@@ -210,11 +283,31 @@ static enum status row_finish(struct batch *b, struct row *row)
 
 static struct row *row_by_request_id(struct batch *b, const char *id)
 {
-    size_t length = strlen(b->run_name);
-    if (strncmp(id, b->run_name, length) != 0 || id[length] != '-') return NULL;
-    char *end;
-    long i = strtol(id + length + 1, &end, 10);
-    return *end || i < 0 || i >= b->n_rows ? NULL : &b->rows[i];
+    char *call = mem_format("%s-%d-", b->run_name, b->n_calls), *end;
+    size_t length = strlen(call);
+    bool mine = strncmp(id, call, length) == 0;
+    free(call);
+    long i = mine ? strtol(id + length, &end, 10) : -1;
+    return i < 0 || *end || i >= b->n_rows ? NULL : &b->rows[i];
+}
+
+static void row_put_back(struct batch *b, struct row *row)
+{
+    answer_free(&row->answer);
+    b->waiting[b->n_waiting++] = (int)(row - b->rows);
+    b->n_in_flight--;
+}
+
+// Whether the command still waits for a router that is away or serves nothing.
+static bool may_wait(const struct batch *b)
+{
+    return clock_now_us() - b->answered_us < o.reconnect_s * 1000000;
+}
+
+static void tell_trouble(struct batch *b, const char *sentence)
+{
+    if (!b->trouble_told) fprintf(stderr, "\n%s: trying again for up to %lld s\n", sentence, (long long)o.reconnect_s);
+    b->trouble_told = true;
 }
 
 static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
@@ -222,11 +315,11 @@ static enum status batch_handle_response(struct batch *b, const Forepack__V1__Ge
     struct row *row = row_by_request_id(b, m->request_id);
     // Ignores an answer to a row that is not in flight.
     if (!row || row->done || !row->answer.token_ids || !answer_add_response(&row->answer, m)) return STATUS_OK;
-    b->refused = row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
+    bool unavailable = row->answer.error_code == GRPC_UNAVAILABLE && may_wait(b);
+    if (unavailable) tell_trouble(b, answer_error(&row->answer));
+    b->refused = unavailable || row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
     if (b->refused) {
-        answer_free(&row->answer);
-        b->waiting[b->n_waiting++] = (int)(row - b->rows);
-        b->n_in_flight--;
+        row_put_back(b, row);
         b->window = b->n_in_flight > 1 ? b->n_in_flight : 1;
         return STATUS_OK;
     }
@@ -234,27 +327,38 @@ static enum status batch_handle_response(struct batch *b, const Forepack__V1__Ge
     return row_finish(b, row);
 }
 
+static void pause_ms(int ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
+static void row_send(struct batch *b, struct row *row, struct rpc_stream *stream)
+{
+    free(row->spec.id);
+    row->spec.id = mem_format("%s-%d-%d", b->run_name, b->n_calls, (int)(row - b->rows));
+    answer_init(&row->answer);
+    struct rpc_bytes bytes = request_spec_pack(&row->spec);
+    rpc_stream_send(stream, bytes.data, bytes.size);
+    rpc_bytes_free(&bytes);
+    b->n_in_flight++;
+}
+
 static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && b->n_done < b->n_rows) {
         if (b->refused && !b->n_in_flight) {
-            nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000L}, NULL); // other clients fill the queue
+            pause_ms(PAUSE_MS); // other clients fill the queue, or nothing serves
             batch_draw(b, false);
         }
-        while (b->n_waiting && b->n_in_flight < b->window) {
-            struct row *row = &b->rows[b->waiting[--b->n_waiting]];
-            answer_init(&row->answer);
-            struct rpc_bytes bytes = request_spec_pack(&row->spec);
-            rpc_stream_send(stream, bytes.data, bytes.size);
-            rpc_bytes_free(&bytes);
-            b->n_in_flight++;
-        }
+        while (b->n_waiting && b->n_in_flight < b->window)
+            row_send(b, &b->rows[b->waiting[--b->n_waiting]], stream);
         struct rpc_bytes bytes;
         status = rpc_stream_read(stream, &bytes);
         if (status == STATUS_OK && !bytes.data)
             status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.server);
         if (status != STATUS_OK) break;
+        b->connected = true;
         Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);
         if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.server);
@@ -264,6 +368,39 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
     return status;
 }
 
+// One GenerateMany call, up to the last answer or a failure. Rows in flight wait again after a failure.
+static enum status batch_call(struct batch *b, struct rpc_channel *channel)
+{
+    struct rpc_stream *stream;
+    b->n_calls++;
+    b->refused = false;
+    TRY(rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream));
+    enum status status = batch_exchange(b, stream);
+    rpc_stream_close(stream);
+    for (int i = b->n_rows - 1; i >= 0; i--)
+        if (!b->rows[i].done && b->rows[i].answer.token_ids) row_put_back(b, &b->rows[i]);
+    return status;
+}
+
+static bool router_is_lost(enum status status)
+{
+    return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
+}
+
+// Calls again when the router is lost. A router that has never answered is more likely a wrong address.
+static enum status batch_call_until_done(struct batch *b, struct rpc_channel *channel)
+{
+    for (int wait_ms = PAUSE_MS;;) {
+        int64_t answered_us = b->answered_us;
+        enum status status = batch_call(b, channel);
+        if (!router_is_lost(status) || !b->connected || !may_wait(b)) return status;
+        tell_trouble(b, status_message());
+        if (b->answered_us != answered_us) wait_ms = PAUSE_MS;
+        pause_ms(wait_ms);
+        wait_ms = 2 * wait_ms < RECONNECT_MAX_MS ? 2 * wait_ms : RECONNECT_MAX_MS;
+    }
+}
+
 static enum status batch_send(struct batch *b)
 {
     b->window = (int)o.window;
@@ -271,21 +408,19 @@ static enum status batch_send(struct batch *b)
     for (int i = b->n_rows - 1; i >= 0; i--) {
         if (!b->rows[i].done) b->waiting[b->n_waiting++] = i;
     }
-    b->output = fopen(o.output, "a");
-    if (!b->output) return status_fail(STATUS_INVALID, "%s: %s", o.output, strerror(errno));
     struct rpc_channel *channel;
-    struct rpc_stream *stream;
-    enum status status = rpc_channel_open(o.server, &channel);
-    if (status != STATUS_OK) return status;
-    status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
-    if (status == STATUS_OK) {
-        b->started_us = clock_now_us();
-        status = batch_exchange(b, stream);
-        rpc_stream_close(stream);
-        batch_draw(b, true);
-    }
+    TRY(rpc_channel_open(o.server, &channel));
+    b->started_us = b->answered_us = clock_now_us();
+    enum status status = batch_call_until_done(b, channel);
+    batch_draw(b, true);
     rpc_channel_close(channel);
     return status;
+}
+
+// Written answers survive a crash of the machine from here on. Pipes and devices cannot be synced.
+static enum status output_sync(struct batch *b)
+{
+    return b->lock < 0 || fsync(fileno(b->output)) == 0 ? STATUS_OK : output_fail(o.output);
 }
 
 static void batch_fini(struct batch *b)
@@ -298,6 +433,7 @@ static void batch_fini(struct batch *b)
     free(b->rows);
     free(b->waiting);
     if (b->output) fclose(b->output);
+    if (b->lock >= 0) close(b->lock);
     hdestroy_r(&index_of_ids);
 }
 
@@ -307,7 +443,7 @@ int command_batch(int argc, char **argv)
                  "Usage: forepack batch --input FILE --output FILE [--server HOST:PORT] [options]\n"
                  "Sends many requests over one call. A second run sends only requests without an answer in the output.",
                  argc, argv, NULL);
-    struct batch b = {0};
+    struct batch b = {.lock = -1};
     struct request_spec defaults = {0};
     enum status status = STATUS_OK;
     uint64_t random;
@@ -317,14 +453,18 @@ int command_batch(int argc, char **argv)
     if (status == STATUS_OK) status = request_spec_from_flags(options, &defaults);
     if (status == STATUS_OK) status = rows_read(&b, &defaults);
     if (status == STATUS_OK) status = index_create(&b);
-    if (status == STATUS_OK) status = output_resume(&b);
+    if (status == STATUS_OK) status = output_open(&b);
     if (status == STATUS_OK && b.n_done) fprintf(stderr, "%d of %d rows already have an answer\n", b.n_done, b.n_rows);
     if (status == STATUS_OK && b.n_done < b.n_rows) {
         rpc_init();
         status = batch_send(&b);
         rpc_shutdown();
+        if (status == STATUS_OK) status = output_sync(&b);
     }
     int code = status == STATUS_OK ? (b.n_failed ? 1 : 0) : report_failure(status);
+    if (router_is_lost(status) && b.n_calls)
+        fprintf(stderr, "%d of %d rows are answered in %s: the same command again continues\n", b.n_done, b.n_rows,
+                o.output);
     batch_fini(&b);
     request_spec_free(&defaults);
     options_free(options);

@@ -78,11 +78,12 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                               (json_int_t)q->capacity_requests, "capacity_tokens", (json_int_t)q->capacity_tokens,
                               "classes", classes_json(q));
     json_t *totals = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "requests", (json_int_t)t->requests, "done",
         (json_int_t)t->done, "failed", (json_int_t)t->failed, "cancelled", (json_int_t)t->cancelled, "refused",
         (json_int_t)t->refused, "replays", (json_int_t)t->replays, "degraded", (json_int_t)t->degraded, "prompt_tokens",
         (json_int_t)t->prompt_tokens, "kept_tokens", (json_int_t)t->kept_tokens, "completion_tokens",
-        (json_int_t)t->completion_tokens, "prefill_skipped", skipped_json(t));
+        (json_int_t)t->completion_tokens, "node_ejections", (json_int_t)t->node_ejections, "node_hangs",
+        (json_int_t)t->node_hangs, "prefill_skipped", skipped_json(t));
     json_t *object =
         json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
                   "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "queue", queue, "score_bins",
@@ -201,6 +202,9 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("refused", t->refused, "");
     print_number("replays", t->replays, "moved to another worker group");
     print_number("degraded", t->degraded, "prefilled whole because no speculator could score them");
+    if (t->node_hangs) print_number("node hangs", t->node_hangs, "a node with work made no progress");
+    if (t->node_ejections)
+        print_number("node ejections", t->node_ejections, "nodes that hung or were slow got no work");
     const char *label = "not speculated";
     for (size_t i = 0; i < t->n_prefill_skipped; i++) {
         if (!t->prefill_skipped[i]->requests) continue;

@@ -102,7 +102,8 @@ static const struct option options[] = {
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
-     .max = 3600000, .unit = "ms", .help = "maximum time for a score; after it the whole prompt is prefilled"},
+     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond "
+                                           "four times its expected time; after it the whole prompt is prefilled"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
     {.name = "-Logging"},
@@ -493,7 +494,7 @@ static enum status models_configure(void)
     if (!o.prefill) o.prefill = mem_string(demo ? "auto" : "off");
     if (!o.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
     if (!o.spec && demo && o.speculators && !o.shape) o.spec = demo_model("speculator");
-    if (!o.spec && o.spec_shape) o.spec = o.main; // for its tokenizer
+    if (!o.spec && o.spec_shape) o.spec = mem_string(o.main); // for its tokenizer
     if (o.spec) return STATUS_OK;
     if (options_given(options, "speculators") && o.speculators)
         return status_fail(STATUS_INVALID, "--spec: required for --speculators %lld", (long long)o.speculators);

@@ -20,6 +20,7 @@ void batch_builder_init(struct batch_builder *b, const struct batch_limits *limi
     b->block_table = mem_alloc_array(seqs * (size_t)limits->seq_blocks, sizeof *b->block_table);
     b->logit_row = mem_alloc_array(logit_rows, sizeof *b->logit_row);
     b->sampling = mem_alloc_array(logit_rows, sizeof *b->sampling);
+    b->wanted = mem_alloc_array(logit_rows, sizeof *b->wanted);
     b->importance_row = mem_alloc_array(importance_rows, sizeof *b->importance_row);
     b->importance_keys = mem_alloc_array(importance_rows, sizeof *b->importance_keys);
     b->blocks = mem_alloc_array(seqs, sizeof *b->blocks);
@@ -36,6 +37,7 @@ void batch_builder_fini(struct batch_builder *b)
     free(b->block_table);
     free(b->logit_row);
     free(b->sampling);
+    free(b->wanted);
     free(b->importance_row);
     free(b->importance_keys);
     free((void *)b->blocks);
@@ -55,7 +57,7 @@ void batch_builder_reset(struct batch_builder *b)
                                      .importance_keys = b->importance_keys,
                                      .smoothing_window = 1};
     b->row_start[0] = 0;
-    b->any_sampled = b->any_read = false;
+    b->n_sampled = 0;
 }
 
 void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached)
@@ -79,24 +81,22 @@ void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t posit
     b->row_start[b->batch.n_seqs] = row + 1;
 }
 
-static int logit_row_add(struct batch_builder *b, int row)
+static void wanted_row_add(struct batch_builder *b, struct wanted_row wanted)
 {
     int index = b->batch.n_logit_rows++;
     INVARIANT(index < b->limits.logit_rows, "logit row %d of %d", index, b->limits.logit_rows);
-    b->logit_row[index] = row;
-    return index;
+    b->wanted[index] = wanted;
+    b->n_sampled += wanted.sampled;
 }
 
 void batch_builder_want_logits(struct batch_builder *b, int row)
 {
-    b->sampling[logit_row_add(b, row)] = batch_greedy(); // its token is ignored
-    b->any_read = true;
+    wanted_row_add(b, (struct wanted_row){row, false, batch_greedy()}); // its token is ignored
 }
 
 void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling)
 {
-    b->sampling[logit_row_add(b, row)] = *sampling;
-    b->any_sampled = true;
+    wanted_row_add(b, (struct wanted_row){row, true, *sampling});
 }
 
 void batch_builder_want_importance(struct batch_builder *b, int keys)
@@ -105,6 +105,19 @@ void batch_builder_want_importance(struct batch_builder *b, int keys)
     INVARIANT(index < b->limits.importance_rows, "importance row %d of %d", index, b->limits.importance_rows);
     b->importance_row[index] = b->batch.n_rows - 1;
     b->importance_keys[index] = keys;
+}
+
+// Rows with logits first, then those with a token.
+static void logit_rows_order(struct batch_builder *b)
+{
+    int n_read = 0, n_sampled = b->batch.n_logit_rows - b->n_sampled;
+    for (int i = 0; i < b->batch.n_logit_rows; i++) {
+        int to = b->wanted[i].sampled ? n_sampled++ : n_read++;
+        b->logit_row[to] = b->wanted[i].row;
+        b->sampling[to] = b->wanted[i].sampling;
+    }
+    if (b->n_sampled) b->batch.sampling = b->sampling;
+    b->batch.n_unread_rows = b->n_sampled;
 }
 
 const struct ragged_batch *batch_builder_finish(struct batch_builder *b)
@@ -116,7 +129,6 @@ const struct ragged_batch *batch_builder_finish(struct batch_builder *b)
         memcpy(row, b->blocks[s], n * sizeof *row);
         memset(row + n, 0, (width - n) * sizeof *row);
     }
-    if (b->any_sampled) b->batch.sampling = b->sampling;
-    b->batch.tokens_only = b->any_sampled && !b->any_read;
+    logit_rows_order(b);
     return &b->batch;
 }

@@ -18,12 +18,20 @@ struct batch_limits {
     int importance_rows; // 0 unless importance is wanted
 };
 
+// What the pass returns for a row: a token that the backend samples, or logits that the caller reads.
+struct wanted_row {
+    int32_t row;
+    bool sampled;
+    struct row_sampling sampling;
+};
+
 struct batch_builder {
     struct batch_limits limits;
     struct ragged_batch batch; // its arrays are those below
     int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row, *importance_row, *importance_keys;
     struct row_sampling *sampling; // [logit_rows]
-    bool any_sampled, any_read;    // rows whose token the backend samples; rows whose logits the caller reads
+    struct wanted_row *wanted;     // [logit_rows] in the order of the sequences
+    int n_sampled;                 // of them, rows whose token the backend samples
     const int32_t **blocks;        // [seqs] borrowed from batch_builder_add_sequence() until batch_builder_finish()
     int *n_blocks;                 // [seqs]
 };
@@ -37,8 +45,8 @@ void batch_builder_reset(struct batch_builder *b);
 void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached);
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position);
 
-// What the pass returns for `row`, one of the last sequence: its logits, or a token that the backend samples. With both
-// kinds in one pass the backend returns logits and tokens for all of them.
+// What the pass returns for `row`, one of the last sequence: its logits, or a token that the backend samples. Among the
+// logit rows of the batch those with logits come first, then those with a token, each in the order of these calls.
 void batch_builder_want_logits(struct batch_builder *b, int row);
 void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling);
 

@@ -5,13 +5,31 @@
 #include <string.h>
 
 enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
-enum { SAMPLING_NONE, SAMPLING_WITH_LOGITS, SAMPLING_ONLY }; // what the pass returns for logit rows
+
+// KV blocks that a pass uses of sequence s.
+static int blocks_used(const struct ragged_batch *b, int s)
+{
+    return (b->kv_len[s] + b->row_start[s + 1] - b->row_start[s] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+}
+
+static size_t all_blocks_used(const struct ragged_batch *b)
+{
+    size_t n = 0;
+    for (int s = 0; s < b->n_seqs; s++)
+        n += (size_t)blocks_used(b, s);
+    return n;
+}
+
+static size_t encoded_ints(const struct ragged_batch *b, size_t blocks)
+{
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
+    return COUNTS + 2 * rows + (seqs + 1) + seqs + blocks + (size_t)b->n_logit_rows +
+           (b->sampling ? SAMPLING_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
+}
 
 size_t batch_encoded_ints(const struct ragged_batch *b)
 {
-    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)b->max_blocks + (size_t)b->n_logit_rows +
-           (b->sampling ? SAMPLING_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
+    return encoded_ints(b, all_blocks_used(b));
 }
 
 // Every row may have logits, sampling parameters and importance.
@@ -30,9 +48,15 @@ static int32_t *ints_append(int32_t *to, const int32_t *from, size_t n)
 void batch_encode(const struct ragged_batch *b, int32_t *w)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int sampling = !b->sampling ? SAMPLING_NONE : b->tokens_only ? SAMPLING_ONLY : SAMPLING_WITH_LOGITS;
-    int32_t counts[COUNTS] = {b->n_rows,           b->n_seqs, b->max_blocks, b->n_logit_rows, b->n_importance_rows,
-                              b->smoothing_window, sampling};
+    int sampling = b->sampling ? 1 + b->n_unread_rows : 0;
+    int32_t counts[COUNTS] = {b->n_rows,
+                              b->n_seqs,
+                              b->max_blocks,
+                              b->n_logit_rows,
+                              b->n_importance_rows,
+                              b->smoothing_window,
+                              sampling,
+                              (int32_t)all_blocks_used(b)};
     w = ints_append(w, counts, COUNTS);
     if (b->sampling)
         w = ints_append(w, (const int32_t *)(const void *)b->sampling, SAMPLING_INTS * (size_t)b->n_logit_rows);
@@ -40,7 +64,8 @@ void batch_encode(const struct ragged_batch *b, int32_t *w)
     w = ints_append(w, b->position, rows);
     w = ints_append(w, b->row_start, seqs + 1);
     w = ints_append(w, b->kv_len, seqs);
-    w = ints_append(w, b->block_table, seqs * (size_t)b->max_blocks);
+    for (int s = 0; s < b->n_seqs; s++)
+        w = ints_append(w, b->block_table + (size_t)s * (size_t)b->max_blocks, (size_t)blocks_used(b, s));
     w = ints_append(w, b->logit_row, (size_t)b->n_logit_rows);
     w = ints_append(w, b->importance_row, (size_t)b->n_importance_rows);
     ints_append(w, b->importance_keys, (size_t)b->n_importance_rows);
@@ -50,27 +75,49 @@ static bool counts_are_valid(const int32_t *w)
 {
     for (int i = 0; i < COUNTS; i++)
         if (w[i] < 0) return false;
-    return w[6] <= SAMPLING_ONLY;
+    return w[6] <= 1 + (int64_t)w[3];
 }
 
-enum status batch_decode(const int32_t *w, size_t n_ints, struct ragged_batch *b)
+// Pads the `n` blocks at `from` to rows of max_blocks. False when they are not those that the sequences use.
+static bool table_pad(const struct ragged_batch *b, const int32_t *from, size_t n, int32_t *table, size_t table_ints)
+{
+    size_t width = (size_t)b->max_blocks;
+    if ((size_t)b->n_seqs * width > table_ints) return false;
+    for (int s = 0; s < b->n_seqs; s++) {
+        if (b->kv_len[s] < 0 || b->row_start[s + 1] < b->row_start[s]) return false;
+        size_t used = (size_t)blocks_used(b, s);
+        if (used > width || used > n) return false;
+        memcpy(table, from, used * sizeof *table);
+        memset(table + used, 0, (width - used) * sizeof *table);
+        from += used;
+        table += width;
+        n -= used;
+    }
+    return n == 0;
+}
+
+enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, size_t table_ints,
+                         struct ragged_batch *b)
 {
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
-    if (w[6] != SAMPLING_NONE) b->sampling = (const void *)(w + COUNTS);
-    b->tokens_only = w[6] == SAMPLING_ONLY;
-    if (!counts_are_valid(w) || batch_encoded_ints(b) != n_ints) {
+    if (w[6]) b->sampling = (const void *)(w + COUNTS);
+    if (w[6]) b->n_unread_rows = w[6] - 1;
+    if (!counts_are_valid(w) || encoded_ints(b, (size_t)w[7]) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }
-    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs, blocks = (size_t)w[7];
     b->token = w + COUNTS + (b->sampling ? SAMPLING_INTS * b->n_logit_rows : 0);
     b->position = b->token + rows;
     b->row_start = b->position + rows;
     b->kv_len = b->row_start + seqs + 1;
-    b->block_table = b->kv_len + seqs;
-    b->logit_row = b->block_table + seqs * (size_t)b->max_blocks;
+    const int32_t *used = b->kv_len + seqs;
+    b->block_table = block_table;
+    b->logit_row = used + blocks;
     b->importance_row = b->logit_row + b->n_logit_rows;
     b->importance_keys = b->importance_row + b->n_importance_rows;
-    return STATUS_OK;
+    if (table_pad(b, used, blocks, block_table, table_ints)) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its %zu KV blocks do not match", n_ints,
+                       blocks);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/invariant.h"
 #include "base/mem.h"
 
@@ -28,6 +29,7 @@ struct block_manager {
     kv_chain last_chain;
     int32_t *buckets; // [n_buckets], a power of two
     uint32_t n_buckets;
+    struct hash_key hash_key; // random: no client can aim many blocks at one bucket
 };
 
 struct block_manager *block_manager_create(int n_blocks)
@@ -40,6 +42,7 @@ struct block_manager *block_manager_create(int n_blocks)
     for (int i = 0; i < n_blocks; i++)
         manager->blank_blocks[i] = n_blocks - 1 - i;
     manager->oldest = manager->youngest = NO_BLOCK;
+    manager->hash_key = hash_key_random();
     manager->n_buckets = 1;
     while (manager->n_buckets < (uint32_t)n_blocks)
         manager->n_buckets *= 2;
@@ -93,13 +96,7 @@ static void list_remove(struct block_manager *manager, int32_t block)
 
 static int32_t *key_bucket(const struct block_manager *manager, const struct kv_key *key)
 {
-    uint64_t state = key->before;
-    for (int i = 0; i < KV_BLOCK_TOKENS; i++) {
-        state ^= (uint64_t)(uint32_t)key->token[i] << 32 | (uint32_t)key->position[i];
-        state *= 0x9e3779b97f4a7c15u;
-        state ^= state >> 29;
-    }
-    return &manager->buckets[(state * 0xbf58476d1ce4e5b9u >> 32) & (manager->n_buckets - 1)];
+    return &manager->buckets[hash_bytes(&manager->hash_key, key, sizeof *key) & (manager->n_buckets - 1)];
 }
 
 static bool key_equal(const struct kv_key *a, const struct kv_key *b)

@@ -8,8 +8,8 @@
 // before it. A cache entry depends on the rows up to it and on nothing else, so equal keys mean equal bits, and a
 // sequence with the same rows references the block instead of computing it. Positions are part of the key because K is
 // stored after RoPE: a prompt with pruned tokens shares blocks only with prompts that kept the same tokens at the same
-// positions. Tokens and positions are compared, not a hash of them: a collision would give one client another client's
-// text.
+// positions. Tokens and positions are compared whole. Their hash only chooses a bucket: a collision costs a comparison,
+// while a cache that trusted hashes would give one client another client's text.
 //
 // A published block without references counts as free and stays findable until its memory is needed. The block released
 // longest ago is evicted first. Of one sequence the last block goes before the first, so the blocks that stay always

@@ -15,20 +15,20 @@
 #include "engine/roll_call.h"
 #include "engine/watchdog.h"
 
-// Followers time out later than the leader, so that one rank reports the hang.
-enum { STEP_TIMEOUT_DEFAULT_MS = 120000, FOLLOWERS_LATER_MS = 10000 };
+enum { CHECK_TIMEOUT_MS = 10000 };
 
-enum ring_kind { RING_PASS = 1, RING_CLOSE };
+enum ring_kind { RING_PASS = 1, RING_CHECK, RING_CLOSE };
 
 struct engine {
     struct comm *comm; // borrowed
     struct model *model;
+    struct watchdog *watchdog;
+    int timeout_ms;        // of a pass without progress
     struct doorbell *bell; // NULL for a group of one rank, like the rest
     struct roll_call *roll_call;
-    struct watchdog *watchdog;
-    int timeout_ms;   // of a pass
-    int32_t *encoded; // the batch as broadcast, with room for the largest one
-    size_t encoded_ints;
+    int32_t *encoded;     // the batch as broadcast, with room for the largest one
+    int32_t *block_table; // followers: the padded block table of the batch
+    size_t encoded_ints, table_ints;
 };
 
 // A rank that fails ends the group, so its sentence says which rank it is and where.
@@ -41,30 +41,61 @@ static enum status name_rank(const struct comm *comm, enum status status)
 
 // ---- ranks that hang ----
 
+// Followers time out later than the leader, so that one rank reports the hang.
+static int timeout_of_rank(const struct engine *e, int timeout_ms)
+{
+    return timeout_ms && e->comm->rank ? timeout_ms + roll_call_timeout_for(timeout_ms) : timeout_ms;
+}
+
 // Called on every rank. Ranks that wait for their GPU give up first, so that they can report it before the leader ends
 // the group.
 static void engine_apply_timeout(struct engine *e, int timeout_ms)
 {
-    if (!e->bell || e->timeout_ms == timeout_ms) return;
+    if (e->timeout_ms == timeout_ms) return;
     e->timeout_ms = timeout_ms;
     e->comm->limit_ms = timeout_ms / 6 * 5;
-    watchdog_set_timeout(e->watchdog, timeout_ms && e->comm->rank ? timeout_ms + FOLLOWERS_LATER_MS : timeout_ms);
+    watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// Brackets what the working thread does together with the other ranks. 0 rows: opening the model, which has no time
-// limit.
-static void group_work_begin(struct engine *e, int rows)
-{
-    if (!e->bell) return;
-    roll_call_enter(e->roll_call);
-    watchdog_enter(e->watchdog, rows);
-}
-
+// The working thread is done with what it did together with the other ranks.
 static void group_work_end(struct engine *e)
 {
-    if (!e->bell) return;
     watchdog_leave(e->watchdog);
-    roll_call_leave(e->roll_call);
+    atomic_fetch_add_explicit(&e->comm->progress, 1, memory_order_relaxed);
+    if (e->roll_call) roll_call_leave(e->roll_call);
+}
+
+static void pass_begin(struct engine *e, int rows)
+{
+    if (e->roll_call) roll_call_enter(e->roll_call);
+    watchdog_enter_pass(e->watchdog, rows);
+}
+
+static void check_begin(struct engine *e)
+{
+    int limit_ms = e->timeout_ms && e->timeout_ms < CHECK_TIMEOUT_MS ? e->timeout_ms : CHECK_TIMEOUT_MS;
+    if (e->roll_call) roll_call_enter(e->roll_call);
+    watchdog_enter_check(e->watchdog, timeout_of_rank(e, limit_ms));
+}
+
+static void open_begin(struct engine *e)
+{
+    if (e->roll_call) roll_call_enter(e->roll_call);
+    watchdog_enter_open_ended(e->watchdog);
+}
+
+uint64_t engine_progress(const struct engine *e)
+{
+    return atomic_load_explicit(&e->comm->progress, memory_order_relaxed);
+}
+
+// ---- ranks that die ----
+
+// On the leader's roll call thread. Another thread may be inside MPI, so this is not MPI_Abort.
+static void follower_lost(void *arg, int rank, const char *sentence)
+{
+    log_event(LOG_ERROR, "rank_lost", LOG_FIELD("rank", rank), LOG_FIELD("reason", sentence));
+    _exit(1);
 }
 
 // A rank that gave up waiting for other ranks reports which of them are missing.
@@ -80,7 +111,9 @@ static enum status name_missing(struct engine *e, enum status status, enum roll_
 static enum status pass_failed(struct engine *e, enum status status)
 {
     enum roll_call_result result;
-    return name_rank(e->comm, name_missing(e, status, &result));
+    status = name_rank(e->comm, name_missing(e, status, &result));
+    if (e->roll_call) roll_call_report(e->roll_call, status_message());
+    return status;
 }
 
 // ---- opening ----
@@ -117,21 +150,30 @@ static enum status ranks_agree(struct engine *e, enum status mine)
 }
 
 // All ranks complete a stage, or fail it, before the next stage uses collectives.
-static enum status open_model(struct engine *e, const struct model_options *options)
+static enum status open_model(struct engine *e, struct model_options *options)
 {
+    if (e->bell) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
     if (e->bell) TRY(ranks_agree(e, check_same_backend(e->model, e->comm)));
     return ranks_agree(e, model_join_or_abort(e));
 }
 
-// Doorbell, roll call and watchdog, which only a group of several ranks has.
+// Doorbell and roll call, which only a group of several ranks has.
 static enum status open_links(struct engine *e)
 {
+    if (e->comm->size == 1) return STATUS_OK;
     TRY(doorbell_open(e->comm, &e->bell));
-    TRY(doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call)));
-    e->watchdog = watchdog_start(e->roll_call, 0);
-    engine_apply_timeout(e, STEP_TIMEOUT_DEFAULT_MS);
-    return STATUS_OK;
+    return doorbell_agree(e->bell, roll_call_open(e->comm, &e->roll_call));
+}
+
+static enum status open_watched(struct engine *e, struct model_options *options)
+{
+    e->watchdog = watchdog_start(e->roll_call, &e->comm->progress);
+    engine_apply_timeout(e, atoi(ENGINE_STEP_TIMEOUT_S) * 1000);
+    open_begin(e);
+    enum status status = open_model(e, options);
+    group_work_end(e);
+    return status;
 }
 
 static void engine_free(struct engine *e)
@@ -141,6 +183,7 @@ static void engine_free(struct engine *e)
     if (e->bell) doorbell_close(e->bell);
     if (e->model) model_close(e->model);
     free(e->encoded);
+    free(e->block_table);
     free(e);
 }
 
@@ -150,26 +193,25 @@ static void allocate_encoded(struct engine *e, const struct model_options *optio
     int blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     e->encoded_ints = batch_encoded_ints_max(options->max_rows, options->max_seqs, blocks);
     e->encoded = mem_alloc_array(e->encoded_ints, sizeof *e->encoded);
+    if (e->comm->rank == 0) return;
+    e->table_ints = (size_t)options->max_seqs * (size_t)blocks;
+    e->block_table = mem_alloc_array(e->table_ints, sizeof *e->block_table);
 }
 
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p)
 {
     struct model_options mine = *options;
     mine.threads = group_threads(options->threads); // ranks of one host share its cores
-    group_place(&mine.host_rank, &mine.host_ranks);
     struct engine *e = mem_alloc(sizeof *e);
     e->comm = comm;
-    enum status status = comm->size > 1 ? open_links(e) : STATUS_OK;
-    if (status == STATUS_OK) {
-        group_work_begin(e, 0);
-        status = open_model(e, &mine);
-        group_work_end(e);
-    }
+    enum status status = open_links(e);
+    if (status == STATUS_OK) status = open_watched(e, &mine);
     if (status != STATUS_OK) {
         engine_free(e);
         return status;
     }
     if (e->bell) allocate_encoded(e, options);
+    if (e->roll_call && comm->rank == 0) roll_call_on_loss(e->roll_call, follower_lost, e);
     *engine_p = e;
     return STATUS_OK;
 }
@@ -211,7 +253,7 @@ static enum status lead_pass(struct engine *e, const struct ragged_batch *batch,
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
 {
     no_alloc_begin("engine_forward");
-    group_work_begin(e, batch->n_rows);
+    pass_begin(e, batch->n_rows);
     enum status status = lead_pass(e, batch, result);
     group_work_end(e);
     no_alloc_end();
@@ -225,31 +267,67 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     struct forward_result result;
     TRY(check_encoded_size(e, n_ints));
     TRY(e->comm->ops->broadcast(e->comm, e->encoded, size_bytes));
-    TRY(batch_decode(e->encoded, n_ints, &batch));
+    TRY(batch_decode(e->encoded, n_ints, e->block_table, e->table_ints, &batch));
     return model_forward(e->model, &batch, &result);
+}
+
+// A sum over all ranks, by the same messages as those of a pass between hosts.
+static enum status sum_over_ranks(struct engine *e)
+{
+    float ranks = 1;
+    TRY(e->comm->ops->all_reduce_sum(e->comm, &ranks, 1));
+    if (ranks == (float)e->comm->size) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "a sum of 1 over %d ranks gave %g", e->comm->size, (double)ranks);
+}
+
+enum status engine_check(struct engine *e)
+{
+    if (!e->bell) return STATUS_OK;
+    check_begin(e);
+    enum status status = doorbell_ring(e->bell, (struct ring){.kind = RING_CHECK, .timeout_ms = e->timeout_ms});
+    if (status == STATUS_OK) status = sum_over_ranks(e);
+    group_work_end(e);
+    return status == STATUS_OK ? status : pass_failed(e, status);
+}
+
+static enum status follow_check(struct engine *e)
+{
+    check_begin(e);
+    enum status status = sum_over_ranks(e);
+    group_work_end(e);
+    return status;
+}
+
+static enum status follow_timed_pass(struct engine *e, uint32_t size_bytes)
+{
+    no_alloc_begin("engine_follow");
+    pass_begin(e, 1);
+    enum status status = follow_pass(e, size_bytes);
+    group_work_end(e);
+    no_alloc_end();
+    return status;
 }
 
 enum status engine_follow(struct engine *e)
 {
     for (;;) {
         struct ring ring;
-        watchdog_enter(e->watchdog, 0); // a leader that hangs between two passes does not ring any more
+        watchdog_enter_open_ended(e->watchdog); // a leader that hangs between two passes does not ring any more
         enum status status = doorbell_wait(e->bell, &ring);
         watchdog_leave(e->watchdog);
         if (status != STATUS_OK) return status;
         if (ring.kind == RING_CLOSE) return STATUS_OK;
         engine_apply_timeout(e, ring.timeout_ms);
-        no_alloc_begin("engine_follow");
-        group_work_begin(e, 1);
-        status = follow_pass(e, ring.size_bytes);
-        group_work_end(e);
-        no_alloc_end();
+        status = ring.kind == RING_CHECK ? follow_check(e) : follow_timed_pass(e, ring.size_bytes);
         if (status != STATUS_OK) return pass_failed(e, status);
     }
 }
 
 void engine_close(struct engine *e)
 {
-    if (e->bell && e->comm->rank == 0) doorbell_ring(e->bell, (struct ring){.kind = RING_CLOSE});
+    if (e->bell && e->comm->rank == 0) {
+        roll_call_on_loss(e->roll_call, NULL, NULL); // from here on followers end as planned
+        doorbell_ring(e->bell, (struct ring){.kind = RING_CLOSE});
+    }
     engine_free(e);
 }

@@ -4,7 +4,8 @@
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
 // MPI burns a core, so between passes a follower blocks on a socket, the doorbell (doorbell.h), on which the leader
-// announces every pass. The end of that socket tells a follower that the leader is gone.
+// announces every pass. The end of that socket tells a follower that the leader is gone. A leader whose follower has
+// died logs that and ends its process with exit code 1, at any time.
 //
 // One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once
@@ -21,11 +22,23 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
 int engine_rank(const struct engine *e);
 struct model *engine_model(const struct engine *e);
 
-// Leader: the longest time that one pass may take (a cut link does not fail, it hangs). After it the leader logs the
-// rank that is missing (roll_call.h) and ends its process with exit code 1, which makes mpirun end the group. When the
-// leader itself hangs, the followers do so ten seconds later. A rank that waits for its GPU gives up after five sixths
-// of the time. Between passes, a rank that does not answer roll calls ends the group too. Default 120 s; 0: no limit.
+// Leader: the longest time that a pass may go without progress (a cut link does not fail, it hangs), for a group of any
+// size. Progress is a completed stage, half a layer, so that a long pass on a slow machine goes on. After it the leader
+// logs the rank that is missing (roll_call.h) and ends its process with exit code 1, which makes mpirun end the group;
+// watchdog.h says how exact the time is. When the leader itself hangs, the followers do so later: by the same time, but
+// by two seconds at least and ten at most. A rank that waits for its GPU gives up after five sixths of the time, in
+// which a GPU has to complete a pass. Between passes, a rank that does not answer roll calls ends the group too.
+// Default ENGINE_STEP_TIMEOUT_S; 0: no limit.
+#define ENGINE_STEP_TIMEOUT_S "60"
 void engine_set_step_timeout(struct engine *e, int timeout_ms);
+
+// Any thread: a number that grows with every stage of a pass that this rank completes.
+uint64_t engine_progress(const struct engine *e);
+
+// Leader: proves that all ranks reach each other, by a sum over all ranks that has to end within ten seconds, or the
+// step timeout if that is shorter; otherwise the watchdog ends the process. Nothing to prove for one rank. A failure
+// leaves the group unusable.
+enum status engine_check(struct engine *e);
 
 // Leader: one pass over the batch on all ranks. A failed pass leaves the group unusable, see group_abort().
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result);

@@ -2,38 +2,41 @@
 // See group.h.
 #include "engine/group.h"
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/monotonic_cond.h"
 #include "engine/group_mpi.h"
+#include "engine/launch.h"
 
-static struct group_host host = {.ranks = 1};
+static int sharers; // ranks on the cores of this one, itself included; 0: not known
 
-static int environment_int(const char *name, int otherwise)
+static const char *environment(const char *name)
 {
-    const char *text = getenv(name);
-    return text && *text ? atoi(text) : otherwise;
+    return getenv(name);
+}
+
+static int launched_host_ranks(void)
+{
+    const int ranks = launch_read(environment).host_ranks;
+    return ranks > 0 ? ranks : 1;
 }
 
 int group_rank_hint(void)
 {
-    return environment_int("OMPI_COMM_WORLD_RANK", 0);
+    return launch_read(environment).rank;
 }
 
 int group_threads(int requested)
 {
     if (requested > 0) return requested;
-    int ranks_here = host.sharers ? host.sharers : environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-    int share = cores_count() / (ranks_here > 0 ? ranks_here : 1);
+    int share = cores_count() / (sharers ? sharers : launched_host_ranks());
     return share > 0 ? share : 1;
-}
-
-void group_place(int *host_rank_p, int *host_ranks_p)
-{
-    *host_rank_p = host.rank;
-    *host_ranks_p = host.ranks;
 }
 
 // Settings of Open MPI, unless the environment already has them.
@@ -44,16 +47,73 @@ static void set_mpi_defaults(void)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that spin on a shared core cost each other whole time slices; with cores to spare yielding only adds
     // jitter.
-    bool crowded = environment_int("OMPI_COMM_WORLD_LOCAL_SIZE", 1) >= cores_count();
+    bool crowded = launched_host_ranks() >= cores_count();
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
 
-enum status group_open(int *argc, char ***argv, struct comm **comm_p)
+static enum status refuse_separate_tasks(const struct launch *launch)
 {
-    int n_ranks = environment_int("OMPI_COMM_WORLD_SIZE", 0);
-    if (n_ranks < 1) return comm_open_self(comm_p);
+    if (launch->rank != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+    return status_fail(STATUS_INVALID,
+                       "srun started %d tasks that MPI does not connect: start a group of ranks with srun --mpi=pmix, "
+                       "and separate nodes with one srun --ntasks=1 each",
+                       launch->ranks);
+}
+
+// Ends the process when the group does not form in time. The first collective of MPI does not fail, it hangs.
+struct forming {
+    pthread_mutex_t lock; // guards done
+    pthread_cond_t changed;
+    bool done;
+    int limit_s, n_ranks;
+};
+
+static void *forming_thread(void *argument)
+{
+    struct forming *f = argument;
+    // The other ranks later, so that rank 0 reports it. mpirun then ends them.
+    int64_t limit_us = ((int64_t)f->limit_s + (group_rank_hint() ? 5 : 0)) * 1000000;
+    int64_t until_us = clock_now_us() + limit_us;
+    pthread_mutex_lock(&f->lock);
+    while (!f->done && monotonic_cond_wait(&f->changed, &f->lock, until_us))
+        continue;
+    bool done = f->done;
+    pthread_mutex_unlock(&f->lock);
+    if (done) return NULL;
+    log_event(LOG_ERROR, "group_not_formed", LOG_FIELD("rank", group_rank_hint()), LOG_FIELD("ranks", f->n_ranks),
+              LOG_FIELD("limit_s", f->limit_s),
+              LOG_FIELD("reason",
+                        "the ranks do not reach each other. Hosts that share a second subnet of equal addresses "
+                        "(docker0, a container bridge) try that one first: name the network of the group with "
+                        "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, and open its ports"));
+    _exit(1);
+}
+
+static enum status open_in_time(struct forming *f, int *argc, char ***argv, struct comm **comm_p)
+{
+    pthread_t thread;
+    pthread_mutex_init(&f->lock, NULL);
+    monotonic_cond_init(&f->changed);
+    bool watched = f->limit_s > 0 && pthread_create(&thread, NULL, forming_thread, f) == 0;
+    enum status status = group_mpi_open(f->n_ranks, argc, argv, comm_p, &sharers);
+    pthread_mutex_lock(&f->lock);
+    f->done = true;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    if (watched) pthread_join(thread, NULL);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    return status;
+}
+
+enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p)
+{
+    const struct launch launch = launch_read(environment);
+    if (launch.launcher == LAUNCHER_NONE) return comm_open_self(comm_p);
+    if (launch.launcher == LAUNCHER_SRUN_SEPARATELY) return refuse_separate_tasks(&launch);
     set_mpi_defaults();
-    return group_mpi_open(n_ranks, argc, argv, comm_p, &host);
+    struct forming forming = {.limit_s = limit_s, .n_ranks = launch.ranks};
+    return open_in_time(&forming, argc, argv, comm_p);
 }
 
 void group_set_allreduce_bf16(struct comm *comm)

@@ -11,29 +11,32 @@
 #include "base/mem.h"
 #include "engine/comm_mpi.h"
 #include "engine/comm_shm.h"
+#include "engine/group.h"
 
 // Ranks without cores assigned by the launcher all have the same mask. They divide it: their compute threads are pinned
 // where they own every core of a mask, and would otherwise meet on the same cores. Threads that MPI has started keep
 // the whole mask.
-static void divide_cores(struct group_host *host)
+static void divide_cores(int *sharers_p)
 {
     MPI_Comm here;
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here) != MPI_SUCCESS) return;
-    MPI_Comm_size(here, &host->ranks);
-    MPI_Comm_rank(here, &host->rank);
-    cpu_set_t cores, mine, *all = mem_alloc_array((size_t)host->ranks, sizeof *all);
+    int rank, ranks;
+    MPI_Comm_size(here, &ranks);
+    MPI_Comm_rank(here, &rank);
+    cpu_set_t cores, mine, *all = mem_alloc_array((size_t)ranks, sizeof *all);
     cores_usable(&cores);
     int error = MPI_Allgather(&cores, sizeof cores, MPI_BYTE, all, sizeof cores, MPI_BYTE, here);
     MPI_Comm_free(&here);
-    int index = 0;
-    for (int i = 0; error == MPI_SUCCESS && i < host->ranks; i++) {
+    int index = 0, sharers = 0;
+    for (int i = 0; error == MPI_SUCCESS && i < ranks; i++) {
         if (!CPU_EQUAL(&all[i], &cores)) continue;
-        index += i < host->rank;
-        host->sharers++;
+        index += i < rank;
+        sharers++;
     }
     free(all);
-    if (host->sharers < 2 || !cores_share(&cores, index, host->sharers, &mine)) return;
-    if (sched_setaffinity(0, sizeof mine, &mine) == 0) host->sharers = 1;
+    *sharers_p = sharers;
+    if (sharers < 2 || !cores_share(&cores, index, sharers, &mine)) return;
+    if (sched_setaffinity(0, sizeof mine, &mine) == 0) *sharers_p = 1;
 }
 
 // Shared memory when all ranks are on one host, else MPI's messages. The ranks agree on the segment over MPI.
@@ -58,9 +61,9 @@ static enum status choose_comm(struct comm **comm_p)
     return STATUS_OK;
 }
 
-enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, struct group_host *host)
+enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p)
 {
-    int provided, rank;
+    int provided, rank, size;
     if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
         return status_fail(STATUS_INTERNAL, "MPI_Init_thread failed");
     }
@@ -69,9 +72,18 @@ enum status group_mpi_open(int n_ranks, int *argc, char ***argv, struct comm **c
         return status_fail(STATUS_UNSUPPORTED, "this MPI does not allow threads (MPI_THREAD_FUNNELED)");
     }
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size != n_ranks) {
+        MPI_Finalize();
+        if (group_rank_hint() != 0) return status_fail(STATUS_INVALID, "%s", ""); // rank 0 reports it
+        return status_fail(STATUS_INVALID,
+                           "%d ranks were started, MPI connects %d of them: start them with this MPI's mpirun, or with "
+                           "the srun --mpi type that it supports, such as pmix",
+                           n_ranks, size);
+    }
     // Before the first collective: it never returns when the ranks cannot reach each other.
     if (rank == 0) log_event(LOG_INFO, "group_connecting", LOG_FIELD("ranks", n_ranks));
-    divide_cores(host);
+    divide_cores(sharers_p);
     return choose_comm(comm_p);
 }
 

@@ -2,8 +2,10 @@
 // See node.h. Owns the stream to the router and the mailbox. The reader thread attaches, reads and attaches again; the
 // heartbeat thread sends heartbeats and receives signals.
 //
-//     connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> connecting
-//                              \--Refused--> over                      \--while draining or stopping--> over
+//     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
+//                                           |                      \--stream ends while draining or stopping--> over
+//                                           |--Refused--> over
+//                                           \--Refused, may retry--> backing off
 #include "engine/node.h"
 
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -23,6 +26,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/version.h"
 #include "net/rpc.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -31,6 +35,7 @@ typedef Forepack__Cluster__V1__RouterMessage router_message;
 enum {
     BACKOFF_MIN_MS = 200,
     BACKOFF_MAX_MS = 5000,
+    STABLE_MS = 10000,           // a stream that has lasted this long ends the backoff
     HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
     STOP_TIMEOUT_MS = 10000, // for the router to end the stream
@@ -46,9 +51,11 @@ struct node {
     uint8_t *hello; // packed NodeMessage, [hello_size]
     size_t hello_size;
     struct rpc_channel *channel;
+    struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
-    bool unreachable_logged; // by the reader alone: an unreachable router is logged once, not at every attempt
-    int signals, wake;       // a signalfd; an eventfd that wakes the heartbeat thread
+    int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
+    bool trouble_logged; // by the reader alone: that the router is unreachable or refuses is logged once, until Welcome
+    int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
@@ -59,7 +66,9 @@ struct node {
     int heartbeat_ms;
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
+    uint64_t last_bin; // of the stream `working_number`, that the working thread has received
     bool draining, stopping, reader_over;
+    bool check_due;     // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
     int first_mail, n_mails, capacity;
 };
@@ -100,17 +109,48 @@ static bool wait_until(struct node *node, int64_t until_us)
     return monotonic_cond_wait(&node->changed, &node->mutex, until_us);
 }
 
+// With the mutex held, which it releases meanwhile.
+static void run_check(struct node *node)
+{
+    pthread_mutex_unlock(&node->mutex);
+    node->callbacks.check(node->callbacks.arg);
+    pthread_mutex_lock(&node->mutex);
+    node->check_due = false;
+    pthread_cond_broadcast(&node->changed);
+}
+
+// The bin's number; 0: the message is no bin.
+static uint64_t bin_of(const router_message *message)
+{
+    switch (message->kind_case) {
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN: return message->score_bin->bin_id;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN: return message->prefill_bin->bin_id;
+    default: return 0;
+    }
+}
+
+static void mail_note(struct node *node, const struct mail *mail)
+{
+    if (mail->event.kind == NODE_ATTACHED) {
+        node->working_number = mail->stream;
+        node->last_bin = 0;
+    } else if (mail->event.kind == NODE_MESSAGE && bin_of(mail->event.message)) {
+        node->last_bin = bin_of(mail->event.message);
+    }
+}
+
 void node_next(struct node *node, int timeout_ms, struct node_event *event)
 {
     int64_t until_us = timeout_ms < 0 ? INT64_MAX : clock_now_us() + (int64_t)timeout_ms * 1000;
     *event = (struct node_event){.kind = NODE_NOTHING};
     pthread_mutex_lock(&node->mutex);
-    while (!node->n_mails && timeout_ms && wait_until(node, until_us))
-        continue;
+    do {
+        if (node->check_due) run_check(node);
+    } while (!node->n_mails && timeout_ms && wait_until(node, until_us));
     if (node->n_mails) {
         struct mail *mail = &node->mails[node->first_mail];
         *event = mail->event;
-        if (event->kind == NODE_ATTACHED) node->working_number = mail->stream;
+        mail_note(node, mail);
         node->first_mail = --node->n_mails ? node->first_mail + 1 : 0;
     }
     pthread_mutex_unlock(&node->mutex);
@@ -155,6 +195,7 @@ static void send_heartbeat(struct node *node)
 {
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT;
+    if (node->callbacks.progress) node->load.progress = node->callbacks.progress(node->callbacks.arg);
     message.heartbeat = &node->load;
     stream_send(node, &message);
 }
@@ -177,6 +218,7 @@ void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running,
     node->load.kv_blocks_free = kv_blocks_free;
     node->load.running = running;
     node->load.waiting = waiting;
+    node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
 }
 
@@ -199,17 +241,25 @@ static bool node_is_leaving(struct node *node)
     return leaving;
 }
 
-static void log_stream_end(struct node *node, const char *reason)
+// Logs what keeps the node from attaching: the first time as a warning.
+static void log_trouble(struct node *node, const char *event, const char *reason)
+{
+    log_event(node->trouble_logged ? LOG_DEBUG : LOG_WARN, event, LOG_FIELD("router", node->router),
+              LOG_FIELD("reason", reason));
+    node->trouble_logged = true;
+}
+
+// `clean`: ended by the router without an error.
+static void log_stream_end(struct node *node, bool clean, const char *reason)
 {
     const char *event = "router_lost";
     enum log_level level = LOG_WARN;
-    if (node_is_leaving(node)) {
+    if (clean || node_is_leaving(node)) {
         event = "router_detached";
         level = LOG_INFO;
     } else if (!node->welcomed) {
-        event = "router_unreachable";
-        level = node->unreachable_logged ? LOG_DEBUG : LOG_WARN;
-        node->unreachable_logged = true;
+        log_trouble(node, "router_unreachable", reason);
+        return;
     }
     log_event(level, event, LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
 }
@@ -217,17 +267,33 @@ static void log_stream_end(struct node *node, const char *reason)
 static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welcome *welcome)
 {
     uint32_t asked = welcome->heartbeat_ms;
+    node->welcomed_us = clock_now_us();
     pthread_mutex_lock(&node->mutex);
     node->welcomed = true;
+    node->load.last_bin = 0; // until the working thread has dropped the work of earlier streams
     node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
     node->heartbeat_due_us = clock_now_us(); // at once: the router learns the free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
     heartbeat_wake(node);
-    node->unreachable_logged = false;
+    node->trouble_logged = false;
     log_event(LOG_INFO, "router_attached", LOG_FIELD("router", node->router),
               LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
+}
+
+static enum stream_end refused_handle(struct node *node, const Forepack__Cluster__V1__Refused *refused)
+{
+    const char *reason = *refused->reason ? refused->reason : "no reason given";
+    if (refused->retry) {
+        log_trouble(node, "router_refused", reason);
+        return STREAM_LOST;
+    }
+    log_event(LOG_ERROR, "router_refused", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
+    pthread_mutex_lock(&node->mutex);
+    mail_post(node, (struct node_event){.kind = NODE_REFUSED, .reason = mem_string(reason)});
+    pthread_mutex_unlock(&node->mutex);
+    return STREAM_OVER;
 }
 
 // Owns the message from now on. False when the stream must end.
@@ -241,16 +307,10 @@ static bool message_handle(struct node *node, router_message *message, enum stre
         welcome_handle(node, message->welcome);
         expected = true;
         break;
-    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED: {
-        const char *reason = *message->refused->reason ? message->refused->reason : "no reason given";
-        log_event(LOG_ERROR, "router_refused", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
-        pthread_mutex_lock(&node->mutex);
-        mail_post(node, (struct node_event){.kind = NODE_REFUSED, .reason = mem_string(reason)});
-        pthread_mutex_unlock(&node->mutex);
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED:
+        *end_p = refused_handle(node, message->refused);
         forepack__cluster__v1__router_message__free_unpacked(message, NULL);
-        *end_p = STREAM_OVER;
         return false;
-    }
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN:
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN:
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL:
@@ -277,7 +337,7 @@ static enum stream_end stream_read(struct node *node, struct rpc_stream *stream)
         struct rpc_bytes bytes = {0};
         enum status status = rpc_stream_read(stream, &bytes);
         if (status != STATUS_OK || !bytes.data) {
-            log_stream_end(node, status == STATUS_OK ? "ended by the router" : status_message());
+            log_stream_end(node, status == STATUS_OK, status == STATUS_OK ? "ended by the router" : status_message());
             break;
         }
         router_message *message = forepack__cluster__v1__router_message__unpack(NULL, bytes.size, bytes.data);
@@ -293,12 +353,11 @@ static enum stream_end stream_read(struct node *node, struct rpc_stream *stream)
 }
 
 // One stream from its beginning to its end.
-static enum stream_end stream_run(struct node *node, bool *welcomed_p)
+static enum stream_end stream_run(struct node *node)
 {
     struct rpc_stream *stream;
-    *welcomed_p = false;
     if (rpc_stream_open(node->channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &stream) != STATUS_OK) {
-        log_stream_end(node, status_message());
+        log_stream_end(node, false, status_message());
         return STREAM_LOST;
     }
     pthread_mutex_lock(&node->mutex);
@@ -311,11 +370,10 @@ static enum stream_end stream_run(struct node *node, bool *welcomed_p)
     pthread_mutex_unlock(&node->mutex);
     enum stream_end end = stopping ? STREAM_OVER : stream_read(node, stream);
     pthread_mutex_lock(&node->mutex);
-    *welcomed_p = node->welcomed;
+    if (node->welcomed) mail_post(node, (struct node_event){.kind = NODE_DETACHED});
     node->stream = NULL;
     node->welcomed = false;
     mail_drop_messages(node);
-    if (*welcomed_p) mail_post(node, (struct node_event){.kind = NODE_DETACHED});
     pthread_mutex_unlock(&node->mutex);
     rpc_stream_close(stream);
     return end;
@@ -327,29 +385,54 @@ static int64_t backoff_us(int backoff_ms, unsigned *seed)
     return (int64_t)backoff_ms * (500 + rand_r(seed) % 501);
 }
 
+// Waits until `until_us` or until the condition *pending is false. False when the node leaves.
+static bool reader_wait(struct node *node, const bool *pending, int64_t until_us)
+{
+    while (*pending && !node->draining && !node->stopping && wait_until(node, until_us))
+        continue;
+    return !node->draining && !node->stopping;
+}
+
+// False when the node leaves first.
+static bool await_check(struct node *node)
+{
+    pthread_mutex_lock(&node->mutex);
+    node->check_due = node->callbacks.check != NULL;
+    pthread_cond_broadcast(&node->changed);
+    bool stays = reader_wait(node, &node->check_due, INT64_MAX);
+    pthread_mutex_unlock(&node->mutex);
+    return stays;
+}
+
+// False when the node leaves meanwhile.
+static bool back_off(struct node *node, int backoff_ms, unsigned *seed)
+{
+    static const bool always = true;
+    int64_t until_us = clock_now_us() + backoff_us(backoff_ms, seed);
+    pthread_mutex_lock(&node->mutex);
+    bool stays = reader_wait(node, &always, until_us);
+    pthread_mutex_unlock(&node->mutex);
+    return stays;
+}
+
 static void *reader_thread(void *argument)
 {
     struct node *node = argument;
     unsigned seed = (unsigned)clock_now_us() ^ (unsigned)getpid();
     int backoff_ms = BACKOFF_MIN_MS;
-    for (;;) {
-        bool welcomed;
-        enum stream_end end = stream_run(node, &welcomed);
-        if (welcomed) backoff_ms = BACKOFF_MIN_MS;
-        pthread_mutex_lock(&node->mutex);
-        bool over = end == STREAM_OVER || node->draining || node->stopping;
-        int64_t until_us = clock_now_us() + backoff_us(backoff_ms, &seed);
-        while (!over && !node->draining && !node->stopping && wait_until(node, until_us))
-            continue;
-        over = over || node->draining || node->stopping;
-        if (over) {
-            node->reader_over = true;
-            pthread_cond_broadcast(&node->changed);
-        }
-        pthread_mutex_unlock(&node->mutex);
-        if (over) return NULL;
-        if (!welcomed) backoff_ms = backoff_ms < BACKOFF_MAX_MS / 2 ? 2 * backoff_ms : BACKOFF_MAX_MS;
+    while (await_check(node)) {
+        node->welcomed_us = 0;
+        if (stream_run(node) == STREAM_OVER) break;
+        int64_t stable_us = node->welcomed_us + (int64_t)STABLE_MS * 1000;
+        if (node->welcomed_us && clock_now_us() >= stable_us) backoff_ms = BACKOFF_MIN_MS;
+        if (!back_off(node, backoff_ms, &seed)) break;
+        backoff_ms = backoff_ms < BACKOFF_MAX_MS / 2 ? 2 * backoff_ms : BACKOFF_MAX_MS;
     }
+    pthread_mutex_lock(&node->mutex);
+    node->reader_over = true;
+    pthread_cond_broadcast(&node->changed);
+    pthread_mutex_unlock(&node->mutex);
+    return NULL;
 }
 
 // --- heartbeats and signals
@@ -417,14 +500,24 @@ void node_block_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
+// A random number other than 0.
+static uint64_t instance_draw(void)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us() ^ (uint64_t)getpid();
+    return random ? random : 1;
+}
+
 static uint8_t *hello_pack(const Forepack__Cluster__V1__Hello *hello, size_t *size_p)
 {
     Forepack__Cluster__V1__Hello own = *hello;
     char *id = NULL, host[HOST_NAME_MAX + 1] = "localhost";
+    own.protocol = CLUSTER_PROTOCOL_VERSION;
+    own.instance = instance_draw();
     if (!*own.node_id) {
         gethostname(host, sizeof host - 1);
         const char *role = own.role == FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR ? "speculator" : "worker";
-        own.node_id = id = mem_format("%s-%s-%d", role, host, (int)getpid());
+        own.node_id = id = mem_format("%s-%s-%08x", role, host, (unsigned)(own.instance >> 32));
     }
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
@@ -460,10 +553,12 @@ static void heartbeat_join(struct node *node)
     pthread_join(node->heartbeat, NULL);
 }
 
-enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello, struct node **node_p)
+enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello,
+                       const struct node_callbacks *callbacks, struct node **node_p)
 {
     rpc_init();
     struct node *node = mem_alloc(sizeof *node);
+    node->callbacks = *callbacks;
     node->router = mem_string(router);
     node->hello = hello_pack(hello, &node->hello_size);
     forepack__cluster__v1__heartbeat__init(&node->load);

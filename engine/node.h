@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node's link to the router, the same for speculators and worker groups. It calls Cluster.Attach, sends Hello and
 // heartbeats, hands the router's messages to the node, and attaches again whenever the stream ends, with exponential
-// backoff (200 ms to 5 s, with jitter). So nodes find a restarted router by themselves.
+// backoff (200 ms to 5 s, with jitter). So nodes find a restarted router by themselves. The backoff starts over once a
+// stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly.
+//
+// Identity: the router knows a node by its id. Without --node-id it is ROLE-HOST-SUFFIX, where the suffix is random and
+// stays the same until the process ends, so that containers of equal host name and process id differ. A second process
+// with the id of an attached node is refused, logs a warning and tries again with the backoff.
+//
+// Before each attempt to attach the link asks for a check (struct node_callbacks), so that a node which cannot compute
+// takes no requests.
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
 // working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
@@ -21,7 +29,7 @@ enum node_event_kind {
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin or cancel
     NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
-    NODE_REFUSED,  // the router refuses this node, with the sentence in `reason`: exit with 2
+    NODE_REFUSED,  // the router refuses this node, with the sentence in `reason`, and it would do so again: exit with 2
     NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit with 0
 };
 
@@ -31,12 +39,25 @@ struct node_event {
     char *reason;                                  // NODE_REFUSED: owned by the event
 };
 
-// Copies `hello`; an empty node_id becomes ROLE-HOST-PID. `router` is HOST:PORT. SIGTERM, SIGINT and SIGUSR1 must be
-// blocked in every thread before (node_block_signals() at the top of main() does that).
-void node_block_signals(void);
-enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello, struct node **node_p);
+// The node's part of the link. Both functions may be NULL.
+struct node_callbacks {
+    // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
+    // attempt to attach, which waits for it.
+    void (*check)(void *arg);
+    // Any thread: a number that grows with every part of a pass that the node has computed, for heartbeats.
+    uint64_t (*progress)(void *arg);
+    void *arg;
+};
 
-// Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release it with node_event_free().
+// Copies `hello`, completed by the protocol version, the instance number of this process and, if node_id is empty, an
+// id. `router` is HOST:PORT. SIGTERM, SIGINT and SIGUSR1 must be blocked in every thread before (node_block_signals()
+// at the top of main() does that).
+void node_block_signals(void);
+enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello,
+                       const struct node_callbacks *callbacks, struct node **node_p);
+
+// Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release it with node_event_free(). Runs
+// the check that the link waits for.
 void node_next(struct node *node, int timeout_ms, struct node_event *event);
 void node_event_free(struct node_event *event);
 
@@ -44,7 +65,8 @@ void node_event_free(struct node_event *event);
 // has not yet returned the NODE_ATTACHED of the current stream, since the message then belongs to an earlier one.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
-// Sets the load that the next heartbeats report. Any thread; cheap.
+// Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less
+// those whose last result was sent. The working thread; cheap.
 void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running, uint32_t waiting);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.

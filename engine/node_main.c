@@ -33,7 +33,8 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_context = (int)options->max_context,
                                   .n_kv_blocks = (int)options->kv_blocks,
                                   .gpu_memory_utilization = options->gpu_memory_utilization,
-                                  .overlap_rows = (int)options->overlap_rows};
+                                  .overlap_rows = (int)options->overlap_rows,
+                                  .fp8_fast_accum = options->fp8_fast_accum};
 }
 
 struct node_limits node_limits_get(const struct node_options *options, const struct model *model)
@@ -76,7 +77,9 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
     hello->version = (char *)FOREPACK_VERSION;
     hello->host = host;
     hello->ranks = (uint32_t)comm->size;
+    hello->backend = (char *)model_backend(model);
     hello->dtype = (char *)dtype_name(model_dtype(model));
+    hello->kv_dtype = (char *)dtype_name(model_kv_dtype(model));
     hello->model_fingerprint = model_print;
     hello->tokenizer_fingerprint = tokenizer_print;
     hello->vocab_size = (uint32_t)config->vocab_size;
@@ -143,6 +146,26 @@ static void log_ready(const struct node_program *program, const struct model *mo
               LOG_FIELD("kv_blocks", limits->kv_blocks));
 }
 
+// What the link asks of the group (struct node_callbacks).
+struct group_of_node {
+    struct engine *engine;
+    struct comm *comm;
+};
+
+static void group_check(void *arg)
+{
+    const struct group_of_node *group = arg;
+    if (engine_check(group->engine) == STATUS_OK) return;
+    log_event(LOG_ERROR, "group_check_failed", LOG_REASON);
+    group_abort(group->comm, 1);
+}
+
+static uint64_t group_progress(void *arg)
+{
+    const struct group_of_node *group = arg;
+    return engine_progress(group->engine);
+}
+
 static int run_leader(const struct node_program *program, struct engine *engine, struct comm *comm)
 {
     Forepack__Cluster__V1__Hello hello;
@@ -157,7 +180,9 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         group_abort(comm, 1);
     }
     status = node_hello_fill(&hello, program->common, model, comm, program->role);
-    if (status == STATUS_OK) status = node_start(program->common->router, &hello, &node);
+    struct group_of_node group = {engine, comm};
+    const struct node_callbacks callbacks = {.check = group_check, .progress = group_progress, .arg = &group};
+    if (status == STATUS_OK) status = node_start(program->common->router, &hello, &callbacks, &node);
     if (status != STATUS_OK) return report_failure(program, status);
     struct node_limits limits = node_limits_get(program->common, model);
     log_ready(program, model, comm, &limits);
@@ -205,7 +230,7 @@ int node_main(const struct node_program *program, int argc, char **argv)
         log_options_apply(&program->common->log, program->name);
         if (group_rank_hint() == 0) options_log(program->options);
         struct comm *comm;
-        enum status status = group_open(&argc, &argv, &comm);
+        enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
         if (status == STATUS_OK) {
             name_process(program, comm);
             if (wants_bf16_sums(program->common)) group_set_allreduce_bf16(comm);

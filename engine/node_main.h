@@ -32,12 +32,14 @@ struct node_options {
     char *shape;   // NULL, or a config.json to run with random weights; `model` then provides the tokenizer only
     char *load;    // "auto", or "dummy": random weights of the model's shape
     char *router;  // HOST:PORT
-    char *node_id; // NULL: ROLE-HOST-PID
+    char *node_id; // NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *allreduce_dtype; // "f32" or "bf16", see group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
+    int64_t group_limit_s;                                                         // see group_open()
     double gpu_memory_utilization;                                                 // as in struct model_options
     bool prefix_cache;
+    bool fp8_fast_accum; // as in struct model_options
     struct log_options log;
 };
 
@@ -78,16 +80,21 @@ struct node_options {
     {.name = "overlap-rows", .type = OPTION_INT, .value = &(o).overlap_rows, .default_text = "1024", .min = 1,         \
      .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
      .help = "several GPUs: split passes of at least twice this many rows to overlap all-reduce with compute"},        \
+    {.name = "fp8-fast-accum", .type = OPTION_BOOL, .value = &(o).fp8_fast_accum,                                      \
+     .help = "on GPUs, add products of FP8 numbers faster and with about 14 bits instead of 24"},                      \
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(o).prefix_cache, .default_text = "true",         \
      .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
      .help = "HOST:PORT of the router (required)"},                                                                    \
+    {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
+     .max = 86400, .unit = "s",                                                                                        \
+     .help = "longest time in which the ranks of a group must reach each other at start; 0: no limit"},                \
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &(o).allreduce_dtype, .default_text = "f32",           \
      .choices = "f32|bf16", .help = "type that CPU ranks on several hosts send for all-reduce; bf16: half the bytes, " \
                                     "activations are rounded"},                                                        \
     {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
-     .help = "unique name of this node; default: ROLE-HOST-PID"},                                                      \
+     .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
     {.name = "-Logging"},                                                                                              \
     LOG_OPTION_ROWS((o).log)
 // clang-format on

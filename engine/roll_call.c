@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See roll_call.h. In a roll call the leader asks each follower where it is (WHERE) and each follower answers (HERE). A
-// follower may request a roll call (CALL) and then receives its result (RESULT). Every wait here has a time limit, so a
-// rank that hangs cannot block the others.
+// follower may request a roll call (CALL) and then receives its result (RESULT). A follower that ends says why (END).
+// Every wait here has a time limit, so a rank that hangs cannot block the others.
 #include "engine/roll_call.h"
 
 #include <errno.h>
@@ -28,16 +28,16 @@ enum {
     FRAME_TIMEOUT_S = 2,    // time in which a frame that has begun must be complete
 };
 
-enum frame_kind { WHERE = 1, HERE, CALL, RESULT };
+enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END };
 
 // Sent in native byte order: the ranks of a group run on machines of one kind.
 struct frame {
     uint32_t kind;
-    uint32_t call;         // WHERE, HERE: number of the roll call; late answers are dropped
-    uint32_t place, waits; // HERE
-    int32_t timeout_ms;    // CALL
-    uint32_t result;       // RESULT
-    char sentence[ROLL_CALL_SENTENCE_MAX];
+    uint32_t call;                         // WHERE, HERE: number of the roll call; late answers are dropped
+    uint32_t place, waits;                 // HERE
+    int32_t timeout_ms;                    // CALL
+    uint32_t result;                       // RESULT
+    char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT; END: why the rank fails, empty: it ends as planned
 };
 
 // The state of one rank in a roll call.
@@ -65,9 +65,12 @@ struct roll_call {
 
     pthread_mutex_t lock; // guards the members below, and writes to a follower's socket
     pthread_cond_t changed;
-    bool requested;     // leader: a roll call is due
-    int64_t until_us;   // leader: time limit for answers
-    bool leader_lost;   // follower: the socket to the leader is closed
+    bool requested;   // leader: a roll call is due
+    int64_t until_us; // leader: time limit for answers
+    bool leader_lost; // follower: the socket to the leader is closed
+    bool *ended;      // leader: [size] followers that have said so
+    roll_call_lost_fn *lost;
+    void *lost_arg;
     unsigned n_results; // roll calls that have ended
     enum roll_call_result result;
     char sentence[ROLL_CALL_SENTENCE_MAX];
@@ -86,14 +89,25 @@ static int link_rank(const struct roll_call *r, int link)
 
 // ---- frames ----
 
+// With the lock held.
 static void link_lose(struct roll_call *r, int link)
 {
     r->polled[link].fd = -1; // the doorbell closes the socket
-    if (is_leader(r)) return;
-    pthread_mutex_lock(&r->lock);
-    r->leader_lost = true;
+    r->leader_lost = !is_leader(r);
     pthread_cond_broadcast(&r->changed);
+}
+
+// Leader: a follower has ended. The sentence is empty if its process said nothing.
+static void follower_lost(struct roll_call *r, int rank, const char *sentence)
+{
+    pthread_mutex_lock(&r->lock);
+    roll_call_lost_fn *lost = r->ended[rank] ? NULL : r->lost;
+    r->ended[rank] = true;
     pthread_mutex_unlock(&r->lock);
+    char name[DOORBELL_NAME_MAX], text[ROLL_CALL_SENTENCE_MAX];
+    snprintf(text, sizeof text, "%s %s", doorbell_name(r->bell, rank, name),
+             *sentence ? sentence : "is gone: its process was killed or its host was lost");
+    if (lost) lost(r->lost_arg, rank, text);
 }
 
 // Never blocks: the socket of a rank that reads nothing has room for hundreds of frames.
@@ -197,7 +211,7 @@ static void call_begin(struct roll_call *r)
     memset(r->answers, 0, (size_t)r->comm->size * sizeof *r->answers);
     r->calling = true;
     for (int link = 0; link < r->n_links; link++)
-        if (r->polled[link].fd >= 0 && !frame_send(r->polled[link].fd, &where)) link_lose(r, link);
+        if (r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &where); // a lost rank is noticed by reading
 }
 
 static bool call_all_answered(const struct roll_call *r)
@@ -217,8 +231,7 @@ static void call_end(struct roll_call *r) // with the lock held
     struct frame sent = {.kind = RESULT, .result = (uint32_t)result};
     memcpy(sent.sentence, s.text, sizeof sent.sentence);
     for (int link = 0; link < r->n_links; link++)
-        if (r->requested_by[link + 1] && r->polled[link].fd >= 0 && !frame_send(r->polled[link].fd, &sent))
-            link_lose(r, link);
+        if (r->requested_by[link + 1] && r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &sent);
     memset(r->requested_by, 0, (size_t)r->comm->size * sizeof *r->requested_by);
     r->calling = r->requested = false;
 }
@@ -257,8 +270,11 @@ static void frame_handle(struct roll_call *r, int link, const struct frame *fram
         frame_send(r->polled[link].fd, &answer);
     } else if (!is_leader(r) && frame->kind == RESULT) {
         result_publish(r, (enum roll_call_result)frame->result, frame->sentence);
+    } else if (is_leader(r) && frame->kind == END && !*frame->sentence) {
+        r->ended[rank] = true;
     }
     pthread_mutex_unlock(&r->lock);
+    if (is_leader(r) && frame->kind == END && *frame->sentence) follower_lost(r, rank, frame->sentence);
 }
 
 static void link_read(struct roll_call *r, int link)
@@ -267,7 +283,10 @@ static void link_read(struct roll_call *r, int link)
     ssize_t n = recv(r->polled[link].fd, &frame, sizeof frame, MSG_WAITALL); // bounded by FRAME_TIMEOUT_S
     if (n < 0 && errno == EINTR) return;
     if (n != sizeof frame) {
+        pthread_mutex_lock(&r->lock);
         link_lose(r, link);
+        pthread_mutex_unlock(&r->lock);
+        if (is_leader(r)) follower_lost(r, link_rank(r, link), "");
         return;
     }
     frame.sentence[sizeof frame.sentence - 1] = 0;
@@ -318,6 +337,7 @@ static void roll_call_free(struct roll_call *r)
     free(r->polled);
     free(r->answers);
     free(r->requested_by);
+    free(r->ended);
     free(r);
 }
 
@@ -330,6 +350,7 @@ enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
     r->bell = bell;
     r->answers = mem_alloc_array((size_t)comm->size, sizeof *r->answers);
     r->requested_by = mem_alloc_array((size_t)comm->size, sizeof *r->requested_by);
+    r->ended = mem_alloc_array((size_t)comm->size, sizeof *r->ended);
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&r->lock, NULL);
     monotonic_cond_init(&r->changed);
@@ -343,8 +364,33 @@ enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p)
     return STATUS_OK;
 }
 
+static void end_send(struct roll_call *r, const char *sentence)
+{
+    struct frame end = {.kind = END};
+    snprintf(end.sentence, sizeof end.sentence, "%s", sentence);
+    pthread_mutex_lock(&r->lock);
+    for (int link = 0; link < r->n_links; link++)
+        if (r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &end);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void roll_call_on_loss(struct roll_call *r, roll_call_lost_fn *lost, void *arg)
+{
+    pthread_mutex_lock(&r->lock);
+    r->lost = lost;
+    r->lost_arg = arg;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void roll_call_report(struct roll_call *r, const char *sentence)
+{
+    if (!is_leader(r)) end_send(r, *sentence ? sentence : "failed");
+}
+
 void roll_call_close(struct roll_call *r)
 {
+    roll_call_on_loss(r, NULL, NULL);
+    end_send(r, "");
     r->stopping = true;
     thread_wake(r);
     pthread_join(r->thread, NULL);

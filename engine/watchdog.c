@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // See watchdog.h. The thread reads the clock a few times per timeout instead of being woken by passes: entering and
-// leaving cost two stores and one store, and in an idle process the thread wakes a few times a minute.
+// leaving cost three stores and one store, and in an idle process the thread wakes a few times a minute.
 #include "engine/watchdog.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -15,39 +16,76 @@
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 
-enum { NAP_MAX_MS = 10000 };
+enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
+
+enum work { OPEN_ENDED, PASS, CHECK };
 
 struct watchdog {
     pthread_t thread;
-    struct roll_call *roll_call; // borrowed
-    pthread_mutex_t lock;        // guards stopping
+    struct roll_call *roll_call;           // borrowed; NULL: one rank
+    const atomic_uint_least64_t *progress; // borrowed
+    pthread_mutex_t lock;                  // guards stopping
     pthread_cond_t changed;
     bool stopping;
     atomic_int timeout_ms;
-    atomic_int_least64_t entered_us; // 0: no pass under way. Read on its own, so relaxed would be enough
-    atomic_int rows;                 // of that pass
+    // Of the work under way, written before entered_us. A torn view only moves the next look.
+    atomic_int work, rows, check_timeout_ms;
+    atomic_int_least64_t entered_us; // 0: no work under way
+
+    // The thread's own: what it saw at its last look.
+    int64_t seen_entered_us, progress_us; // when the last progress was made, at the latest
+    uint64_t seen_progress;
+    bool late; // it woke late: the whole process was stopped, or the machine paused, which is no hang
 };
 
-// How long the thread may sleep until it has to look again; 0: the pass has taken too long.
+static int limit_ms(const struct watchdog *w)
+{
+    return w->work == CHECK ? w->check_timeout_ms : w->timeout_ms;
+}
+
+// Looks at the counter. The last progress happened at w->progress_us or before.
+static void look(struct watchdog *w, int64_t entered_us)
+{
+    uint64_t progress = *w->progress;
+    if (entered_us != w->seen_entered_us) {
+        w->progress_us = entered_us;
+    } else if (progress != w->seen_progress || w->late) {
+        w->progress_us = clock_now_us();
+    }
+    w->late = false;
+    w->seen_entered_us = entered_us;
+    w->seen_progress = progress;
+}
+
+// How long the thread may sleep until it has to look again; 0: there was no progress for too long.
 static int time_left_ms(struct watchdog *w, int64_t entered_us)
 {
-    int timeout_ms = w->timeout_ms;
+    int timeout_ms = limit_ms(w);
     int nap_ms = timeout_ms && timeout_ms / 4 < NAP_MAX_MS ? timeout_ms / 4 + 1 : NAP_MAX_MS;
     if (!timeout_ms || !entered_us) return nap_ms;
-    int64_t left_us = entered_us + (int64_t)timeout_ms * 1000 - clock_now_us();
+    int64_t left_us = w->progress_us + (int64_t)timeout_ms * 1000 - clock_now_us();
     return left_us <= 0 ? 0 : left_us < (int64_t)nap_ms * 1000 ? (int)(left_us / 1000) + 1 : nap_ms;
 }
 
-// The pass has timed out. Ends the process unless the pass has ended meanwhile or has no time limit.
+static enum roll_call_result ask_ranks(const struct watchdog *w, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX])
+{
+    if (w->roll_call) return roll_call_ask(w->roll_call, roll_call_timeout_for(timeout_ms), sentence);
+    snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "the pass makes no progress: a device or a thread hangs");
+    return ROLL_CALL_COMPLETE;
+}
+
+// The work has timed out. Ends the process unless it has made progress meanwhile or may take any time.
 static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
-    int rows = w->rows;
+    int work = w->work, rows = w->rows, timeout_ms = limit_ms(w);
     char sentence[ROLL_CALL_SENTENCE_MAX];
-    enum roll_call_result result = roll_call_ask(w->roll_call, ROLL_CALL_TIMEOUT_MS, sentence);
-    if (w->entered_us != entered_us) return;
-    if (rows) {
-        log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", (int)w->timeout_ms),
+    enum roll_call_result result = ask_ranks(w, timeout_ms, sentence);
+    if (w->entered_us != entered_us || *w->progress != w->seen_progress) return;
+    if (work == PASS) {
+        log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", timeout_ms),
                   LOG_FIELD("reason", sentence));
+    } else if (work == CHECK) {
+        log_event(LOG_ERROR, "check_stuck", LOG_FIELD("timeout_ms", timeout_ms), LOG_FIELD("reason", sentence));
     } else if (result == ROLL_CALL_SILENT) {
         log_event(LOG_ERROR, "group_stuck", LOG_FIELD("reason", sentence));
     } else {
@@ -63,6 +101,7 @@ static void *watchdog_thread(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!w->stopping) {
         int64_t entered_us = w->entered_us;
+        look(w, entered_us);
         int nap_ms = time_left_ms(w, entered_us);
         if (nap_ms == 0) {
             pthread_mutex_unlock(&w->lock);
@@ -70,17 +109,19 @@ static void *watchdog_thread(void *arg)
             pthread_mutex_lock(&w->lock);
             continue;
         }
-        monotonic_cond_wait(&w->changed, &w->lock, clock_now_us() + (int64_t)nap_ms * 1000);
+        int64_t until_us = clock_now_us() + (int64_t)nap_ms * 1000;
+        monotonic_cond_wait(&w->changed, &w->lock, until_us);
+        w->late = clock_now_us() > until_us + LATE_MS * 1000;
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
-struct watchdog *watchdog_start(struct roll_call *roll_call, int timeout_ms)
+struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress)
 {
     struct watchdog *w = mem_alloc(sizeof *w);
     w->roll_call = roll_call;
-    w->timeout_ms = timeout_ms;
+    w->progress = progress;
     pthread_mutex_init(&w->lock, NULL);
     monotonic_cond_init(&w->changed);
     if (pthread_create(&w->thread, NULL, watchdog_thread, w) != 0) {
@@ -102,18 +143,41 @@ void watchdog_stop(struct watchdog *w)
     free(w);
 }
 
-void watchdog_set_timeout(struct watchdog *w, int timeout_ms)
+static void thread_wake(struct watchdog *w)
 {
     pthread_mutex_lock(&w->lock);
-    w->timeout_ms = timeout_ms;
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }
 
-void watchdog_enter(struct watchdog *w, int rows)
+void watchdog_set_timeout(struct watchdog *w, int timeout_ms)
+{
+    w->timeout_ms = timeout_ms;
+    thread_wake(w);
+}
+
+static void work_enter(struct watchdog *w, enum work work)
+{
+    atomic_store(&w->work, work);
+    atomic_store(&w->entered_us, clock_now_us());
+}
+
+void watchdog_enter_pass(struct watchdog *w, int rows)
 {
     atomic_store(&w->rows, rows);
-    atomic_store(&w->entered_us, clock_now_us());
+    work_enter(w, PASS);
+}
+
+void watchdog_enter_check(struct watchdog *w, int timeout_ms)
+{
+    atomic_store(&w->check_timeout_ms, timeout_ms);
+    work_enter(w, CHECK);
+    thread_wake(w); // its nap may be longer than this timeout
+}
+
+void watchdog_enter_open_ended(struct watchdog *w)
+{
+    work_enter(w, OPEN_ENDED);
 }
 
 void watchdog_leave(struct watchdog *w)

@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends the process when one pass takes too long. MPI does not notice a cut link or a stuck peer: the collective never
-// returns, so a thread outside MPI watches the clock. A roll call (roll_call.h) names the rank that is missing.
+// Ends the process when its work makes no progress for too long. MPI does not notice a cut link or a stuck peer, nor
+// does a thread notice that its device hangs: the call never returns, so another thread watches. It looks at a counter
+// of completed stages (kernels/comm.h), not at the duration of a pass: a long pass on a slow machine goes on. In a
+// group a roll call (roll_call.h) names the rank that is missing.
+//
+// The process ends between one and one and a quarter times the limit after the last progress, plus the time of the roll
+// call (ROLL_CALL_TIMEOUT_MS at most).
 #pragma once
+
+#include <stdatomic.h>
 
 #include "engine/roll_call.h"
 
 struct watchdog;
 
-struct watchdog *watchdog_start(struct roll_call *roll_call, int timeout_ms); // borrows it; 0: no limit
+// Borrows both; roll_call NULL: one rank. No limit is set at first.
+struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress);
 void watchdog_stop(struct watchdog *w);
-void watchdog_set_timeout(struct watchdog *w, int timeout_ms);
+void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time of a pass without progress; 0: no limit
 
-// Called by the working thread around every pass. When watchdog_leave() does not follow within the timeout, the
-// watchdog logs one line and calls _exit(1). rows 0 stands for work without a time limit: then the ranks are asked to
-// answer a roll call after every timeout, and the process ends only when a rank does not answer.
-void watchdog_enter(struct watchdog *w, int rows);
+// Called by the working thread around everything that may hang. When neither progress nor watchdog_leave() follows in
+// time, the watchdog logs one line and calls _exit(1).
+void watchdog_enter_pass(struct watchdog *w, int rows);
+void watchdog_enter_check(struct watchdog *w, int timeout_ms); // a few small messages between the ranks
+// Work that may take any time, such as opening a model or waiting for the next pass: after each timeout the ranks are
+// asked to answer a roll call, and the process ends only when a rank does not answer.
+void watchdog_enter_open_ended(struct watchdog *w);
 void watchdog_leave(struct watchdog *w);

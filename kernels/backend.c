@@ -44,22 +44,54 @@ size_t dtype_kv_bytes(enum dtype dtype, int head_size)
     return (size_t)head_size * dtype_size_bytes(dtype) + (dtype_size_bytes(dtype) == 1 ? sizeof(float) : 0);
 }
 
-float matrix_view_scale(const struct matrix_view *view, int64_t row)
+const char *memory_use_name(enum memory_use use)
+{
+    static const char *const names[MEMORY_USES] = {"weights", "activations", "gemm", "attention", "batch", "kv"};
+    return names[use];
+}
+
+size_t device_memory_total(const struct device_memory *memory)
+{
+    size_t bytes = 0;
+    for (int use = 0; use < MEMORY_USES; use++)
+        bytes += memory->bytes[use];
+    return bytes;
+}
+
+float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t column)
 {
     float scale = 1;
     struct matrix_view all = {.data = view->scale, .dtype = view->scale_dtype};
-    if (view->scale) matrix_view_read(&all, 0, row * view->scale_stride, 1, &scale);
+    if (view->scale_block) {
+        row = (view->scale_row + row) / view->scale_block;
+        column = (view->scale_column + column) / view->scale_block;
+    } else {
+        column = 0;
+    }
+    if (view->scale) matrix_view_read(&all, 0, row * view->scale_stride + column, 1, &scale);
     return scale;
 }
 
-static void read_e4m3(const uint8_t *from, int64_t count, float scale, float *out)
+// Elements from `column` on; a scale covers all of them up to the end of its block.
+static void read_e4m3(const struct matrix_view *view, const uint8_t *from, int64_t row, int64_t column, int64_t count,
+                      float *out)
 {
-    for (int64_t i = 0; i < count; i++)
-        out[i] = e4m3_to_f32(from[i]) * scale;
+    for (int64_t i = 0, n; i < count; i += n) {
+        const int block = view->scale_block;
+        n = block ? block - (view->scale_column + column + i) % block : count;
+        if (n > count - i) n = count - i;
+        const float scale = matrix_view_scale(view, row, column + i);
+        for (int64_t j = i; j < i + n; j++)
+            out[j] = e4m3_to_f32(from[j]) * scale;
+    }
 }
 
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
 {
+    if (!view->data) {
+        memset(out, 0, (size_t)count * sizeof *out);
+        return;
+    }
     const char *from = (const char *)view->data + row * view->row_stride_bytes;
     from += column * (int64_t)dtype_size_bytes(view->dtype);
     if (view->dtype == DTYPE_F32) {
@@ -67,7 +99,7 @@ void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t colum
         return;
     }
     if (view->dtype == DTYPE_FP8) {
-        read_e4m3((const uint8_t *)from, count, matrix_view_scale(view, row), out);
+        read_e4m3(view, (const uint8_t *)from, row, column, count, out);
         return;
     }
     for (int64_t i = 0; i < count; i++) {
@@ -194,16 +226,18 @@ static enum status open_cuda(const struct backend_shape *shape, enum dtype dtype
     return status ? status : module.open(shape, dtype, backend_p);
 }
 
-// The GPU, unless there is none or it does not support the shape or dtype. A GPU that fails is an error: falling back
-// to the CPU would serve the same model many times slower without notice.
+// The GPU, unless there is none or it cannot be used. A GPU that fails while it is opened is an error: falling back to
+// the CPU would serve the same model many times slower.
 static enum status open_auto(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p)
 {
-    enum status status = open_cuda(shape, dtype, backend_p);
+    struct cuda_module module;
+    const bool loaded = cuda_module_load(&module) == STATUS_OK;
+    enum status status = loaded ? module.open(shape, dtype, backend_p) : STATUS_UNSUPPORTED;
     if (status == STATUS_OK)
         log_event(LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cuda"), LOG_FIELD("reason", "a GPU was found"));
     if (status != STATUS_NOT_FOUND && status != STATUS_UNSUPPORTED) return status;
-    log_event(LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cpu"), LOG_REASON);
+    log_event(cuda_device_may_exist() ? LOG_WARN : LOG_INFO, "backend_chosen", LOG_FIELD("backend", "cpu"), LOG_REASON);
     return backend_open_cpu(shape, dtype, threads, backend_p);
 }
 

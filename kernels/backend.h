@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/gpu_place.h"
 #include "kernels/ragged.h"
 
 // INT8: weights as signed bytes with one scale per output; the rows they multiply are quantised to bytes with one scale
@@ -50,15 +51,18 @@ enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION };
 // A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
 // (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
 struct matrix_view {
-    const void *data;
+    const void *data; // NULL: all elements are zero
     enum dtype dtype; // F32, F16, BF16 or FP8
     int64_t rows, columns;
     int64_t row_stride_bytes;
-    // FP8 only: element (r, c) is its byte times scale[r * scale_stride]. Same memory as `data`; NULL: all scales
+    // FP8 only: element (r, c) is its byte times scale[r * scale_stride], or with scale_block = B times
+    // scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]. Same memory as `data`; NULL: all scales
     // are 1.
     const void *scale;
-    enum dtype scale_dtype; // F32, F16 or BF16
-    int scale_stride;       // 1: one scale per row; 0: one scale for the matrix
+    enum dtype scale_dtype;      // F32, F16 or BF16
+    int scale_stride;            // without blocks 1: one scale per row; 0: one scale for the matrix
+    int scale_block;             // rows and columns of a block; 0: no blocks
+    int scale_row, scale_column; // place of element (0, 0) in its block
 };
 
 // Shape of the model and limits of a pass, for one rank.
@@ -71,10 +75,10 @@ struct backend_shape {
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV cache size in blocks of KV_BLOCK_TOKENS entries of all layers; see kv_create
-    int host_rank;           // index of this rank among the ranks of its host: selects the device
-    int host_ranks;          // ranks on this host; 0 means 1
+    struct gpu_place gpu;    // of this rank
     enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend), see rope_append; any other value: as activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
+    bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
 };
 
@@ -115,8 +119,26 @@ struct backend_capabilities {
                              // place, at tensor_data and importance_data, instead of copied by `read`
     bool exact_rows;         // a row's bits are the same in passes of any size (a GPU's gemm library sums in another
                              // order for other numbers of rows)
+    bool reads_no_weights;   // views of weights are asked for their shapes only
     bool device_collectives; // ranks reduce over links between their devices, by comm_open, in f32
 };
+
+// What device memory is used for.
+enum memory_use {
+    MEMORY_WEIGHTS,
+    MEMORY_ACTIVATIONS, // tensors
+    MEMORY_GEMM,        // workspace, results in f32, rows in FP8
+    MEMORY_ATTENTION,   // partial results, importance
+    MEMORY_BATCH,       // the description of a pass
+    MEMORY_KV,
+    MEMORY_USES
+};
+struct device_memory {
+    size_t bytes[MEMORY_USES];
+    size_t rounding; // an estimate: bytes behind allocations that the device rounds up to pages of 2 MiB
+};
+const char *memory_use_name(enum memory_use use); // "weights", "activations", "gemm", "attention", "batch", "kv"
+size_t device_memory_total(const struct device_memory *memory); // without rounding
 
 struct backend_ops {
     const char *name; // "reference", "cpu", "cuda"
@@ -209,10 +231,12 @@ struct backend_ops {
     enum status (*wait)(struct backend *b);
     // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`
     // connects the same ranks on host memory; the caller owns it and keeps it open, since the new comm broadcasts over
-    // it. While the new comm is open, the backend's waits notice a failed rank. Close it before the backend.
+    // it. The backend's waits then notice a failed rank. The backend owns the new comm and closes it in `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
+    // Device memory that the backend has allocated so far. Valid until the next call.
+    const struct device_memory *(*allocated)(struct backend *b);
     // Creates the KV cache with n_kv_blocks instead of shape.n_kv_blocks. Called once, before the first `begin`, by
     // callers that size the cache by the memory that weights and tensors leave free; otherwise the first `begin`
     // creates it.
@@ -236,6 +260,9 @@ enum status backend_run_pass(struct backend *b, const struct pass *pass);
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
+// Computes nothing and allocates no memory for tensors and weights: `allocated` returns the bytes that the CUDA backend
+// would allocate on a GPU of compute capability 9.0 for the same tensors, weights and KV cache. Any dtype.
+enum status backend_open_counting(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 // On a GPU, in bf16 or fp8. Exported by the module only (kernels/module.h): programs call backend_open("cuda").
 // STATUS_NOT_FOUND: this machine has no GPU, no driver or not the libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);

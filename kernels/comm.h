@@ -16,7 +16,8 @@
 struct comm {
     int rank, size;
     const struct comm_ops *ops;
-    int limit_ms;      // time limit of a wait, where waits can be given up (NCCL); 0: no limit
+    int limit_ms;                   // time limit of a wait, where waits can be given up (NCCL); 0: no limit
+    atomic_uint_least64_t progress; // counts the stages of passes that this rank has completed (kernels/backend.h)
     atomic_bool waits; // waiting for other ranks, for reports of hangs. Stays set if another rank made the wait fail
 };
 

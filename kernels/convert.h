@@ -75,5 +75,5 @@ enum { QUANTISE_GROUP = 128 }; // values of K per scale in DTYPE_INT8_G128
 
 // out[0..count) = elements (row, column..column + count) of the view. The view need not be aligned.
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out);
-// The scale of a row of an FP8 view.
-float matrix_view_scale(const struct matrix_view *view, int64_t row);
+// The scale of an element of an FP8 view.
+float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t column);

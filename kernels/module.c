@@ -4,16 +4,25 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "base/version.h"
+#include "kernels/module_version.h"
 
 #pragma weak backend_open_cuda // NULL in programs, which get both from the module
-#pragma weak cuda_count_devices
+#pragma weak cuda_list_devices
+
+const char *cuda_device_folder = "/dev";
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_module loaded; // never unloaded, since backends may be open
@@ -35,23 +44,61 @@ static enum status module_path(char *path, size_t size_bytes)
     return STATUS_OK;
 }
 
+// ---- the version ----------------------------------------------------------------------------------------------------
+
+// Copies the version that follows the mark; "unknown" if there is no mark.
+static void version_read(const char *from, size_t bytes, char version[64])
+{
+    const char *mark = memmem(from, bytes, CUDA_MODULE_MARK, strlen(CUDA_MODULE_MARK));
+    snprintf(version, 64, "unknown");
+    if (!mark) return;
+    mark += strlen(CUDA_MODULE_MARK);
+    snprintf(version, 64, "%.*s", (int)strnlen(mark, (size_t)(from + bytes - mark)), mark);
+}
+
+// The version of a module that cannot be loaded, from its file: a module of another build lacks functions that it calls
+// of the program.
+static void version_of_file(const char *path, char version[64])
+{
+    struct stat file;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool sized = fd >= 0 && fstat(fd, &file) == 0 && file.st_size > 0;
+    void *bytes = sized ? mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    if (fd >= 0) close(fd);
+    version_read(bytes == MAP_FAILED ? "" : bytes, bytes == MAP_FAILED ? 0 : (size_t)file.st_size, version);
+    if (bytes != MAP_FAILED) munmap(bytes, (size_t)file.st_size);
+}
+
+static enum status version_check(const char *path, const char *version)
+{
+    if (strcmp(version, CUDA_MODULE_VERSION) == 0) return STATUS_OK;
+    return status_fail(STATUS_UNSUPPORTED, "%s has version %s, this program %s: install both from one build", path,
+                       version, CUDA_MODULE_VERSION);
+}
+
+// ---- loading --------------------------------------------------------------------------------------------------------
+
 static enum status module_load(void)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], version[64];
     enum status status = module_path(path, sizeof path);
     if (status) return status;
     if (access(path, F_OK) != 0)
         return status_fail(STATUS_UNSUPPORTED, "the CUDA backend is not installed: %s does not exist", path);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!module) return status_fail(STATUS_NOT_FOUND, "the CUDA backend cannot be loaded: %s", dlerror());
-    const int *layout = dlsym(module, "forepack_cuda_layout");
-    if (!layout || *layout != CUDA_MODULE_LAYOUT)
-        return status_fail(STATUS_UNAVAILABLE,
-                           "%s was built for another version of this program: install both from one build", path);
+    if (!module) {
+        const char *reason = dlerror();
+        version_of_file(path, version);
+        TRY(version_check(path, version));
+        return status_fail(STATUS_NOT_FOUND, "the CUDA backend cannot be loaded: %s", reason);
+    }
+    const char *stated = dlsym(module, "forepack_cuda_version");
+    version_read(stated ? stated : "", stated ? strlen(stated) : 0, version);
+    TRY(version_check(path, version));
     struct cuda_module found;
     *(void **)&found.open = dlsym(module, "backend_open_cuda");
-    *(void **)&found.count_devices = dlsym(module, "cuda_count_devices");
-    if (!found.open || !found.count_devices)
+    *(void **)&found.list_devices = dlsym(module, "cuda_list_devices");
+    if (!found.open || !found.list_devices)
         return status_fail(STATUS_UNAVAILABLE, "the CUDA backend cannot be loaded: %s", dlerror());
     loaded = found;
     return STATUS_OK;
@@ -59,8 +106,8 @@ static enum status module_load(void)
 
 enum status cuda_module_load(struct cuda_module *module_p)
 {
-    if (backend_open_cuda && cuda_count_devices) {
-        *module_p = (struct cuda_module){backend_open_cuda, cuda_count_devices};
+    if (backend_open_cuda && cuda_list_devices) {
+        *module_p = (struct cuda_module){backend_open_cuda, cuda_list_devices};
         return STATUS_OK;
     }
     pthread_mutex_lock(&load_lock);
@@ -68,4 +115,18 @@ enum status cuda_module_load(struct cuda_module *module_p)
     if (!status) *module_p = loaded;
     pthread_mutex_unlock(&load_lock);
     return status;
+}
+
+bool cuda_device_may_exist(void)
+{
+    static const char *const files[] = {"nvidia[0-9]*", "dxg"}; // dxg: the GPU of a Windows host
+    bool found = false;
+    for (size_t i = 0; i < sizeof files / sizeof files[0] && !found; i++) {
+        glob_t matches;
+        char *pattern = mem_format("%s/%s", cuda_device_folder, files[i]);
+        found = glob(pattern, GLOB_NOSORT, NULL, &matches) == 0;
+        globfree(&matches);
+        free(pattern);
+    }
+    return found;
 }

@@ -5,27 +5,27 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "kernels/comm.h"
+#include "kernels/gpu_place.h"
 
 // The functions of the module.
 struct cuda_module {
     enum status (*open)(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-    int (*count_devices)(void);
+    int (*list_devices)(struct gpu_id *ids, int max);
 };
 
-// From the program itself if the backend is linked in (tests), else from the module. STATUS_UNSUPPORTED: there is no
-// module beside the program; STATUS_NOT_FOUND: its libraries are missing; STATUS_UNAVAILABLE: it belongs to another
-// build.
+// From the program itself if the backend is linked in (tests), else from the module. Fails if there is no module beside
+// the program, if the module has another version than the program, or if a library that it needs is missing.
 enum status cuda_module_load(struct cuda_module *module_p);
 
-// Number of GPUs visible to this process; 0 without a driver. It initialises CUDA: the process must not fork
-// afterwards.
-int cuda_count_devices(void);
+// Number of GPUs visible to this process, at most `max`, and their identifiers; 0 without a driver. It initialises
+// CUDA: the process must not fork afterwards.
+int cuda_list_devices(struct gpu_id *ids, int max);
 
-// A checksum of the structs that program and module exchange. The module exports it as `forepack_cuda_layout`, so that
-// a module of another build is refused.
-enum {
-    CUDA_MODULE_LAYOUT = sizeof(struct backend_ops) + sizeof(struct comm) + 1000 * sizeof(struct backend_shape) +
-                         1000000 * (sizeof(struct ragged_batch) / sizeof(void *)) + 100000000 * (int)DTYPE_COUNT
-};
-extern const int forepack_cuda_layout;
+// Whether a GPU may be here: the driver's device files exist. The GPU may still be unusable.
+bool cuda_device_may_exist(void);
+extern const char *cuda_device_folder; // "/dev"; tests change it
+
+// What the module exports as `forepack_cuda_version`. A module with another version is refused. The mark finds the
+// version in the file of a module that cannot be loaded.
+#define CUDA_MODULE_MARK "forepack CUDA module, version "
+extern const char forepack_cuda_version[];

@@ -44,9 +44,9 @@ struct ragged_batch {
     int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
 
     int n_logit_rows;                    // L
-    const int32_t *logit_row;            // [L] rows whose logits or next tokens are wanted, ascending
+    const int32_t *logit_row;            // [L] rows whose logits or next tokens are wanted
     const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are wanted
-    bool tokens_only;                    // with `sampling`: the logits are not wanted
+    int n_unread_rows; // with `sampling`: so many logit rows, the last ones, whose logits are not wanted
 
     // Speculator only: importance rows, whose attention over the first `importance_keys` entries of their sequence (the
     // prompt) is wanted: the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).

@@ -168,10 +168,10 @@ static void merge_queue(const struct bpe *bpe, struct bpe_scratch *s, int i)
     heap_push(s, (uint64_t)merge->rank << 32 | (uint32_t)i);
 }
 
-// Merges the collected symbols, emits their tokens and clears them.
-static void symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
+// Merges the collected symbols, emits their tokens and clears them. False when `emit` ended the word.
+static bool symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit_fn *emit, void *user)
 {
-    if (!s->n) return;
+    if (!s->n) return true;
     s->symbols[s->n - 1].next = -1;
     for (int i = 0; i < s->n; i++)
         merge_queue(bpe, s, i);
@@ -188,18 +188,21 @@ static void symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit
         if (symbol->previous >= 0) merge_queue(bpe, s, symbol->previous);
         merge_queue(bpe, s, i);
     }
-    for (int i = 0; i >= 0; i = s->symbols[i].next)
-        emit(user, s->symbols[i].id, s->symbols[i].start);
     s->n = 0;
+    for (int i = 0; i >= 0; i = s->symbols[i].next)
+        if (!emit(user, s->symbols[i].id, s->symbols[i].start)) return false;
+    return true;
 }
 
-static void symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
+static bool symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t start, bpe_emit_fn *emit,
                         void *user)
 {
-    if (s->n && !symbols_can_merge(bpe, s->symbols[s->n - 1].id, id)) symbols_merge(bpe, s, emit, user);
+    if (s->n && !symbols_can_merge(bpe, s->symbols[s->n - 1].id, id) && !symbols_merge(bpe, s, emit, user))
+        return false;
     MEM_GROW(s->symbols, s->n, s->capacity);
     s->symbols[s->n] = (struct bpe_symbol){.id = id, .previous = s->n - 1, .next = s->n + 1, .start = start};
     s->n++;
+    return true;
 }
 
 static bool has_byte_fallback(const struct bpe *bpe, const char *bytes, size_t n)
@@ -210,18 +213,15 @@ static bool has_byte_fallback(const struct bpe *bpe, const char *bytes, size_t n
     return true;
 }
 
-void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
+bool bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
                 void *user)
 {
     if (bpe->self_encoded) {
         int32_t id = vocabulary_find(&bpe->vocabulary, word, n);
-        if (id >= 0 && bpe->self_encoded[id]) {
-            emit(user, id, 0);
-            return;
-        }
+        if (id >= 0 && bpe->self_encoded[id]) return emit(user, id, 0);
     }
-    bool after_unknown = false;
-    for (size_t at = 0, length = 1; at < n; at += length) {
+    bool after_unknown = false, going = true;
+    for (size_t at = 0, length = 1; at < n && going; at += length) {
         int32_t id;
         if (bpe->byte_level) {
             id = bpe->byte_id[(unsigned char)word[at]];
@@ -230,18 +230,18 @@ void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *
             id = vocabulary_find(&bpe->vocabulary, word + at, length);
         }
         if (id >= 0) {
-            symbol_push(bpe, scratch, id, at, emit, user);
+            going = symbol_push(bpe, scratch, id, at, emit, user);
             after_unknown = false;
         } else if (!bpe->byte_level && has_byte_fallback(bpe, word + at, length)) {
-            for (size_t i = 0; i < length; i++)
-                symbol_push(bpe, scratch, bpe->byte_id[(unsigned char)word[at + i]], at + i, emit, user);
+            for (size_t i = 0; i < length && going; i++)
+                going = symbol_push(bpe, scratch, bpe->byte_id[(unsigned char)word[at + i]], at + i, emit, user);
             after_unknown = false;
         } else if (bpe->unknown >= 0) {
-            if (!after_unknown || !bpe->fuse_unknown) symbol_push(bpe, scratch, bpe->unknown, at, emit, user);
+            if (!after_unknown || !bpe->fuse_unknown) going = symbol_push(bpe, scratch, bpe->unknown, at, emit, user);
             after_unknown = true;
         }
     }
-    symbols_merge(bpe, scratch, emit, user);
+    return going && symbols_merge(bpe, scratch, emit, user);
 }
 
 // ---- Tokens that need no merging.
@@ -251,12 +251,13 @@ struct encode_result {
     int n;
 };
 
-static void result_emit(void *user, int32_t id, size_t start)
+static bool result_emit(void *user, int32_t id, size_t start)
 {
     (void)start;
     struct encode_result *result = user;
     result->id = id;
     result->n++;
+    return true;
 }
 
 void bpe_find_self_encoded(struct bpe *bpe, bool ignore_merges, const bool *excluded)

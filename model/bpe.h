@@ -71,8 +71,9 @@ struct bpe_scratch {
 
 void bpe_scratch_free(struct bpe_scratch *scratch);
 
-// Receives each id with its byte offset in the word, in order.
-typedef void bpe_emit_fn(void *user, int32_t id, size_t start);
+// Receives each id with its byte offset in the word, in order. False ends the word: its other ids are not needed.
+typedef bool bpe_emit_fn(void *user, int32_t id, size_t start);
 
-void bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
+// False when `emit` ended the word.
+bool bpe_encode(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n, bpe_emit_fn *emit,
                 void *user);

@@ -302,7 +302,8 @@ static void find_pinned_tokens(const struct rendering *r, const size_t *starts, 
 }
 
 enum status chat_render(const struct chat_template *chat, const struct tokenizer *tokenizer,
-                        const struct chat_message *messages, int n, int turn_tokens, struct chat_prompt *prompt_p)
+                        const struct chat_message *messages, int n, int max_ids, int turn_tokens,
+                        struct chat_prompt *prompt_p)
 {
     static void (*const render[])(struct rendering *, const struct chat_message *,
                                   int) = {[CHAT_LLAMA3] = render_llama3,
@@ -320,7 +321,7 @@ enum status chat_render(const struct chat_template *chat, const struct tokenizer
     size_t *starts;
     render[chat->family](&r, messages, n);
     status = tokenizer_encode_untrusted(tokenizer, r.text.data, r.text.n, TOKENIZER_PARSE_SPECIAL, r.contents,
-                                        r.n_contents, &prompt.ids, &starts, &prompt.n_ids);
+                                        r.n_contents, max_ids, &prompt.ids, &starts, &prompt.n_ids);
     if (status == STATUS_OK) {
         find_pinned_tokens(&r, starts, turn_tokens, &prompt);
         free(starts);

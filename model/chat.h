@@ -42,10 +42,12 @@ const char *chat_template_name(const struct chat_template *chat);
 
 // Renders messages [n] to a prompt that ends where the assistant's answer starts. Llama 2 and Mistral require an
 // optional system message, then user and assistant alternating. All require that the last message is a user's and not
-// empty. INVALID names the message that breaks a rule. UNSUPPORTED: role "tool".
+// empty. INVALID names the message that breaks a rule. UNSUPPORTED: role "tool". OUT_OF_RANGE as soon as the prompt has
+// more than `max_ids` tokens.
 //
 // The last user turn is pinned if its content has at most `turn_tokens` tokens, else the first and last turn_tokens /
 // 2: instructions usually stand at the start or the end of a turn.
 enum status chat_render(const struct chat_template *chat, const struct tokenizer *tokenizer,
-                        const struct chat_message *messages, int n, int turn_tokens, struct chat_prompt *prompt_p);
+                        const struct chat_message *messages, int n, int max_ids, int turn_tokens,
+                        struct chat_prompt *prompt_p);
 void chat_prompt_fini(struct chat_prompt *prompt);

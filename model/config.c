@@ -192,8 +192,21 @@ static void check_unsupported_keys(struct reader *r)
 // ---- quantised checkpoints ----
 
 static const char readable[] =
-    "FP8 weights (e4m3 with one scale for a matrix or for each output) as compressed-tensors, "
-    "fp8 or fbgemm_fp8 store them";
+    "FP8 weights (e4m3 with one scale for a matrix, for each output or for each block of 128 x 128) as "
+    "compressed-tensors, fp8 or fbgemm_fp8 store them";
+
+enum { BLOCK = 128 };
+
+// Reads the rows and columns of a block: [128, 128].
+static void read_block(struct reader *r, const char *key, struct model_config *c)
+{
+    const json_t *size = reader_get(r, key);
+    const bool fits = json_array_size(size) == 2 && json_integer_value(json_array_get(size, 0)) == BLOCK &&
+                      json_integer_value(json_array_get(size, 1)) == BLOCK;
+    if (!fits)
+        reader_fail(r, STATUS_UNSUPPORTED, key, "is not [%d, %d]: this program reads %s", BLOCK, BLOCK, readable);
+    c->fp8_block = BLOCK;
+}
 
 static void expect_string(struct reader *r, const char *key, const char *value, const char *a, const char *b)
 {
@@ -203,7 +216,7 @@ static void expect_string(struct reader *r, const char *key, const char *value, 
 
 // Checks how a group of compressed-tensors stores its weights. A group selects matrices by classes and patterns, which
 // the loader does not need: it looks at the dtype of each tensor.
-static void read_group(struct reader *r)
+static void read_group(struct reader *r, struct model_config *c)
 {
     const json_t *weights = json_object_get(r->object, "weights");
     if (!json_is_object(weights)) {
@@ -213,14 +226,18 @@ static void read_group(struct reader *r)
     }
     r->object = weights;
     expect_string(r, "weights.type", read_string(r, "type"), "float", "float");
-    expect_string(r, "weights.strategy", read_string(r, "strategy"), "tensor", "channel");
+    const char *strategy = read_string(r, "strategy");
+    if (strategy && strcmp(strategy, "block") == 0)
+        read_block(r, "block_structure", c);
+    else
+        expect_string(r, "weights.strategy", strategy, "tensor", "channel");
     int bits = read_int(r, "num_bits", 1, 64, 0);
     if (bits != 8 || !read_bool(r, "symmetric", true))
         reader_fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
                     read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
 }
 
-static void read_compressed_tensors(struct reader *r)
+static void read_compressed_tensors(struct reader *r, struct model_config *c)
 {
     const json_t *groups = reader_get(r, "config_groups"), *rotations = reader_get(r, "transform_config");
     const char *name;
@@ -234,7 +251,7 @@ static void read_compressed_tensors(struct reader *r)
     {
         char *prefix = mem_format("%sconfig_groups.%.40s.", r->prefix, name);
         struct reader g = {.path = r->path, .prefix = prefix, .object = group, .status = r->status};
-        if (r->status == STATUS_OK) read_group(&g);
+        if (r->status == STATUS_OK) read_group(&g, c);
         r->status = g.status;
         free(prefix);
     }
@@ -276,11 +293,10 @@ static void read_quantisation(struct reader *r, struct model_config *c)
     const char *method = read_string(&q, "quant_method");
     if (!method && reader_get(&q, "config_groups")) method = "compressed-tensors";
     if (method && strcmp(method, "compressed-tensors") == 0) {
-        read_compressed_tensors(&q);
+        read_compressed_tensors(&q, c);
     } else if (method && strcmp(method, "fp8") == 0) {
         expect_string(&q, "activation_scheme", read_string(&q, "activation_scheme"), "static", "dynamic");
-        if (reader_get(&q, "weight_block_size"))
-            reader_fail(&q, STATUS_UNSUPPORTED, "weight_block_size", "is set: this program reads %s", readable);
+        if (reader_get(&q, "weight_block_size")) read_block(&q, "weight_block_size", c);
     } else {
         expect_string(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
     }
@@ -480,4 +496,12 @@ bool model_config_is_eos(const struct model_config *config, int32_t token)
     for (int i = 0; i < config->n_eos; i++)
         if (config->eos_id[i] == token) return true;
     return false;
+}
+
+// Attention runs at about half the rate of gemms.
+double model_config_pair_rows(const struct model_config *c)
+{
+    double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
+    double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    return gemms > 0 ? 2 * 2 * heads / gemms : 0;
 }

@@ -26,6 +26,7 @@ struct model_config {
     bool qk_norm;                                 // Qwen3
     bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales, except
     int fp8_excluded_attention, fp8_excluded_mlp; // this many of 4 * n_layers and of 3 * n_layers
+    int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
     bool rope_llama3; // rope_scaling of type llama3
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
@@ -45,3 +46,6 @@ enum status model_config_read(const char *dir, struct model_config *config);
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);
+
+// Prompt rows that take as long as the attention of one row to one entry, for the pacing of passes: an estimate.
+double model_config_pair_rows(const struct model_config *config);

@@ -13,10 +13,14 @@ enum {
     DUMMY_STRIDE = 64,     // elements from row to row
     DUMMY_STARTS = 1 << 20 // number of places at which a tensor can start
 };
+static const float FP8_SCALE = 0x1p-12f; // the largest value, 0.07, becomes 284
 
 struct dummy {
     int64_t n_random, n_ones;
-    uint16_t *random, *ones; // bf16
+    uint16_t *random, *ones; // bf16; NULL: zeros
+    uint8_t *codes;          // the random values in FP8, divided by their scale
+    float *scales;           // of a row of blocks, all FP8_SCALE
+    int block;               // of a scale; 0: one for a matrix
 };
 
 static int64_t largest(int64_t a, int64_t b)
@@ -44,9 +48,11 @@ static float next_value(uint64_t *state)
     return (float)(sum - 2 * 0xffff) * (0.02f / deviation);
 }
 
-struct dummy *dummy_create(const struct model_config *c)
+struct dummy *dummy_create(const struct model_config *c, bool zeros)
 {
     struct dummy *d = mem_alloc(sizeof *d);
+    d->block = c->fp8_block;
+    if (zeros) return d;
     int64_t q = (int64_t)c->n_heads * c->head_size;
     int64_t columns = largest(largest(q, c->hidden), c->intermediate), rows = largest(columns, c->vocab_size);
     d->n_random = DUMMY_STARTS + rows * DUMMY_STRIDE + columns;
@@ -58,6 +64,13 @@ struct dummy *dummy_create(const struct model_config *c)
         d->random[i] = bf16_from_f32(next_value(&state));
     for (int64_t i = 0; i < d->n_ones; i++)
         d->ones[i] = bf16_from_f32(1);
+    if (!c->fp8) return d;
+    d->codes = mem_alloc_array((size_t)d->n_random, sizeof *d->codes);
+    for (int64_t i = 0; i < d->n_random; i++)
+        d->codes[i] = e4m3_from_f32(bf16_to_f32(d->random[i]) / FP8_SCALE);
+    d->scales = mem_alloc_array((size_t)columns, sizeof *d->scales);
+    for (int64_t i = 0; i < columns; i++)
+        d->scales[i] = FP8_SCALE;
     return d;
 }
 
@@ -66,18 +79,33 @@ void dummy_free(struct dummy *d)
     if (!d) return;
     free(d->random);
     free(d->ones);
+    free(d->codes);
+    free(d->scales);
     free(d);
 }
 
-struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns)
+static struct matrix_view fp8_view(const struct dummy *d, struct matrix_view view)
+{
+    view.dtype = DTYPE_FP8;
+    view.row_stride_bytes = DUMMY_STRIDE;
+    view.scale = d->scales;
+    view.scale_dtype = DTYPE_F32;
+    view.scale_block = d->block;
+    return view;
+}
+
+struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool fp8)
 {
     struct matrix_view view = {.dtype = DTYPE_BF16, .rows = rows ? rows : 1, .columns = columns};
     view.row_stride_bytes = DUMMY_STRIDE * (int64_t)sizeof *d->random;
+    if (fp8) view = fp8_view(d, view);
+    if (!d->random) return view;
     uint64_t start = 0xcbf29ce484222325u; // FNV-1a of the name
     for (const char *at = name; *at; at++)
         start = (start ^ (unsigned char)*at) * 0x100000001b3u;
     bool norm = !rows && strstr(name, "norm.weight");
-    view.data = norm ? d->ones : d->random + (start >> 20) % DUMMY_STARTS;
+    const size_t at = (start >> 20) % DUMMY_STARTS;
+    view.data = norm ? (void *)d->ones : fp8 ? (void *)(d->codes + at) : (void *)(d->random + at);
     INVARIANT(norm ? columns <= d->n_ones : DUMMY_STARTS + (view.rows - 1) * DUMMY_STRIDE + columns <= d->n_random,
               "dummy tensor %s of %lld x %lld exceeds the buffer of %lld", name, (long long)rows, (long long)columns,
               (long long)(norm ? d->n_ones : d->n_random));

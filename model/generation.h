@@ -85,6 +85,12 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: 
 // answers end long before max_tokens. An estimate that is too low costs preemptions, not correctness.
 int64_t output_blocks_expected(int64_t max_blocks);
 
+// Look-ahead passes of a speculator take at most this part of the time of the passes that read other prompts. Used by
+// the speculator and by the router's estimates.
+#define LOOK_AHEAD_SHARE 0.125
+// Their unused share of this many passes is saved: prompts that were read in a row finish their look-ahead at once.
+#define LOOK_AHEAD_SAVED_PASSES 2.0
+
 // The keep budget: chunks to keep of a prompt's n_chunks, at least one.
 int prefill_keep_budget(int n_chunks, double keep_rate);
 

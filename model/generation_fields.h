@@ -30,7 +30,8 @@
           "sample from the most likely tokens whose cumulative probability reaches p; over 0, 1 is all")               \
     FIELD(REAL, min_p, "min-p", 0, FROM, 0, 1, NULL,                                                                   \
           "minimum probability of a token, relative to that of the most likely token; 0 is off")                       \
-    FIELD(UINT64, seed, "seed", 0, FROM, 0, 0, NULL, "random seed; the same seed, model and kept tokens give the same text; default random") \
+    FIELD(UINT64, seed, "seed", 0, FROM, 0, 0, NULL,                                                                   \
+          "random seed; the same seed, model and kept tokens give the same text; default random")                      \
     FIELD(REAL, repetition_penalty, "repetition-penalty", 1, OVER, 0, 100, NULL,                                       \
           "penalize tokens that are in the prompt or the output (arXiv 1909.05858); over 1 penalizes, 1 is off")       \
     FIELD(REAL, presence_penalty, "presence-penalty", 0, FROM, -2, 2, NULL,                                            \
@@ -42,7 +43,7 @@
           "return the log probability of each token and of this many most likely tokens")
 
 #define PREFILL_FIELDS(FIELD)                                                                                          \
-    FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                               \
+    FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \
           "share of the prompt's chunks to keep; over 0; default the router's")                                        \
     FIELD(INT, look_ahead, "look-ahead", 8, FROM, 1, LOOK_AHEAD_MAX, "tokens",                                         \
           "look-ahead tokens that the speculator decodes to score the prompt")                                         \

@@ -68,7 +68,10 @@ static enum status forward_stage(void *context, int i, int first_row, int rows)
     struct model *m = ((const struct forward_call *)context)->m;
     const int layer = (i - 1) / 2;
     TRY(i == 0 ? embedding_stage(m) : i % 2 ? attention_stage(m, layer, rows) : mlp_stage(m, layer, rows));
-    return residual_sum(m, first_row, rows);
+    TRY(residual_sum(m, first_row, rows));
+    // Read by threads that only look for a change.
+    atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
+    return STATUS_OK;
 }
 
 static enum status forward_logits(void *context, int logit_rows)
@@ -141,14 +144,15 @@ static bool all_greedy(const struct ragged_batch *batch)
 
 // Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
 // likeliest token is the best of the likeliest tokens of all shares; any other sampling, and reading logits, needs the
-// logits of all shares on rank 0.
+// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory, and only those are
+// gathered where no rank needs the others: one request that needs its logits does not cost the others theirs.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
     const int rows = batch->n_logit_rows, size = m->comm->size;
     const bool here = m->comm->rank == 0, on_rank_0 = batch->sampling && (size == 1 || !all_greedy(batch));
-    const bool wanted = !batch->sampling || !batch->tokens_only;
-    if (size > 1 && (wanted || on_rank_0)) TRY(gather_rows(m, m->logits, rows, m->vocab_share, m->gathered));
+    const int read = batch->sampling ? rows - batch->n_unread_rows : rows, gathered = on_rank_0 ? rows : read;
+    if (size > 1 && gathered) TRY(gather_rows(m, m->logits, gathered, m->vocab_share, m->gathered));
     if (on_rank_0 && here)
         TRY(b->ops->sample(b, m->sampled, size > 1 ? m->gathered : m->logits, size, rows, 0, m->config.vocab_size,
                            true));
@@ -160,7 +164,9 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
-    return here && wanted ? read_logits(m, rows, &result->logits) : STATUS_OK;
+    // The parts of the ranks lie `gathered` rows apart after the first gather; read_logits expects `read` rows.
+    if (size > 1 && read && read < gathered) TRY(gather_rows(m, m->logits, read, m->vocab_share, m->gathered));
+    return here && read ? read_logits(m, read, &result->logits) : STATUS_OK;
 }
 
 static enum status finish_importance(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
@@ -329,6 +335,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
     if (!m->max_logit_rows) m->max_logit_rows = o->max_seqs < o->max_rows ? o->max_seqs : o->max_rows;
     m->kv_block_bytes = (size_t)block_bytes;
     m->kv_bytes = (size_t)(blocks * block_bytes);
+    m->zeros = o->zeros;
     m->kv_blocks_asked = o->n_kv_blocks;
     m->gpu_memory_utilization =
         o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_GPU_MEMORY_UTILIZATION;
@@ -340,9 +347,9 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
                                       .max_seqs = o->max_seqs,
                                       .max_context = context,
                                       .n_kv_blocks = (int)blocks,
-                                      .host_rank = o->host_rank,
-                                      .host_ranks = o->host_ranks,
+                                      .gpu = o->gpu,
                                       .overlap_rows = o->overlap_rows ? o->overlap_rows : MODEL_OVERLAP_ROWS,
+                                      .fp8_fast_accum = o->fp8_fast_accum,
                                       .kv_dtype = m->kv_dtype};
     return STATUS_OK;
 }
@@ -418,6 +425,9 @@ static enum status open_backend(const struct model_options *options, struct mode
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
+    // The backend has allocated some of its working memory already.
+    if (m->backend && m->backend->ops->allocated)
+        m->free_at_start += device_memory_total(m->backend->ops->allocated(m->backend));
     return status;
 }
 
@@ -446,7 +456,7 @@ enum status model_lay_out(const struct model_options *options, const struct safe
     TRY(choose_dtype(options, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
     TRY(shape_plan(options, m));
-    m->shape.fp8_as_stored = st && m->config.fp8; // matrices stored in 16 bits are computed in 16 bits
+    m->shape.fp8_as_stored = m->config.fp8; // matrices stored in 16 bits are computed in 16 bits
     return STATUS_OK;
 }
 
@@ -454,6 +464,7 @@ static enum status open_with(const struct model_options *options, const struct s
 {
     TRY(model_lay_out(options, st, m));
     TRY(open_backend(options, m));
+    if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
     TRY(open_saved(options, st, m));
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
@@ -490,7 +501,6 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 void model_close(struct model *m)
 {
     if (!m) return;
-    if (m->comm != m->host_comm) m->comm->ops->close(m->comm);
     if (m->backend) m->backend->ops->close(m->backend);
     free(m->layers);
     free(m->host_logits);

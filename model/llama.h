@@ -28,7 +28,9 @@ struct model {
     size_t kv_block_bytes;
     int kv_blocks_asked;           // 0: as many as fit
     double gpu_memory_utilization; // of the device's memory, see struct model_options
-    size_t free_at_start;          // bytes of device memory before weights
+    size_t free_at_start;          // bytes of device memory before the backend allocated any
+    struct device_memory planned;  // what the backend is to allocate, without the KV cache
+    bool zeros;                    // see struct model_options
     bool saves, saved;             // packed weights are written to a file; the file of an earlier start exists
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
@@ -82,6 +84,10 @@ struct tensor_need {
 enum { MODEL_TENSORS_MAX = 16 };
 // Returns how many tensors it listed. `samples`: the backend samples tokens.
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]);
+
+// Counts the device memory of a model that is laid out, without KV cache: weights and tensors are created in a backend
+// that only counts. st may be NULL.
+enum status model_count_memory(const struct model *m, const struct safetensors *st, struct device_memory *memory_p);
 
 // The dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table; bf16 if st is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);

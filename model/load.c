@@ -20,9 +20,9 @@ struct loader {
     const struct safetensors *st; // the checkpoint, NULL with dummy
     const struct dummy *dummy;    // made-up weights, NULL with a checkpoint
     bool *used;                   // [tensors], those that the config needs
-    void *zeros;                  // one row of zeros
     int64_t progress_us;          // when progress was last logged
     char prefix[64];              // "model.layers.3."
+    int kept_attention, kept_mlp; // matrices of the dummy that are still to be in 16 bits, see struct model_config
 };
 
 // ---- views ----
@@ -48,35 +48,84 @@ static void mark_used(struct loader *in, const struct safetensors_tensor *t)
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// Finds the scales of an FP8 matrix: one for the matrix, [] or [1], or one for each output, [rows] or [rows, 1].
+// The scales of an FP8 matrix: NAME_scale, or NAME_scale_inv as checkpoints with scales of blocks call them.
+static const struct safetensors_tensor *scale_tensor(const struct loader *in, const char *matrix)
+{
+    char name[144];
+    snprintf(name, sizeof name, "%.127s_scale", matrix);
+    const struct safetensors_tensor *scale = safetensors_find(in->st, name);
+    if (scale || !in->m->config.fp8_block) return scale;
+    snprintf(name, sizeof name, "%.127s_scale_inv", matrix);
+    return safetensors_find(in->st, name);
+}
+
+static int64_t blocks_of(const struct loader *in, int64_t n)
+{
+    const int block = in->m->config.fp8_block;
+    return (n + block - 1) / block;
+}
+
+// Checks the shape of scales: one for the matrix, [] or [1], one for each output, [rows] or [rows, 1], or one for each
+// block of rows and columns.
+static enum status set_scales(const struct loader *in, const struct safetensors_tensor *scale, struct matrix_view *view)
+{
+    char shape[SAFETENSORS_SHAPE_TEXT];
+    const int64_t n = scale->n_dims ? scale->shape[0] : 1, columns = scale->n_dims == 2 ? scale->shape[1] : 1;
+    view->scale = scale->data;
+    view->scale_block = in->m->config.fp8_block;
+    if (view->scale_block) {
+        const int64_t down = blocks_of(in, view->rows), across = blocks_of(in, view->columns);
+        view->scale_stride = (int)across;
+        if (scale->n_dims == 2 && n == down && columns == across) return STATUS_OK;
+        return status_fail(STATUS_DATA, "%s: tensor %s has shape %s: must be [%lld, %lld], one scale for each block",
+                           scale->file, scale->name, safetensors_shape_text(scale, shape), (long long)down,
+                           (long long)across);
+    }
+    view->scale_stride = n > 1;
+    if (scale->n_dims <= 2 && columns == 1 && (n == 1 || n == view->rows)) return STATUS_OK;
+    return status_fail(STATUS_DATA,
+                       "%s: tensor %s has shape %s: must be [1], one scale for the matrix, or [%lld, 1], one for "
+                       "each output",
+                       scale->file, scale->name, safetensors_shape_text(scale, shape), (long long)view->rows);
+}
+
+static enum status check_scales(const struct safetensors_tensor *scale, enum dtype dtype)
+{
+    const struct matrix_view all = {.data = scale->data, .dtype = dtype};
+    const int64_t n = (int64_t)(scale->size_bytes / dtype_size_bytes(dtype));
+    safetensors_prefetch(scale->data, 1, scale->size_bytes, 0);
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        matrix_view_read(&all, 0, i, 1, &value);
+        if (!(value > 0 && value <= FLT_MAX))
+            return status_fail(STATUS_DATA, "%s: tensor %s: scale %lld is %g: must be a positive number", scale->file,
+                               scale->name, (long long)i, (double)value);
+    }
+    return STATUS_OK;
+}
+
 static enum status find_scales(struct loader *in, const struct safetensors_tensor *t, struct matrix_view *view)
 {
-    char name[136], shape[SAFETENSORS_SHAPE_TEXT];
-    snprintf(name, sizeof name, "%.127s_scale", t->name);
     if (!in->m->config.fp8)
         return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but config.json has no quantization_config", t->file,
                            t->name);
-    const struct safetensors_tensor *scale = safetensors_find(in->st, name);
+    const struct safetensors_tensor *scale = scale_tensor(in, t->name);
     if (!scale)
-        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but there is no tensor %s", t->file, t->name, name);
+        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but there is no tensor %s_scale%s", t->file, t->name,
+                           t->name, in->m->config.fp8_block ? "_inv" : "");
     TRY(dtype_parse(scale, false, &view->scale_dtype));
-    int64_t n = scale->n_dims ? scale->shape[0] : 1;
-    if (scale->n_dims > 2 || (scale->n_dims == 2 && scale->shape[1] != 1) || (n != 1 && n != view->rows))
-        return status_fail(STATUS_DATA,
-                           "%s: tensor %s has shape %s: must be [1], one scale for the matrix, or [%lld, 1], one for "
-                           "each output",
-                           scale->file, name, safetensors_shape_text(scale, shape), (long long)view->rows);
-    view->scale = scale->data;
-    view->scale_stride = n > 1;
-    safetensors_prefetch(scale->data, 1, scale->size_bytes, 0);
-    for (int64_t i = 0; i < n; i++) {
-        float value = matrix_view_scale(view, i);
-        if (!(value > 0 && value <= FLT_MAX))
-            return status_fail(STATUS_DATA, "%s: tensor %s: scale %lld is %g: must be a positive number", scale->file,
-                               name, (long long)i, (double)value);
-    }
+    TRY(set_scales(in, scale, view));
+    if (!in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
     mark_used(in, scale);
     return STATUS_OK;
+}
+
+// Whether a tensor of the dummy is FP8. The config counts the matrices of each kind that are not.
+static bool dummy_is_fp8(struct loader *in, const char *name)
+{
+    if (!in->m->config.fp8 || !strstr(name, "_proj.weight")) return false;
+    int *kept = strstr(name, "self_attn") ? &in->kept_attention : &in->kept_mlp;
+    return (*kept)-- <= 0;
 }
 
 // The whole tensor `prefix + name` of shape [rows, columns], or [columns] if rows is 0.
@@ -86,7 +135,7 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     char full[128], actual[SAFETENSORS_SHAPE_TEXT], expected[SAFETENSORS_SHAPE_TEXT];
     snprintf(full, sizeof full, "%s%s", in->prefix, name);
     if (in->dummy) {
-        *view = dummy_view(in->dummy, full, rows, columns);
+        *view = dummy_view(in->dummy, full, rows, columns, dummy_is_fp8(in, full));
         return STATUS_OK;
     }
     const struct safetensors_tensor *t = safetensors_find(in->st, full);
@@ -111,9 +160,13 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
 static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
+    if (view->scale_block)
+        scales =
+            (size_t)(blocks_of(in, view->scale_row + view->rows) * blocks_of(in, view->scale_column + view->columns));
     size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
     in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
-    if (in->st && !in->m->saved) safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
+    if (in->st && !in->m->saved && !in->m->backend->ops->capabilities.reads_no_weights)
+        safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Rows [first, first + n) of [rows, columns].
@@ -121,9 +174,12 @@ static enum status slice_rows(struct loader *in, const char *name, int64_t rows,
                               int64_t n, struct matrix_view *view)
 {
     TRY(find_tensor(in, name, rows, columns, view));
-    view->data = (const char *)view->data + first * view->row_stride_bytes;
-    if (view->scale_stride)
-        view->scale = (const char *)view->scale + first * (int64_t)dtype_size_bytes(view->scale_dtype);
+    if (view->data) view->data = (const char *)view->data + first * view->row_stride_bytes;
+    const int block = view->scale_block;
+    if (view->scale)
+        view->scale = (const char *)view->scale + (block ? first / block : first) * view->scale_stride *
+                                                      (int64_t)dtype_size_bytes(view->scale_dtype);
+    if (block) view->scale_row = (int)(first % block);
     view->rows = n;
     count_and_prefetch(in, view);
     return STATUS_OK;
@@ -134,7 +190,11 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
                                  int64_t n, struct matrix_view *view)
 {
     TRY(find_tensor(in, name, rows, columns, view));
-    view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
+    if (view->data) view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
+    const int block = view->scale_block;
+    if (block && view->scale)
+        view->scale = (const char *)view->scale + first / block * (int64_t)dtype_size_bytes(view->scale_dtype);
+    if (block) view->scale_column = (int)(first % block);
     view->columns = n;
     count_and_prefetch(in, view);
     return STATUS_OK;
@@ -143,7 +203,7 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
 // After the backend has copied views, drops the pages of their rows, and those between, from resident memory.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
-    for (int i = 0; i < n && in->st; i++) {
+    for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
         const struct matrix_view *v = &views[i];
         safetensors_release(v->data, (uint64_t)((v->rows - 1) * v->row_stride_bytes) +
                                          (uint64_t)v->columns * dtype_size_bytes(v->dtype));
@@ -231,11 +291,8 @@ static enum status load_vocabulary(struct loader *in)
     head[0] = table;
     if (!c->tied_embeddings)
         TRY(slice_rows(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
-    head[1] = (struct matrix_view){.data = in->zeros,
-                                   .dtype = head[0].dtype,
-                                   .rows = m->vocab_share - m->n_ids,
-                                   .columns = c->hidden,
-                                   .row_stride_bytes = 0};
+    head[1] =
+        (struct matrix_view){.dtype = DTYPE_BF16, .rows = m->vocab_share - m->n_ids, .columns = c->hidden}; // zeros
     TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
     TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));
@@ -318,14 +375,17 @@ enum status model_stored_dtype(const struct model_config *config, const struct s
 
 enum status model_load_weights(struct model *m, const struct safetensors *st)
 {
-    struct dummy *dummy = st ? NULL : dummy_create(&m->config);
-    struct loader in = {.m = m, .st = st, .dummy = dummy, .progress_us = clock_now_us()};
+    struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros);
+    struct loader in = {.m = m,
+                        .st = st,
+                        .dummy = dummy,
+                        .progress_us = clock_now_us(),
+                        .kept_attention = m->config.fp8_excluded_attention,
+                        .kept_mlp = m->config.fp8_excluded_mlp};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
-    in.zeros = mem_alloc_array((size_t)m->config.hidden, sizeof(float));
     m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);
     enum status status = load_model(&in);
     free(in.used);
-    free(in.zeros);
     dummy_free(dummy);
     return status;
 }

@@ -19,6 +19,7 @@ struct model;
 struct model_options {
     const char *dir;      // or, with `dummy`, a config.json of any name
     bool dummy;           // no checkpoint: dummy weights of the shape, see dummy.h. For measurements
+    bool zeros;           // with `dummy`: all weights are zero, which costs no time and no host memory
     const char *backend;  // "auto" (cuda if a GPU is found, else cpu), "cpu", "cuda", "reference"
     const char *dtype;    // "auto" (from the checkpoint: f32 stays f32, f16 and bf16 become bf16, fp8 stays fp8 if the
                           // backend computes in it, else bf16), "f32", "bf16", "int8", "int8-g128", "fp8"
@@ -38,7 +39,8 @@ struct model_options {
                                    // MODEL_GPU_MEMORY_UTILIZATION
     int overlap_rows;              // GPU groups: passes of at least twice this many rows run as two micro-batches, one
                                    // all-reduced while the other computes; 0: MODEL_OVERLAP_ROWS
-    int host_rank, host_ranks;     // see struct backend_shape; filled in by engine_open
+    bool fp8_fast_accum;           // on a GPU, faster FP8 gemms whose sums keep about 14 bits; see docs/gpus.md
+    struct gpu_place gpu;          // filled in by engine_open
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 
@@ -49,16 +51,16 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
 enum status model_join(struct model *m);
 void model_close(struct model *m);
 
-// Memory of one rank, computed from the shape: for `forepack plan` and the log at start-up.
+// Memory of one rank on a GPU, computed without one: for `forepack plan` and the log at start-up.
 struct memory_plan {
     double weights; // number of weights of the whole model
     enum dtype dtype, kv_dtype;
-    size_t weight_bytes; // of this rank, in `dtype`
-    size_t pass_bytes;   // activations and logits of a pass of max_rows rows
-    size_t kv_block_bytes;
-    size_t workspace_bytes; // on a GPU, an estimate: cuBLASLt, f32 results of gemms, partial results of attention, the
-                            // runtime, and NCCL with several ranks
-    int context;            // KV entries of the longest sequence
+    struct device_memory allocated; // exactly what the backend allocates, without the KV cache
+    size_t kv_block_bytes;          // the KV cache has one block more than it can hold
+    // Estimates of what libraries allocate by themselves, not measured on hardware: CUDA's context and kernels, and
+    // with several ranks NCCL's buffers.
+    size_t runtime_bytes, nccl_bytes;
+    int context; // KV entries of the longest sequence
 };
 enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p);
 
@@ -82,7 +84,7 @@ bool model_samples(const struct model *m);
 // The results of a pass on rank 0; NULL on other ranks and where the batch does not ask for them. Valid until the next
 // pass.
 struct forward_result {
-    const float *logits;     // [n_logit_rows][vocab_size]
+    const float *logits;     // [n_logit_rows - n_unread_rows][vocab_size]
     const float *importance; // [sum of importance_keys]: maximum over all ranks
     const int32_t *tokens;   // [n_logit_rows]; -1: no token can be sampled, all logits are NaN or -inf
 };

@@ -43,11 +43,12 @@ struct text_range {
 };
 
 // The same for a text that contains untrusted parts: with PARSE_SPECIAL, special tokens are recognised only outside the
-// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). Otherwise the ids are those of the whole text. If
+// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). Otherwise the ids are those of the whole text.
+// OUT_OF_RANGE as soon as there are more than `max_ids` of them: the rest of the text is not encoded. If
 // `starts_p` is not NULL it receives for each id the byte of `text` where the token starts (ascending; an id added
 // before or after the text gets 0 or size_bytes).
 enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
-                                       unsigned flags, const struct text_range *untrusted, int n_untrusted,
+                                       unsigned flags, const struct text_range *untrusted, int n_untrusted, int max_ids,
                                        int32_t **ids_p, size_t **starts_p, int *n_p);
 
 enum tokenizer_decode_flags {
@@ -80,6 +81,10 @@ const char *tokenizer_chat_template(const struct tokenizer *tokenizer); // Jinja
 // Upper bound on the bytes of text that one token stands for: a text of more than context * bound bytes is too long and
 // need not be encoded. SIZE_MAX without such a bound (tokens that consume blanks, dropped characters, fused unknowns).
 size_t tokenizer_longest_piece_bytes(const struct tokenizer *tokenizer);
+
+// Lower bound on the number of tokens of a text [size_bytes], without those of ADD_SPECIAL, at about a nanosecond per
+// byte: a byte b is part of a token of at most L(b) bytes, so the text has at least the sum of 1/L(b) tokens.
+size_t tokenizer_min_tokens(const struct tokenizer *tokenizer, const char *text, size_t size_bytes);
 
 // Hash of everything that decides how text becomes ids: vocabulary, merges, added tokens, normalizer, pre-tokenizer.
 // Equal for equivalent files whatever their formatting; never 0.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values derived from a tokenizer's parts: the bound on the bytes of a token, and the fingerprint.
+// Values derived from a tokenizer's parts: the bounds on the bytes of a token, and the fingerprint.
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +36,55 @@ size_t tokenizer_compute_longest_piece(const struct tokenizer *t)
     for (int32_t id = 0; id < t->n_ids; id++)
         if (t->bpe.vocabulary.length[id] > longest) longest = t->bpe.vocabulary.length[id];
     return (longest < 4 ? 4 : longest) * factor; // an unknown character has up to four bytes
+}
+
+static void note_piece(size_t longest[256], const char *bytes, size_t n, size_t stands_for)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char b = (unsigned char)bytes[i];
+        if (stands_for > longest[b]) longest[b] = stands_for;
+    }
+}
+
+// Whether the normalizer leaves bytes alone, apart from writing blanks as the vocabulary spells them. NFC composes
+// characters, but not those of a text of ASCII characters.
+static void shares_find_texts(const struct tokenizer *t, struct token_shares *shares)
+{
+    shares->ascii = shares->unicode = true;
+    for (int i = 0; i < t->normalizer.n_steps; i++) {
+        const struct normalizer_step *step = &t->normalizer.steps[i];
+        if (step->kind == NORMALIZER_NFC) shares->unicode = false;
+        bool blank = step->kind == NORMALIZER_REPLACE && pattern_literal_length(step->pattern) == 1 &&
+                     pattern_source(step->pattern)[0] == ' ' && !strcmp(step->text, TOKENIZER_METASPACE);
+        if (step->kind == NORMALIZER_REPLACE && !blank) shares->ascii = shares->unicode = false;
+    }
+}
+
+void tokenizer_compute_shares(const struct tokenizer *t, struct token_shares *shares_p)
+{
+    struct token_shares shares = {0};
+    size_t longest[256];
+    if (t->longest_piece_bytes != SIZE_MAX) {
+        shares.any = TOKEN_SHARE_ONE / t->longest_piece_bytes;
+        shares_find_texts(t, &shares);
+    }
+    for (int b = 0; b < 256; b++)
+        longest[b] = 4; // an unknown character
+    for (int i = 0; i < t->added.n + t->added_normalized.n; i++) {
+        const struct added_token *token =
+            i < t->added.n ? &t->added.tokens[i] : &t->added_normalized.tokens[i - t->added.n];
+        note_piece(longest, token->content, token->n, token->n);
+    }
+    for (int32_t id = 0; id < t->n_ids; id++) {
+        // As spelled and as decoded: a blank has more bytes where it is spelled.
+        size_t piece = t->piece_start[id + 1] - t->piece_start[id], spelled = t->bpe.vocabulary.length[id];
+        size_t most = piece > spelled ? piece : spelled;
+        note_piece(longest, t->pieces.data + t->piece_start[id], piece, most);
+        note_piece(longest, t->bpe.vocabulary.token[id], spelled, most);
+    }
+    for (int b = 0; b < 256; b++)
+        shares.byte[b] = TOKEN_SHARE_ONE / longest[b];
+    *shares_p = shares;
 }
 
 static void hash_add(uint64_t *hash, const void *data, size_t n)

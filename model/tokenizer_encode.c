@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text to ids, in this order: split at added tokens, normalize the text between them, split at the added tokens of
 // normalized text, run the pre-tokenizer steps (each passes its pieces to the next), encode each piece with BPE.
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,11 +19,18 @@ struct encoder {
     const struct text_span *word; // the word being encoded
     int32_t *ids;
     size_t *starts; // NULL unless tracked
-    int n, capacity;
+    int n, capacity, max;
 };
 
-static void add_id(struct encoder *e, int32_t id, size_t start)
+static enum status too_long(int max)
 {
+    return status_fail(STATUS_OUT_OF_RANGE, "the text has more than %d tokens", max);
+}
+
+// False when there is no room for another id.
+static bool add_id(struct encoder *e, int32_t id, size_t start)
+{
+    if (e->n == e->max) return false;
     if (e->n == e->capacity) {
         e->capacity = e->capacity ? 2 * e->capacity : 64;
         e->ids = mem_resize(e->ids, (size_t)e->capacity, sizeof *e->ids);
@@ -30,12 +38,13 @@ static void add_id(struct encoder *e, int32_t id, size_t start)
     }
     if (e->tracked) e->starts[e->n] = start;
     e->ids[e->n++] = id;
+    return true;
 }
 
-static void add_bpe_id(void *user, int32_t id, size_t start)
+static bool add_bpe_id(void *user, int32_t id, size_t start)
 {
     struct encoder *e = user;
-    add_id(e, id, e->tracked ? text_span_origin(e->word, start) : 0);
+    return add_id(e, id, e->tracked ? text_span_origin(e->word, start) : 0);
 }
 
 // ---- Pre-tokenizer.
@@ -128,8 +137,7 @@ static enum status pretokenize(struct encoder *e, int step, const struct text_sp
         return t->pretoken[step].kind == PRETOKEN_SPLIT ? split_at_matches(e, step, span)
                                                         : rewrite_blanks(e, step, span);
     e->word = span;
-    bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e);
-    return STATUS_OK;
+    return bpe_encode(&t->bpe, &e->bpe, span->text, span->n, add_bpe_id, e) ? STATUS_OK : too_long(e->max);
 }
 
 // ---- Added tokens and the text between them.
@@ -145,7 +153,8 @@ static enum status encode_around_added(struct encoder *e, const struct added_set
     while (status == STATUS_OK && added_set_search(set, span, from, &e->policy, &match)) {
         struct text_span before = text_span_slice(span, from, match.start);
         if (before.n) status = text(e, &before);
-        add_id(e, match.token->id, text_span_origin(span, match.start));
+        if (status == STATUS_OK && !add_id(e, match.token->id, text_span_origin(span, match.start)))
+            status = too_long(e->max);
         from = match.end;
     }
     struct text_span rest = text_span_slice(span, from, span->n);
@@ -168,8 +177,15 @@ static enum status encode_raw(struct encoder *e, const struct text_span *span)
 
 // ---- Public.
 
+static enum status add_frame(struct encoder *e, const int32_t *ids, int n, size_t start)
+{
+    for (int i = 0; i < n; i++)
+        if (!add_id(e, ids[i], start)) return too_long(e->max);
+    return STATUS_OK;
+}
+
 enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const char *text, size_t size_bytes,
-                                       unsigned flags, const struct text_range *untrusted, int n_untrusted,
+                                       unsigned flags, const struct text_range *untrusted, int n_untrusted, int max_ids,
                                        int32_t **ids_p, size_t **starts_p, int *n_p)
 {
     size_t bad;
@@ -177,19 +193,21 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
         return status_fail(STATUS_INVALID, "text of %zu bytes: at most %zu", size_bytes, TOKENIZER_TEXT_LIMIT_BYTES);
     if (!utf8_valid(text, size_bytes, &bad))
         return status_fail(STATUS_INVALID, "text is not UTF-8: byte %zu is wrong", bad);
+    if (tokenizer_min_tokens(tokenizer, text, size_bytes) > (size_t)max_ids) return too_long(max_ids);
 
     struct encoder e = {.tokenizer = tokenizer,
                         .policy = {flags & TOKENIZER_PARSE_SPECIAL, untrusted, n_untrusted},
                         .tracked = starts_p || n_untrusted,
+                        .max = max_ids,
                         .patterns = pattern_scratch_create()};
     e.normalized[0].tracked = e.normalized[1].tracked = e.tracked;
     struct text_span span = {.text = text, .n = size_bytes, .at_start = true};
 
-    for (int i = 0; flags & TOKENIZER_ADD_SPECIAL && i < tokenizer->n_before; i++)
-        add_id(&e, tokenizer->before[i], 0);
-    enum status status = encode_around_added(&e, &tokenizer->added, &span, encode_raw);
-    for (int i = 0; flags & TOKENIZER_ADD_SPECIAL && i < tokenizer->n_after; i++)
-        add_id(&e, tokenizer->after[i], size_bytes);
+    enum status status = STATUS_OK;
+    if (flags & TOKENIZER_ADD_SPECIAL) status = add_frame(&e, tokenizer->before, tokenizer->n_before, 0);
+    if (status == STATUS_OK) status = encode_around_added(&e, &tokenizer->added, &span, encode_raw);
+    if (status == STATUS_OK && flags & TOKENIZER_ADD_SPECIAL)
+        status = add_frame(&e, tokenizer->after, tokenizer->n_after, size_bytes);
 
     pattern_scratch_free(e.patterns);
     bpe_scratch_free(&e.bpe);
@@ -212,5 +230,5 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size_bytes, unsigned flags,
                              int32_t **ids_p, int *n_p)
 {
-    return tokenizer_encode_untrusted(tokenizer, text, size_bytes, flags, NULL, 0, ids_p, NULL, n_p);
+    return tokenizer_encode_untrusted(tokenizer, text, size_bytes, flags, NULL, 0, INT_MAX, ids_p, NULL, n_p);
 }

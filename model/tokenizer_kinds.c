@@ -10,7 +10,6 @@
 
 // GPT-2's word pattern, which ByteLevel implies with use_regex.
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define METASPACE    "\xE2\x96\x81" // U+2581
 
 typedef enum status read_fn(struct tokenizer *t, const json_t *value, const char *where, const char *type);
 
@@ -164,7 +163,7 @@ static enum status read_scheme(const json_t *value, const char *where, enum prep
 
 static enum status read_replacement(const json_t *value, const char *where, const char **replacement_p)
 {
-    TRY(member_string(value, where, "replacement", METASPACE, replacement_p));
+    TRY(member_string(value, where, "replacement", TOKENIZER_METASPACE, replacement_p));
     const char *text = *replacement_p;
     if (!*text || utf8_length(*text) != strlen(text))
         return status_fail(STATUS_DATA, "%s.replacement: must be one character", where);

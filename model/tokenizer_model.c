@@ -318,6 +318,7 @@ enum status tokenizer_read(struct tokenizer *t, const json_t *root)
     TRY(tokenizer_make_pieces(t));
     TRY(tokenizer_read_postprocessor(t, json_object_get(root, "post_processor")));
     t->longest_piece_bytes = tokenizer_compute_longest_piece(t);
+    tokenizer_compute_shares(t, &t->shares);
     t->fingerprint = tokenizer_compute_fingerprint(t, json_is_true(json_object_get(model, "ignore_merges")));
     t->vocab = NULL;
     return STATUS_OK;

@@ -207,6 +207,19 @@ size_t tokenizer_longest_piece_bytes(const struct tokenizer *t)
     return t->longest_piece_bytes;
 }
 
+size_t tokenizer_min_tokens(const struct tokenizer *t, const char *text, size_t n)
+{
+    const struct token_shares *shares = &t->shares;
+    uint64_t sum = 0;
+    unsigned char bits = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += shares->byte[(unsigned char)text[i]];
+        bits |= (unsigned char)text[i];
+    }
+    bool by_byte = bits & 0x80 ? shares->unicode : shares->ascii;
+    return (size_t)((by_byte ? sum : shares->any * n) / TOKEN_SHARE_ONE);
+}
+
 uint64_t tokenizer_fingerprint(const struct tokenizer *t)
 {
     return t->fingerprint;

@@ -15,6 +15,9 @@
 
 enum { PRETOKEN_STEPS_LIMIT = 16, FRAME_LIMIT = 16, REPLACE_LIMIT = 8, TOKEN_IDS_LIMIT = 1 << 21 };
 
+// How vocabularies of SentencePiece spell a blank: U+2581.
+#define TOKENIZER_METASPACE "\xE2\x96\x81"
+
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_CONTIGUOUS, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT };
 enum prepend_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
@@ -49,6 +52,14 @@ struct decoder {
     char *metaspace; // owned, NULL: none; removed from the first token of a text instead of becoming a blank
 };
 
+// Least part of a token that a byte of text makes up, in units of 1 / TOKEN_SHARE_ONE.
+#define TOKEN_SHARE_ONE ((uint64_t)1 << 32)
+struct token_shares {
+    uint64_t any;        // of every byte of any text; 0: a token may stand for any number of bytes
+    uint64_t byte[256];  // of each byte, for the texts to which they apply
+    bool ascii, unicode; // `byte` applies to texts of ASCII characters only; to other texts
+};
+
 struct tokenizer {
     json_t *vocab;          // only while loading: the model's vocabulary as in the file
     int n_ids;              // largest id + 1, added tokens included
@@ -70,6 +81,7 @@ struct tokenizer {
     int32_t bos, eos;
     char *chat_template; // owned, NULL: none
     size_t longest_piece_bytes;
+    struct token_shares shares;
     uint64_t fingerprint;
 };
 
@@ -84,6 +96,7 @@ enum status tokenizer_read(struct tokenizer *tokenizer, const json_t *root);
 
 // tokenizer_derived.c
 size_t tokenizer_compute_longest_piece(const struct tokenizer *tokenizer);
+void tokenizer_compute_shares(const struct tokenizer *tokenizer, struct token_shares *shares_p);
 uint64_t tokenizer_compute_fingerprint(const struct tokenizer *tokenizer, bool ignore_merges);
 
 // tokenizer_decode.c: decodes every token once, into `pieces`.

@@ -18,6 +18,9 @@
 // A status is sent as a percent-encoded header; clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
+// What a handler sees of an oversized message: enough for its first fields.
+#define HEAD_BYTES 4096
+
 // --- batches; the caller of the static functions that start one holds the call's mutex
 
 static void call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
@@ -91,7 +94,28 @@ static void call_handle_half_close(struct rpc_call *call)
     }
 }
 
-static void call_handle_message(struct rpc_call *call, const struct rpc_bytes *bytes)
+static bool call_is_oversized(const struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+    const struct rpc_method *method = call->method;
+    return method->max_message_bytes && net_message_size(buffer) > method->max_message_bytes;
+}
+
+static void call_handle_oversized(struct rpc_call *call, grpc_byte_buffer *buffer)
+{
+    uint8_t head[HEAD_BYTES];
+    size_t size = net_message_size(buffer);
+    call->asked = true;
+    if (call->method->on_oversized) {
+        call->method->on_oversized(call, size, head, net_message_head(buffer, head, sizeof head));
+    } else {
+        char *message = mem_format("the message has %zu bytes: %s takes at most %zu", size, call->path,
+                                   call->method->max_message_bytes);
+        rpc_call_finish(call, STATUS_EXHAUSTED, message);
+        free(message);
+    }
+}
+
+static void call_handle_message(struct rpc_call *call, struct rpc_bytes *bytes)
 {
     bool again = call->asked;
     call->asked = true;
@@ -100,7 +124,9 @@ static void call_handle_message(struct rpc_call *call, const struct rpc_bytes *b
     } else if (again && !call->method->on_half_close) {
         rpc_call_finish(call, STATUS_INVALID, "a second request message came: this method takes one per call");
     } else if (call->method->on_message) {
+        call->message_bytes = bytes;
         call->method->on_message(call, bytes->data, bytes->size);
+        call->message_bytes = NULL;
     }
 }
 
@@ -119,9 +145,14 @@ static void call_on_received(void *owner, bool ok)
         call_end_batch(call);
         return;
     }
-    struct rpc_bytes bytes = net_message_read(buffer);
-    if (wanted) call_handle_message(call, &bytes);
-    rpc_bytes_free(&bytes);
+    if (call_is_oversized(call, buffer)) {
+        if (wanted) call_handle_oversized(call, buffer);
+        grpc_byte_buffer_destroy(buffer);
+    } else {
+        struct rpc_bytes bytes = net_message_read(buffer);
+        if (wanted) call_handle_message(call, &bytes);
+        rpc_bytes_free(&bytes);
+    }
     call_receive_next(call);
     call_end_batch(call);
 }
@@ -178,8 +209,8 @@ static int64_t deadline_us(gpr_timespec deadline)
     return clock_now_us() + left.tv_sec * 1000000 + left.tv_nsec / 1000;
 }
 
-void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_call *core,
-                    const grpc_call_details *details, const grpc_metadata_array *metadata)
+void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
+                    const grpc_metadata_array *metadata)
 {
     struct rpc_call *call = mem_alloc(sizeof *call);
     net_object_opened();
@@ -187,9 +218,9 @@ void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_cal
     call->core = core;
     atomic_init(&call->refs, 1);
     call->context = server->context;
-    call->path = grpc_slice_to_c_string(details->method);
+    call->path = path;
     call->method = net_server_method(server, call->path, &call->builtin);
-    call->deadline_us = deadline_us(details->deadline);
+    call->deadline_us = deadline_us(deadline);
     call->peer = grpc_call_get_peer(core);
     call->n_metadata = 2 * (int)metadata->count;
     call->metadata = net_metadata_texts(metadata);
@@ -270,6 +301,13 @@ const char *rpc_call_metadata(const struct rpc_call *call, const char *key)
         if (strcmp(call->metadata[i], key) == 0) return call->metadata[i + 1];
     }
     return NULL;
+}
+
+struct rpc_bytes rpc_call_take_message(struct rpc_call *call)
+{
+    struct rpc_bytes bytes = *call->message_bytes;
+    *call->message_bytes = (struct rpc_bytes){0};
+    return bytes;
 }
 
 // --- answers of handlers

@@ -36,6 +36,7 @@ static const int codes[STATUS_COUNT] = {
     [STATUS_OK] = GRPC_STATUS_OK,
     [STATUS_INVALID] = GRPC_STATUS_INVALID_ARGUMENT,
     [STATUS_NOT_FOUND] = GRPC_STATUS_NOT_FOUND,
+    [STATUS_EXISTS] = GRPC_STATUS_ALREADY_EXISTS,
     [STATUS_OUT_OF_RANGE] = GRPC_STATUS_OUT_OF_RANGE,
     [STATUS_EXHAUSTED] = GRPC_STATUS_RESOURCE_EXHAUSTED,
     [STATUS_UNAVAILABLE] = GRPC_STATUS_UNAVAILABLE,
@@ -58,7 +59,6 @@ enum status rpc_status(int code)
         if (codes[i] == code) return (enum status)i;
     }
     switch (code) { // codes that our servers never send
-    case GRPC_STATUS_ALREADY_EXISTS:
     case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
     case GRPC_STATUS_PERMISSION_DENIED: return STATUS_UNAUTHENTICATED;
     case GRPC_STATUS_ABORTED: return STATUS_UNAVAILABLE;
@@ -131,17 +131,35 @@ bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct n
 
 // --- messages
 
+size_t net_message_size(grpc_byte_buffer *buffer)
+{
+    return grpc_byte_buffer_length(buffer);
+}
+
+size_t net_message_head(grpc_byte_buffer *buffer, uint8_t *head, size_t room)
+{
+    grpc_byte_buffer_reader reader;
+    if (buffer->data.raw.compression != GRPC_COMPRESS_NONE || !grpc_byte_buffer_reader_init(&reader, buffer)) return 0;
+    size_t n = 0;
+    for (grpc_slice *slice; n < room && grpc_byte_buffer_reader_peek(&reader, &slice);) {
+        size_t part = GRPC_SLICE_LENGTH(*slice) < room - n ? GRPC_SLICE_LENGTH(*slice) : room - n;
+        memcpy(head + n, GRPC_SLICE_START_PTR(*slice), part);
+        n += part;
+    }
+    grpc_byte_buffer_reader_destroy(&reader);
+    return n;
+}
+
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer)
 {
     struct rpc_bytes bytes = {0};
     grpc_byte_buffer_reader reader;
     bool compressed = buffer->data.raw.compression != GRPC_COMPRESS_NONE; // see NET_NO_COMPRESSION_ARGS
     if (!compressed && grpc_byte_buffer_reader_init(&reader, buffer)) {
-        grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
-        bytes.size = GRPC_SLICE_LENGTH(slice);
-        bytes.data = mem_alloc(bytes.size + 1);
-        if (bytes.size) memcpy(bytes.data, GRPC_SLICE_START_PTR(slice), bytes.size);
-        grpc_slice_unref(slice);
+        bytes.data = mem_resize(NULL, grpc_byte_buffer_length(buffer) + 1, 1);
+        for (grpc_slice *slice; grpc_byte_buffer_reader_peek(&reader, &slice); bytes.size += GRPC_SLICE_LENGTH(*slice))
+            memcpy(bytes.data + bytes.size, GRPC_SLICE_START_PTR(*slice), GRPC_SLICE_LENGTH(*slice));
+        bytes.data[bytes.size] = 0;
         grpc_byte_buffer_reader_destroy(&reader);
     }
     grpc_byte_buffer_destroy(buffer);

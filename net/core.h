@@ -58,6 +58,9 @@ bool net_batch_start(grpc_call *call, const grpc_op *ops, size_t n_ops, struct n
 
 // --- messages
 
+size_t net_message_size(grpc_byte_buffer *buffer);
+// Copies the first bytes of a message to `head` [room]; returns their number. 0 if it is compressed.
+size_t net_message_head(grpc_byte_buffer *buffer, uint8_t *head, size_t room);
 // Copies a received message, followed by a zero byte, and destroys the buffer. `data` is NULL if it is compressed.
 struct rpc_bytes net_message_read(grpc_byte_buffer *buffer);
 

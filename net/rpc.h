@@ -45,6 +45,11 @@ struct rpc_method {
     // The last event of every call: the client is gone or its deadline has passed (`cancelled`), or the server has
     // finished the call. May be NULL.
     void (*on_close)(struct rpc_call *call, bool cancelled);
+    size_t max_message_bytes; // a larger message is not copied; 0: as the server
+    // Such a message of `size` bytes, with its first bytes. NULL: the call ends with EXHAUSTED.
+    void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);
+    // Its calls have a thread of their own, which no other method's handler can delay. All such methods share it.
+    bool dedicated;
 };
 
 struct rpc_server_options {
@@ -52,7 +57,7 @@ struct rpc_server_options {
     const struct rpc_method *methods; // borrowed until the server is closed
     void *context;                    // rpc_call_context() of every call
     size_t max_message_bytes;         // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int threads;                      // completion-queue threads; 0: 2
+    int threads;                      // completion-queue threads, beside the one of dedicated methods; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
@@ -78,6 +83,9 @@ const char *rpc_call_peer(const struct rpc_call *call);
 int64_t rpc_call_deadline_us(const struct rpc_call *call); // on clock_now_us(); INT64_MAX: none
 // Value of a request metadata key (lower case), valid as long as the call; NULL: not sent.
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
+
+// Within on_message: the message itself. It stays valid until the caller frees it.
+struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 
 // Queues a message to the client (copied). Returns the memory of all queued messages that the transport has not
 // accepted yet, so that the caller can bound it. Messages after rpc_call_finish() are dropped.

@@ -17,8 +17,9 @@ struct rpc_server {
     const struct rpc_method *methods; // borrowed
     void *context;                    // borrowed
     int port;
-    int n_queues;
+    int n_queues; // the last one serves the dedicated methods, if there are any
     struct net_queue *queues;
+    int n_accepts;
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
@@ -45,9 +46,10 @@ struct rpc_call {
     struct rpc_call *previous, *next; // server->calls, under its mutex
 
     struct net_tag on_received, on_sent, on_closed;
-    grpc_byte_buffer *received; // written by C-core, read by the queue's thread
-    int cancelled;              // written by C-core, read by the queue's thread
-    bool asked;                 // a message was received; the queue's thread only
+    grpc_byte_buffer *received;      // written by C-core, read by the queue's thread
+    int cancelled;                   // written by C-core, read by the queue's thread
+    bool asked;                      // a message was received; this and the next: the queue's thread only
+    struct rpc_bytes *message_bytes; // of the message that is being handled
 
     pthread_mutex_t mutex; // guards what follows
     grpc_call *core;       // NULL once it is closed and no batch is in flight
@@ -64,9 +66,9 @@ struct rpc_call {
     grpc_metadata *trailers;
 };
 
-// call.c: runs the call until its end. Owns `core` from here on; details and metadata are copied.
-void net_call_begin(struct rpc_server *server, struct net_queue *queue, grpc_call *core,
-                    const grpc_call_details *details, const grpc_metadata_array *metadata);
+// call.c: runs the call until its end. Owns `core` and `path` (gpr_free()) from here on; metadata is copied.
+void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
+                    const grpc_metadata_array *metadata);
 // server.c: the method that serves `path`, never NULL.
 const struct rpc_method *net_server_method(const struct rpc_server *server, const char *path, bool *builtin_p);
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);

@@ -7,16 +7,22 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/intake.h"
+#include "router/front/intake_pool.h"
 
 static struct {
     char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
     double keep_rate;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
+    int64_t stall_timeout_ms, eject_ms;
+    int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
         max_message_mb;
+    bool mixed_numerics;
     struct log_options log;
 } o;
 
@@ -37,6 +43,12 @@ static const struct option options[] = {
     {.name = "max-message-mb", .type = OPTION_INT, .value = &o.max_message_mb, .default_text = "64", .min = 1,
      .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received take "
                                          "at most four times this together (at least 256 MiB)"},
+    {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
+     .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
+                                "least 2"},
+    {.name = "tokenise-queue-mb", .type = OPTION_INT, .value = &o.tokenise_queue_mb, .default_text = "256", .min = 1,
+     .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further ones are refused with "
+                                            "RESOURCE_EXHAUSTED"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests",
@@ -47,6 +59,10 @@ static const struct option options[] = {
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .unit = "%", .help = "part of both limits that each priority class leaves to every class above it: with 10, normal "
                           "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
+    {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
+     .max = 100, .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant "
+                                      "may fill the same part of the rest; 100: no bound. With --tenant-weights all "
+                                      "tenants that it does not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
      .help = "tokens that a tenant gets for each token of a tenant that is not named, while requests of both wait "
              "(W 0.001..1000)"},
@@ -78,13 +94,24 @@ static const struct option options[] = {
                                            "is no longer, else the first and the last half as many"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
-     .help = "time limit from arrival in the queue to the score; afterwards the prompt is prefilled whole"},
+     .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
+             "score; afterwards the prompt is prefilled whole"},
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
+    {.name = "stall-timeout-ms", .type = OPTION_INT, .value = &o.stall_timeout_ms, .default_text = "30000",
+     .max = 3600000, .unit = "ms",
+     .help = "time without progress after which a node with work hangs, if that is longer than four of its longest passes: "
+             "a speculator is ejected, a worker group lost and its requests replayed; 0: progress is not watched"},
+    {.name = "eject-ms", .type = OPTION_INT, .value = &o.eject_ms, .default_text = "10000", .max = 3600000, .unit = "ms",
+     .help = "time that a node that hung or is ten times slower than its peers gets no work, doubled each further time; "
+             "then it gets one request, two, four and so on; 0: no node is ejected"},
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "time that accepted requests wait for a worker group when none is attached; then they fail"},
+     .help = "after the loss of a worker group, time that requests which no other one can hold wait for one"},
+    {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
+     .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
+             "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
     {.name = "-Logging"},
@@ -167,6 +194,12 @@ static void front_close(struct front *front)
     free((char *)front->model_name);
 }
 
+// 0: no bound.
+static int tenant_queue_percent(void)
+{
+    return o.tenant_queue_share < 100 ? (int)o.tenant_queue_share : 0;
+}
+
 static struct core *router_core_create(struct front *front, const struct tenant_weight *weights, int n_weights)
 {
     struct core_ops ops;
@@ -175,15 +208,19 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .max_queue_requests = (int)o.max_queue_requests,
         .max_queue_tokens = o.max_queue_tokens,
         .queue_reserve_percent = (int)o.queue_reserve,
+        .tenant_queue_percent = tenant_queue_percent(),
         .tenant_weights = weights,
         .n_tenant_weights = n_weights,
         .max_wait_us = o.max_wait_ms * 1000,
         .score_timeout_us = o.score_timeout_ms * 1000,
+        .stall_us = o.stall_timeout_ms * 1000,
+        .eject_us = o.eject_ms * 1000,
         .worker_grace_us = o.worker_grace_ms * 1000,
         .heartbeat_us = o.heartbeat_ms * 1000,
         .min_tokens = (int)o.speculate_min_tokens,
         .tail_tokens = (int)o.tail_tokens,
         .bins_ahead = (int)o.bins_ahead,
+        .mixed_numerics = o.mixed_numerics,
         .policy = bin_policy_parse(o.policy),
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
@@ -214,25 +251,53 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
     __atomic_store_n(&query->answer, core_idle(c), __ATOMIC_RELEASE);
 }
 
-static void router_drain(struct front *front, sigset_t *signals)
+// Waits 20 ms; true when a second signal has come.
+static bool drain_wait(const sigset_t *signals)
+{
+    const struct timespec interval = {.tv_nsec = 20000000};
+    return sigtimedwait(signals, NULL, &interval) > 0;
+}
+
+static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
+{
+    core_release_nodes(c, now_us);
+}
+
+// Whether the core became idle in time.
+static bool router_drain(struct front *front, sigset_t *signals)
 {
     log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
-    loop_post(front->loop, event_drain, NULL);
     int64_t end_us = clock_now_us() + o.drain_ms * 1000;
+    atomic_store(&front->draining, true);
+    loop_post(front->loop, event_publish_ready, front);
+    while (!intake_pool_idle(front->pool) && clock_now_us() < end_us) { // the core still takes these prompts
+        if (drain_wait(signals)) end_us = 0;
+    }
+    loop_post(front->loop, event_drain, NULL);
     do { // at least once: the core has then handled event_drain and calls the server no more, so that it may be closed
         struct idle_query query = {-1};
         loop_post(front->loop, event_query_idle, &query);
-        const struct timespec interval = {.tv_nsec = 20000000};
-        int signal;
         do {
-            signal = sigtimedwait(signals, NULL, &interval);
-            if (signal > 0) end_us = 0; // a second signal
+            if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return;
+        if (query.answer) return true;
     } while (clock_now_us() < end_us);
+    return false;
 }
 
 // --- serving
+
+static struct intake_pool *router_open_pool(void)
+{
+    int64_t threads = o.tokenise_threads ? o.tokenise_threads : cores_count() / 2;
+    const struct intake_pool_options pool_options = {
+        .threads = threads > 1 || o.tokenise_threads ? (int)threads : 2,
+        .max_bytes = (size_t)o.tokenise_queue_mb << 20,
+        .max_jobs = (int)o.max_queue_requests,
+        .tenant_share_percent = tenant_queue_percent(),
+    };
+    return intake_pool_open(&pool_options);
+}
 
 // `methods` are borrowed until the server is closed.
 static enum status router_open_server(struct front *front, const struct rpc_method *methods,
@@ -253,10 +318,12 @@ static enum status router_open_server(struct front *front, const struct rpc_meth
 // Serves until a signal has come and the core is drained.
 static enum status router_serve(struct front *front, sigset_t *signals)
 {
-    const struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_abort,        front_score,  front_tokenize,
+    struct rpc_method methods[] = {
+        front_generate,   front_generate_many, front_score,        front_abort,  front_tokenize,
         front_detokenize, front_model_info,    front_cluster_info, front_attach, {0},
     };
+    for (int i = 0; i < 3; i++) // those with a prompt
+        methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
     struct rpc_server *server;
     TRY(router_open_server(front, methods, &server));
     __atomic_store_n(&front->server, server, __ATOMIC_RELEASE);
@@ -267,7 +334,7 @@ static enum status router_serve(struct front *front, sigset_t *signals)
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
-    router_drain(front, signals);
+    if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     rpc_server_close(server, 1000);
     return STATUS_OK;
 }
@@ -279,8 +346,10 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     options_log(options);
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
+    front->pool = router_open_pool();
     rpc_init();
     enum status status = router_serve(front, signals);
+    intake_pool_close(front->pool);
     loop_stop(front->loop);
     core_free(core);
     rpc_shutdown();

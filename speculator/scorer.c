@@ -13,6 +13,7 @@
 #include "base/no_alloc.h"
 #include "engine/batch_builder.h"
 #include "engine/prefix_cache.h"
+#include "speculator/score_pace.h"
 
 // A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
 struct prompt {
@@ -53,6 +54,7 @@ struct scorer {
     int n, n_running, capacity;
     uint64_t pass;
     struct scorer_pass last;
+    struct score_pace pace;
     struct batch_builder builder; // of the pass
 };
 
@@ -240,39 +242,125 @@ static void admit_prompts(struct scorer *s)
 
 // --- one pass
 
+// What the next pass contains.
+struct pass_plan {
+    bool reads, looks_ahead; // has rows of prompts that are read; has look-ahead rows
+    int window;
+};
+
+static bool prompt_looks_ahead(const struct prompt *p)
+{
+    return p->steps > 0;
+}
+
+static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *plan)
+{
+    return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
+}
+
 // A pass has one smoothing window: that of the prompt that has gone longest without a row. Importance rows of prompts
 // with another window wait for a later pass.
-static int choose_window(const struct scorer *s)
+static int choose_window(const struct scorer *s, const struct pass_plan *plan)
 {
-    const struct prompt *longest = s->prompts[0];
-    for (int i = 1; i < s->n_running; i++) {
-        if (s->prompts[i]->last_pass < longest->last_pass) longest = s->prompts[i];
+    const struct prompt *longest = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+        const struct prompt *p = s->prompts[i];
+        if (prompt_takes_part(p, plan) && (!longest || p->last_pass < longest->last_pass)) longest = p;
     }
     return longest->smoothing_window;
 }
 
-// Rows of the prompt in this pass, at most `room`. The last prompt row and every look-ahead row are importance rows.
-static int prompt_plan_rows(const struct prompt *p, int room, int window)
+static struct pass_plan choose_pass(const struct scorer *s)
 {
-    int rows = p->steps ? 1 : p->n - p->n_cached;
-    if (rows > room) rows = room;
-    bool has_importance = rows && p->n_cached + rows >= p->n;
-    if (has_importance && p->smoothing_window != window) rows--;
-    return rows;
+    struct pass_plan plan = {0};
+    for (int i = 0; i < s->n_running; i++)
+        *(prompt_looks_ahead(s->prompts[i]) ? &plan.looks_ahead : &plan.reads) = true;
+    if (plan.looks_ahead && score_pace_look_ahead_first(&s->pace)) plan.reads = false;
+    plan.window = choose_window(s, &plan);
+    return plan;
+}
+
+// Gives the prompt its next rows, at most `rows_max`. The last prompt row and every look-ahead row are importance rows.
+static void prompt_plan_rows(struct prompt *p, int rows_max, int window)
+{
+    int rows = prompt_looks_ahead(p) ? 1 : p->n - p->n_cached;
+    if (rows > rows_max) rows = rows_max;
+    p->has_importance = rows && p->n_cached + rows >= p->n;
+    if (p->has_importance && p->smoothing_window != window) {
+        p->has_importance = false;
+        rows--;
+    }
+    p->rows = rows;
+}
+
+static double prompt_work_left(const struct scorer *s, const struct prompt *p)
+{
+    return score_pace_work(&s->pace, p->n_cached, p->n - p->n_cached);
+}
+
+// Gives the prompt all its rows and returns their work.
+static double plan_rest(const struct scorer *s, struct prompt *p, int window)
+{
+    prompt_plan_rows(p, p->n - p->n_cached, window);
+    return score_pace_work(&s->pace, p->n_cached, p->rows);
+}
+
+// The same for the rows that fit `room`.
+static double plan_chunk(const struct scorer *s, struct prompt *p, double room, int window)
+{
+    prompt_plan_rows(p, score_pace_rows(&s->pace, p->n_cached, room), window);
+    return score_pace_work(&s->pace, p->n_cached, p->rows);
+}
+
+// Rows of prompts from `first` on: of those that fit `room` whole, then a chunk of the shortest other. Returns their
+// work.
+static double plan_shorter(struct scorer *s, int first, double room, int window)
+{
+    double left = room;
+    struct prompt *shortest = NULL;
+    for (int i = first; i < s->n_running; i++) {
+        struct prompt *p = s->prompts[i];
+        if (prompt_looks_ahead(p)) continue;
+        if (prompt_work_left(s, p) <= left) {
+            left -= plan_rest(s, p, window);
+        } else if (!shortest || prompt_work_left(s, p) < prompt_work_left(s, shortest)) {
+            shortest = p;
+        }
+    }
+    if (shortest) left -= plan_chunk(s, shortest, left, window);
+    return room - left;
+}
+
+// In order of arrival. Beside the first prompt that the pass cannot complete, half of the room goes to later prompts
+// that are shorter: the long one takes at most twice as long, and the others do not wait for all of it.
+static void plan_reading(struct scorer *s, int rows_left, int window)
+{
+    double room = rows_left;
+    for (int i = 0; i < s->n_running && room >= 1; i++) {
+        struct prompt *p = s->prompts[i];
+        if (prompt_looks_ahead(p)) continue;
+        if (prompt_work_left(s, p) > room) {
+            room -= plan_shorter(s, i + 1, room / 2, window);
+            if (!plan_chunk(s, p, room, window)) prompt_plan_rows(p, 1, window);
+            return;
+        }
+        room -= plan_rest(s, p, window);
+    }
 }
 
 // Look-ahead rows first, so that the prompts that have begun finish and release their blocks.
-static void plan_pass(struct scorer *s, int window)
+static void plan_pass(struct scorer *s, const struct pass_plan *plan)
 {
     int room = s->model.token_budget;
-    for (int ahead = 1; ahead >= 0; ahead--) {
-        for (int i = 0; i < s->n_running; i++) {
-            struct prompt *p = s->prompts[i];
-            if ((p->steps > 0) != ahead) continue;
-            p->rows = prompt_plan_rows(p, room, window);
-            room -= p->rows;
-        }
+    for (int i = 0; i < s->n_running; i++) {
+        struct prompt *p = s->prompts[i];
+        p->rows = 0;
+        p->has_importance = false;
+        if (!prompt_looks_ahead(p) || !plan->looks_ahead) continue;
+        prompt_plan_rows(p, room, plan->window);
+        room -= p->rows;
     }
+    if (plan->reads) plan_reading(s, room, plan->window);
 }
 
 static void prompt_add_rows(struct scorer *s, struct prompt *p)
@@ -291,15 +379,13 @@ static void prompt_add_rows(struct scorer *s, struct prompt *p)
         batch_builder_want_logits(b, b->batch.n_rows - 1);
 }
 
-static const struct ragged_batch *compose_pass(struct scorer *s)
+static const struct ragged_batch *compose_pass(struct scorer *s, const struct pass_plan *plan)
 {
-    int window = choose_window(s);
-    plan_pass(s, window);
+    plan_pass(s, plan);
     batch_builder_reset(&s->builder);
-    s->builder.batch.smoothing_window = window;
+    s->builder.batch.smoothing_window = plan->window;
     for (int i = 0; i < s->n_running; i++) {
         struct prompt *p = s->prompts[i];
-        p->has_importance = p->rows && p->n_cached + p->rows >= p->n;
         p->has_next_token = p->has_importance && p->steps + 1 < p->look_ahead;
         if (p->rows) prompt_add_rows(s, p);
     }
@@ -389,6 +475,21 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
     }
 }
 
+static void report_finished(struct scorer *s)
+{
+    for (int i = 0; i < s->n_running; i++)
+        if (prompt_is_finished(s->prompts[i], 0)) prompt_report(s, s->prompts[i]);
+    prompts_drop(s, prompt_is_finished, 0);
+}
+
+static int count_reading(const struct scorer *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_running; i++)
+        n += !prompt_looks_ahead(s->prompts[i]);
+    return n;
+}
+
 enum status scorer_step(struct scorer *s)
 {
     s->last = (struct scorer_pass){0};
@@ -397,16 +498,20 @@ enum status scorer_step(struct scorer *s)
     int64_t begun_us = clock_now_us();
     s->pass++;
     no_alloc_begin("scorer_step");
-    const struct ragged_batch *batch = compose_pass(s);
+    struct pass_plan plan = choose_pass(s);
+    const struct ragged_batch *batch = compose_pass(s, &plan);
     no_alloc_end();
     struct forward_result out = {0};
     TRY(s->model.forward(s->model.context, batch, &out));
+    int64_t us = clock_now_us() - begun_us;
+    if (plan.reads)
+        score_pace_prompts_done(&s->pace, us);
+    else
+        score_pace_look_ahead_done(&s->pace, count_reading(s) > 0, us);
     no_alloc_begin("scorer_step");
     apply_results(s, &out);
     no_alloc_end();
-    for (int i = 0; i < s->n_running; i++)
-        if (prompt_is_finished(s->prompts[i], 0)) prompt_report(s, s->prompts[i]);
-    prompts_drop(s, prompt_is_finished, 0);
+    report_finished(s);
     s->last = (struct scorer_pass){batch->n_rows, ragged_attention_pairs(batch), clock_now_us() - begun_us};
     return STATUS_OK;
 }
@@ -432,6 +537,7 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
     s->on_result = on_result;
     s->context = context;
     s->blocks = block_manager_create(model->kv_blocks);
+    score_pace_init(&s->pace, model->config);
     const struct batch_limits limits = {.rows = model->token_budget,
                                         .seqs = model->max_seqs,
                                         .seq_blocks = kv_blocks_for(longest_sequence(s)),

@@ -6,13 +6,14 @@
 // is a property of (prompt, model, policy). Other prompts in its passes, chunks and the token budget change no bit of
 // it, as far as the backend promises (kernels/backend.h).
 //
-// Passes are composed by iteration, as in continuous batching: each contains the next look-ahead row of every prompt
-// whose own rows are computed, and fills up with rows of other prompts; a new prompt joins at the next pass. Look-ahead
-// is greedy. Rows found in the prefix cache are not computed again: importance needs the prompt's keys and the rows
-// that attend to them, which are the last prompt row and the look-ahead rows. An EOS ends the look-ahead: the step that
-// sampled it counts, and the token itself is never computed, like the last sampled token. A prompt allocates the KV
-// blocks of all its entries before its first row and releases them with its result, so a prompt that has begun never
-// waits for blocks.
+// Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
+// look-ahead row of every prompt whose own rows are computed, or rows of prompts that are read, or both (score_pace.h).
+// Prompts are read in order of arrival; beside a prompt that the pass cannot complete, half of the pass goes to shorter
+// ones. Look-ahead is greedy. Rows found in the prefix cache are not computed again: importance needs the prompt's keys
+// and the rows that attend to them, which are the last prompt row and the look-ahead rows. An EOS ends the look-ahead:
+// the step that sampled it counts, and the token itself is never computed, like the last sampled token. A prompt
+// allocates the KV blocks of all its entries before its first row and releases them with its result, so a prompt that
+// has begun never waits for blocks.
 //
 // One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step() and are valid
 // during the callback, which must not call the scorer.

@@ -91,7 +91,9 @@ enum status score_service_step(struct score_service *service)
 
 struct scorer_load score_service_get_load(const struct score_service *service)
 {
-    return scorer_get_load(service->scorer);
+    struct scorer_load load = scorer_get_load(service->scorer);
+    load.waiting += (int)service->outbox.n;
+    return load;
 }
 
 struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg)

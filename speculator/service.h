@@ -22,4 +22,4 @@ void score_service_drop_all(struct score_service *service); // after the stream 
 
 bool score_service_busy(const struct score_service *service);  // whether a step has work or results to send
 enum status score_service_step(struct score_service *service); // after a failure the speculator is lost
-struct scorer_load score_service_get_load(const struct score_service *service);
+struct scorer_load score_service_get_load(const struct score_service *service); // waiting: refusals not sent yet, too

@@ -10,6 +10,8 @@
 
 static const struct batch_limits limits = {
     .rows = 8, .seqs = 3, .seq_blocks = 4, .logit_rows = 3, .importance_rows = 2};
+enum { TABLE = 3 * 4 };
+static int32_t table[TABLE];
 static const int32_t blocks[3][4] = {{7, 8}, {1, 2, 3, 4}, {9}};
 
 static void add_rows(struct batch_builder *b, int sequence, int n_blocks, int n_cached, int rows)
@@ -36,13 +38,13 @@ static void check_layout(const struct ragged_batch *batch)
 {
     static const int32_t token[] = {0, 1, 100, 200, 201, 202}, position[] = {200, 210, 500, 0, 10, 20};
     static const int32_t row_start[] = {0, 2, 3, 6}, kv_len[] = {20, 50, 0};
-    static const int32_t table[] = {7, 8, 0, 0, 1, 2, 3, 4, 9, 0, 0, 0};
+    static const int32_t expected[] = {7, 8, 0, 0, 1, 2, 3, 4, 9, 0, 0, 0};
     ck_assert(batch->n_rows == 6 && batch->n_seqs == 3 && batch->max_blocks == 4);
     ck_assert_mem_eq(batch->token, token, sizeof token);
     ck_assert_mem_eq(batch->position, position, sizeof position);
     ck_assert_mem_eq(batch->row_start, row_start, sizeof row_start);
     ck_assert_mem_eq(batch->kv_len, kv_len, sizeof kv_len);
-    ck_assert_mem_eq(batch->block_table, table, sizeof table);
+    ck_assert_mem_eq(batch->block_table, expected, sizeof expected);
     ck_assert(batch->n_importance_rows == 1 && batch->importance_row[0] == 5 && batch->importance_keys[0] == 3);
     ck_assert_int_eq(batch->smoothing_window, 1);
 }
@@ -72,13 +74,35 @@ START_TEST(a_pass_returns_logits_or_tokens_or_both)
             const struct ragged_batch *batch = build(&b, logits, tokens);
             ck_assert_int_eq(batch->n_logit_rows, logits + tokens);
             ck_assert_int_eq(batch->sampling != NULL, tokens);
-            ck_assert_int_eq(batch->tokens_only, tokens && !logits);
+            ck_assert_int_eq(batch->n_unread_rows, tokens);
             if (logits) ck_assert_int_eq(batch->logit_row[0], 1);
             if (tokens) ck_assert_int_eq(batch->logit_row[logits], 2);
             if (tokens) ck_assert_int_eq(batch->sampling[logits].top_k, 3);
             if (tokens && logits) ck_assert(batch->sampling[0].inverse_temperature == 0); // greedy, and ignored
         }
     }
+    batch_builder_fini(&b);
+}
+END_TEST
+
+START_TEST(rows_whose_logits_are_read_come_first)
+{
+    struct batch_builder b;
+    const struct row_sampling sampling = {.top_p = 0.5, .inverse_temperature = 2};
+    batch_builder_init(&b, &limits);
+    batch_builder_reset(&b);
+    for (int s = 0; s < 3; s++) {
+        add_rows(&b, s, 1, 0, 1);
+        if (s == 1) {
+            batch_builder_want_logits(&b, s);
+        } else {
+            batch_builder_want_token(&b, s, &sampling);
+        }
+    }
+    const struct ragged_batch *batch = batch_builder_finish(&b);
+    ck_assert(batch->n_logit_rows == 3 && batch->n_unread_rows == 2);
+    ck_assert_mem_eq(batch->logit_row, ((int32_t[]){1, 0, 2}), 3 * sizeof(int32_t));
+    ck_assert(batch->sampling[0].inverse_temperature == 0 && batch->sampling[1].inverse_temperature == 2);
     batch_builder_fini(&b);
 }
 END_TEST
@@ -94,15 +118,46 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         int32_t *encoded = malloc(n * sizeof *encoded);
         batch_encode(batch, encoded);
         struct ragged_batch decoded;
-        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_OK);
+        ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_OK);
         check_layout(&decoded);
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
-        ck_assert(decoded.tokens_only == batch->tokens_only && !decoded.sampling == !batch->sampling);
+        ck_assert(decoded.n_unread_rows == batch->n_unread_rows && !decoded.sampling == !batch->sampling);
         if (decoded.sampling)
             ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
         free(encoded);
     }
+    batch_builder_fini(&b);
+}
+END_TEST
+
+// The message of a pass with one long sequence, in integers: the padded table alone would have 64 * 2048.
+START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
+{
+    enum { SEQS = 64, LONG = 2048, SHORT = 8 };
+    const struct batch_limits wide = {.rows = SEQS, .seqs = SEQS, .seq_blocks = LONG, .logit_rows = SEQS};
+    static int32_t many[LONG], padded[SEQS * LONG];
+    for (int i = 0; i < LONG; i++)
+        many[i] = i + 1;
+    struct batch_builder b;
+    batch_builder_init(&b, &wide);
+    batch_builder_reset(&b);
+    for (int s = 0; s < SEQS; s++) {
+        int n = s == 5 ? LONG : SHORT;
+        batch_builder_add_sequence(&b, many, n, n * KV_BLOCK_TOKENS - 1);
+        batch_builder_add_row(&b, 1, n * KV_BLOCK_TOKENS);
+        batch_builder_want_logits(&b, s);
+    }
+    const struct ragged_batch *batch = batch_builder_finish(&b);
+    size_t n = batch_encoded_ints(batch), of_table = LONG + (SEQS - 1) * SHORT;
+    ck_assert_uint_eq(n, 8 + 2 * SEQS + (SEQS + 1) + SEQS + of_table + SEQS);
+    int32_t *encoded = malloc(n * sizeof *encoded);
+    batch_encode(batch, encoded);
+    struct ragged_batch decoded;
+    ck_assert_int_eq(batch_decode(encoded, n, padded, SEQS * LONG, &decoded), STATUS_OK);
+    ck_assert_mem_eq(decoded.block_table, batch->block_table, sizeof padded);
+    ck_assert_int_eq(batch_decode(encoded, n, padded, SEQS * LONG - 1, &decoded), STATUS_INTERNAL);
+    free(encoded);
     batch_builder_fini(&b);
 }
 END_TEST
@@ -114,14 +169,14 @@ START_TEST(counts_that_do_not_add_up_are_refused)
     const struct ragged_batch *batch = build(&b, true, true);
     size_t n = batch_encoded_ints(batch);
     int32_t *encoded = malloc(n * sizeof *encoded);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         struct ragged_batch decoded;
         batch_encode(batch, encoded);
         if (i == 5) continue; // the smoothing window takes part in no size
-        encoded[i] = i == 6 ? 3 : encoded[i] + 1;
-        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_INTERNAL);
+        encoded[i] = i == 6 ? 4 : encoded[i] + 1;
+        ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
         encoded[i] = -1;
-        ck_assert_int_eq(batch_decode(encoded, n, &decoded), STATUS_INTERNAL);
+        ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
     }
     free(encoded);
     batch_builder_fini(&b);
@@ -134,7 +189,9 @@ int main(void)
     TCase *tcase = tcase_create("batch");
     tcase_add_test(tcase, rows_sequences_and_blocks_are_laid_out_in_order);
     tcase_add_test(tcase, a_pass_returns_logits_or_tokens_or_both);
+    tcase_add_test(tcase, rows_whose_logits_are_read_come_first);
     tcase_add_test(tcase, an_encoded_batch_is_decoded_to_the_same_batch);
+    tcase_add_test(tcase, short_sequences_beside_a_long_one_send_their_own_blocks_only);
     tcase_add_test(tcase, counts_that_do_not_add_up_are_refused);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

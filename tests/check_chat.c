@@ -2,6 +2,7 @@
 // Chat templates. The expected text of each family is written by hand; ids must be those of the rendered text, messages
 // must not be able to forge a turn, and the pinned tokens must be the frame.
 #include <check.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,7 +126,7 @@ static enum status render_pinning(struct model m, const char *const *turns, int 
         roles[n] = strndup(turns[n], (size_t)(tab - turns[n]));
         messages[n] = (struct chat_message){roles[n], tab + 1, strlen(tab + 1)};
     }
-    enum status status = chat_render(m.chat, m.tokenizer, messages, n, turn_tokens, prompt);
+    enum status status = chat_render(m.chat, m.tokenizer, messages, n, INT_MAX, turn_tokens, prompt);
     while (n--)
         free(roles[n]);
     return status;

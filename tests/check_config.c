@@ -278,15 +278,16 @@ END_TEST
 START_TEST(other_quantisations_are_refused_with_the_supported_ones)
 {
 #define REFUSE(text, sentence) refuse(LLAMA text "}", STATUS_UNSUPPORTED, sentence)
-    static const char what[] = "this program reads FP8 weights (e4m3 with one scale for a matrix or for each output)";
+    static const char what[] = "this program reads FP8 weights (e4m3 with one scale for a matrix, for each output or "
+                               "for each block of 128 x 128)";
     REFUSE(",\"quantization_config\":{\"bits\":4}", "quantization_config.quant_method is missing");
     REFUSE(",\"quantization_config\":{\"bits\":4}", what);
     REFUSE(",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}",
            "quant_method is gptq: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quant_method is awq: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
-           "\"weight_block_size\":[128,128]}",
-           "weight_block_size is set: this program reads");
+           "\"weight_block_size\":[64,128]}",
+           "weight_block_size is not [128, 128]: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\"}", "activation_scheme is missing: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"," WEIGHTS(
                "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\"") "}",
@@ -294,7 +295,9 @@ START_TEST(other_quantisations_are_refused_with_the_supported_ones)
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"") "}",
            "config_groups.group_0.weights.type is int: this program reads");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\"") "}",
-           "config_groups.group_0.weights.strategy is block: this program reads");
+           "config_groups.group_0.block_structure is not [128, 128]: this program reads");
+    REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"group\"") "}",
+           "config_groups.group_0.weights.strategy is group: this program reads");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":4,\"type\":\"float\",\"strategy\":\"tensor\"") "}", "are of 4 bits");
     REFUSE(COMPRESSED WEIGHTS(CHANNEL ",\"symmetric\":false") "}", "not symmetric");
     REFUSE(COMPRESSED "\"config_groups\":{\"group_0\":{\"weights\":null}}}", "config_groups.group_0.weights is null");

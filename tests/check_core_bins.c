@@ -148,62 +148,24 @@ START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 }
 END_TEST
 
-// Each sequence holds its slot for four bins, so of 128 slots 32 are for each bin, and 18 requests of the mean length,
-// 28 rows, fill one. Packed longest first, the last 800 requests would be short ones that fill bins of 32 to 320 rows.
-START_TEST(where_sequence_slots_are_scarce_all_bins_are_full)
-{
-    enum { LONG = 200, SHORT = 800, BINS_MAX = 100, STAY = 4 };
-    f.options.bins_ahead = 1;
-    struct core_options options = f.options;
-    fixture_stop(&f);
-    fixture_init(&f);
-    f.options = options;
-    fixture_start(&f);
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    hello.max_seqs = 128;
-    struct fake_node *w = fixture_attach(&f, &hello);
-    static struct client *bin[BINS_MAX][64];
-    int items[BINS_MAX] = {0}, rows[BINS_MAX] = {0}, n_bins = 0;
-    for (int i = 0; i < LONG + SHORT; i++)
-        put(i < LONG ? 100 : 10, 0);
-    fixture_advance(&f, 0);
-    for (int i = 0; i < w->bins; i = n_bins) { // its last token brings another bin
-        ck_assert(i < BINS_MAX && w->bins == i + 1 && w->last_bin_items <= 64);
-        items[i] = w->last_bin_items;
-        rows[i] = w->last_bin_rows;
-        for (int k = 0; k < items[i]; k++)
-            bin[i][k] = fixture_find(&f, w->requests[w->n_requests - items[i] + k]);
-        for (int k = 0; i >= STAY - 1 && k < items[i - STAY + 1]; k++)
-            fake_node_step(&f, w, bin[i - STAY + 1][k], 1, 1, FINISH_REASON_STOP);
-        n_bins++;
-        for (int k = 0; k < items[i]; k++)
-            fake_node_step(&f, w, bin[i][k], 0, 1, -1);
-    }
-    int64_t tokens = 0;
-    for (int i = 0; i < n_bins; i++)
-        tokens += rows[i];
-    ck_assert_int_eq(tokens, LONG * 100 + SHORT * 10);
-    ck_assert_msg(n_bins <= 57, "%d bins for what fills 55", n_bins);
-    for (int i = 0; i < n_bins - 3; i++)
-        ck_assert_msg(rows[i] >= 487, "bin %d of %d: %d rows in %d items", i, n_bins, rows[i], items[i]); // 95 %
-}
-END_TEST
-
-START_TEST(a_prompt_over_the_capacity_has_a_bin_of_its_own)
+START_TEST(a_long_prompt_takes_half_of_its_bin_and_of_those_that_follow)
 {
     struct fake_node *w = worker("w", 512);
-    struct client *small = put(10, 0), *huge = put(2000, 0);
+    struct client *small = put(200, 0), *huge = put(2000, 0), *beyond = put(100, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(w, huge) && w->last_bin_rows == 2000 && !small->r->account.node);
+    ck_assert(fake_node_has(w, huge) && fake_node_has(w, small) && w->last_bin_rows == 2200);
+    ck_assert(w->bins == 1 && !beyond->r->account.node);
     struct core_status status = fixture_status(&f);
-    ck_assert(status.prefill_bins.capacity_tokens == 2000);
+    ck_assert(status.prefill_bins.capacity_tokens == 2200);
     core_status_fini(&status);
-    // Overdue, it is still alone.
-    struct client *again = put(600, 0), *mate = put(20, 0);
+    struct client *again = put(600, 0), *mate = put(200, 0);
     fixture_advance(&f, SECOND);
-    ck_assert(fake_node_has(w, small) && fake_node_has(w, mate) && !again->r->account.node);
+    ck_assert(fake_node_has(w, beyond) && !again->r->account.node); // overdue, but the other one goes on
+    ck_assert(!mate->r->account.node && w->last_bin_rows == 100);
+    finish(w, small);
+    finish(w, beyond);
     finish(w, huge);
-    ck_assert(fake_node_has(w, again) && w->last_bin_items == 1);
+    ck_assert(fake_node_has(w, again) && fake_node_has(w, mate));
 }
 END_TEST
 
@@ -536,13 +498,17 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
     struct client *late = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, small[1], 1, 1, FINISH_REASON_STOP);
     fake_node_step(&f, w, small[2], 1, 1, FINISH_REASON_STOP);
-    ck_assert(!late->r->account.node && !large->r->account.node);
+    // The group has 40 blocks, of which it keeps 30 for it and lends nine.
+    struct client *later = fixture_send(&f, 140, 4);
+    fake_node_step(&f, w, late, 0, 1, -1);
+    fake_node_step(&f, w, small[3], 1, 1, FINISH_REASON_STOP);
+    ck_assert(fake_node_has(w, late) && !later->r->account.node && !large->r->account.node);
     // Other groups are not reserved for it.
     hello = fixture_hello(NODE_WORKER, "x");
     hello.kv_blocks = 35;
     struct fake_node *x = fixture_attach(&f, &hello);
     ck_assert(fake_node_has(x, large)); // here it fits at once
-    ck_assert(fake_node_has(w, late));
+    ck_assert(fake_node_has(w, later));
 }
 END_TEST
 
@@ -562,15 +528,20 @@ START_TEST(only_one_group_is_reserved_for_a_starved_request)
     ck_assert(on[0]->r->account.node != on[1]->r->account.node);
     struct client *large = fixture_send(&f, 470, 4);
     fixture_advance(&f, SECOND);
-    struct client *small[6];
-    for (int i = 0; i < 6; i++) {
-        small[i] = fixture_send(&f, 20, 4);
-        if (i == 0) ck_assert(small[0]->r->account.node); // by the group that is not reserved
-        if (small[i]->r->account.node) ck_assert(small[i]->r->account.node == small[0]->r->account.node);
+    const struct sched_node *reserved = f.c->view.reservation.node;
+    int n_lent = 0, n_other = 0;
+    for (int i = 0; i < 20; i++) {
+        struct client *small = fixture_send(&f, 20, 4); // two blocks
+        if (!small->r->account.node) continue;
+        bool lent = &small->r->account.node->sched == reserved;
+        n_lent += lent;
+        n_other += !lent;
+        fake_node_step(&f, small->r->account.node == nodes[0]->node ? nodes[0] : nodes[1], small, 0, 1, -1);
     }
-    for (int i = 0; i < 2; i++) { // the reserved group has room
+    ck_assert(n_lent == 5 && n_other == 10); // of 40 - 30 blocks; of the 21 that the other group has left
+    for (int i = 0; i < 2; i++) {            // the reserved group has room though the five go on
         struct fake_node *node = on[i]->r->account.node == nodes[0]->node ? nodes[0] : nodes[1];
-        if (on[i]->r->account.node == small[0]->r->account.node) continue;
+        if (&on[i]->r->account.node->sched != reserved) continue;
         fake_node_step(&f, node, on[i], 1, 1, FINISH_REASON_STOP);
         ck_assert(fake_node_has(node, large));
     }
@@ -594,7 +565,7 @@ START_TEST(a_reservation_stays_with_its_group)
     fixture_advance(&f, SECOND); // x, the emptiest, is reserved for it
     fake_node_step(&f, w, on_w[0], 1, 1, FINISH_REASON_STOP);
     struct client *small = fixture_send(&f, 10, 4); // w is the emptiest now
-    ck_assert(!large->r->account.node && fake_node_has(w, small));
+    ck_assert(!large->r->account.node && small->r->account.node);
     fake_node_step(&f, x, on_x, 1, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(x, large));
 }
@@ -621,11 +592,12 @@ START_TEST(a_request_waits_for_a_node_that_can_hold_it)
     struct node_hello hello = fixture_hello(NODE_WORKER, "long");
     hello.context_tokens = 8192;
     struct fake_node *big = fixture_attach(&f, &hello);
-    struct client *a = put(6000, 0), *b = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
+    struct client *a = put(6000, 0), *c = put(6000, 0), *small = put(500, 0);
     fixture_advance(&f, 0);
-    ck_assert(fake_node_has(big, a) && fake_node_has(big, b) && !c->r->account.node && fake_node_has(w, small));
-    struct client *thin = fixture_send(&f, 10, 4); // much work waits, but none of it for w
-    ck_assert(!thin->r->account.node && w->bins == 1);
+    ck_assert(fake_node_has(big, a) && !c->r->account.node && small->r->account.node);
+    ck_assert(fake_node_has(w, small));
+    struct client *thin = fixture_send(&f, 10, 4); // much work waits, but none of it for w, which is busy
+    ck_assert(fake_node_has(big, thin) && w->bins == 1);
     fixture_detach(&f, big); // no node can hold them any more: they fail after the time of grace
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(c->ends, 0);
@@ -665,8 +637,7 @@ int main(void)
     tcase_add_test(tcase, policy_batch_packs_arrival_batches_apart);
     tcase_add_test(tcase, a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end);
     tcase_add_loop_test(tcase, bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing, 0, 2);
-    tcase_add_test(tcase, where_sequence_slots_are_scarce_all_bins_are_full);
-    tcase_add_test(tcase, a_prompt_over_the_capacity_has_a_bin_of_its_own);
+    tcase_add_test(tcase, a_long_prompt_takes_half_of_its_bin_and_of_those_that_follow);
     tcase_add_test(tcase, priority_goes_before_a_full_bin);
     tcase_add_test(tcase, overdue_requests_go_first_oldest_first_then_priority_then_length);
     tcase_add_test(tcase, becoming_overdue_ends_the_wait_for_a_fuller_bin);

@@ -3,12 +3,14 @@
 // answer late, wrongly or not at all; jumps in time. All counters are recomputed from scratch every few events, each
 // client's tokens have to count up from zero whatever happened to its worker groups, and every request ends exactly
 // once.
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "router/core/core_state.h"
+#include "router/sched/node_choice.h"
 #include "tests/core_fixture.h"
 
 enum { EVENTS = 110000, CLIENTS_MAX = 40000, SLOTS = 6 };
@@ -34,13 +36,29 @@ static bool one_in(int n)
 
 // --- the invariants
 
+static int held_blocks(const struct core_node *node, const struct request *r)
+{
+    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// Blocks that the request holds and no request before it on the node does.
+static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
+{
+    int held = held_blocks(node, request_of(s)), shared = 0;
+    for (const struct sched_request *other = node->sched.account.requests.first; other != s; other = other->next) {
+        int n = prefix_chain_common(s->prefix, held, other->prefix, held_blocks(node, request_of(other)));
+        if (n > shared) shared = n;
+    }
+    return held - shared;
+}
+
 // The node's accounts against the requests on it.
 static void check_node(const struct core_node *node)
 {
     const struct node_account *account = &node->sched.account;
-    int64_t bin_tokens = 0, kv_blocks = 0;
+    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0;
     double pairs = 0;
-    int in_bins = 0, open = 0, count = 0, n_bins = 0;
+    int in_bins = 0, open = 0, count = 0, n_bins = 0, n_long = 0, n_fitting = 0;
     struct core_bin *bins[16];
     for (const struct sched_request *s = account->requests.first; s; s = s->next, count++) {
         const struct request *r = request_of(s);
@@ -48,11 +66,16 @@ static void check_node(const struct core_node *node)
         ck_cheap(s->list == &account->requests);
         bool worker = node->hello.role == NODE_WORKER;
         ck_cheap(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
-        kv_blocks += r->account.kv_blocks;
+        kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
+        context_blocks += r->account.own_blocks + held_blocks(node, r);
+        if (worker)
+            ck_cheap(r->account.own_blocks + held_blocks(node, r) ==
+                     sched_request_kv_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         pairs += r->account.attention_pairs;
         in_bins++;
+        n_long += r->account.is_long;
         int b = 0;
         while (b < n_bins && bins[b] != r->account.bin)
             b++;
@@ -60,13 +83,15 @@ static void check_node(const struct core_node *node)
         ck_cheap(n_bins < 16);
         bins[n_bins++] = r->account.bin;
         open += r->account.bin->open;
+        n_fitting += r->account.bin->open_fitting > 0;
     }
     ck_cheap(count == account->requests.count);
-    ck_cheap(n_bins == account->bins);
+    ck_cheap(n_fitting == account->bins);
+    ck_cheap(n_long == account->long_prompts && (n_long || account->long_tokens == 0));
     ck_cheap(open == in_bins && in_bins == account->requests_in_bins);
     ck_cheap(bin_tokens == account->bin_tokens);
     ck_cheap(!(pairs < account->bin_attention_pairs) && !(pairs > account->bin_attention_pairs));
-    ck_cheap(kv_blocks == account->kv_blocks);
+    ck_cheap(kv_blocks == account->kv_blocks && context_blocks == account->context_blocks);
     ck_cheap(account->bins <= f.options.bins_ahead);
     ck_cheap(count <= node->hello.max_seqs);
 }
@@ -74,15 +99,18 @@ static void check_node(const struct core_node *node)
 static void check_length_index(const struct tenant_queue *queue, const struct sched_request *r, int *count_p)
 {
     if (!r) return;
-    ck_cheap(r->packable && r->tenant_queue == queue && r->index_rows == sched_request_rows(r));
-    ck_cheap(r->index_blocks == sched_request_kv_blocks(r, PREFIX_BLOCK));
+    ck_cheap(r->packable && r->tenant_queue == queue && r->need.rows == sched_request_rows(r));
+    bool worker = queue->owner == &f.c->waiting[NODE_WORKER].tenants;
+    int blocks = worker ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0;
+    int shareable = worker ? sched_request_shareable_blocks(r, r->n_prefix) : 0;
+    ck_cheap(r->need.blocks <= blocks && r->need.blocks >= blocks - shareable);
     const struct sched_request *shorter = r->lower[BY_LENGTH], *longer = r->higher[BY_LENGTH];
-    int64_t min = r->index_blocks;
-    if (shorter && shorter->subtree_min[BY_LENGTH] < min) min = shorter->subtree_min[BY_LENGTH];
-    if (longer && longer->subtree_min[BY_LENGTH] < min) min = longer->subtree_min[BY_LENGTH];
-    ck_cheap(r->subtree_min[BY_LENGTH] == min);
-    if (shorter) ck_cheap(shorter->index_rows <= r->index_rows);
-    if (longer) ck_cheap(longer->index_rows >= r->index_rows);
+    int min = r->need.blocks;
+    if (shorter && shorter->subtree_min[BY_LENGTH].blocks < min) min = shorter->subtree_min[BY_LENGTH].blocks;
+    if (longer && longer->subtree_min[BY_LENGTH].blocks < min) min = longer->subtree_min[BY_LENGTH].blocks;
+    ck_cheap(r->subtree_min[BY_LENGTH].blocks == min);
+    if (shorter) ck_cheap(shorter->need.rows <= r->need.rows);
+    if (longer) ck_cheap(longer->need.rows >= r->need.rows);
     ++*count_p;
     check_length_index(queue, shorter, count_p);
     check_length_index(queue, longer, count_p);
@@ -104,24 +132,22 @@ static void check_prefix_group(const struct waiting_set *set, const struct sched
 static void check_tenants(const struct waiting_set *set)
 {
     const struct tenant_queues *tenants = &set->tenants;
-    int queues = 0, packable = 0, in_heaps = 0, refs = 0;
+    int queues = 0, packable = 0, refs = 0;
     for (size_t b = 0; b < tenants->n_buckets; b++) {
         for (const struct tenant_queue *queue = tenants->buckets[b]; queue; queue = queue->next, queues++) {
-            const struct tenant_level *level = &tenants->levels[queue->level];
             int count = 0;
             check_length_index(queue, queue->packable.root, &count);
             ck_cheap(queue->owner == tenants && queue->refs > 0 && count == queue->packable.count);
             ck_cheap(!(queue->served < 0));
-            ck_cheap(count ? level->heap[queue->place] == queue : queue->place == -1);
-            if (count && queue->place) ck_cheap(level->heap[(queue->place - 1) / 2]->served <= queue->served);
+            ck_cheap(queue->in_level == (count > 0));
+            if (count) ck_cheap(queue->subtree_min.rows <= queue->packable.root->subtree_min[BY_LENGTH].rows);
+            if (count && queue->lower) ck_cheap(queue->lower->served <= queue->served);
+            if (count && queue->higher) ck_cheap(queue->higher->served >= queue->served);
             packable += count;
             refs += queue->refs;
         }
     }
     ck_cheap(queues == tenants->n && packable == set->n_packable && set->n_picked == 0);
-    for (int level = 0; level < PRIORITY_LEVELS; level++)
-        in_heaps += tenants->levels[level].n;
-    ck_cheap(in_heaps <= queues);
     for (size_t b = 0; b < f.c->table.buckets; b++) {
         for (const struct request *r = f.c->table.by_number[b]; r; r = r->links.number_next)
             refs -= r->sched.tenant_queue && r->sched.tenant_queue->owner == tenants;
@@ -170,12 +196,13 @@ static void check_waiting_set(const struct waiting_set *set, int *count_p)
     check_sums(set, rows - overdue_rows, overdue_rows);
     ck_cheap(count == waiting_set_count(set));
     ck_cheap(unpackable + set->n_packable == count);
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
     const struct sched_request *next = NULL;
     for (const struct sched_request *r = set->overdue.first; r; r = r->next) {
-        next = due_index_next(&set->due_next, next, INT64_MAX);
+        next = due_index_next(&set->due_next, next, &any);
         ck_cheap(next == r);
     }
-    ck_cheap(!due_index_next(&set->due_next, next, INT64_MAX));
+    ck_cheap(!due_index_next(&set->due_next, next, &any));
     if (f.options.policy == BIN_DATASET) ck_cheap(unpackable == 0);
     check_tenants(set);
     *count_p += count;
@@ -196,14 +223,12 @@ static void check_no_request_waits_beside_room(void)
     bool caches = some_cache();
     for (const struct sched_node *node = f.c->view.nodes; node; node = node->next) {
         const struct waiting_set *set = &f.c->waiting[node->role];
-        if (node->draining || f.c->view.reservation.node == node) continue;
-        if (node->account.bins >= f.options.bins_ahead) continue;
-        if (node->account.requests.count >= node->limits.max_seqs) continue;
+        if (f.c->view.reservation.node == node || !node_is_open(&f.c->view, node)) continue;
         const struct request_list *lists[] = {&set->overdue, &set->queue};
         for (int i = 0; i < (node->account.bins || caches ? 1 : 2); i++) {
             for (const struct sched_request *r = lists[i]->first; r; r = r->next) {
-                bool room = sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node);
-                ck_cheap(!r->packable || !room || !sched_node_can_hold(node, r));
+                bool second_long = node->account.long_prompts && r->need.rows > sched_node_pass_rows(node);
+                ck_cheap(!r->packable || second_long || r->runs_alone || !node_has_room(&f.c->view, node, r));
             }
         }
     }
@@ -441,6 +466,8 @@ START_TEST(after_random_events_all_accounts_agree_and_every_request_has_ended_on
     fixture_init(&f);
     f.options.max_wait_us = SECOND / 5;
     f.options.heartbeat_us = 2 * SECOND;
+    f.options.stall_us = SECOND;
+    f.options.eject_us = 5000;
     f.options.queue_reserve_percent = 15;
     f.options.tenant_weights = &(struct tenant_weight){"tenant-3", 2.5};
     f.options.n_tenant_weights = 1;

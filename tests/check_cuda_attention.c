@@ -9,6 +9,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cuda/geometry.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/schedule.h"
 #include "tests/kernel_fixture.h"
 
@@ -109,7 +110,7 @@ static void batch_schedule(struct bench *b)
                                   .max_rows = b->batch.n_rows,
                                   .max_seqs = b->batch.n_seqs,
                                   .max_context = b->batch.max_blocks * KV_BLOCK_TOKENS};
-    size_t bytes = schedule_max_bytes(&shape);
+    size_t bytes = memory_staging_bytes(&shape);
     void *host = mem_alloc(bytes);
     CUDA(cudaMalloc(&b->staging_device, bytes));
     struct schedule_options options = {.group = b->shape.group};
@@ -247,7 +248,7 @@ static uint16_t *run_attention(struct bench *b, int stride, int more_splits)
     void *out_device = to_device(out, out_bytes);
     struct device_batch *d = &b->on_device;
     d->max_splits += more_splits;
-    size_t floats = attention_partial_floats(d->n_single, d->max_splits, b->n_heads, b->shape.head_size);
+    size_t floats = memory_partials_bytes(d->n_single, d->max_splits, b->n_heads, b->shape.head_size) / sizeof(float);
     float *partials;
     CUDA(cudaMalloc((void **)&partials, (floats + 1) * sizeof *partials));
     CUDA(launch_attention(b->stream, &b->kv, d, LAYER, out_device, stride, b->qkv_device, b->n_heads, partials));
@@ -506,7 +507,7 @@ static void check_importance(struct shape shape, int window)
         expected[i] = maxima[i] = i % 3 ? 0 : (float)random_below(100) / 5000;
     slow_importance_of(&b, expected);
     float *maxima_device = to_device(maxima, n * sizeof *maxima), *sums;
-    CUDA(cudaMalloc((void **)&sums, importance_sum_floats(5, b.n_heads) * sizeof *sums));
+    CUDA(cudaMalloc((void **)&sums, memory_importance_sums_bytes(5, b.n_heads)));
     CUDA(launch_importance(b.stream, &b.kv, &b.on_device, LAYER, maxima_device, b.qkv_device, b.n_heads, sums));
     CUDA(cudaStreamSynchronize(b.stream));
     CUDA(cudaMemcpy(maxima, maxima_device, n * sizeof *maxima, cudaMemcpyDeviceToHost));

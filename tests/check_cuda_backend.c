@@ -312,7 +312,7 @@ START_TEST(algorithms_are_timed_once_and_saved)
     memcpy(foreign + (device - good), "imagined", 8);
     strchr(strstr(odd, "\n48 32"), ' ')[1] = 'x';
     char *unknown = mem_format("%.*s", (int)(strstr(good, "\n48 32") - good), good);
-    char *lying = mem_format("%s\n48 32 48 0 0 1 0 0 40 777 0 0 0 0 0 0 0\n", unknown);
+    char *lying = mem_format("%s\n48 32 48 0 0 1 0 0 0 40 777 0 0 0 0 0 0 0\n", unknown);
     const char *bad[] = {cut, foreign, odd, lying, "", "\n", "forepack gemm 1\n"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         file_write(path, bad[i]);

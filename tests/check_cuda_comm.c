@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model over several emulated GPUs, connected by NCCL: it computes the same as one GPU, also in captured decode
 // passes; two micro-batches give the same bits as the whole batch; the KV cache is sized by the rank with the least
-// room; all ranks report a failed rank, and a hung rank is named. Ranks are threads. A machine rarely has several GPUs,
-// so this runs in emulation only.
+// room; every rank has a GPU of its own; all ranks report a failed rank, and a hung rank is named. Ranks are threads. A
+// machine rarely has several GPUs, so this runs in emulation only.
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
@@ -15,6 +15,8 @@
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/forward.h"
 #include "tests/tiny_model.h"
+
+extern int nccl_connect_limit_ms; // kernels/cuda/comm_nccl.c
 
 enum { PROMPT = 21, STEPS = 5, VOCAB = 275 };
 
@@ -157,6 +159,29 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 }
 END_TEST
 
+// The first call of a kind connects its ranks, and a communicator that does not block the host gives each call to a
+// thread: both take longer than a decode step.
+START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
+{
+    static float logits[2 * VOCAB];
+    char *dir = model_dir();
+    struct model_options options = options_for(dir);
+    struct ranks ranks;
+    struct forward *f = calloc(1, sizeof *f);
+    ranks_open(&ranks, &options, 4);
+    const int connections = emulator_nccl_connections(), later = emulator_nccl_issued_later();
+    ck_assert_int_gt(connections, 0);
+    prefill(&ranks, f, logits);
+    for (int step = 0; step < STEPS; step++)
+        decode(&ranks, f, step, logits);
+    ck_assert_int_eq(emulator_nccl_connections(), connections);
+    ck_assert_int_eq(emulator_nccl_issued_later(), later);
+    ranks_close(&ranks);
+    free(f);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 START_TEST(the_kv_cache_fits_on_every_rank)
 {
     char *dir = model_dir();
@@ -182,7 +207,7 @@ START_TEST(the_kv_cache_fits_on_every_rank)
 }
 END_TEST
 
-// In a decode pass, or in one of two micro-batches.
+// In a decode pass, or in one of two micro-batches. The group closes nevertheless.
 START_TEST(a_failed_rank_is_reported_by_all)
 {
     static const int32_t tokens[100];
@@ -195,6 +220,10 @@ START_TEST(a_failed_rank_is_reported_by_all)
     static float logits[2 * VOCAB];
     ranks_open(&ranks, &options, 2);
     prefill(&ranks, f, logits);
+    const int graphs = emulator_graph_launches();
+    for (int step = 0; step < STEPS; step++)
+        decode(&ranks, f, step, logits);
+    ck_assert_int_gt(emulator_graph_launches(), graphs); // which the abort waits for
     emulator_fail_rank(1);
     struct forward_result result;
     forward_start(f, 2);
@@ -217,6 +246,7 @@ struct rank {
     pthread_t thread;
     struct comm *comm;
     const char *dir;
+    int first_gpu, n_gpus; // that it sees; 0 of them: all
     struct engine *engine;
     enum status status;
     char message[1024]; // the sentence is the thread's own
@@ -226,17 +256,26 @@ static void *open_engine(void *arg)
 {
     struct rank *r = arg;
     struct model_options options = options_for(r->dir);
+    if (r->n_gpus) emulator_show_devices(r->first_gpu, r->n_gpus);
     r->status = engine_open(&options, r->comm, &r->engine);
+    snprintf(r->message, sizeof r->message, "%s", status_message());
+    return NULL;
+}
+
+static void *close_engine(void *arg)
+{
+    struct rank *r = arg;
+    engine_close(r->engine);
     return NULL;
 }
 
 static void *step_once(void *arg)
 {
     struct rank *r = arg;
+    r->comm->limit_ms = r->comm->rank == 0 ? 500 : 1500; // as engine_set_step_timeout, without the watchdog
     if (r->comm->rank == 0) {
         const struct ragged_batch batch = ragged_warm_up_batch();
         struct forward_result result;
-        r->comm->limit_ms = 500; // as engine_set_step_timeout, without the watchdog
         r->status = engine_forward(r->engine, &batch, &result);
         emulator_hang_rank(-1);
     } else {
@@ -260,6 +299,7 @@ START_TEST(a_hung_rank_is_named)
     char *dir = model_dir();
     struct rank ranks[ENGINES] = {0};
     struct comm *comms[ENGINES];
+    emulator_set_devices(ENGINES);
     ck_assert_int_eq(comm_open_threads(ENGINES, comms), STATUS_OK);
     for (int r = 0; r < ENGINES; r++) {
         ranks[r].comm = comms[r];
@@ -282,19 +322,80 @@ START_TEST(a_hung_rank_is_named)
 }
 END_TEST
 
-START_TEST(more_ranks_than_gpus_are_refused_with_both_numbers)
+// A rank that never connects its GPU: the others give up, and NCCL's thread keeps what it still uses.
+START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
 {
     char *dir = model_dir();
     struct model_options options = options_for(dir);
     struct ranks ranks;
-    emulator_set_devices(2);
-    options.host_rank = 1;
-    options.host_ranks = 3;
-    ck_assert_int_eq(ranks_try_open(&ranks, &options, 1), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(status_message(), "3 ranks on this host, which has 2 GPUs"));
-    options.host_ranks = 2;
-    ranks_open(&ranks, &options, 1);
-    ranks_close(&ranks);
+    const int limit_ms = nccl_connect_limit_ms;
+    nccl_connect_limit_ms = 300;
+    emulator_hang_rank(1);
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(status_message(), "connecting the GPUs: not done by all ranks in 0.3 s") != NULL, "%s",
+                  status_message());
+    emulator_hang_rank(-1); // the abandoned threads connect and close
+    nccl_connect_limit_ms = limit_ms;
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// ---- the GPU of each rank ----
+
+// Rank r sees GPUs first[r] .. first[r] + n - 1 of 4.
+static void open_engines(struct rank ranks[ENGINES], struct comm *comms[ENGINES], const char *dir, const int first[],
+                         int n)
+{
+    ck_assert_int_eq(comm_open_threads(ENGINES, comms), STATUS_OK);
+    for (int r = 0; r < ENGINES; r++)
+        ranks[r] = (struct rank){.comm = comms[r], .dir = dir, .first_gpu = first[r], .n_gpus = n};
+    on_all(ranks, open_engine);
+}
+
+static void close_engines(struct rank ranks[ENGINES], struct comm *comms[ENGINES])
+{
+    if (ranks[0].status == STATUS_OK) on_all(ranks, close_engine);
+    for (int r = 0; r < ENGINES; r++)
+        comms[r]->ops->close(comms[r]);
+}
+
+START_TEST(every_rank_uses_its_own_gpu)
+{
+    static const int sees_all[ENGINES] = {0, 0, 0, 0}, sees_one[ENGINES] = {2, 0, 3, 1};
+    char *dir = model_dir();
+    struct rank ranks[ENGINES];
+    struct comm *comms[ENGINES];
+    emulator_set_devices(ENGINES);
+    for (int one = 0; one < 2; one++) {
+        open_engines(ranks, comms, dir, one ? sees_one : sees_all, one ? 1 : ENGINES);
+        for (int r = 0; r < ENGINES; r++)
+            ck_assert_msg(ranks[r].status == STATUS_OK, "%s", ranks[r].message);
+        for (int gpu = 0; gpu < ENGINES; gpu++)
+            ck_assert_uint_gt(emulator_memory_used_on(gpu), emulator_memory_used() / ENGINES / 2);
+        close_engines(ranks, comms);
+    }
+    tiny_model_remove(dir);
+}
+END_TEST
+
+// One GPU for two ranks by mistake, and fewer GPUs than ranks.
+START_TEST(ranks_that_would_share_a_gpu_are_refused)
+{
+    static const int same_one[ENGINES] = {0, 1, 1, 2}, two_each[ENGINES] = {0, 0, 0, 0};
+    static const char *const says[] = {"rank 2 sees 1 GPU, all in use by lower ranks (the first by rank 1)",
+                                       "rank 2 sees 2 GPUs, all in use by lower ranks (the first by rank 0)"};
+    char *dir = model_dir();
+    struct rank ranks[ENGINES];
+    struct comm *comms[ENGINES];
+    emulator_set_devices(ENGINES);
+    for (int two = 0; two < 2; two++) {
+        open_engines(ranks, comms, dir, two ? two_each : same_one, two ? 2 : 1);
+        for (int r = 0; r < ENGINES; r++)
+            ck_assert_int_eq(ranks[r].status, STATUS_INVALID);
+        ck_assert_msg(strstr(ranks[2].message, says[two]) != NULL, "%s", ranks[2].message);
+        close_engines(ranks, comms);
+    }
+    ck_assert_uint_eq(emulator_memory_used(), 0);
     tiny_model_remove(dir);
 }
 END_TEST
@@ -308,8 +409,11 @@ int main(void)
     tcase_add_loop_test(tc, several_gpus_compute_what_one_does, 4, 5);
     tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 2, 3);
     tcase_add_loop_test(tc, micro_batches_give_the_bits_of_the_whole_batch, 4, 5);
+    tcase_add_test(tc, passes_neither_connect_ranks_nor_wait_for_a_call);
     tcase_add_test(tc, the_kv_cache_fits_on_every_rank);
-    tcase_add_test(tc, more_ranks_than_gpus_are_refused_with_both_numbers);
+    tcase_add_test(tc, ranks_that_do_not_all_connect_fail_within_the_limit);
+    tcase_add_test(tc, every_rank_uses_its_own_gpu);
+    tcase_add_test(tc, ranks_that_would_share_a_gpu_are_refused);
     tcase_add_loop_test(tc, a_failed_rank_is_reported_by_all, 0, 2);
     tcase_add_test(tc, a_hung_rank_is_named);
     suite_add_tcase(suite, tc);

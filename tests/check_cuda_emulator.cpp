@@ -5,8 +5,11 @@
 #include <math.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+
+#include <atomic>
 
 #include "kernels/cuda/device.h"
 #include "tests/cuda_emulator/emulator.h"
@@ -526,17 +529,36 @@ struct rank {
     ncclUniqueId id;
     int rank;
     bool captured; // sums in a graph
+    bool blocking; // the communicator blocks the host
     float sum[COUNT], gathered[RANKS * COUNT];
 };
+
+static std::atomic<int> finalized;
+static pthread_barrier_t about_to_destroy; // of the ranks
+
+// Until the communicator has done what returned `result`.
+static void settle(ncclComm_t comm, ncclResult_t result)
+{
+    while (result == ncclInProgress)
+        ncclCommGetAsyncError(comm, &result);
+    ck_assert_int_eq(result, ncclSuccess);
+}
 
 static void connect(struct rank *r, ncclComm_t *comm_p)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = r->blocking;
     ncclResult_t result = ncclCommInitRankConfig(comm_p, RANKS, r->id, r->rank, &config);
-    while (result == ncclInProgress)
-        ncclCommGetAsyncError(*comm_p, &result);
-    ck_assert_int_eq(result, ncclSuccess);
+    settle(*comm_p, result);
+}
+
+static void *finalize(void *comm)
+{
+    ncclComm_t c = static_cast<ncclComm_t>(comm);
+    settle(c, ncclCommFinalize(c));
+    finalized++;
+    ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
+    return NULL;
 }
 
 static void *run_rank(void *argument)
@@ -553,14 +575,15 @@ static void *run_rank(void *argument)
         values[i] = (float)(i * (r->rank + 1));
     OK(cudaMemcpyAsync(x, values, sizeof values, cudaMemcpyHostToDevice, own));
     if (r->captured) OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
-    ck_assert_int_eq(ncclAllReduce(x, x, COUNT, ncclFloat, ncclSum, comm, own), ncclSuccess);
+    ncclResult_t issued = ncclAllReduce(x, x, COUNT, ncclFloat, ncclSum, comm, own);
+    ck_assert_int_eq(issued, r->blocking ? ncclSuccess : ncclInProgress);
+    settle(comm, issued);
     if (r->captured) {
         OK(cudaStreamEndCapture(own, &graph));
         OK(cudaGraphInstantiate(&exec, graph, 0));
         for (int i = 0; i < 2; i++)
             OK(cudaGraphLaunch(exec, own));
         OK(cudaStreamSynchronize(own));
-        OK(cudaGraphExecDestroy(exec));
         OK(cudaGraphDestroy(graph));
     }
     OK(cudaMemcpyAsync(r->sum, x, sizeof r->sum, cudaMemcpyDeviceToHost, own));
@@ -568,19 +591,27 @@ static void *run_rank(void *argument)
         ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
         for (int from = 1; from < RANKS; from++)
             ck_assert_int_eq(ncclRecv(all + from * COUNT, COUNT, ncclFloat, from, comm, own), ncclSuccess);
-        ck_assert_int_eq(ncclGroupEnd(), ncclSuccess);
+        settle(comm, ncclGroupEnd());
         OK(cudaMemcpyAsync(all, x, sizeof values, cudaMemcpyDeviceToDevice, own));
         OK(cudaMemcpyAsync(r->gathered, all, sizeof r->gathered, cudaMemcpyDeviceToHost, own));
     } else {
-        ck_assert_int_eq(ncclSend(x, COUNT, ncclFloat, 0, comm, own), ncclSuccess);
+        settle(comm, ncclSend(x, COUNT, ncclFloat, 0, comm, own));
     }
     while (cudaStreamQuery(own) == cudaErrorNotReady)
         ;
     OK(cudaStreamDestroy(own));
     OK(cudaFree(x));
     OK(cudaFree(all));
-    ncclCommFinalize(comm);
-    ncclCommDestroy(comm);
+    pthread_t closing;
+    ck_assert_int_eq(pthread_create(&closing, NULL, finalize, comm), 0);
+    if (r->captured) {
+        for (int i = 0; i < 100; i++)
+            sched_yield();
+        ck_assert_int_eq(finalized, 0); // the graph keeps the communicator
+        pthread_barrier_wait(&about_to_destroy);
+        OK(cudaGraphExecDestroy(exec));
+    }
+    pthread_join(closing, NULL);
     return NULL;
 }
 
@@ -589,14 +620,16 @@ START_TEST(ranks_sum_and_gather)
     static struct rank ranks[RANKS];
     ncclUniqueId id;
     ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    finalized = 0;
+    pthread_barrier_init(&about_to_destroy, NULL, RANKS);
     for (int r = 0; r < RANKS; r++) {
-        ranks[r].id = id, ranks[r].rank = r, ranks[r].captured = _i;
+        ranks[r].id = id, ranks[r].rank = r, ranks[r].captured = _i % 2, ranks[r].blocking = _i / 2;
         ck_assert_int_eq(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
     }
     for (int r = 0; r < RANKS; r++)
         pthread_join(ranks[r].thread, NULL);
     for (int i = 0; i < COUNT; i++) {
-        float want = (float)(i * (1 + 2 + 3) * (_i ? 3 : 1)); // with a graph launched twice: the sum of three sums
+        float want = (float)(i * (1 + 2 + 3) * (_i % 2 ? 3 : 1)); // with a graph launched twice: the sum of three sums
         for (int r = 0; r < RANKS; r++) {
             ck_assert(ranks[r].sum[i] == want);
             ck_assert(ranks[0].gathered[r * COUNT + i] == want);
@@ -630,7 +663,7 @@ int main(void)
     tcase_add_test(tests, a_lost_device_fails_every_call);
     tcase_add_test(tests, launches_that_no_device_can_run_are_refused);
     tcase_add_test(tests, gemms_match_plain_loops);
-    tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 2);
+    tcase_add_loop_test(tests, ranks_sum_and_gather, 0, 4);
     tcase_add_loop_test_raise_signal(mistakes, mistakes_end_the_program, SIGABRT, 0, 10);
     suite_add_tcase(suite, tests);
     suite_add_tcase(suite, mistakes);

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "kernels/cuda/geometry.h"
+#include "kernels/cuda/memory.h"
 #include "kernels/cuda/schedule.h"
 #include "tests/kernel_fixture.h"
 
@@ -147,7 +148,7 @@ START_TEST(staging_holds_the_batch_and_its_work)
                                       .max_rows = n + padding,
                                       .max_seqs = n_seqs + padding,
                                       .max_context = COLUMNS * KV_BLOCK_TOKENS};
-        size_t bytes = schedule_max_bytes(&shape);
+        size_t bytes = memory_staging_bytes(&shape);
         void *host = malloc(bytes); // not cleared and of its exact size, for sanitizers
         struct device_batch d;
         size_t used = schedule_make(batch, &options, host, device, &d);

@@ -78,10 +78,10 @@ START_TEST(values_have_the_scale_of_trained_weights)
     char *path = shape_path("tiny.json");
     struct model_config config;
     ck_assert_int_eq(model_config_read(path, &config), STATUS_OK);
-    struct dummy *d = dummy_create(&config);
+    struct dummy *d = dummy_create(&config, false);
     static float row[64], other[64];
     double sum = 0, squares = 0;
-    struct matrix_view up = dummy_view(d, "model.layers.0.mlp.up_proj.weight", 96, 64);
+    struct matrix_view up = dummy_view(d, "model.layers.0.mlp.up_proj.weight", 96, 64, false);
     for (int r = 0; r < 96; r++) {
         matrix_view_read(&up, r, 0, 64, row);
         for (int c = 0; c < 64; c++) {
@@ -92,11 +92,11 @@ START_TEST(values_have_the_scale_of_trained_weights)
     ck_assert_double_eq_tol(sum / (96 * 64), 0, 1e-3);
     ck_assert_double_eq_tol(sqrt(squares / (96 * 64)), 0.02, 1e-3);
 
-    struct matrix_view next = dummy_view(d, "model.layers.1.mlp.up_proj.weight", 96, 64);
+    struct matrix_view next = dummy_view(d, "model.layers.1.mlp.up_proj.weight", 96, 64, false);
     matrix_view_read(&up, 0, 0, 64, row);
     matrix_view_read(&next, 0, 0, 64, other);
     ck_assert_mem_ne(row, other, sizeof row);
-    struct matrix_view norm = dummy_view(d, "model.norm.weight", 0, 64);
+    struct matrix_view norm = dummy_view(d, "model.norm.weight", 0, 64, false);
     matrix_view_read(&norm, 0, 0, 64, row);
     for (int c = 0; c < 64; c++)
         ck_assert(row[c] == 1);

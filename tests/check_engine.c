@@ -104,7 +104,7 @@ static void ask_for_tokens(struct ragged_batch *batch, int step)
         draws[i] = (struct row_sampling){
             .uniform = 0.05 * i, .top_p = 0.9, .inverse_temperature = i % 2 && step < 2 ? 0.5f : 0};
     batch->sampling = draws;
-    batch->tokens_only = step == 2;
+    batch->n_unread_rows = step == 2 ? batch->n_logit_rows : 0;
 }
 
 static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
@@ -120,7 +120,7 @@ static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
         ck_assert_int_eq(engine_forward(engine, &f->batch, &mine), STATUS_OK);
         struct forward_result theirs = ranks_forward(alone, &f->batch);
         size_t rows = (size_t)f->batch.n_logit_rows;
-        ck_assert_int_eq(!mine.logits, f->batch.tokens_only);
+        ck_assert_int_eq(!mine.logits, f->batch.n_unread_rows == f->batch.n_logit_rows);
         ck_assert_int_eq(!mine.tokens, !f->batch.sampling);
         if (mine.logits) ck_assert_mem_eq(mine.logits, theirs.logits, rows * vocab * sizeof(float));
         if (mine.tokens) ck_assert_mem_eq(mine.tokens, theirs.tokens, rows * sizeof *mine.tokens);
@@ -408,19 +408,24 @@ static char *last_words(void (*run_child)(void))
     return log_text;
 }
 
-static int stuck_rows;
+static int stuck_rows; // 0: work that may take any time
+static atomic_uint_least64_t no_progress;
 
 static void be_stuck(void)
 {
     static struct rank ranks[RANKS];
     open_roll_calls(ranks, 2);
-    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, 0);
+    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, &no_progress);
     for (int i = 0; i < 3; i++) { // no effect without a timeout, and between passes
-        watchdog_enter(watchdog, 1);
+        watchdog_enter_pass(watchdog, 1);
         watchdog_leave(watchdog);
     }
     watchdog_set_timeout(watchdog, 20);
-    watchdog_enter(watchdog, stuck_rows);
+    if (stuck_rows) {
+        watchdog_enter_pass(watchdog, stuck_rows);
+    } else {
+        watchdog_enter_open_ended(watchdog);
+    }
     for (;;)
         pause();
 }
@@ -441,13 +446,14 @@ START_TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer)
 {
     struct rank ranks[RANKS] = {0};
     open_roll_calls(ranks, -1);
-    struct watchdog *watchdog = watchdog_start(ranks[1].roll_call, 60000);
+    struct watchdog *watchdog = watchdog_start(ranks[1].roll_call, &no_progress);
+    watchdog_set_timeout(watchdog, 60000);
     for (int i = 1; i < 1000; i++) {
-        watchdog_enter(watchdog, i);
+        watchdog_enter_pass(watchdog, i);
         watchdog_leave(watchdog);
     }
     watchdog_set_timeout(watchdog, 1);
-    watchdog_enter(watchdog, 0);
+    watchdog_enter_open_ended(watchdog);
     for (int i = 0; i < 1000; i++)
         check_answer(ranks[0].roll_call, ENOUGH_MS, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0);
     watchdog_leave(watchdog);

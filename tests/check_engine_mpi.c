@@ -348,7 +348,7 @@ int main(int argc, char **argv)
 {
     log_setup("test", LOG_ERROR);
     cores_usable(&cores_at_start);
-    if (group_open(&argc, &argv, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
+    if (group_open(&argc, &argv, 300, &comms[SHM]) != STATUS_OK || comm_open_mpi(&comms[MPI]) != STATUS_OK ||
         comm_open_mpi(&comms[MPI_BF16]) != STATUS_OK) {
         fprintf(stderr, "%s\n", status_message());
         return 1;

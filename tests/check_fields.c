@@ -77,8 +77,37 @@ START_TEST(broken_bytes_are_left_to_unpacking)
         state = state * 1664525u + 1013904223u;
         bytes = realloc(bytes, size ? size : 1);
         ck_assert(proto_fields_at_most(kind, bytes, size, 41));
+        char text[8];
+        proto_field_text(bytes, size, 1, text, sizeof text);
         free(bytes);
     }
+}
+END_TEST
+
+static void ck_text(const char *bytes, size_t size, uint32_t number, size_t room, const char *wanted)
+{
+    char text[64];
+    uint8_t *copy = mem_copy(bytes, size); // so that the sanitizers see every read beyond the end
+    proto_field_text(copy, size, number, text, room);
+    ck_assert_str_eq(text, wanted);
+    free(copy);
+}
+
+START_TEST(the_text_of_a_field_is_found)
+{
+    // 1: "id", 8: 300 (varint), 3: fixed64, 4: fixed32, 9: "tenant", 9: "last"
+    static const char bytes[] = "\x0a\x02id\x40\xac\x02\x19"
+                                "12345678\x25"
+                                "1234\x4a\x06tenant\x4a\x04last";
+    size_t size = sizeof bytes - 1;
+    ck_text(bytes, size, 1, 64, "id");
+    ck_text(bytes, size, 9, 64, "last");
+    ck_text(bytes, size, 9, 3, "la");
+    ck_text(bytes, size, 2, 64, "");
+    ck_text(bytes, size, 8, 64, "");
+    ck_text(bytes, size - 6, 9, 64, "tenant");
+    ck_text(bytes, size - 5, 9, 64, "tenant"); // cut inside a field
+    ck_text("", 0, 1, 64, "");
 }
 END_TEST
 
@@ -89,6 +118,7 @@ int main(void)
     tcase_add_test(tcase, fields_of_sub_messages_count);
     tcase_add_test(tcase, every_empty_sub_message_counts);
     tcase_add_test(tcase, broken_bytes_are_left_to_unpacking);
+    tcase_add_test(tcase, the_text_of_a_field_is_found);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

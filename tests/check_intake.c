@@ -7,10 +7,10 @@
 
 #include "base/mem.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/grpc_intake.h"
 #include "router/front/intake.h"
 
 static struct front front = {.model_name = "demo", .config = {.max_context = 64}};
-static const ProtobufCBinaryData no_text;
 
 static void setup(void)
 {
@@ -37,14 +37,16 @@ static void ck_refused(const struct intake_prompt *prompt, enum status wanted, c
 START_TEST(a_prompt_is_text_or_ids_or_messages)
 {
     uint32_t ids[] = {1, 2};
-    ProtobufCBinaryData text = {5, (uint8_t *)"hello"};
-    Forepack__V1__Message message = FOREPACK__V1__MESSAGE__INIT, *messages[] = {&message};
-    ck_refused(&(struct intake_prompt){.text = &no_text}, STATUS_INVALID, "the prompt is empty");
-    ck_refused(&(struct intake_prompt){.text = &text, .ids = ids, .n_ids = 2}, STATUS_INVALID, "give only one of");
-    ck_refused(&(struct intake_prompt){.text = &no_text, .messages = messages, .n_messages = 1}, STATUS_UNSUPPORTED,
+    struct intake_prompt text = {.text = "hello", .text_bytes = 5}, both = text;
+    struct chat_message message = {"user", "hello", 5};
+    both.ids = ids;
+    both.n_ids = 2;
+    ck_refused(&(struct intake_prompt){0}, STATUS_INVALID, "the prompt is empty");
+    ck_refused(&both, STATUS_INVALID, "give only one of");
+    ck_refused(&(struct intake_prompt){.messages = &message, .n_messages = 1}, STATUS_UNSUPPORTED,
                "messages: no chat template");
     struct intake_tokens tokens;
-    ck_assert_int_eq(intake_tokenise(&front, &(struct intake_prompt){.text = &text}, &tokens), STATUS_OK);
+    ck_assert_int_eq(intake_tokenise(&front, &text, &tokens), STATUS_OK);
     ck_assert_int_ge(tokens.n_tokens, 1);
     ck_assert_int_eq(tokens.n_pinned, 0);
     free(tokens.tokens);
@@ -54,7 +56,7 @@ END_TEST
 START_TEST(ids_are_inside_vocabulary_and_context)
 {
     uint32_t ids[65] = {0};
-    struct intake_prompt prompt = {.text = &no_text, .ids = ids, .n_ids = 64};
+    struct intake_prompt prompt = {.ids = ids, .n_ids = 64};
     struct intake_tokens tokens;
     ids[63] = (uint32_t)front.config.vocab_size - 1;
     ck_assert_int_eq(intake_tokenise(&front, &prompt, &tokens), STATUS_OK);
@@ -68,26 +70,44 @@ START_TEST(ids_are_inside_vocabulary_and_context)
 }
 END_TEST
 
-START_TEST(text_is_bounded_before_it_is_encoded)
+START_TEST(text_over_the_context_is_refused_early)
 {
-    size_t longest = tokenizer_longest_piece_bytes(front.tokenizer), size = 65 * longest;
+    size_t size = (size_t)64 << 20; // encoding all of it would take seconds and gigabytes
     char *bytes = mem_alloc(size);
-    memset(bytes, 0xff, size); // not UTF-8, which would be found when encoding
-    ProtobufCBinaryData text = {size, (uint8_t *)bytes};
-    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_OUT_OF_RANGE, "bytes, over 65 tokens");
-    text.len = 3;
-    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_INVALID, "not UTF-8 at byte 0");
     memset(bytes, 'x', size);
-    text.len = 64 * longest;
-    int n = 0;
-    for (size_t i = 0; i < text.len; i++) // blanks between letters keep pieces short
+    struct intake_prompt prompt = {.text = bytes, .text_bytes = size};
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has over 64 tokens, the context holds 64");
+    for (size_t i = 0; i < size; i++) // blanks between letters keep pieces short
         if (i % 2) bytes[i] = ' ';
-    int32_t *ids;
-    ck_assert_int_eq(intake_encode(&front, &text, 0, &ids, &n), STATUS_OK);
-    ck_assert_int_gt(n, 64);
-    free(ids);
-    ck_refused(&(struct intake_prompt){.text = &text}, STATUS_OUT_OF_RANGE, "tokens, the context holds 64");
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has over 64 tokens, the context holds 64");
+    prompt.text_bytes = 3;
+    bytes[0] = (char)0xff;
+    ck_refused(&prompt, STATUS_INVALID, "text is not UTF-8: byte 0 is wrong");
+    bytes[0] = 'x';
+    prompt.text_bytes = 63; // one token each, and the first of every text
+    struct intake_tokens tokens;
+    ck_assert_msg(intake_tokenise(&front, &prompt, &tokens) == STATUS_OK, "%s", status_message());
+    ck_assert_int_le(tokens.n_tokens, 64);
+    free(tokens.tokens);
     free(bytes);
+}
+END_TEST
+
+START_TEST(messages_no_prompt_needs_are_not_read)
+{
+    size_t limit = intake_message_limit(&front, 64);
+    ck_assert_uint_ge(limit, 64 * tokenizer_longest_piece_bytes(front.tokenizer));
+    ck_assert_uint_le(limit, 2 << 20);
+    ck_assert_int_eq(intake_refuse_size(&front, limit + 1), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(status_message(), "the context holds 64 tokens: shorten it"));
+}
+END_TEST
+
+START_TEST(nothing_new_is_taken_while_draining)
+{
+    struct front closing = front;
+    atomic_store(&closing.draining, true);
+    ck_assert_int_eq(intake_check_open(&closing), STATUS_UNAVAILABLE);
 }
 END_TEST
 
@@ -108,15 +128,15 @@ START_TEST(names_are_short_utf8)
 }
 END_TEST
 
-START_TEST(malformed_and_oversized_messages_are_refused)
+START_TEST(malformed_messages_and_endless_fields_are_refused)
 {
     size_t size = (size_t)4 << 17;
     uint8_t *bytes = mem_alloc(size);
     for (size_t i = 0; i < size; i += 2)
         memcpy(bytes + i, "\x2a", 2); // empty messages
-    ck_assert_ptr_null(intake_unpack(&forepack__v1__generate_request__descriptor, bytes, size));
+    ck_assert_ptr_null(grpc_message_unpack(&forepack__v1__generate_request__descriptor, bytes, size));
     ck_assert_ptr_nonnull(strstr(status_message(), "more than 131072 fields"));
-    ck_assert_ptr_null(intake_unpack(&forepack__v1__generate_request__descriptor, (const uint8_t *)"\xff", 1));
+    ck_assert_ptr_null(grpc_message_unpack(&forepack__v1__generate_request__descriptor, (const uint8_t *)"\xff", 1));
     ck_assert_ptr_nonnull(strstr(status_message(), "is not a valid GenerateRequest"));
     free(bytes);
 }
@@ -129,9 +149,11 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, a_prompt_is_text_or_ids_or_messages);
     tcase_add_test(tcase, ids_are_inside_vocabulary_and_context);
-    tcase_add_test(tcase, text_is_bounded_before_it_is_encoded);
+    tcase_add_test(tcase, text_over_the_context_is_refused_early);
+    tcase_add_test(tcase, messages_no_prompt_needs_are_not_read);
+    tcase_add_test(tcase, nothing_new_is_taken_while_draining);
     tcase_add_test(tcase, names_are_short_utf8);
-    tcase_add_test(tcase, malformed_and_oversized_messages_are_refused);
+    tcase_add_test(tcase, malformed_messages_and_endless_fields_are_refused);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -184,7 +184,7 @@ START_TEST(the_fp8_plan_counts_matrices_that_stay_in_16_bits)
             enum status status = model_plan(&options, 0, 1, &plan);
             ck_assert_msg(status == STATUS_OK, "%s", status_message());
             ck_assert_int_eq(plan.dtype, DTYPE_FP8);
-            ck_assert_uint_eq(plan.weight_bytes, tables + attention + 2 * mlp + mlp_scales + norms);
+            ck_assert_uint_eq(plan.allocated.bytes[MEMORY_WEIGHTS], tables + attention + 2 * mlp + mlp_scales + norms);
         }
         free(shape);
         tiny_model_remove(dir);

@@ -151,15 +151,43 @@ static void send_large(struct rpc_call *call, const uint8_t *bytes, size_t size)
 }
 
 static const struct rpc_method methods[] = {
-    {"/test.A/Echo", count_open, echo, finish, count_close},
-    {"/test.A/Numbers", count_open, numbers, count_half_close, count_close},
-    {"/test.A/Sum", sum_open, sum_message, sum_half_close, sum_close},
-    {"/test.A/Thread", count_open, hand_over, count_half_close, count_close},
-    {"/test.A/Hang", count_open, NULL, count_half_close, count_close},
-    {"/test.B/Flood", count_open, flood, count_half_close, count_close},
-    {"/test.B/Fail", count_open, fail_as_asked, count_half_close, count_close},
-    {"/test.B/Refuse", refuse, echo, count_half_close, count_close},
-    {"/test.B/Large", count_open, send_large, NULL, count_close},
+    {.path = "/test.A/Echo",
+     .on_open = count_open,
+     .on_message = echo,
+     .on_half_close = finish,
+     .on_close = count_close},
+    {.path = "/test.A/Numbers",
+     .on_open = count_open,
+     .on_message = numbers,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.A/Sum",
+     .on_open = sum_open,
+     .on_message = sum_message,
+     .on_half_close = sum_half_close,
+     .on_close = sum_close},
+    {.path = "/test.A/Thread",
+     .on_open = count_open,
+     .on_message = hand_over,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.A/Hang", .on_open = count_open, .on_half_close = count_half_close, .on_close = count_close},
+    {.path = "/test.B/Flood",
+     .on_open = count_open,
+     .on_message = flood,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.B/Fail",
+     .on_open = count_open,
+     .on_message = fail_as_asked,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.B/Refuse",
+     .on_open = refuse,
+     .on_message = echo,
+     .on_half_close = count_half_close,
+     .on_close = count_close},
+    {.path = "/test.B/Large", .on_open = count_open, .on_message = send_large, .on_close = count_close},
     {0},
 };
 
@@ -624,7 +652,8 @@ static void reference_call(struct rpc_call *call)
 
 START_TEST(referenced_calls_do_not_delay_the_end)
 {
-    static const struct rpc_method own[] = {{"/test.C/Keep", reference_call, NULL, NULL, count_close}, {0}};
+    static const struct rpc_method own[] = {
+        {.path = "/test.C/Keep", .on_open = reference_call, .on_close = count_close}, {0}};
     rpc_server_close(server, 0);
     rpc_channel_close(channel);
     struct rpc_server_options options = {.address = "127.0.0.1:0", .methods = own, .context = &context, .threads = 1};

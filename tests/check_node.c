@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/version.h"
 #include "engine/node.h"
 #include "tests/test_router.h"
 
@@ -31,7 +32,7 @@ static struct node *open_node(int port, const char *id)
     char address[32];
     snprintf(address, sizeof address, "127.0.0.1:%d", port);
     struct node *node;
-    enum status status = node_start(address, &hello, &node);
+    enum status status = node_start(address, &hello, &(struct node_callbacks){0}, &node);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     return node;
 }
@@ -89,9 +90,12 @@ START_TEST(hello_work_results_and_heartbeats)
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 1);
     const Forepack__Cluster__V1__Hello *hello = router.hello->hello;
     ck_assert_uint_eq(hello->vocab_size, 512);
-    char id[128];
-    snprintf(id, sizeof id, "-%d", (int)getpid());
-    ck_assert_msg(strncmp(hello->node_id, "speculator-", 11) == 0 && strstr(hello->node_id, id), "%s", hello->node_id);
+    char host[65] = "", id[128];
+    gethostname(host, sizeof host - 1);
+    snprintf(id, sizeof id, "speculator-%s-%08x", host, (unsigned)(hello->instance >> 32));
+    ck_assert_str_eq(hello->node_id, id);
+    ck_assert_uint_ne(hello->instance, 0);
+    ck_assert_uint_eq(hello->protocol, CLUSTER_PROTOCOL_VERSION);
     for (uint64_t i = 0; i < 100; i++)
         test_router_send_bin(&router, i, NULL, 0);
     for (uint64_t i = 0; i < 100; i++) {
@@ -104,7 +108,8 @@ START_TEST(hello_work_results_and_heartbeats)
     node_set_load(node, 7, 3, 1);
     test_router_await_more(&router, &router.heartbeats, 3);
     test_router_await(&router, &router.load_running, 3); // earlier heartbeats may still be on their way
-    send_result(node, 5);                                // queued messages arrive before the node leaves
+    test_router_await(&router, &router.load_last_bin, 99);
+    send_result(node, 5); // queued messages arrive before the node leaves
     node_stop(node);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 101);
@@ -120,6 +125,8 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     expect_event(node, NODE_ATTACHED);
     test_router_send_bin(&router, 1, NULL, 0);
     expect_work(node, 1);
+    node_set_load(node, 7, 1, 0);
+    test_router_await(&router, &router.load_last_bin, 1);
     test_router_send_bin(&router, 2, NULL,
                          0); // still in the mailbox when the router stops: the working thread never gets it
     test_router_await_more(&router, &router.heartbeats, 2);
@@ -127,6 +134,9 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     test_router_open(&again, router.port);
     test_router_await(&again, &again.heartbeats,
                       2); // so the node is attached, but its working thread has not received NODE_ATTACHED
+    node_set_load(node, 7, 0, 0);
+    test_router_await_more(&again, &again.heartbeats, 2);
+    ck_assert_int_eq(test_router_count(&again, &again.load_last_bin), 0); // not a bin of this router
     send_result(node, 1); // belongs to the old stream: must not reach the new router
     expect_event(node, NODE_DETACHED);
     send_result(node, 1); // belongs to the old stream, too
@@ -174,6 +184,90 @@ START_TEST(a_refused_node_does_not_attach_again)
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 1);
     node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
+// Without an id of its own a node keeps the one it has drawn, and two nodes of one host and process differ.
+START_TEST(default_ids_are_unique_and_stay_the_same)
+{
+    struct test_router first, second;
+    test_router_open(&first, 0);
+    test_router_open(&second, 0);
+    struct node *a = open_node(first.port, ""), *b = open_node(second.port, "");
+    expect_event(a, NODE_ATTACHED);
+    expect_event(b, NODE_ATTACHED);
+    test_router_await(&first, &first.hellos, 1);
+    test_router_await(&second, &second.hellos, 1);
+    char *id = mem_string(first.hello->hello->node_id);
+    uint64_t instance = first.hello->hello->instance;
+    ck_assert_str_ne(id, second.hello->hello->node_id);
+    test_router_send_bytes(&first, "\xff", 1); // a malformed message: it attaches again
+    expect_event(a, NODE_DETACHED);
+    expect_event(a, NODE_ATTACHED);
+    test_router_await(&first, &first.hellos, 2);
+    ck_assert_str_eq(first.hello->hello->node_id, id);
+    ck_assert_uint_eq(first.hello->hello->instance, instance);
+    free(id);
+    node_stop(a);
+    node_stop(b);
+    test_router_close(&first);
+    test_router_close(&second);
+}
+END_TEST
+
+START_TEST(a_node_that_may_retry_attaches_again)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    router.refuse = "another process has this id";
+    router.retry = true;
+    struct node *node = open_node(router.port, "b");
+    test_router_await(&router, &router.hellos, 3);
+    pthread_mutex_lock(&router.mutex);
+    router.refuse = NULL;
+    pthread_mutex_unlock(&router.mutex);
+    expect_event(node, NODE_ATTACHED);
+    node_stop(node);
+    test_router_close(&router);
+}
+END_TEST
+
+static atomic_int checks;
+
+static void count_check(void *arg)
+{
+    checks++;
+}
+
+static uint64_t fixed_progress(void *arg)
+{
+    return 7;
+}
+
+// No attempt to attach before the working thread has run the check.
+START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
+{
+    struct test_router router;
+    test_router_open(&router, 0);
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%d", router.port);
+    struct node *node;
+    const struct node_callbacks callbacks = {.check = count_check, .progress = fixed_progress};
+    ck_assert_int_eq(node_start(address, &hello, &callbacks, &node), STATUS_OK);
+    for (int stream = 1; stream <= 3; stream++) {
+        usleep(stream == 1 ? 50000 : 0); // time to attach too early
+        ck_assert_int_eq(checks, stream - 1);
+        ck_assert_int_eq(test_router_count(&router, &router.hellos), stream - 1);
+        expect_event(node, NODE_ATTACHED);
+        ck_assert_int_eq(checks, stream);
+        test_router_await(&router, &router.load_progress, 7);
+        ck_assert_int_eq(test_router_count(&router, &router.hellos), stream);
+        test_router_send_bytes(&router, "\xff", 1);
+        expect_event(node, NODE_DETACHED);
+    }
+    node_stop(node); // although the check is due
     test_router_close(&router);
 }
 END_TEST
@@ -296,7 +390,7 @@ START_TEST(bad_addresses_are_refused)
 {
     struct node *node;
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    ck_assert_int_ne(node_start("nowhere", &hello, &node), STATUS_OK);
+    ck_assert_int_ne(node_start("nowhere", &hello, &(struct node_callbacks){0}, &node), STATUS_OK);
     ck_assert_ptr_nonnull(strstr(status_message(), "nowhere"));
 }
 END_TEST
@@ -310,6 +404,9 @@ int main(void)
     tcase_add_test(link, a_node_attaches_to_a_restarted_router);
     tcase_add_test(link, a_node_may_start_before_its_router);
     tcase_add_test(link, a_refused_node_does_not_attach_again);
+    tcase_add_test(link, default_ids_are_unique_and_stay_the_same);
+    tcase_add_test(link, a_node_that_may_retry_attaches_again);
+    tcase_add_test(link, a_node_checks_itself_before_every_attempt_to_attach);
     tcase_add_test(link, a_malformed_message_ends_the_stream_and_the_node_attaches_again);
     tcase_add_test(link, bad_addresses_are_refused);
     tcase_add_loop_test(signals, a_signal_drains, 0, 3);

@@ -68,6 +68,8 @@ static void compute(struct head_cache *cache, int head, int head_rows, int tail_
 
 // Prompts with eight different prefixes arrive in turn, the group's cache holds three: each prefix is computed once,
 // whether the prompts are overdue or not, of one tenant or of two with four prefixes each.
+// Rows computed: 5,520, the fewest there can be. By length alone, without the order of shared prefixes, the same
+// prompts took 10,320 to 13,120 rows; without a cache they take 40,720.
 START_TEST(shared_prefixes_are_used_up_one_after_another)
 {
     enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };
@@ -167,16 +169,16 @@ static void first_tokens(struct fake_node *node)
 }
 
 // Two groups with few KV blocks left, and requests with one prefix for all of them: whenever one of four ends, another
-// one takes its blocks, with most rows cached. Now and then a request without that prefix arrives that needs twice the
-// blocks that come free at once, or just as many, of the same tenant or of lower priority. It waits for max_wait, and
-// then until a group has served its requests.
+// one takes its blocks, with most rows cached. Now and then a request without that prefix arrives that needs nearly all
+// blocks, or half of them, of the same tenant or of lower priority. It waits for max_wait, and then until a group has
+// served its four requests, and four more that take the blocks which it does not need.
 START_TEST(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most)
 {
-    enum { STEP_US = 10000, STEPS = 2000, EVERY = 150, BIN_US = 4 * 2 * STEP_US };
+    enum { STEP_US = 10000, STEPS = 2000, EVERY = 150, SERVED_US = (2 * 4 * 2 + 1) * STEP_US };
     bool lesser = _i;
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.prefix_cache = true;
-    hello.kv_blocks = 80; // four of nineteen
+    hello.kv_blocks = 28; // 16 for the prefix, three for each of four
     struct fake_node *nodes[2] = {fixture_attach(&f, &hello), NULL};
     strcpy(hello.node_id, "x");
     nodes[1] = fixture_attach(&f, &hello);
@@ -190,7 +192,7 @@ START_TEST(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_mo
         if (step % EVERY == 0) {
             if (other) {
                 ck_assert_msg(other->ends, "number %d never went", n);
-                ck_assert_msg(other->timing.pack_wait_us <= SECOND + BIN_US, "number %d waited %lld us", n,
+                ck_assert_msg(other->timing.pack_wait_us <= SECOND + SERVED_US, "number %d waited %lld us", n,
                               (long long)other->timing.pack_wait_us);
                 n_late += other->timing.pack_wait_us >= SECOND;
             }
@@ -203,7 +205,7 @@ START_TEST(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_mo
         first_tokens(nodes[1]);
         if (node->n_requests) fake_node_step(&f, node, fixture_find(&f, node->requests[0]), 1, 1, FINISH_REASON_STOP);
         fixture_advance(&f, STEP_US);
-        ck_assert_int_ge(nodes[0]->node->sched.account.kv_blocks + nodes[1]->node->sched.account.kv_blocks, 80);
+        ck_assert_int_ge(nodes[0]->node->sched.account.kv_blocks + nodes[1]->node->sched.account.kv_blocks, 28);
     }
     ck_assert_msg(n_late >= n / 2, "%d of %d", n_late, n); // the stream kept them waiting until then
 }

@@ -163,7 +163,7 @@ START_TEST(fp8_views_apply_the_scales_of_their_rows)
         v.scale = raw + 1 + size, v.scale_stride = 0; // one for all rows
         matrix_view_read(&v, 0, 1, 2, out);
         ck_assert_mem_eq(out, ((float[]){-1, 0x1p-10f}), 2 * sizeof *out);
-        ck_assert_float_eq(matrix_view_scale(&v, 1), 0.5f);
+        ck_assert_float_eq(matrix_view_scale(&v, 1, 0), 0.5f);
         v.scale = NULL;
         matrix_view_read(&v, 1, 0, 3, out);
         ck_assert_mem_eq(out, ((float[]){448, 0, -1}), sizeof out);

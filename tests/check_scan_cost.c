@@ -8,7 +8,7 @@
 #include "router/core/core_state.h"
 #include "tests/core_fixture.h"
 
-enum { GROUPS = 8, WAITING = 50000, TENANTS = 5000, ROUNDS = 100 };
+enum { GROUPS = 8, WAITING = 50000, TENANTS = 5000, ROUNDS = 100, HEAD = 32 };
 
 static struct fixture f;
 static struct fake_node *groups[GROUPS];
@@ -41,21 +41,27 @@ static void attach(int group, int kv_blocks, bool prefix_cache)
     groups[group] = fixture_attach(&f, &hello);
 }
 
-// Dispatched to the group attached last, with a first token.
+// Dispatched to the group attached last, with a first token. Long prompts share their first HEAD tokens, and nothing
+// else.
 static struct client *start(int group, int n_tokens, int max_tokens)
 {
-    struct client *client = fixture_send(&f, n_tokens, max_tokens);
+    struct client *client = fixture_request(&f, n_tokens, max_tokens);
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    for (int i = n_tokens > HEAD ? HEAD : 0; i < n_tokens; i++)
+        client->r->spec.tokens[i] = 1 + (int32_t)(client->number % (VOCAB - 1));
+    fixture_submit(&f, client);
+    fixture_advance(&f, 0);
     ck_assert(fake_node_has(groups[group], client));
     fake_node_step(&f, groups[group], client, 0, 1, -1);
     return client;
 }
 
-// 13 to 28 blocks each. With a head they share 32 tokens with the requests of fixture_send.
+// 13 to 30 blocks each. With a head they share its two blocks with the long prompt that runs on each group.
 static void submit_crowd(bool head, bool tenants)
 {
     for (int i = 0; i < WAITING; i++) {
         char *tenant = tenants ? mem_format("tenant-%d", i % TENANTS) : NULL;
-        fixture_put_with_head(&f, head ? 32 : 0, -1, 200 + i % 241, tenant);
+        fixture_put_with_head(&f, head ? HEAD : 0, -1, (head ? 232 : 200) + i % 241, tenant);
         free(tenant);
     }
     fixture_advance(&f, 0);

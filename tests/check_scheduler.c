@@ -656,6 +656,34 @@ START_TEST(a_quarter_of_the_output_is_reserved)
 }
 END_TEST
 
+// A head of ten blocks and little more for each sequence, in the memory of two unshared ones. Short outputs: all twelve
+// run at once. Outputs of more than a block: fewer start, and what they need beyond the reserve preempts few of them.
+START_TEST(sequences_that_share_their_head_run_in_the_memory_of_two)
+{
+    enum { HEAD = 160, TAIL = 4, N = 12 };
+    static int32_t tokens[N][HEAD + TAIL];
+    struct world *w = open_world("llama", 5);
+    w->prefix_cache = true;
+    for (int long_outputs = 0; long_outputs < 2; long_outputs++) {
+        open_scheduler(w, BUDGET_MAX, N, 2 * kv_blocks_for(HEAD + TAIL + 8));
+        for (int i = 0; i < N; i++) {
+            for (int t = 0; t < HEAD + TAIL; t++)
+                tokens[i][t] = t < HEAD ? t : 100 + i;
+            struct sequence_request ask = plain_request((uint64_t)i, tokens[i], HEAD + TAIL);
+            ask.sampling.max_tokens = long_outputs ? CONTEXT - HEAD - TAIL : 8;
+            add(w, &ask);
+        }
+        run_dry(w);
+        struct scheduler_load load = scheduler_get_load(w->scheduler);
+        ck_assert_int_ge(load.most_running, long_outputs ? N / 2 : N);
+        ck_assert_int_le(load.preemptions, long_outputs ? N : 0);
+        memset(w->now, 0, sizeof w->now);
+        scheduler_free(w->scheduler);
+    }
+    close_world(w);
+}
+END_TEST
+
 START_TEST(decodes_go_first_and_prompts_in_order)
 {
     struct world *w = open_world("llama", 5);
@@ -882,6 +910,7 @@ int main(void)
     tcase_add_test(tcase, a_shared_prefix_is_computed_once);
     tcase_add_test(tcase, an_answer_is_a_prefix_of_the_next_turn);
     tcase_add_test(tcase, a_quarter_of_the_output_is_reserved);
+    tcase_add_test(tcase, sequences_that_share_their_head_run_in_the_memory_of_two);
     tcase_add_test(tcase, decodes_go_first_and_prompts_in_order);
     tcase_add_test(tcase, a_short_prompt_does_not_wait_for_all_of_a_long_one);
     tcase_add_test(tcase, half_of_a_pass_goes_to_the_shortest_prompt);

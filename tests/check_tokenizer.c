@@ -2,6 +2,7 @@
 // The tokenizer on text: ids equal those of Hugging Face's library (tests/data/tokenizers/make.py, and vectors of the
 // optional data); other tests check properties of any tokenizer and any text.
 #include <check.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,7 @@ START_TEST(published_vectors_agree)
             const char *text = json_string_value(json_object_get(row, "text")), *id = name;
             size_t n = json_string_length(json_object_get(row, "text"));
             check_ids(t, text, n, 0, json_object_get(row, "ids"), id);
+            ck_assert_uint_le(tokenizer_min_tokens(t, text, n), json_array_size(json_object_get(row, "ids")));
             utf8proc_uint8_t *nfc =
                 utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's normalizer: its ids are those of the NFC text
             const char *want = _i == 3 ? (const char *)nfc : text;
@@ -273,6 +275,7 @@ START_TEST(decoding_gives_the_text_back)
         ck_assert_int_eq(tokenizer_decode(t, ids, n_ids, 0, &back, &size), STATUS_OK);
         ck_assert_msg(size == n && !memcmp(back, text, n), "\"%.*s\" came back as \"%s\"", (int)n, text, back);
         ck_assert_uint_le(n, (size_t)n_ids * tokenizer_longest_piece_bytes(t));
+        ck_assert_uint_le(tokenizer_min_tokens(t, text, n), n_ids);
         free(back);
         free(ids);
     }
@@ -291,10 +294,11 @@ START_TEST(token_starts_ascend_and_cover_the_text)
         int32_t *ids, *plain;
         int n_ids, n_plain;
         enum status status = tokenizer_encode_untrusted(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL,
-                                                        NULL, 0, &ids, &starts, &n_ids);
+                                                        NULL, 0, INT_MAX, &ids, &starts, &n_ids);
         ck_assert_int_eq(status, STATUS_OK);
         encode_into(t, text, n, TOKENIZER_PARSE_SPECIAL | TOKENIZER_ADD_SPECIAL, &plain, &n_plain);
         ck_assert_int_eq(n_ids, n_plain);
+        ck_assert_uint_le(tokenizer_min_tokens(t, text, n), n_ids);
         ck_assert_int_eq(memcmp(ids, plain, (size_t)n_ids * sizeof *ids), 0);
         for (int i = 0; i < n_ids; i++) {
             ck_assert_uint_le(starts[i], n);
@@ -444,9 +448,9 @@ START_TEST(untrusted_ranges_contain_no_special_tokens)
     size_t *starts;
     int32_t *ids;
     int n, special = 0, tools = 0;
-    ck_assert_int_eq(
-        tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, untrusted, 1, &ids, &starts, &n),
-        STATUS_OK);
+    ck_assert_int_eq(tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, untrusted, 1, INT_MAX,
+                                                &ids, &starts, &n),
+                     STATUS_OK);
     for (int i = 0; i < n; i++) {
         special += tokenizer_is_special(t, ids[i]);
         tools += !strcmp(tokenizer_token(t, ids[i]), "<tool>");
@@ -460,12 +464,57 @@ START_TEST(untrusted_ranges_contain_no_special_tokens)
     free(starts);
     // A special token that only touches an untrusted byte is not recognised either.
     ck_assert_int_eq(
-        tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, &ids, NULL, &n), STATUS_OK);
+        tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, INT_MAX, &ids, NULL, &n),
+        STATUS_OK);
     special = 0;
     for (int i = 0; i < n; i++)
         special += tokenizer_is_special(t, ids[i]);
     ck_assert_int_eq(special, 1);
     free(ids);
+    tokenizer_free(t);
+}
+END_TEST
+
+START_TEST(encoding_stops_at_the_limit)
+{
+    static const char *const bases[] = {"bytes", "pieces"};
+    static const char *const texts[] = {"The License, <tool>the 12 x", "xqxqxqxqxqxq", "<s></s><s></s>"};
+    unsigned flags = TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL;
+    struct tokenizer *t = open_variant(bases[_i], NULL, NULL);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int32_t *ids, *limited;
+        int n, n_limited;
+        size_t size = strlen(texts[i]);
+        encode_into(t, texts[i], size, flags, &ids, &n);
+        for (int max = 0; max < n; max++) {
+            enum status status =
+                tokenizer_encode_untrusted(t, texts[i], size, flags, NULL, 0, max, &limited, NULL, &n_limited);
+            ck_assert_int_eq(status, STATUS_OUT_OF_RANGE);
+        }
+        ck_assert_int_eq(tokenizer_encode_untrusted(t, texts[i], size, flags, NULL, 0, n, &limited, NULL, &n_limited),
+                         STATUS_OK);
+        ck_assert_int_eq(n_limited, n);
+        ck_assert_mem_eq(limited, ids, (size_t)n * sizeof *ids);
+        free(limited);
+        free(ids);
+    }
+    tokenizer_free(t);
+}
+END_TEST
+
+// 60 MB of one letter are far more tokens than any context: found without encoding them.
+START_TEST(the_least_number_of_tokens_is_near_the_number)
+{
+    struct tokenizer *t = open_variant("bytes", NULL, NULL);
+    char text[4000];
+    memset(text, 'x', sizeof text);
+    size_t letters = tokenizer_min_tokens(t, text, sizeof text);
+    ck_assert_uint_ge(letters, sizeof text / tokenizer_longest_piece_bytes(t));
+    ck_assert_uint_ge(letters, 100);
+    ck_assert_uint_eq(tokenizer_min_tokens(t, "", 0), 0);
+    tokenizer_free(t);
+    t = open_variant("bytes", "{\"added_tokens\":[{\"id\":500,\"content\":\"<x>\",\"lstrip\":true}]}", NULL);
+    ck_assert_uint_eq(tokenizer_min_tokens(t, text, sizeof text), 0); // one token may stand for any number of blanks
     tokenizer_free(t);
 }
 END_TEST
@@ -499,6 +548,8 @@ static Suite *own_suite(void)
     tcase_add_test(any, ill_formed_bytes_become_replacement_characters);
     tcase_add_test(any, threads_can_share_a_tokenizer);
     tcase_add_test(any, untrusted_ranges_contain_no_special_tokens);
+    tcase_add_loop_test(any, encoding_stops_at_the_limit, 0, 2);
+    tcase_add_test(any, the_least_number_of_tokens_is_near_the_number);
     suite_add_tcase(suite, same);
     suite_add_tcase(suite, any);
     return suite;

@@ -2,6 +2,7 @@
 // The files of a tokenizer: tokenizer_config.json, derived values (bound, fingerprint), and broken or unsupported
 // files, which are refused with a reason and never crash.
 #include <check.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -382,7 +383,9 @@ static void exercise_tokenizer(struct tokenizer *t)
     int32_t *ids;
     int n;
     char *text;
-    if (tokenizer_encode_untrusted(t, hard_text, sizeof hard_text - 1, flags, &untrusted, 1, &ids, &starts, &n)) return;
+    if (tokenizer_encode_untrusted(t, hard_text, sizeof hard_text - 1, flags, &untrusted, 1, INT_MAX, &ids, &starts,
+                                   &n))
+        return;
     bool sound = true;
     for (int i = 0; i < n; i++)
         sound = sound && ids[i] >= 0 && ids[i] < tokenizer_vocab_size(t) && starts[i] < sizeof hard_text;

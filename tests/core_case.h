@@ -6,7 +6,7 @@
 
 static struct fixture f;
 
-static void setup(void)
+static inline void setup(void)
 {
     fixture_init(&f);
     fixture_start(&f);

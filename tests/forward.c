@@ -52,10 +52,20 @@ void ranks_open(struct ranks *r, const struct model_options *options, int size)
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
 }
 
+static void *rank_close(void *model)
+{
+    model_close(model);
+    return NULL;
+}
+
+// Ranks close together, as processes do.
 void ranks_close(struct ranks *r)
 {
+    pthread_t thread[FORWARD_MAX_RANKS];
+    for (int rank = 0; rank < r->size; rank++)
+        ck_assert_int_eq(pthread_create(&thread[rank], NULL, rank_close, r->model[rank]), 0);
     for (int rank = 0; rank < r->size; rank++) {
-        model_close(r->model[rank]);
+        pthread_join(thread[rank], NULL);
         r->comm[rank]->ops->close(r->comm[rank]);
     }
     r->size = 0;

@@ -98,7 +98,7 @@ done
 # ---- all measurements on the CPU ----
 
 expect 0 "A trial on the CPU" /kit/run.sh --out /tmp/trial --trial
-for name in prefill gemms attention-{128,64,cached} decode prepack score fp8 ttft serve; do
+for name in prefill gemms attention-{128,64,cached} decode prepack score fp8 fp8-fast fp8-blocks ttft serve; do
     [ -s "$bare/tmp/trial/$name.json" ] || fail "the trial has no $name.json"
 done
 expect 0 "prefill: passed in an earlier run" /kit/run.sh --out /tmp/trial --trial

@@ -34,6 +34,7 @@ static void hello_answer(struct test_router *router, struct rpc_call *call)
     if (router->refuse) {
         Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
         refused.reason = (char *)router->refuse;
+        refused.retry = router->retry;
         message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
         message.refused = &refused;
         message_send(call, &message);
@@ -64,6 +65,8 @@ static void message_handle(struct test_router *router, struct rpc_call *call, no
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT:
         router->heartbeats++;
         router->load_running = (int)message->heartbeat->running;
+        router->load_last_bin = (int)message->heartbeat->last_bin;
+        router->load_progress = (int)message->heartbeat->progress;
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED:
         router->results += (int)message->scored->n_results;
@@ -108,7 +111,10 @@ static void attach_on_close(struct rpc_call *call, bool cancelled)
 }
 
 static const struct rpc_method methods[] = {
-    {"/forepack.cluster.v1.Cluster/Attach", NULL, attach_on_message, attach_on_half_close, attach_on_close},
+    {.path = "/forepack.cluster.v1.Cluster/Attach",
+     .on_message = attach_on_message,
+     .on_half_close = attach_on_half_close,
+     .on_close = attach_on_close},
     {0},
 };
 

@@ -91,6 +91,21 @@ static bool has_scale_per_output(const struct tiny_model *spec) // one scale for
     return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_FBGEMM;
 }
 
+enum { BLOCK = 128 }; // rows and columns with one scale in TINY_FP8_BLOCK
+
+static int blocks_of(int n)
+{
+    return (n + BLOCK - 1) / BLOCK;
+}
+
+// Number of the scale of an element of an FP8 matrix.
+static size_t scale_index(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index)
+{
+    const size_t row = index / (size_t)t->columns, column = index % (size_t)t->columns;
+    if (spec->fp8 == TINY_FP8_BLOCK) return row / BLOCK * (size_t)blocks_of(t->columns) + column / BLOCK;
+    return has_scale_per_output(spec) ? row : 0;
+}
+
 static enum dtype scale_dtype(const struct tiny_model *spec)
 {
     return spec->fp8 == TINY_FP8_CHANNEL || spec->fp8 == TINY_FP8_TENSOR ? DTYPE_BF16 : DTYPE_F32;
@@ -107,16 +122,16 @@ static float scale_value(const struct tiny_model *spec, const char *name, double
 // The value of a byte of an FP8 matrix.
 static float fp8_value(const struct tiny_model *spec, const struct tiny_tensor *t, size_t index, float *scale_p)
 {
-    *scale_p = scale_value(spec, t->name, t->spread, has_scale_per_output(spec) ? index / (size_t)t->columns : 0);
+    *scale_p = scale_value(spec, t->name, t->spread, scale_index(spec, t, index));
     return round_dtype(t->spread * uniform(spec, t->name, index) / (double)*scale_p, DTYPE_FP8);
 }
 
 float tiny_model_value(const struct tiny_model *spec, const struct tiny_tensor *tensor, size_t index)
 {
-    size_t n = strlen(tensor->name);
-    if (n > 12 && strcmp(tensor->name + n - 12, "weight_scale") == 0) {
+    const char *suffix = strstr(tensor->name, "weight_scale");
+    if (suffix) {
         char matrix[96];
-        snprintf(matrix, sizeof matrix, "%.*s", (int)(n - 6), tensor->name);
+        snprintf(matrix, sizeof matrix, "%.*sweight", (int)(suffix - tensor->name), tensor->name);
         return scale_value(spec, matrix, tensor->spread, index);
     }
     if (tensor->dtype == DTYPE_FP8) {
@@ -161,6 +176,12 @@ __attribute__((format(printf, 4, 5))) static void add(struct list *list, int row
     if (!is_fp8(spec, t->name, rows)) return;
     t->dtype = DTYPE_FP8;
     struct tiny_tensor matrix = *t;
+    if (spec->fp8 == TINY_FP8_BLOCK) {
+        struct tiny_tensor *scale = add_tensor(list, blocks_of(rows), blocks_of(columns), scale_dtype(spec));
+        snprintf(scale->name, sizeof scale->name, "%.80s_scale_inv", matrix.name);
+        scale->spread = matrix.spread;
+        return;
+    }
     int n = has_scale_per_output(spec) ? rows : 0, one = has_scale_per_output(spec) || spec->fp8 == TINY_FP8_TENSOR;
     struct tiny_tensor *scale = add_tensor(list, n, one, scale_dtype(spec));
     snprintf(scale->name, sizeof scale->name, "%.80s_scale", matrix.name);
@@ -322,6 +343,10 @@ static void write_quantisation(FILE *file, const struct tiny_model *spec)
     case TINY_FP8_STATIC:
         fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fp8\", \"activation_scheme\": \"static\",\n"
                       "    \"ignored_layers\": [\"lm_head\"]},\n");
+        return;
+    case TINY_FP8_BLOCK:
+        fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\",\n"
+                      "    \"fmt\": \"e4m3\", \"weight_block_size\": [128, 128]},\n");
         return;
     case TINY_FP8_FBGEMM:
         fprintf(file, "  \"quantization_config\": {\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0,\n"

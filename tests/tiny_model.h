@@ -25,6 +25,7 @@ enum tiny_fp8 {
     TINY_FP8_TENSOR,  // compressed-tensors: one bf16 scale, [1], and one for its input
     TINY_FP8_STATIC,  // fp8: one f32 scale, [], and one for its input
     TINY_FP8_FBGEMM,  // fbgemm_fp8: an f32 scale for each output, [N, 1]; attention stays in 16 bits
+    TINY_FP8_BLOCK,   // fp8: an f32 scale for each block of 128 x 128, named weight_scale_inv
 };
 
 struct tiny_model {

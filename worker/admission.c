@@ -169,5 +169,6 @@ bool admission_start(struct scheduler *s, struct sequence *q)
     s->reused_rows += (uint64_t)q->n_cached;
     sequence_queue_remove(&s->queue, q);
     s->running[s->n_running++] = q;
+    if (s->n_running > s->most_running) s->most_running = s->n_running;
     return true;
 }

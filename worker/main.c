@@ -16,10 +16,11 @@ static const struct option options[] = {
     {.name = "step-timeout-s",
      .type = OPTION_INT,
      .value = &step_timeout_s,
-     .default_text = "120",
+     .default_text = ENGINE_STEP_TIMEOUT_S,
      .max = 86400,
      .unit = "s",
-     .help = "longest time of one pass, after which the group ends because a rank or link is lost; 0: no limit"},
+     .help = "longest time of a pass without progress (half a layer), after which the group ends because a rank, a "
+             "device or a link hangs; 0: no limit"},
     {.name = "itl-target-ms",
      .type = OPTION_INT,
      .value = &itl_target_ms,
@@ -100,7 +101,8 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     enum node_end end = serve_events(service, node);
     struct scheduler_load load = service_get_load(service);
     log_event(LOG_INFO, "served", LOG_FIELD("prompt_rows", load.prompt_rows),
-              LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("preemptions", load.preemptions));
+              LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("most_running", load.most_running),
+              LOG_FIELD("preemptions", load.preemptions));
     service_free(service);
     return end;
 }

@@ -18,8 +18,6 @@ static const double AIM = 0.88;
 static const double BUDGET_MIN = 0.05;
 // Largest part of the budget that may be spent on reading cached entries.
 static const double READING_MAX = 0.65;
-// Attention runs at about half the rate of gemms.
-static const double PAIR_COST = 2;
 // Weight of a new measurement. Slow passes weigh more: requests have waited for them.
 static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
 // Growth of the prompt work in mixed passes, from one pass to the next.
@@ -30,9 +28,10 @@ void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
     double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
     double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
     double weights = c->n_layers * gemms + (double)c->hidden * c->vocab_size;
+    double row_work = 2e-6 * c->n_layers * gemms;
     *p = (struct pace){.target_us = target_us,
-                       .row_work = 2e-6 * c->n_layers * gemms,
-                       .pair_work = 4e-6 * c->n_layers * heads * PAIR_COST,
+                       .row_work = row_work,
+                       .pair_work = row_work * model_config_pair_rows(c),
                        .entry_share = 2 * c->n_layers * kv_heads / weights,
                        .balance_rows = BALANCE_ROWS};
 }

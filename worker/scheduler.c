@@ -72,9 +72,10 @@ static int running_find(const struct scheduler *s, uint64_t id)
     return -1;
 }
 
-static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row)
+// `row` is its logit row.
+static void sequence_finish_step(struct scheduler *s, struct sequence *q, const struct forward_result *result, int row,
+                                 struct sequence_output *out)
 {
-    struct sequence_output *out = &s->outputs[row];
     *out = (struct sequence_output){.id = q->id, .cached_tokens = q->reported_reused ? 0 : q->n_reused};
     out->finish = sequence_advance(s, q, result, row, out);
     if (!q->reported_reused) log_first_token(q);
@@ -85,16 +86,20 @@ static void sequence_finish_step(struct scheduler *s, struct sequence *q, const 
     admission_free_sequence(s, q);
 }
 
-// Advances the sequences of the pass and frees those that have ended. The outputs are in the order of the logit rows.
+// Advances the sequences of the pass and frees those that have ended. The outputs are in the order of the sequences; of
+// the logit rows those whose logits are read come first (batch_builder.h).
 static int apply_results(struct scheduler *s, const struct forward_result *result)
 {
-    int n_outputs = 0;
+    const struct ragged_batch *batch = &s->builder.batch;
+    int n_outputs = 0, next_read = 0, next_sampled = batch->n_logit_rows - batch->n_unread_rows;
     for (int i = 0; i < s->builder.batch.n_seqs; i++) {
         struct sequence *q = s->batched[i];
         q->n_cached += q->pass_rows;
         admission_publish(s, q);
         if (sequence_pending(q) > 0) continue; // its prompt is not complete
-        sequence_finish_step(s, q, result, n_outputs++);
+        struct sampler_context context = pass_sampler_context(s, q);
+        int row = pass_is_sampled_by_backend(s, &context) ? next_sampled++ : next_read++;
+        sequence_finish_step(s, q, result, row, &s->outputs[n_outputs++]);
     }
     return n_outputs;
 }
@@ -181,8 +186,9 @@ bool scheduler_busy(const struct scheduler *s)
 
 struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
-    return (struct scheduler_load){s->n_running,   s->queue.n,     block_manager_n_free(s->blocks),
-                                   s->preemptions, s->prompt_rows, s->reused_rows};
+    return (struct scheduler_load){s->n_running,    s->queue.n,     block_manager_n_free(s->blocks),
+                                   s->most_running, s->preemptions, s->prompt_rows,
+                                   s->reused_rows};
 }
 
 // ---- the scheduler ----

@@ -88,7 +88,8 @@ enum status scheduler_step(struct scheduler *s);
 
 struct scheduler_load {
     int running, waiting, kv_blocks_free;
-    // Totals since the start:
+    // Since the start:
+    int most_running;
     uint64_t preemptions;
     uint64_t prompt_rows; // prompt rows computed; those of preempted sequences count again
     uint64_t reused_rows; // rows found in the prefix cache instead

@@ -23,7 +23,7 @@ struct scheduler {
 
     struct sequence_queue queue;
     struct sequence **running; // [max_seqs] in the order in which they were started
-    int n_running;
+    int n_running, most_running;
     uint64_t preemptions, prompt_rows, reused_rows;
     struct pace pace;
 

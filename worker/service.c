@@ -214,3 +214,8 @@ struct scheduler_load service_get_load(const struct service *service)
 {
     return scheduler_get_load(service->scheduler);
 }
+
+const struct scheduler *service_scheduler(const struct service *service)
+{
+    return service->scheduler;
+}

@@ -26,3 +26,4 @@ void service_drop_all(struct service *service); // after the stream ended: the r
 bool service_busy(const struct service *service);
 enum status service_step(struct service *service); // after a failure the group is lost
 struct scheduler_load service_get_load(const struct service *service);
+const struct scheduler *service_scheduler(const struct service *service); // for checks

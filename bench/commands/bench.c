@@ -46,17 +46,6 @@ enum status bench_reals_parse(const char *flag, const char *text, double min, do
     return STATUS_OK;
 }
 
-json_t *bench_number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-double bench_row_number(const json_t *row, const char *key)
-{
-    const json_t *value = json_object_get(row, key);
-    return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
 const char *bench_share_text(const struct measurement *m, char *text)
 {
     if (isnan(m->share)) return "-";

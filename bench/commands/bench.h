@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "bench/rounds.h"
+#include "bench/row.h"
 #include "model/model.h"
 
 int bench_engine(int argc, char **argv);
@@ -14,6 +15,7 @@ int bench_serve(int argc, char **argv);
 int bench_quality(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
+int bench_router_grpc(int argc, char **argv);
 int bench_plan(int argc, char **argv);
 int bench_generate(int argc, char **argv);
 
@@ -50,10 +52,6 @@ enum status bench_counts_parse(const char *flag, const char *text, int min, int 
 // The same for real numbers, into value [BENCH_COUNTS_MAX].
 enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 
-// A JSON number; null if the value is not finite.
-json_t *bench_number(double value);
-// A number of the row, NAN if it is missing or null.
-double bench_row_number(const json_t *row, const char *key);
 // The share as a table shows it, such as "81.5%c"; "-" without a probe. Uses `text` [BENCH_SHARE_BYTES].
 enum { BENCH_SHARE_BYTES = 32 };
 const char *bench_share_text(const struct measurement *m, char *text);

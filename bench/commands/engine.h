@@ -13,7 +13,7 @@
 struct engine_flags {
     char *model, *shape, *load, *backend, *dtype, *kv_dtype, *prompt_tokens, *batch;
     int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms;
-    bool score, json;
+    bool fp8_fast_accum, score, json;
 };
 
 struct engine_bench {

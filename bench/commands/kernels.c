@@ -121,8 +121,8 @@ static enum status kernels_fill_activation(struct kernels *k, const struct dummy
     const struct backend_ops *ops = k->backend->ops;
     struct tensor *random;
     struct weight *ones, *table;
-    struct matrix_view gain = dummy_view(dummy, "norm.weight", 0, columns);
-    struct matrix_view rows = dummy_view(dummy, "embedding", k->config.vocab_size, columns);
+    struct matrix_view gain = dummy_view(dummy, "norm.weight", 0, columns, false);
+    struct matrix_view rows = dummy_view(dummy, "embedding", k->config.vocab_size, columns, false);
     enum status status = ops->tensor_create(k->backend, TENSOR_F32, k->max_rows, columns, &random);
     if (status == STATUS_OK) status = ops->weight_vector(k->backend, &gain, 1, &ones);
     if (status == STATUS_OK) status = ops->weight_embedding(k->backend, &rows, 0, NULL, &table);
@@ -162,8 +162,8 @@ static enum status kernels_make_weights(struct kernels *k, const struct dummy *d
         for (int p = 0; p < N_GEMMS; p++) {
             struct gemm *gemm = &k->gemms[p];
             bool gate_up = gemm->mode == LINEAR_SWIGLU;
-            struct matrix_view views[2] = {dummy_view(dummy, gemm->name, gemm->n / (gate_up ? 2 : 1), gemm->k),
-                                           dummy_view(dummy, "up", gemm->n / (gate_up ? 2 : 1), gemm->k)};
+            struct matrix_view views[2] = {dummy_view(dummy, gemm->name, gemm->n / (gate_up ? 2 : 1), gemm->k, false),
+                                           dummy_view(dummy, "up", gemm->n / (gate_up ? 2 : 1), gemm->k, false)};
             struct weight **weight_p = &gemm->weights[copy];
             enum status status = gate_up ? ops->weight_gate_up(k->backend, &views[0], &views[1], weight_p)
                                          : ops->weight_create(k->backend, views, 1, weight_p);
@@ -249,7 +249,7 @@ static enum status kernels_open(struct kernels *k)
     double copies = ceil(COPIES_BYTES_MIN / (k->weights * k->weight_bytes));
     k->copies = copies < 2 ? 2 : copies > COPIES_MAX ? COPIES_MAX : (int)copies;
 
-    struct dummy *dummy = dummy_create(c);
+    struct dummy *dummy = dummy_create(c, false);
     status = kernels_make_weights(k, dummy);
     if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, normed, hidden);
     if (status == STATUS_OK) status = kernels_fill_activation(k, dummy, attended, q);

@@ -13,6 +13,8 @@ static const struct program_command commands[] = {
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
     {"router", bench_router, "packing time, bins, and CPU time of the router's core per request"},
+    {"router-grpc", bench_router_grpc,
+     "latency, throughput and CPU time of a whole router, with a node that answers at once"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };

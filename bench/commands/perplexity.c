@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench perplexity: the quality that a dtype costs, as perplexity on the user's own texts.
 #include <ctype.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,8 +100,8 @@ static enum status texts_add_row(struct texts *texts, const struct tokenizer *to
     struct text *t = &texts->all[texts->n];
     *t = (struct text){.first = 1};
     size_t *starts, answer_at = o.answers ? prompt_bytes : 0;
-    status = tokenizer_encode_untrusted(tokenizer, text, strlen(text), TOKENIZER_ADD_SPECIAL, NULL, 0, &t->ids, &starts,
-                                        &t->n);
+    status = tokenizer_encode_untrusted(tokenizer, text, strlen(text), TOKENIZER_ADD_SPECIAL, NULL, 0, INT_MAX, &t->ids,
+                                        &starts, &t->n);
     free(text);
     if (status != STATUS_OK) return status;
     texts->n++;

@@ -71,6 +71,12 @@ static double usable_mib(void)
     return o.gpu_memory_utilization * (double)o.gpu_mib;
 }
 
+// What the device and its libraries take besides allocations.
+static double libraries_mib(const struct memory_plan *m)
+{
+    return MIB(m->runtime_bytes) + MIB(m->nccl_bytes) + MIB(m->allocated.rounding);
+}
+
 // The memory plan with `gpus` ranks, and the memory that is left on each for the KV cache.
 static enum status plan_memory(const struct plan *p, int gpus, struct memory_plan *memory_p, double *kv_mib_p)
 {
@@ -84,7 +90,7 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
                                         .max_context = (int)o.max_context};
     enum status status = model_plan(&model, 0, gpus, memory_p);
     if (status != STATUS_OK) return status;
-    *kv_mib_p = usable_mib() - MIB(memory_p->weight_bytes) - MIB(memory_p->pass_bytes) - MIB(memory_p->workspace_bytes);
+    *kv_mib_p = usable_mib() - MIB(device_memory_total(&memory_p->allocated)) - libraries_mib(memory_p);
     return STATUS_OK;
 }
 
@@ -95,7 +101,7 @@ static int plan_gpus_needed(const struct plan *p)
         struct memory_plan memory;
         double kv_mib;
         if (plan_memory(p, gpus, &memory, &kv_mib) != STATUS_OK) continue; // the model cannot be divided evenly
-        if (kv_mib >= kv_blocks_for(memory.context) * MIB(memory.kv_block_bytes)) return gpus;
+        if (kv_mib >= (kv_blocks_for(memory.context) + 1) * MIB(memory.kv_block_bytes)) return gpus;
     }
     return 0;
 }
@@ -129,9 +135,21 @@ static enum status plan_make(struct plan *p)
     if (status == STATUS_OK) status = plan_memory(p, (int)o.tp, &p->memory, &p->kv_mib);
     if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
+    // one block is for padding rows of captured passes
+    p->kv_mib -= MIB(p->memory.kv_block_bytes);
     p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
     p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
+}
+
+static double used_mib(const struct plan *p, enum memory_use use)
+{
+    return MIB(p->memory.allocated.bytes[use]);
+}
+
+static double workspace_mib(const struct plan *p)
+{
+    return used_mib(p, MEMORY_GEMM) + used_mib(p, MEMORY_ATTENTION) + used_mib(p, MEMORY_BATCH);
 }
 
 static void plan_print(const struct plan *p)
@@ -140,10 +158,12 @@ static void plan_print(const struct plan *p)
     printf("%s: %.2f billion weights in %s, K and V in %s, on %d GPU%s of %lld MiB\n\n", p->path, m->weights / 1e9,
            dtype_name(m->dtype), dtype_name(m->kv_dtype), (int)o.tp, o.tp > 1 ? "s" : "", (long long)o.gpu_mib);
     printf("per GPU                    MiB\n");
-    printf("weights             %10.0f\n", MIB(m->weight_bytes));
-    printf("activations         %10.0f   a pass of %lld rows, logits of %lld\n", MIB(m->pass_bytes),
+    printf("weights             %10.0f\n", used_mib(p, MEMORY_WEIGHTS));
+    printf("activations         %10.0f   a pass of %lld rows, logits of %lld\n", used_mib(p, MEMORY_ACTIVATIONS),
            (long long)o.token_budget, (long long)(o.max_seqs < o.token_budget ? o.max_seqs : o.token_budget));
-    printf("workspace (approx.) %10.0f   CUDA, cuBLASLt%s, scratch memory of a pass\n", MIB(m->workspace_bytes),
+    printf("workspace           %10.0f   gemms %.0f, attention %.0f, batches %.0f\n", workspace_mib(p),
+           used_mib(p, MEMORY_GEMM), used_mib(p, MEMORY_ATTENTION), used_mib(p, MEMORY_BATCH));
+    printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", libraries_mib(m),
            o.tp > 1 ? ", NCCL" : "");
     printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n",
            (double)p->kv_blocks * MIB(m->kv_block_bytes), (long long)p->kv_blocks, KV_BLOCK_TOKENS,
@@ -167,13 +187,13 @@ static void plan_print(const struct plan *p)
 static void plan_print_json(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory;
-    json_t *object =
-        json_pack("{s:f,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:I,s:I,s:b,s:i,s:f}", "weights", m->weights, "dtype",
-                  dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)o.tp, "weights_mib",
-                  MIB(m->weight_bytes), "activations_mib", MIB(m->pass_bytes), "workspace_mib", MIB(m->workspace_bytes),
-                  "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes), "kv_blocks", (json_int_t)p->kv_blocks,
-                  "kv_tokens", (json_int_t)(p->kv_blocks * KV_BLOCK_TOKENS), "fits", (int)(p->kv_blocks > 0),
-                  "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
+    json_t *object = json_pack(
+        "{s:f,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:b,s:i,s:f}", "weights", m->weights, "dtype",
+        dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)o.tp, "weights_mib",
+        used_mib(p, MEMORY_WEIGHTS), "activations_mib", used_mib(p, MEMORY_ACTIVATIONS), "workspace_mib",
+        workspace_mib(p), "libraries_mib", libraries_mib(m), "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes),
+        "kv_blocks", (json_int_t)p->kv_blocks, "kv_tokens", (json_int_t)(p->kv_blocks * KV_BLOCK_TOKENS), "fits",
+        (int)(p->kv_blocks > 0), "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
     if (p->speed_up > 0) json_object_set_new(object, "speed_up_bound", json_real(p->speed_up));
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     printf("\n");

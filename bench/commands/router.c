@@ -197,6 +197,9 @@ static void router_print_row(const json_t *row)
     printf("  core: %.0f requests ended, bins %.1f %% full, scan cost %.1f requests per dispatched request\n",
            bench_row_number(row, "requests"), 100 * bench_row_number(row, "fill"),
            bench_row_number(row, "looks_per_request"));
+    printf("  core: %.2f nodes asked and %.1f nodes visited per bin, %.1f kB of memory per node\n",
+           bench_row_number(row, "nodes_asked_per_bin"), bench_row_number(row, "node_visits_per_bin"),
+           bench_row_number(row, "node_kb"));
     fflush(stdout);
 }
 
@@ -246,7 +249,10 @@ static void router_write_report(struct report *report, const json_t *rows)
                                           "token_us=Token, us",
                                           "router_us_per_request=Request, us",
                                           "looks_per_request=Scan cost",
-                                          "fill=Fill"};
+                                          "fill=Fill",
+                                          "nodes_asked_per_bin=Nodes asked",
+                                          "node_visits_per_bin=Nodes visited",
+                                          "node_kb=kB per node"};
     report_paragraph(
         report,
         "Prompt lengths of %s, sampled with a fixed seed; packing time is the median of %lld rounds. %lld simulated "
@@ -273,10 +279,11 @@ static enum status router_measure(const struct prompts *prompts, int n, json_t *
     json_array_append_new(rows, row);
     if (status != STATUS_OK) return status;
     if (isatty(STDERR_FILENO)) progress_draw(&q.progress, r.requests, n, true, "%d of %d requests", r.requests, n);
-    json_t *more = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "requests", r.requests, "submit_us", r.submit_us,
-                             "hand_out_ms_mean", r.dispatch_ms, "hand_out_ms_max", r.dispatch_ms_max, "token_us",
-                             r.token_us, "router_us_per_request", r.request_us, "looks_per_request", r.scan_cost,
-                             "bins_handed_out", (json_int_t)r.bins, "fill", r.fill);
+    json_t *more = json_pack("{s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f,s:f,s:f}", "requests", r.requests, "submit_us",
+                             r.submit_us, "hand_out_ms_mean", r.dispatch_ms, "hand_out_ms_max", r.dispatch_ms_max,
+                             "token_us", r.token_us, "router_us_per_request", r.request_us, "looks_per_request",
+                             r.scan_cost, "bins_handed_out", (json_int_t)r.bins, "fill", r.fill, "nodes_asked_per_bin",
+                             r.nodes_asked, "node_visits_per_bin", r.node_visits, "node_kb", r.node_kb);
     json_object_update(row, more);
     json_decref(more);
     if (!o.json) router_print_row(row);

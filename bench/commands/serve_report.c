@@ -10,20 +10,6 @@
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-static void row_add_quantiles(json_t *row, const char *name, struct samples *samples)
-{
-    struct quantiles q = samples_quantiles(samples);
-    const struct {
-        const char *name;
-        double value;
-    } all[] = {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}, {"max", q.max}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        char *key = mem_format("%s_ms_%s", name, all[i].name);
-        json_object_set_new(row, key, bench_number(all[i].value));
-        free(key);
-    }
-}
-
 const char *serve_failure_name(const struct load_record *record)
 {
     static const char *const codes[] = {
@@ -89,10 +75,10 @@ static json_t *serve_make_row(const struct serve *s, struct serve_tally *t, cons
     json_object_set_new(row, "kept_tokens", json_integer(t->kept));
     json_object_set_new(row, "cached_tokens", json_integer(t->cached));
     json_object_set_new(row, "output_tokens", json_integer(t->output));
-    row_add_quantiles(row, "ttft", &t->ttft);
-    row_add_quantiles(row, "itl", &result->itl_ms);
-    row_add_quantiles(row, "tpot", &t->tpot);
-    row_add_quantiles(row, "e2e", &t->e2e);
+    bench_row_add_quantiles(row, "ttft", &t->ttft);
+    bench_row_add_quantiles(row, "itl", &result->itl_ms);
+    bench_row_add_quantiles(row, "tpot", &t->tpot);
+    bench_row_add_quantiles(row, "e2e", &t->e2e);
     json_object_set_new(row, "send_lag_ms_p99", bench_number(samples_percentile(&t->lag, 99)));
     json_object_set_new(row, "client_cpu_share", json_real(cpu_s / result->seconds));
     return row;

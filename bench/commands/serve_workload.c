@@ -21,13 +21,21 @@ static void serve_clip(struct serve *s, const struct serve_level *level, int *pr
     s->clipped += level->number && *prompt + *output < before;
 }
 
+// A field that is not marked as given is not sent.
+static void serve_set_output(struct request_spec *spec, int max_tokens)
+{
+    spec->sampling.max_tokens = max_tokens;
+    spec->sampling.ignore_eos = true;
+    spec->sampling_given |= generation_field_bit(sampling_fields, "max_tokens");
+    spec->sampling_given |= generation_field_bit(sampling_fields, "ignore_eos");
+}
+
 // Fills in request i of a level, without an id. Its pointers are borrowed; random tokens go to `ids`.
 static void serve_make_request(struct serve *s, const struct serve_level *level, int i, int32_t *ids,
                                struct request_spec *spec)
 {
     *spec = s->prompts ? s->prompts[i % s->n_prompts].spec : s->defaults;
     if (s->prompts) return;
-    spec->sampling.ignore_eos = true;
     int n;
     if (s->trace.n_rows) {
         const struct trace_row *row = &s->trace.rows[i % s->trace.n_rows];
@@ -39,12 +47,12 @@ static void serve_make_request(struct serve *s, const struct serve_level *level,
         // The warm-up uses another seed, or it would fill the prefix cache for the measured requests.
         trace_prompt(&s->trace, i % s->trace.n_rows, s->flags->length_scale,
                      (uint64_t)s->flags->load_seed + !level->number, s->vocab_size, n, ids, &n);
-        spec->sampling.max_tokens = output;
+        serve_set_output(spec, output);
     } else {
         n = s->lengths.count[i % s->lengths.n];
         int output = spec->sampling.max_tokens ? spec->sampling.max_tokens : 1;
         serve_clip(s, level, &n, &output);
-        spec->sampling.max_tokens = output;
+        serve_set_output(spec, output);
         struct random_source random =
             random_stream((uint64_t)s->flags->load_seed, (uint64_t)level->number << 32 | (uint64_t)i);
         for (int t = 0; t < n; t++)

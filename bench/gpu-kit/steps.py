@@ -246,15 +246,21 @@ def gpu_mib(field):
         return None
 
 
-def write_shape(path, name, layers):
-    """Writes the shape with another number of layers, unless an earlier run did."""
+def write_shape(path, name, **changes):
+    """Writes the shape with other values of some keys, unless an earlier run did."""
     if not os.path.exists(path):
         with open(shape(name)) as file:
             config = json.load(file)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w") as file:
-            json.dump(dict(config, num_hidden_layers=layers), file)
+            json.dump(dict(config, **changes), file)
     return path
+
+
+def block_shape():
+    """The shape with a scale for each block of FP8 weights."""
+    return write_shape(os.path.join(out, "blocks", "config.json"), MODEL, quantization_config={
+        "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})
 
 
 def cut_shape():
@@ -262,7 +268,8 @@ def cut_shape():
     MiB and 64 MiB of KV for the prompt; 29,000 MiB are the 8B model with its KV, the 70B's embedding and head, and workspaces."""
     layers = int((0.95 * (gpu_mib("memory.free") or 65000) - 29000) // 1700)
     name = "llama-110m" if o.trial else "llama-3.1-70b"
-    return write_shape(os.path.join(out, "main", "config.json"), name, 2 if o.trial else max(1, min(40, layers)))
+    return write_shape(os.path.join(out, "main", "config.json"), name,
+                       num_hidden_layers=2 if o.trial else max(1, min(40, layers)))
 
 
 def measurements():
@@ -286,6 +293,9 @@ def measurements():
                  "--max-num-batched-tokens", tokens(8192), "--score")
     yield engine("fp8", 75, FP8, "--prompt-tokens", tokens(16384), "--batch", "1,64", "--context", tokens(1024),
                  "--decode-tokens", tokens(64), *whole)
+    prompt = ["--prompt-tokens", tokens(16384), "--batch", "1", "--decode-tokens", "0", *whole]
+    yield engine("fp8-fast", 40, FP8, "--fp8-fast-accum", *prompt)
+    yield bench("fp8-blocks", 40, "engine", "--shape", block_shape(), *ROUNDS, *prompt)
     yield bench("ttft", 120, "prefill-quality", "--task", "ttft", "--dtype", "bf16", "--shape", cut_shape(),
                 "--spec-shape", shape(MODEL), "--prompt-tokens", tokens(16384), "--keep-rates", "0.1,0.3", "--look-aheads",
                 "8", "--max-num-batched-tokens", tokens(8192), "--rounds", ROUNDS[1])
@@ -401,7 +411,7 @@ def run_all():
 def main():
     os.makedirs(os.path.join(out, "steps"), exist_ok=True)
     if o.trial:
-        write_shape(shape("trial"), "llama-110m", 1)
+        write_shape(shape("trial"), "llama-110m", num_hidden_layers=1)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     code = 1

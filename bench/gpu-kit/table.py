@@ -57,6 +57,14 @@ class Results:
         scaled = {key: max(1, value // self.scale) if key in ("tokens", "m") else value for key, value in wanted.items()}
         return next((row for row in self.rows(name) if all(row.get(key) == value for key, value in scaled.items())), None)
 
+    def said(self, name, begin):
+        """The lines of a step's log that begin so."""
+        try:
+            with open(os.path.join(self.folder, name + ".log"), errors="replace") as file:
+                return [line.strip() for line in file if line.startswith(begin)]
+        except OSError:
+            return []
+
     def why_missing(self, name):
         step = self.steps.get(name)
         return "%s: %s" % (step["state"], step["said"]) if step and step["state"] != "passed" else "not measured"
@@ -122,17 +130,22 @@ def speed_table(r):
     lines = []
     for what, row in (("prefill 8B FP8, one prompt of 16,384", r.row("fp8", phase="prefill", batch=1, tokens=16384)),
                       ("decode 8B FP8, batch 1", r.row("fp8", phase="decode", batch=1)),
-                      ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64))):
+                      ("decode 8B FP8, batch 64", r.row("fp8", phase="decode", batch=64)),
+                      ("prefill 8B FP8 with fast accumulation, 16,384", r.row("fp8-fast", phase="prefill", tokens=16384)),
+                      ("prefill 8B FP8 with scales of blocks, 16,384", r.row("fp8-blocks", phase="prefill", tokens=16384))):
         lines.append((what, "%.0f tokens/s" % row["tokens_per_s"] if row else r.why_missing("fp8")))
+    lines += [("what fast accumulation loses", line) for line in r.said("check_cuda_fp8_gpu", "fp8 sums of ")]
     served = r.row("serve", phase="serve")
     if not served:
         return markdown(("figure", "measured"), lines + [("a cluster", r.why_missing("serve"))])
     plan, used = served["plan"], served.get("used_mib")
     lines.append(("a cluster of 8B bf16, from start to ready", number(served["ready_s"], 1, " s")))
-    planned = sum(plan.get(key, 0) for key in ("weights_mib", "pass_mib", "workspace_mib", "kv_mib"))
-    lines.append(("its memory plan, MiB", "weights %s + activations %s + workspace %s + KV %s = %d; by nvidia-smi %s" % (
-        *(plan.get(key, "?") for key in ("weights_mib", "pass_mib", "workspace_mib", "kv_mib")), planned,
-        "unknown" if used is None else used)))
+    parts = ("weights_mib", "pass_mib", "workspace_mib", "kv_mib")
+    planned = sum(plan.get(key, 0) for key in parts)
+    lines.append(("its memory, MiB", "weights %s + activations %s + workspace %s + KV %s = %d allocated; libraries %s, where "
+                  "forepack plan assumes 640 and rounding to pages; all by nvidia-smi %s" % (
+                      *(plan.get(key, "?") for key in parts), planned, plan.get("runtime_mib", "?"),
+                      "unknown" if used is None else used)))
     lines.append(("TTFT of %d tokens" % served["prompt_tokens"], number(served["ttft_ms"], 1, " ms")))
     lines.append(("TTFT of %d new tokens on %d cached" % (served["more_tokens"], served["more_cached_tokens"]),
                   number(served["more_ttft_ms"], 1, " ms")))
@@ -177,7 +190,7 @@ def run_table(r):
     lines = [(name, row["phase"], row["batch"], row["tokens"], row["context"], number(row["tokens_per_s"]),
               number(row["ms"], 2), percent(row["spread"]), number(row["gflops"] / 1000), number(row["gbytes_per_s"], 0),
               number(row.get("open_s")))
-             for name in ("prefill", "decode", "score", "fp8") for row in r.rows(name)]
+             for name in ("prefill", "decode", "score", "fp8", "fp8-fast", "fp8-blocks") for row in r.rows(name)]
     return markdown(("run", "phase", "-batch", "-tokens", "-context", "-tokens/s", "-ms", "-spread", "-TFLOP/s", "-GB/s",
                      "-opened in s"), lines)
 

@@ -26,17 +26,23 @@ struct weight_rows {
     int64_t rows;     // of all parts together
 };
 
+static const struct matrix_view *unless_zero(const struct matrix_view *view)
+{
+    return view->data ? view : NULL;
+}
+
+// The part of row n and its row there. NULL: the row is zero.
 static const struct matrix_view *source_row(const struct weight_rows *source, int64_t n, int64_t *row_p)
 {
     if (source->gate_up_unit) {
         int64_t unit = n / source->gate_up_unit;
         *row_p = unit / 2 * source->gate_up_unit + n % source->gate_up_unit;
-        return *row_p < source->parts[0].rows ? &source->parts[unit % 2] : NULL;
+        return *row_p < source->parts[0].rows ? unless_zero(&source->parts[unit % 2]) : NULL;
     }
     for (int p = 0; p < source->n_parts; n -= source->parts[p++].rows)
         if (n < source->parts[p].rows) {
             *row_p = n;
-            return &source->parts[p];
+            return unless_zero(&source->parts[p]);
         }
     return NULL;
 }
@@ -48,7 +54,7 @@ static void row_words(const struct matrix_view *view, int64_t row, int64_t first
     float values[2 * PACK_WORDS] = {0};
     int per_word = bf16 ? 2 : 1;
     int64_t left = view->columns - first_word * per_word, n = left < words * per_word ? left : words * per_word;
-    if (bf16 && view->dtype == DTYPE_BF16 && n == 2 * words) { // already in the packed format
+    if (bf16 && view->data && view->dtype == DTYPE_BF16 && n == 2 * words) { // already in the packed format
         memcpy(out, (const char *)view->data + row * view->row_stride_bytes + 4 * first_word, (size_t)n * 2);
         return;
     }

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define FORMAT "forepack gemm 1"
+#define FORMAT "forepack gemm 2"
 
 enum { KEY_INTS = sizeof(struct gemm_key) / sizeof(int32_t) };
 enum { ALGO_WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / sizeof(uint64_t), CHOICES_MAX = 1 << 16 };

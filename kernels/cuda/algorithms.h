@@ -14,9 +14,13 @@ struct gemm_key {
     int32_t n, k, out_stride;
     int32_t fp8, out_bf16; // operands: fp8, else bf16; result: bf16, else f32
     int32_t add, bias;     // whether the result is added to out; whether a bias is added
-    int32_t scaled;        // whether the library applies the scales of rows and outputs
+    int32_t scales;        // enum gemm_scales: those that the library applies
+    int32_t fast;          // FP8: fast accumulation
     int32_t rows;          // largest of the bucket, see gemm.c
 };
+
+// For each row and each output, or for blocks of FP8_BLOCK.
+enum gemm_scales { SCALES_NONE, SCALES_ROWS, SCALES_BLOCKS };
 
 struct algorithms;
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/check.h"
+#include "kernels/comm.h"
 #include "kernels/cuda/schedule.h"
 
 enum { HEAD_SIZE_MAX = 256 };
@@ -24,7 +25,7 @@ enum status cuda_status(cudaError_t error, const char *what)
                        cudaGetErrorString(error));
 }
 
-enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p)
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p)
 {
     const size_t mib = 1 << 20;
     void *memory;
@@ -45,14 +46,22 @@ enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, voi
         cudaFree(memory);
         return cuda_status(error, what);
     }
+    memory_count(&cuda->memory, use, bytes);
     *memory_p = memory;
     return STATUS_OK;
 }
 
+void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory)
+{
+    if (!memory) return;
+    cudaFree(memory);
+    memory_uncount(&cuda->memory, use, bytes);
+}
+
 enum status cuda_wait(struct cuda *cuda)
 {
-    if (cuda->wait) return cuda->wait(cuda);
-    return cuda_status(cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
+    comm_wait_begin(cuda);
+    return comm_wait_end(cuda, cudaStreamSynchronize(cuda->stream), "CUDA: a step failed");
 }
 
 static enum status device_open(struct cuda *cuda)
@@ -64,11 +73,14 @@ static enum status device_open(struct cuda *cuda)
         return status_fail(STATUS_NOT_FOUND, "no CUDA device: %s",
                            error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
     }
-    const int ranks = cuda->shape.host_ranks > 1 ? cuda->shape.host_ranks : 1;
-    if (error == cudaSuccess && ranks > n_devices)
-        return status_fail(STATUS_INVALID, "%d ranks on this host, which has %d GPUs: each rank needs its own GPU",
-                           ranks, n_devices);
-    cuda->device = cuda->shape.host_rank;
+    const struct gpu_place *place = &cuda->shape.gpu;
+    if (place->device == GPU_NONE)
+        return status_fail(STATUS_INVALID,
+                           "rank %d sees %d GPU%s, all in use by lower ranks (the first by rank %d): each rank needs "
+                           "its own GPU. Start fewer ranks on this host, or let each rank see another GPU "
+                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task)",
+                           place->rank, place->seen, place->seen == 1 ? "" : "s", place->used_by);
+    cuda->device = place->device;
     if (error == cudaSuccess) error = cudaSetDevice(cuda->device);
     enum status status = cuda_status(error, "CUDA device");
     if (status == STATUS_OK)
@@ -84,7 +96,13 @@ static enum status device_open(struct cuda *cuda)
 
 static enum status memory_read(struct backend *b, size_t *total_p, size_t *free_p)
 {
+    upload_close(cuda_of(b)); // what it holds is free after loading
     return cuda_status(cudaMemGetInfo(free_p, total_p), "CUDA device memory");
+}
+
+static const struct device_memory *memory_allocated(struct backend *b)
+{
+    return &cuda_of(b)->memory;
 }
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
@@ -97,13 +115,13 @@ static enum status tensor_create(struct backend *b, enum tensor_kind kind, int m
     struct tensor *t = mem_alloc(sizeof *t);
     *t = (struct tensor){.kind = kind, .max_rows = max_rows, .columns = columns};
     t->stride = f32 ? columns : cuda_stride(columns);
-    size_t bytes = (size_t)max_rows * (size_t)t->stride * (f32 ? sizeof(float) : sizeof(uint16_t));
     char what[64];
     snprintf(what, sizeof what, "a tensor of %d x %d", max_rows, columns);
-    enum status status = cuda_allocate(cuda, bytes, what, &t->data);
-    if (status == STATUS_OK && !f32) status = gemm_reserve(cuda, max_rows, NULL);
+    const size_t bytes = memory_tensor_bytes(kind, max_rows, columns);
+    enum status status = cuda_allocate(cuda, MEMORY_ACTIVATIONS, bytes, what, &t->data);
+    if (status == STATUS_OK && !f32) status = gemm_reserve_rows(cuda, max_rows);
     if (status != STATUS_OK) {
-        cudaFree(t->data);
+        cuda_release(cuda, MEMORY_ACTIVATIONS, bytes, t->data);
         free(t);
         return status;
     }
@@ -120,12 +138,10 @@ static float *tensor_data(struct backend *b, struct tensor *t)
 
 static enum status read_floats(struct cuda *cuda, const void *from, size_t count, float *host)
 {
-    // A copy into memory that is not pinned blocks until all steps are done. In a group, first wait in a way that
-    // notices failed and hung ranks.
-    enum status status = cuda->wait ? cuda_wait(cuda) : STATUS_OK;
-    if (status != STATUS_OK) return status;
+    comm_wait_begin(cuda); // a copy into memory that is not pinned waits for all steps
     cudaError_t error = cudaMemcpyAsync(host, from, count * sizeof *host, cudaMemcpyDeviceToHost, cuda->stream);
-    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "CUDA: reading a tensor");
+    if (error == cudaSuccess) error = cudaStreamSynchronize(cuda->stream);
+    return comm_wait_end(cuda, error, "CUDA: reading a tensor");
 }
 
 static enum status tensor_read(struct backend *b, const struct tensor *t, int rows, float *host)
@@ -141,25 +157,23 @@ static enum status steps_wait(struct backend *b)
 
 // ---- the KV cache ---------------------------------------------------------------------------------------------------
 
-// One block more than the caller has: padding rows of captured passes write there.
 static enum status kv_create(struct backend *b, int n_kv_blocks)
 {
     struct cuda *cuda = cuda_of(b);
     struct kv_cache *kv = &cuda->kv;
+    const struct memory_kv memory = memory_kv(&cuda->shape, n_kv_blocks);
     assert(!kv->data);
     cuda->shape.n_kv_blocks = n_kv_blocks;
     *kv = (struct kv_cache){.fp8 = cuda->shape.kv_dtype == DTYPE_FP8,
                             .n_layers = cuda->shape.n_layers,
-                            .n_blocks = n_kv_blocks + 1,
+                            .n_blocks = memory.blocks,
                             .n_kv_heads = cuda->shape.n_kv_heads,
                             .head_size = cuda->shape.head_size};
-    size_t heads = (size_t)kv->n_layers * (size_t)kv->n_blocks * 2 * (size_t)kv->n_kv_heads * KV_BLOCK_TOKENS;
-    size_t bytes = heads * (size_t)kv->head_size * (kv->fp8 ? 1 : sizeof(uint16_t));
     char what[64];
     snprintf(what, sizeof what, "%d KV blocks", n_kv_blocks);
-    enum status status = cuda_allocate(cuda, bytes, what, &kv->data);
+    enum status status = cuda_allocate(cuda, MEMORY_KV, memory.data_bytes, what, &kv->data);
     if (status == STATUS_OK && kv->fp8)
-        status = cuda_allocate(cuda, heads * sizeof *kv->scale, what, (void **)&kv->scale);
+        status = cuda_allocate(cuda, MEMORY_KV, memory.scale_bytes, what, (void **)&kv->scale);
     return status;
 }
 
@@ -206,8 +220,10 @@ static enum status begin(struct backend *b, const struct ragged_batch *batch)
     upload_close(cuda);                              // weights are complete
     cudaError_t error = cudaSetDevice(cuda->device); // of this thread, which may not be that of the last pass
     // Ranks that read nothing back may be a pass ahead of the device.
+    comm_wait_begin(cuda);
     if (error == cudaSuccess) error = cudaEventSynchronize(cuda->staged);
-    if (error != cudaSuccess) return cuda_status(error, "CUDA: a step failed");
+    status = comm_wait_end(cuda, error, "CUDA: a step failed");
+    if (status != STATUS_OK) return status;
     error = batch_upload(cuda, batch);
     const size_t importance_bytes = (size_t)ragged_importance_size(batch) * sizeof *cuda->importance;
     if (error == cudaSuccess && batch->n_importance_rows)
@@ -281,6 +297,23 @@ static enum status rope_append(struct backend *b, int layer, struct tensor *qkv,
                        "rope_append");
 }
 
+// Raises the maxima by this layer's attention of the importance rows. There may be more rows than sums have room for.
+static cudaError_t raise_importance(struct cuda *cuda, int layer, const float *qkv)
+{
+    struct device_batch part = cuda->on_device;
+    const int all = part.n_importance_rows, most = memory_importance_rows(&cuda->shape);
+    cudaError_t error = cudaSuccess;
+    for (int first = 0; first < all && error == cudaSuccess; first += part.n_importance_rows) {
+        part.n_importance_rows = all - first < most ? all - first : most;
+        error = launch_importance(cuda->stream, &cuda->kv, &part, layer, cuda->importance, qkv, cuda->shape.n_heads,
+                                  cuda->importance_sums);
+        part.importance_row += part.n_importance_rows;
+        part.importance_keys += part.n_importance_rows;
+        part.importance_first += part.n_importance_rows;
+    }
+    return error;
+}
+
 static enum status attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
     struct cuda *cuda = cuda_of(b);
@@ -289,10 +322,7 @@ static enum status attention(struct backend *b, int layer, struct tensor *out, c
     enum status status = cuda_status(launch_attention(cuda->stream, &cuda->kv, &cuda->on_device, layer, out->data,
                                                       out->stride, qkv->data, n_heads, cuda->partials),
                                      "attention");
-    if (status != STATUS_OK || !cuda->on_device.n_importance_rows) return status;
-    return cuda_status(launch_importance(cuda->stream, &cuda->kv, &cuda->on_device, layer, cuda->importance, qkv->data,
-                                         n_heads, cuda->importance_sums),
-                       "importance");
+    return status == STATUS_OK ? cuda_status(raise_importance(cuda, layer, qkv->data), "importance") : status;
 }
 
 static float *importance_data(struct backend *b)
@@ -309,34 +339,28 @@ static enum status importance_read(struct backend *b, float *host)
 
 static enum status scratch_create(struct cuda *cuda)
 {
-    const struct backend_shape *shape = &cuda->shape;
-    const size_t rows = (size_t)shape->max_rows, half = (size_t)shape->head_size / 2;
-    const int splits = graphs_max_splits(shape->max_context);
+    const struct memory_fixed fixed = memory_fixed(&cuda->shape);
     const struct {
+        enum memory_use use;
         void **memory_p;
         size_t bytes;
         const char *what;
     } parts[] = {
-        {&cuda->staging_device, schedule_max_bytes(shape), "batches"},
-        {(void **)&cuda->inv_freq, half * sizeof *cuda->inv_freq, "the frequencies of RoPE"},
-        {(void **)&cuda->row_index, rows * sizeof *cuda->row_index, "row indices"},
-        {(void **)&cuda->importance, (size_t)shape->max_seqs * (size_t)shape->max_context * sizeof *cuda->importance,
-         "importance maxima"},
-        {(void **)&cuda->importance_sums, importance_sum_floats(shape->max_rows, shape->n_heads) * sizeof(float),
-         "importance sums"},
-        {(void **)&cuda->partials,
-         attention_partial_floats(shape->max_seqs, splits, shape->n_heads, shape->head_size) * sizeof(float),
-         "partial results of attention"},
+        {MEMORY_BATCH, &cuda->staging_device, fixed.staging, "batches"},
+        {MEMORY_BATCH, (void **)&cuda->inv_freq, fixed.inv_freq, "the frequencies of RoPE"},
+        {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
+        {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
+        {MEMORY_ATTENTION, (void **)&cuda->importance_sums, fixed.importance_sums, "importance sums"},
+        {MEMORY_ATTENTION, (void **)&cuda->partials, fixed.partials, "partial results of attention"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        enum status status = cuda_allocate(cuda, parts[i].bytes, parts[i].what, parts[i].memory_p);
+        enum status status = cuda_allocate(cuda, parts[i].use, parts[i].bytes, parts[i].what, parts[i].memory_p);
         if (status != STATUS_OK) return status;
     }
-    cudaError_t error = cudaHostAlloc(&cuda->staging_host, schedule_max_bytes(shape), cudaHostAllocDefault);
+    cudaError_t error = cudaHostAlloc(&cuda->staging_host, fixed.staging, cudaHostAllocDefault);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&cuda->staged, cudaEventDisableTiming);
     if (error != cudaSuccess) return cuda_status(error, "pinned memory for batches");
-    error = cudaMemcpyAsync(cuda->inv_freq, shape->inv_freq, half * sizeof *cuda->inv_freq, cudaMemcpyHostToDevice,
-                            cuda->stream);
+    error = cudaMemcpyAsync(cuda->inv_freq, cuda->shape.inv_freq, fixed.inv_freq, cudaMemcpyHostToDevice, cuda->stream);
     return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "the frequencies of RoPE");
 }
 
@@ -344,9 +368,10 @@ static void cuda_close(struct backend *b)
 {
     struct cuda *cuda = cuda_of(b);
     cudaSetDevice(cuda->device);
-    if (cuda->stream) cudaStreamSynchronize(cuda->stream);
+    if (cuda->stream) cuda_wait(cuda);
     overlap_close(cuda);
     graphs_close(cuda->graphs);
+    if (cuda->comm) cuda->comm->ops->close(cuda->comm); // after the graphs: NCCL waits until they are destroyed
     gemm_close(cuda->gemm);
     upload_close(cuda);
     for (struct tensor *t = cuda->tensors, *next; t; t = next) {
@@ -397,6 +422,7 @@ static const struct backend_ops cuda_ops = {
     .tune = cuda_tune,
     .wait = steps_wait,
     .memory = memory_read,
+    .allocated = memory_allocated,
     .kv_create = kv_create,
     .sample = cuda_sample,
     .comm_open = cuda_comm_open,
@@ -428,6 +454,7 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     if (status == STATUS_OK) status = overlap_open(cuda);
     if (status == STATUS_OK) status = gemm_open(cuda, &cuda->gemm);
     if (status == STATUS_OK) status = scratch_create(cuda);
+    if (status == STATUS_OK) cuda->block_scales = gemm_has_block_scales(cuda);
     cuda->graphs = graphs_open(shape);
     cuda->shape.inv_freq = NULL; // owned by the caller
     if (status != STATUS_OK) {
@@ -437,9 +464,11 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     const struct cudaDeviceProp *p = &cuda->properties;
     char capability[32];
     snprintf(capability, sizeof capability, "%d.%d", p->major, p->minor);
-    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("name", p->name),
-              LOG_FIELD("compute_capability", capability), LOG_FIELD("multiprocessors", p->multiProcessorCount),
-              LOG_FIELD("memory_bytes", p->totalGlobalMem));
+    char bus_id[32] = "";
+    cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, cuda->device);
+    log_event(LOG_INFO, "gpu_opened", LOG_FIELD("device", cuda->device), LOG_FIELD("bus_id", bus_id),
+              LOG_FIELD("name", p->name), LOG_FIELD("compute_capability", capability),
+              LOG_FIELD("multiprocessors", p->multiProcessorCount), LOG_FIELD("memory_bytes", p->totalGlobalMem));
     *backend_p = &cuda->base;
     return STATUS_OK;
 }

@@ -7,30 +7,58 @@
 // Sums are in NCCL's order, not in rank order: it depends on the size of the group and of the message and on the links
 // between the GPUs, and is the same in every run. So an element may round differently in a batch of another size.
 //
-// NCCL runs without blocking the host: every wait here ends with a result, with an error that NCCL reports for this
-// rank (a failed peer, a link that is down), or at a limit. Then the communicator is aborted, which also ends its
-// kernels on the device, and the failure of the rank ends the group. The engine finds out which rank failed.
+// The communicator blocks the host in its calls, because one that does not starts a thread for every call. Opening runs
+// a collective of every kind that passes use, so that a call in a pass connects nothing and only launches kernels.
+//
+// Whatever may hang is done by a thread of its own: connecting, watching the steps that the pass thread waits for, and
+// closing. When NCCL reports an error or a wait reaches its limit, this thread aborts the communicator. That ends
+// NCCL's kernels on the device, so the wait returns and the pass fails with the reason; the engine finds out which rank
+// failed. NCCL frees a communicator only when no graph that captured one of its collectives exists: the backend
+// destroys its graphs before it closes the comm, and after a failure.
 #include <nccl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/monotonic_cond.h"
 #include "base/no_alloc.h"
 #include "kernels/comm.h"
 #include "kernels/cuda/cuda.h"
 
-// Connecting 16 GPUs of two hosts takes seconds. Steps have the limit of the host comm.
-enum { CONNECT_LIMIT_MS = 300000, CLOSE_LIMIT_MS = 100000 };
+// Connecting 16 GPUs of two hosts takes seconds. Waits for steps have the limit of the host comm.
+enum { CLOSE_LIMIT_MS = 100000, POLL_MS = 100 };
+int nccl_connect_limit_ms = 300000; // tests shorten it
+
+// Larger sums use the algorithm of sums of this size.
+static const double LARGEST_SUM_FLOATS = 16 << 20;
+
+#define CONNECTING_GPUS "connecting the GPUs"
+
+enum state { CONNECTING, OPEN, FAILED, CLOSING, CLOSED }; // in this order
 
 struct nccl_comm {
     struct comm base;
     struct comm *host; // borrowed
-    struct cuda *cuda;
-    ncclComm_t nccl; // NULL once aborted
+    struct cuda *cuda; // borrowed, by the pass thread alone
+    int device;
+    ncclUniqueId id;
+    size_t largest_sum; // in floats
+    pthread_t thread;
+    // Of the wait of the pass thread: when it takes too long, and the limit. 0: no wait with a limit.
+    atomic_int_least64_t deadline_us;
+    atomic_int limit_ms;
+
+    pthread_mutex_t lock; // guards the fields below; held during every call of the pass thread
+    pthread_cond_t changed;
+    enum state state;
+    ncclComm_t nccl; // in the state OPEN; else of the thread
+    bool abandoned;  // the pass thread has given up waiting for the thread, which frees the struct
+    bool remote;     // FAILED because of another rank
+    char reason[320];
 };
 
 static struct nccl_comm *nccl_of(struct comm *c)
@@ -38,63 +66,187 @@ static struct nccl_comm *nccl_of(struct comm *c)
     return (struct nccl_comm *)c;
 }
 
-static enum status nccl_abort(struct nccl_comm *n, enum status status)
+static void nccl_set_state(struct nccl_comm *n, enum state state)
 {
-    if (n->nccl) ncclCommAbort(n->nccl);
-    n->nccl = NULL;
+    n->state = state;
+    pthread_cond_broadcast(&n->changed);
+}
+
+static void nccl_free(struct nccl_comm *n)
+{
+    pthread_cond_destroy(&n->changed);
+    pthread_mutex_destroy(&n->lock);
+    free(n);
+}
+
+// ---- failures -------------------------------------------------------------------------------------------------------
+
+// Also notes whether another rank failed.
+static enum status nccl_status(struct nccl_comm *n, ncclComm_t nccl, ncclResult_t result, const char *what)
+{
+    if (result == ncclSuccess) return STATUS_OK;
+    const char *detail = nccl ? ncclGetLastError(nccl) : "";
+    n->remote = result == ncclRemoteError;
+    return status_fail(STATUS_UNAVAILABLE, "%s: NCCL: %s%s%s%s", what, ncclGetErrorString(result), *detail ? " (" : "",
+                       detail, *detail ? ")" : "");
+}
+
+// Fails the comm with this thread's sentence. From now on the pass thread makes no call, and the thread aborts the
+// communicator. The caller holds the lock.
+static void nccl_fail(struct nccl_comm *n)
+{
+    snprintf(n->reason, sizeof n->reason, "%s", status_message());
+    nccl_set_state(n, FAILED);
+}
+
+// The status of a comm that is not open. The caller holds the lock.
+static enum status nccl_failure(struct nccl_comm *n)
+{
+    n->host->waits = n->remote;
+    return status_fail(STATUS_UNAVAILABLE, "%s", n->reason);
+}
+
+// ---- the thread -----------------------------------------------------------------------------------------------------
+
+// Sends and receives, since ncclGather exists from version 2.28 on only.
+static ncclResult_t gather_calls(const struct nccl_comm *n, ncclComm_t nccl, const float *data, size_t count,
+                                 float *out, cudaStream_t stream)
+{
+    if (n->base.rank != 0) return ncclSend(data, count, ncclFloat, 0, nccl, stream);
+    ncclResult_t result = ncclGroupStart();
+    for (int r = 1; r < n->base.size && result == ncclSuccess; r++)
+        result = ncclRecv(out + (size_t)r * count, count, ncclFloat, r, nccl, stream);
+    ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
+// NCCL selects an algorithm by the size of a sum, and connects the ranks for it and loads its kernels at the first use.
+static ncclResult_t every_kind_call(const struct nccl_comm *n, ncclComm_t nccl, float *data, cudaStream_t stream)
+{
+    const size_t largest = n->largest_sum;
+    ncclResult_t result = ncclSuccess;
+    for (size_t count = 1; count < 2 * largest && result == ncclSuccess; count *= 2)
+        result = ncclAllReduce(data, data, count < largest ? count : largest, ncclFloat, ncclSum, nccl, stream);
+    if (result == ncclSuccess) result = ncclAllReduce(data, data, 1, ncclFloat, ncclMax, nccl, stream);
+    return result == ncclSuccess ? gather_calls(n, nccl, data, 1, data, stream) : result;
+}
+
+static enum status every_kind_run(struct nccl_comm *n, ncclComm_t nccl)
+{
+    const size_t count = n->largest_sum > (size_t)n->base.size ? n->largest_sum : (size_t)n->base.size;
+    float *data = NULL;
+    cudaStream_t stream = NULL;
+    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) error = cudaMalloc((void **)&data, count * sizeof *data);
+    if (error == cudaSuccess) error = cudaMemsetAsync(data, 0, count * sizeof *data, stream);
+    enum status status = cuda_status(error, CONNECTING_GPUS);
+    if (status == STATUS_OK) status = nccl_status(n, nccl, every_kind_call(n, nccl, data, stream), CONNECTING_GPUS);
+    if (status == STATUS_OK) status = cuda_status(cudaStreamSynchronize(stream), CONNECTING_GPUS);
+    cudaFree(data);
+    if (stream) cudaStreamDestroy(stream);
     return status;
 }
 
-static enum status nccl_fail(struct nccl_comm *n, ncclResult_t result, const char *what)
+// Writes *nccl_p if there is a communicator to abort on failure.
+static enum status thread_open(struct nccl_comm *n, ncclComm_t *nccl_p)
 {
-    const char *detail = n->nccl ? ncclGetLastError(n->nccl) : "";
-    enum status status = status_fail(STATUS_UNAVAILABLE, "%s: NCCL: %s%s%s%s", what, ncclGetErrorString(result),
-                                     *detail ? " (" : "", detail, *detail ? ")" : "");
-    n->host->waits = result == ncclRemoteError;
-    return nccl_abort(n, status);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    ncclComm_t nccl;
+    TRY(cuda_status(cudaSetDevice(n->device), CONNECTING_GPUS));
+    TRY(nccl_status(n, NULL, ncclCommInitRankConfig(&nccl, n->base.size, n->id, n->base.rank, &config),
+                    CONNECTING_GPUS));
+    *nccl_p = nccl;
+    return every_kind_run(n, nccl);
 }
 
-static void wait_nap(void)
+static void thread_connect(struct nccl_comm *n)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    ncclComm_t nccl = NULL;
+    enum status status = thread_open(n, &nccl);
+    pthread_mutex_lock(&n->lock);
+    n->nccl = nccl;
+    if (status != STATUS_OK)
+        nccl_fail(n);
+    else
+        nccl_set_state(n, n->abandoned ? CLOSING : OPEN);
+    pthread_mutex_unlock(&n->lock);
 }
 
-static bool limit_passed(int64_t from_us, int limit_ms) // 0: no limit
+static void watch_once(struct nccl_comm *n)
 {
-    return limit_ms && clock_now_us() - from_us > (int64_t)limit_ms * 1000;
-}
-
-// Waits for a call that returned at once and returns its status.
-static enum status nccl_settle(struct nccl_comm *n, ncclResult_t result, int limit_ms, const char *what)
-{
-    int64_t from_us = clock_now_us();
-    while (result == ncclInProgress) {
-        n->host->waits = true;
-        if (limit_passed(from_us, limit_ms))
-            return nccl_abort(n, status_fail(STATUS_UNAVAILABLE,
-                                             "%s: not done by all ranks in %g s (set NCCL_DEBUG=INFO for details)",
-                                             what, limit_ms / 1000.0));
-        wait_nap();
-        ncclResult_t asked = ncclCommGetAsyncError(n->nccl, &result);
-        if (asked != ncclSuccess) result = asked;
+    ncclResult_t result = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(n->nccl, &result);
+    if (asked != ncclSuccess) result = asked;
+    const int64_t deadline_us = n->deadline_us;
+    if (result != ncclSuccess && result != ncclInProgress) {
+        nccl_status(n, n->nccl, result, "a rank failed in this step");
+        nccl_fail(n);
+    } else if (deadline_us && clock_now_us() > deadline_us) {
+        status_fail(STATUS_UNAVAILABLE, "a step has not ended on the GPU in %g s", n->limit_ms / 1000.0);
+        n->remote = true;
+        nccl_fail(n);
     }
-    if (result != ncclSuccess) return nccl_fail(n, result, what);
-    n->host->waits = false;
-    return STATUS_OK;
 }
 
-static enum status nccl_lost(void)
+// Returns when the comm fails or is to be closed.
+static void thread_watch(struct nccl_comm *n)
 {
-    return status_fail(STATUS_UNAVAILABLE, "the GPUs of the group are no longer connected");
+    pthread_mutex_lock(&n->lock);
+    while (n->state == OPEN) {
+        watch_once(n);
+        if (n->state == OPEN) monotonic_cond_wait(&n->changed, &n->lock, clock_now_us() + POLL_MS * 1000);
+    }
+    pthread_mutex_unlock(&n->lock);
 }
+
+static void thread_close(struct nccl_comm *n)
+{
+    const bool failed = n->state == FAILED;
+    if (failed && n->nccl) ncclCommAbort(n->nccl);
+    if (!failed && ncclCommFinalize(n->nccl) == ncclSuccess) ncclCommDestroy(n->nccl);
+}
+
+static void *nccl_thread(void *argument)
+{
+    struct nccl_comm *n = argument;
+    thread_connect(n);
+    thread_watch(n);
+    thread_close(n);
+    pthread_mutex_lock(&n->lock);
+    nccl_set_state(n, CLOSED);
+    const bool abandoned = n->abandoned;
+    pthread_mutex_unlock(&n->lock);
+    if (abandoned) nccl_free(n);
+    return NULL;
+}
+
+// Waits until the thread has reached `state`. False: not within the limit, so the comm now belongs to the thread. The
+// caller holds the lock, which is released in that case.
+static bool thread_await(struct nccl_comm *n, enum state state, int limit_ms)
+{
+    const int64_t until_us = clock_now_us() + (int64_t)limit_ms * 1000;
+    while (n->state < state && clock_now_us() < until_us)
+        monotonic_cond_wait(&n->changed, &n->lock, until_us);
+    if (n->state >= state) return true;
+    n->abandoned = true;
+    pthread_detach(n->thread);
+    pthread_mutex_unlock(&n->lock);
+    return false;
+}
+
+// ---- calls of the pass thread ---------------------------------------------------------------------------------------
 
 // Calls NCCL, which may allocate also in the token loop.
 #define CALL(n, what, call)                                                                                            \
     do {                                                                                                               \
-        if (!(n)->nccl) return nccl_lost();                                                                            \
+        pthread_mutex_lock(&(n)->lock);                                                                                \
         int suspended = no_alloc_suspend();                                                                            \
-        enum status call_status = nccl_settle((n), (call), (n)->host->limit_ms, what);                                 \
+        ncclResult_t result = (n)->state == OPEN ? (call) : ncclSuccess;                                               \
         no_alloc_resume(suspended);                                                                                    \
+        if (nccl_status((n), (n)->nccl, result, what) != STATUS_OK) nccl_fail(n);                                      \
+        enum status call_status = (n)->state == OPEN ? STATUS_OK : nccl_failure(n);                                    \
+        pthread_mutex_unlock(&(n)->lock);                                                                              \
         if (call_status != STATUS_OK) return call_status;                                                              \
     } while (0)
 
@@ -121,22 +273,11 @@ static enum status nccl_all_reduce_max(struct comm *c, float *data, size_t count
     return nccl_all_reduce(c, data, count, ncclMax, nccl_of(c)->cuda->stream, "all-reduce of maxima");
 }
 
-// Sends and receives, since ncclGather exists from version 2.28 on only.
-static ncclResult_t gather_calls(struct nccl_comm *n, const float *data, size_t count, float *out)
-{
-    if (n->base.rank != 0) return ncclSend(data, count, ncclFloat, 0, n->nccl, n->cuda->stream);
-    ncclResult_t result = ncclGroupStart();
-    for (int r = 1; r < n->base.size && result == ncclSuccess; r++)
-        result = ncclRecv(out + (size_t)r * count, count, ncclFloat, r, n->nccl, n->cuda->stream);
-    ncclResult_t ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
-}
-
 static enum status nccl_gather(struct comm *c, const float *data, size_t count, float *out)
 {
     struct nccl_comm *n = nccl_of(c);
     if (count == 0) return STATUS_OK;
-    CALL(n, "gather", gather_calls(n, data, count, out));
+    CALL(n, "gather", gather_calls(n, n->nccl, data, count, out, n->cuda->stream));
     if (c->rank != 0 || data == out) return STATUS_OK;
     cudaError_t error = cudaMemcpyAsync(out, data, count * sizeof *out, cudaMemcpyDeviceToDevice, n->cuda->stream);
     return cuda_status(error, "gather");
@@ -147,41 +288,50 @@ static enum status nccl_broadcast(struct comm *c, void *bytes, size_t size_bytes
     return nccl_of(c)->host->ops->broadcast(nccl_of(c)->host, bytes, size_bytes);
 }
 
-// cuda->wait. The main stream waits for the stream for reductions, so this covers both.
-static enum status wait_for_stream(struct cuda *cuda)
+// ---- waits for the device -------------------------------------------------------------------------------------------
+
+void comm_wait_begin(struct cuda *cuda)
 {
+    if (!cuda->comm) return;
     struct nccl_comm *n = nccl_of(cuda->comm);
-    int64_t from_us = clock_now_us(), queried_us = from_us;
-    cudaError_t error;
+    const int limit_ms = n->host->limit_ms;
     n->host->waits = true;
-    while ((error = cudaStreamQuery(cuda->stream)) == cudaErrorNotReady) {
-        int64_t now_us = clock_now_us();
-        if (now_us - queried_us < 1000) continue; // query NCCL once a millisecond, the device all the time
-        queried_us = now_us;
-        ncclResult_t result = ncclSuccess;
-        if (!n->nccl) return nccl_lost();
-        ncclResult_t asked = ncclCommGetAsyncError(n->nccl, &result);
-        if (asked != ncclSuccess) result = asked;
-        if (result != ncclSuccess && result != ncclInProgress)
-            return nccl_fail(n, result, "a rank failed in this step");
-        if (limit_passed(from_us, n->host->limit_ms))
-            return nccl_abort(n, status_fail(STATUS_UNAVAILABLE, "a step has not ended on the GPU in %g s",
-                                             n->host->limit_ms / 1000.0));
+    n->limit_ms = limit_ms;
+    n->deadline_us = limit_ms ? clock_now_us() + (int64_t)limit_ms * 1000 : 0;
+}
+
+enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what)
+{
+    if (!cuda->comm) return cuda_status(error, what);
+    struct nccl_comm *n = nccl_of(cuda->comm);
+    n->deadline_us = 0;
+    pthread_mutex_lock(&n->lock);
+    enum status status = n->state == OPEN ? STATUS_OK : nccl_failure(n);
+    pthread_mutex_unlock(&n->lock);
+    if (status != STATUS_OK) {
+        graphs_destroy(cuda->graphs); // so that the abort can end
+        return status;
     }
     n->host->waits = false;
-    return cuda_status(error, "CUDA: a step failed");
+    return cuda_status(error, what);
 }
+
+// ---- opening and closing --------------------------------------------------------------------------------------------
 
 static void nccl_close(struct comm *c)
 {
     struct nccl_comm *n = nccl_of(c);
     n->cuda->comm = NULL;
-    n->cuda->wait = NULL;
-    if (n->nccl) {
-        enum status status = nccl_settle(n, ncclCommFinalize(n->nccl), CLOSE_LIMIT_MS, "closing");
-        if (status == STATUS_OK) ncclCommDestroy(n->nccl);
+    pthread_mutex_lock(&n->lock);
+    if (n->state == OPEN) nccl_set_state(n, CLOSING);
+    if (!thread_await(n, CLOSED, CLOSE_LIMIT_MS)) {
+        log_event(LOG_WARN, "collectives_not_closed", LOG_FIELD("library", "nccl"),
+                  LOG_FIELD("limit_ms", (int)CLOSE_LIMIT_MS));
+        return;
     }
-    free(n);
+    pthread_mutex_unlock(&n->lock);
+    pthread_join(n->thread, NULL);
+    nccl_free(n);
 }
 
 static const struct comm_ops nccl_ops = {nccl_all_reduce_sum, nccl_all_reduce_max, nccl_gather,
@@ -205,33 +355,69 @@ static enum status share_id(struct comm *host, ncclUniqueId *id_p)
     return STATUS_OK;
 }
 
-enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p)
+// Starts the thread and waits until it has connected the ranks. On failure nothing remains for the caller to free.
+static enum status nccl_connect(struct nccl_comm *n)
 {
-    struct cuda *cuda = (struct cuda *)b;
-    ncclUniqueId id;
-    enum status status = share_id(host, &id);
-    if (status != STATUS_OK) return status;
-    struct nccl_comm *n = mem_alloc(sizeof *n);
-    *n = (struct nccl_comm){
-        .base = {.rank = host->rank, .size = host->size, .ops = &nccl_ops}, .host = host, .cuda = cuda};
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    int64_t from_us = clock_now_us();
-    ncclResult_t result = ncclCommInitRankConfig(&n->nccl, host->size, id, host->rank, &config);
-    status = nccl_settle(n, result, CONNECT_LIMIT_MS, "connecting the GPUs");
-    if (status != STATUS_OK) {
-        free(n);
-        return status;
+    struct comm *host = n->host;
+    if (pthread_create(&n->thread, NULL, nccl_thread, n) != 0) {
+        nccl_free(n);
+        return status_fail(STATUS_UNAVAILABLE, CONNECTING_GPUS ": no thread can be created");
     }
+    host->waits = true;
+    pthread_mutex_lock(&n->lock);
+    if (!thread_await(n, OPEN, nccl_connect_limit_ms))
+        return status_fail(STATUS_UNAVAILABLE,
+                           CONNECTING_GPUS ": not done by all ranks in %g s (set NCCL_DEBUG=INFO for details)",
+                           nccl_connect_limit_ms / 1000.0);
+    enum status status = STATUS_OK;
+    if (n->state == OPEN)
+        host->waits = false;
+    else
+        status = nccl_failure(n);
+    pthread_mutex_unlock(&n->lock);
+    if (status != STATUS_OK) {
+        pthread_join(n->thread, NULL);
+        nccl_free(n);
+    }
+    return status;
+}
+
+// About the most floats that a pass sums: the width of attention on all ranks is about that of the residual.
+static size_t largest_sum(const struct backend_shape *shape, int n_ranks)
+{
+    const double floats = (double)shape->max_rows * shape->n_heads * shape->head_size * n_ranks;
+    return (size_t)(floats < LARGEST_SUM_FLOATS ? floats : LARGEST_SUM_FLOATS);
+}
+
+static void log_opened(const struct comm *c, int64_t from_us)
+{
     int version = 0;
     ncclGetVersion(&version);
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-    if (host->rank == 0)
+    if (c->rank == 0)
         log_event(LOG_INFO, "collectives_opened", LOG_FIELD("library", "nccl"), LOG_FIELD("version", text),
-                  LOG_FIELD("ranks", host->size), LOG_MS("ms", clock_now_us() - from_us));
-    cuda->comm = &n->base;
-    cuda->wait = wait_for_stream;
+                  LOG_FIELD("ranks", c->size), LOG_MS("ms", clock_now_us() - from_us));
+}
+
+enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p)
+{
+    struct cuda *cuda = (struct cuda *)b;
+    const int64_t from_us = clock_now_us();
+    ncclUniqueId id;
+    TRY(share_id(host, &id));
+    struct nccl_comm *n = mem_alloc(sizeof *n);
+    *n = (struct nccl_comm){.base = {.rank = host->rank, .size = host->size, .ops = &nccl_ops},
+                            .host = host,
+                            .cuda = cuda,
+                            .device = cuda->device,
+                            .id = id,
+                            .largest_sum = largest_sum(&cuda->shape, host->size)};
+    pthread_mutex_init(&n->lock, NULL);
+    monotonic_cond_init(&n->changed);
+    TRY(nccl_connect(n));
+    cuda->comm = &n->base; // closed with the backend from here on
+    log_opened(&n->base, from_us);
     *comm_p = &n->base;
     return STATUS_OK;
 }

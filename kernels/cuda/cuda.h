@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/memory.h"
 
 struct tensor {
     struct tensor *next; // list of all tensors of a backend, freed by close
@@ -27,7 +28,8 @@ struct weight {
     int stride;            // elements per row: cuda_stride(K), padded with zeros
     enum dtype dtype;      // of `data`: DTYPE_BF16 or DTYPE_FP8; DTYPE_F32 for a VECTOR
     void *data;            // device. FP8: padded with rows of zeros to cuda_stride(N)
-    float *scale;          // FP8: [N] on the device, one per output
+    bool block_scaled;     // FP8: one scale per block of FP8_BLOCK x FP8_BLOCK elements instead of one per output
+    float *scale;          // device. FP8: [N], or if block_scaled rows of cuda_block_stride(K)
     int32_t first_row;     // EMBEDDING: vocabulary id of row 0
     bool borrowed;         // data belongs to the tied weight
 };
@@ -45,8 +47,7 @@ struct cuda {
     int device;
     struct cudaDeviceProp properties;
     cudaStream_t stream;
-    struct comm *comm;                      // of the group while it is open. It sets `wait`:
-    enum status (*wait)(struct cuda *cuda); // a wait for the stream that notices failed ranks; NULL without a group
+    struct comm *comm; // NCCL's, of the group; NULL without a group
 
     // The pass under way, set by begin. One copy from pinned memory brings all of it to the device.
     struct ragged_batch batch;     // the caller's
@@ -67,8 +68,11 @@ struct cuda {
     struct kv_cache kv;
     int32_t *row_index;     // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
     float *importance;      // device: maxima of the pass
-    float *importance_sums; // device: see launch_importance
+    float *importance_sums; // device: for memory_importance_rows() rows
     float *partials;        // device: see launch_attention
+
+    bool block_scales;           // cuBLASLt multiplies block-scaled FP8 matrices here
+    struct device_memory memory; // allocated, by use
 
     struct gemm *gemm;
     struct graphs *graphs;
@@ -80,12 +84,6 @@ struct cuda {
 static inline struct cuda *cuda_of(struct backend *b)
 {
     return (struct cuda *)b;
-}
-
-// Rows of gemm inputs begin at multiples of 16 elements, as the fast algorithms require.
-static inline int cuda_stride(int64_t columns)
-{
-    return (int)((columns + 15) / 16 * 16);
 }
 
 // Address of row `first` of the step's rows in a tensor. A micro-batch's rows begin within the tensor.
@@ -100,9 +98,11 @@ static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, i
 // cudaSuccess is STATUS_OK; out of memory is STATUS_EXHAUSTED; all else is STATUS_UNAVAILABLE. The message is `what`
 // and the sentence of the runtime.
 enum status cuda_status(cudaError_t error, const char *what);
-// Allocates zeroed device memory; a failure reports the device's total and free memory.
-enum status cuda_allocate(struct cuda *cuda, size_t bytes, const char *what, void **memory_p);
-// Waits for everything in the stream. The only place that waits within a pass.
+// Allocates zeroed device memory and counts it; a failure reports the device's total and free memory.
+enum status cuda_allocate(struct cuda *cuda, enum memory_use use, size_t bytes, const char *what, void **memory_p);
+// Frees and uncounts memory before the backend is closed; NULL is fine.
+void cuda_release(struct cuda *cuda, enum memory_use use, size_t bytes, void *memory);
+// Waits for everything in the stream.
 enum status cuda_wait(struct cuda *cuda);
 
 // ---- weights.c ----
@@ -122,9 +122,12 @@ void upload_close(struct cuda *cuda);
 
 enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p);
 void gemm_close(struct gemm *g); // may be NULL
-// Reserves scratch memory for gemms of up to `rows` rows, and for gemms with `w` (may be NULL) in every mode, so that
-// gemms allocate nothing.
-enum status gemm_reserve(struct cuda *cuda, int rows, const struct weight *w);
+// Whether the library multiplies block-scaled FP8 matrices on this device.
+bool gemm_has_block_scales(struct cuda *cuda);
+// Reserves scratch memory for gemms of activations of up to `rows` rows, or with weights of such a matrix, in every
+// mode, so that gemms allocate nothing.
+enum status gemm_reserve_rows(struct cuda *cuda, int rows);
+enum status gemm_reserve_weight(struct cuda *cuda, const struct memory_matrix *w);
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                         const struct weight *bias, enum linear_mode mode, int rows);
 enum status cuda_tune(struct backend *b);
@@ -147,17 +150,24 @@ struct schedule_options;
 
 struct graphs *graphs_open(const struct backend_shape *shape);
 void graphs_close(struct graphs *g); // may be NULL
+// Destroys all captured graphs, for good: passes run eagerly from now on. NULL: no effect.
+void graphs_destroy(struct graphs *g);
 // Whether passes of this kind can be captured; then sets the padding of the batch.
 bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct schedule_options *options);
-// Upper bound on the splits of a row that attends to up to `entries` entries; few different values, so that one graph
-// serves many lengths.
-int graphs_max_splits(int entries);
 // Runs a pass for which graphs_begin returned true: eagerly, captured, or as a replay.
 enum status graphs_run(struct cuda *cuda, const struct pass *pass);
 
-// ---- sample.c, comm_nccl.c, measure.c ----
+// ---- comm_nccl.c ----
+
+enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
+// Around every wait for the device. In a group the wait ends when a rank fails or the limit of the host comm passes;
+// comm_wait_end then returns the reason instead of the status of `error`.
+void comm_wait_begin(struct cuda *cuda);
+enum status comm_wait_end(struct cuda *cuda, cudaError_t error, const char *what);
+extern int nccl_connect_limit_ms;
+
+// ---- sample.c, measure.c ----
 
 enum status cuda_sample(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
                         int32_t first_id, int32_t n_ids, bool use_sampling);
-enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **comm_p);
 enum status cuda_measure(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);

@@ -310,12 +310,6 @@ static cudaError_t launch_head_size(cudaStream_t stream, const kv_cache *kv, con
                    : launch_splits<DP, false>(stream, kv, batch, layer, qkv, n_heads, partials);
 }
 
-size_t attention_partial_floats(int max_single, int max_splits, int n_heads, int head_size)
-{
-    size_t n = (size_t)max_single * (size_t)max_splits * (size_t)n_heads;
-    return (size_t)geometry_partial_sums(max_single, n_heads, max_splits) + n * (size_t)head_size;
-}
-
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                     float *partials)

@@ -5,6 +5,10 @@
 // Where cuBLASLt supports the epilogue (adding to out, bias, scales), it applies it. Else the gemm writes f32 to
 // scratch memory and a kernel of this backend applies the epilogue, in chunks of rows that bound the scratch.
 //
+// FP8 weights have a scale for each output, and the rows that they multiply one for each row; or, block-scaled, a scale
+// for each block of 128 x 128 elements, and each row one for 128 values of K. Where the library has no FP8 algorithm
+// for a number of rows, the weight is converted to bf16 in parts, for that gemm alone.
+//
 // The fastest algorithm depends on the shape and on the number of rows. Numbers of rows are grouped into buckets.
 // `tune` times the library's best candidates for each bucket (algorithms.h saves the winners); without tuning its first
 // candidate is used. So all rows of a pass, and all passes of a bucket, use one algorithm and sum in one order; passes
@@ -19,28 +23,29 @@
 #include "base/no_alloc.h"
 #include "kernels/cuda/algorithms.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/timer.h"
 
 enum { CANDIDATES = 8 };
-static const size_t WORKSPACE_BYTES = (size_t)32 << 20; // what NVIDIA recommends for Hopper
-static const size_t SCRATCH_BYTES = (size_t)256 << 20;
 
 // One gemm to run.
 struct gemm_call {
     const struct weight *w;
+    const void *part; // instead of w: outputs of an FP8 weight in bf16, `part_rows` of them
+    int part_rows;
     const void *x;
     const float *row_scale, *bias; // either may be NULL
+    bool fast;                     // FP8: fast accumulation
     void *out;
     int out_stride;
     bool out_bf16, add;
     int max_rows; // of x and out
 };
 
-enum known { UNKNOWN, GUESSED, TIMED }; // how a bucket's algorithm was selected
+enum known { UNKNOWN, NONE, GUESSED, TIMED }; // how a bucket's algorithm was selected; NONE: there is none
 
 // All gemms of one shape and epilogue: any weight, any number of rows.
 struct problem {
     struct gemm_key key;   // rows is 0
-    bool unsupported;      // cuBLASLt does not support it
     int max_rows;          // of any call
     struct gemm_call last; // the last call, used for timing
     struct {
@@ -53,15 +58,16 @@ struct gemm {
     cublasLtHandle_t library;
     struct algorithms *saved;
     void *workspace;
-    cudaEvent_t from, to;
+    struct timer timer;
     struct problem *problems;
     int n_problems, capacity;
 
-    size_t max_rows, max_n, max_fp8_k; // rows of tensors; N of weights; K of FP8 weights
-    float *scratch;                    // f32 results of a chunk of rows
-    void *quantised;                   // FP8: the rows of the gemm under way, and their scales
-    float *row_scale;
-    size_t scratch_bytes, quantised_bytes, row_scale_bytes;
+    struct memory_gemm_need need;
+    struct memory_gemm memory; // of the pointers below
+    float *results;            // f32 results of a chunk of rows
+    void *quantised;           // FP8: the rows of the gemm under way, and their scales
+    float *row_scales;
+    void *dequantised; // FP8: part of a weight in bf16
 };
 
 // ---- buckets of rows ------------------------------------------------------------------------------------------------
@@ -106,15 +112,21 @@ static enum status library_status(cublasStatus_t status, const struct gemm_key *
 
 static struct gemm_key call_key(const struct gemm_call *call)
 {
-    const bool fp8 = call->w->dtype == DTYPE_FP8;
-    return (struct gemm_key){.n = fp8 ? cuda_stride(call->w->rows) : (int32_t)call->w->rows,
-                             .k = call->w->stride,
+    const struct weight *w = call->w;
+    const bool fp8 = w->dtype == DTYPE_FP8 && !call->part;
+    return (struct gemm_key){.n = call->part ? call->part_rows
+                                  : fp8      ? cuda_stride(w->rows)
+                                             : (int32_t)w->rows,
+                             .k = w->stride,
                              .out_stride = call->out_stride,
                              .fp8 = fp8,
                              .out_bf16 = call->out_bf16,
                              .add = call->add,
                              .bias = call->bias != NULL,
-                             .scaled = call->row_scale != NULL};
+                             .scales = !call->row_scale  ? SCALES_NONE
+                                       : w->block_scaled ? SCALES_BLOCKS
+                                                         : SCALES_ROWS,
+                             .fast = fp8 && call->fast};
 }
 
 static cublasStatus_t description_set(struct description *d, cublasLtMatmulDescAttributes_t which, const void *value,
@@ -141,11 +153,19 @@ static cublasStatus_t description_set_epilogue(const struct gemm_call *call, str
         SET(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
         SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, call->bias);
     }
+    if (call->fast) {
+        const int8_t fast = 1;
+        SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+    }
     if (call->row_scale) {
 #if CUBLAS_VERSION >= 120900
-        const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        SET(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-        SET(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+        const bool blocks = call->w->block_scaled;
+        const int32_t w_mode =
+            blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+        const int32_t x_mode =
+            blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+        SET(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, w_mode);
+        SET(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode);
         SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call->w->scale);
         SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call->row_scale);
 #else
@@ -174,8 +194,9 @@ static int algorithm_candidates(struct gemm *g, struct description *d, int max,
     cublasLtMatmulPreferenceOpaque_t preference;
     int n = 0;
     if (cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
-        cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE_BYTES,
-                                             sizeof WORKSPACE_BYTES) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &g->memory.workspace,
+                                             sizeof g->memory.workspace) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulAlgoGetHeuristic(g->library, &d->matmul, &d->w, &d->x, &d->out, &d->out, &preference, max,
                                        results, &n) != CUBLAS_STATUS_SUCCESS)
         return 0;
@@ -195,8 +216,8 @@ static void problem_grow(struct problem *problem, int max_rows)
     problem->max_rows = max_rows;
 }
 
-// The problem of a call; a new one is checked for support. It allocates only for new problems, that is at start-up: the
-// first pass calls every gemm of a model.
+// The problem of a call. It allocates only for new problems, that is at start-up: the first pass calls every gemm of a
+// model.
 static struct problem *problem_of(struct gemm *g, const struct gemm_call *call)
 {
     const struct gemm_key key = call_key(call);
@@ -210,24 +231,16 @@ static struct problem *problem_of(struct gemm *g, const struct gemm_call *call)
     struct problem *problem = &g->problems[g->n_problems++];
     *problem = (struct problem){.key = key, .last = *call};
     problem_grow(problem, call->max_rows);
-    struct description d;
-    cublasLtMatmulHeuristicResult_t first;
-    problem->unsupported = description_make(call, &key, call->max_rows, &d) != CUBLAS_STATUS_SUCCESS ||
-                           !algorithm_candidates(g, &d, 1, &first);
     return problem;
-}
-
-static bool gemm_supported(struct gemm *g, const struct gemm_call *call)
-{
-    return !problem_of(g, call)->unsupported;
 }
 
 static cublasStatus_t gemm_multiply(struct cuda *cuda, struct gemm *g, const struct gemm_call *call,
                                     struct description *d, const cublasLtMatmulAlgo_t *algo)
 {
     const float one = 1, beta = call->add ? 1 : 0;
-    return cublasLtMatmul(g->library, &d->matmul, &one, call->w->data, &d->w, call->x, &d->x, &beta, call->out, &d->out,
-                          call->out, &d->out, algo, g->workspace, WORKSPACE_BYTES, cuda->stream);
+    return cublasLtMatmul(g->library, &d->matmul, &one, call->part ? call->part : call->w->data, &d->w, call->x, &d->x,
+                          &beta, call->out, &d->out, call->out, &d->out, algo, g->workspace, g->memory.workspace,
+                          cuda->stream);
 }
 
 // Finds the algorithm that an earlier start saved, if the library still accepts it.
@@ -242,142 +255,254 @@ static bool algorithm_find_saved(struct gemm *g, const struct problem *problem, 
         description_make(&problem->last, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulAlgoCheck(g->library, &d.matmul, &d.w, &d.x, &d.out, &d.out, &algo, &result) !=
             CUBLAS_STATUS_SUCCESS ||
-        result.workspaceSize > WORKSPACE_BYTES)
+        result.workspaceSize > g->memory.workspace)
         return false;
     *algo_p = algo;
     return true;
 }
 
-static enum status algorithm_guess(struct gemm *g, struct problem *problem, int bucket)
+// Selects an algorithm for a bucket that has none yet: the saved one, or the library's first candidate.
+static enum known algorithm_select(struct gemm *g, struct problem *problem, int bucket)
 {
     struct description d;
     cublasLtMatmulHeuristicResult_t result;
     const struct gemm_key key = bucket_key(problem, bucket);
-    cublasStatus_t status = description_make(&problem->last, &key, key.rows, &d);
-    if (status == CUBLAS_STATUS_SUCCESS && !algorithm_candidates(g, &d, 1, &result))
-        status = CUBLAS_STATUS_NOT_SUPPORTED;
-    if (status != CUBLAS_STATUS_SUCCESS) return library_status(status, &key, key.rows);
+    if (algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo)) return TIMED;
+    if (description_make(&problem->last, &key, key.rows, &d) != CUBLAS_STATUS_SUCCESS ||
+        !algorithm_candidates(g, &d, 1, &result))
+        return NONE;
     problem->bucket[bucket].algo = result.algo;
-    problem->bucket[bucket].known = GUESSED;
-    return STATUS_OK;
+    return GUESSED;
 }
 
-// Runs a gemm that is supported, see gemm_supported.
-static enum status gemm_run(struct cuda *cuda, const struct gemm_call *call, int rows)
+// Runs a gemm. CUBLAS_STATUS_NOT_SUPPORTED: the library has no algorithm for it, and nothing was done.
+static cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int rows)
 {
     struct gemm *g = cuda->gemm;
     struct problem *problem = problem_of(g, call);
     const int bucket = bucket_of(rows);
     struct description d;
     cublasLtMatmulHeuristicResult_t result;
-    if (problem->bucket[bucket].known == UNKNOWN &&
-        algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
-        problem->bucket[bucket].known = TIMED;
-    if (problem->bucket[bucket].known == UNKNOWN) {
-        enum status guessed = algorithm_guess(g, problem, bucket);
-        if (guessed != STATUS_OK) return guessed;
-    }
+    if (problem->bucket[bucket].known == UNKNOWN) problem->bucket[bucket].known = algorithm_select(g, problem, bucket);
+    if (problem->bucket[bucket].known == NONE) return CUBLAS_STATUS_NOT_SUPPORTED;
     cublasStatus_t status = description_make(call, &problem->key, rows, &d);
     if (status == CUBLAS_STATUS_SUCCESS) status = gemm_multiply(cuda, g, call, &d, &problem->bucket[bucket].algo);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) return status;
     // The algorithm was selected for the largest number of rows of the bucket and should support fewer. If it does not,
     // take the library's first candidate for this number of rows.
-    if ((status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) &&
-        algorithm_candidates(g, &d, 1, &result))
-        status = gemm_multiply(cuda, g, call, &d, &result.algo);
-    return library_status(status, &problem->key, rows);
+    if (!algorithm_candidates(g, &d, 1, &result)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return gemm_multiply(cuda, g, call, &d, &result.algo);
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 
-// Rows per chunk of a gemm with n outputs, as the scratch memory allows.
-static int scratch_rows(const struct gemm *g, int n)
-{
-    size_t rows = g->scratch_bytes / sizeof(float) / (size_t)n;
-    if (rows > g->max_rows) rows = g->max_rows;
-    return (int)(rows > 256 ? rows / 256 * 256 : rows);
-}
-
-struct epilogue {
+// One call of backend_ops.linear.
+struct linear {
     struct tensor *out;
+    const struct tensor *x;
     const struct weight *w, *bias;
     enum linear_mode mode;
+    int rows;
 };
 
-// Applies the epilogue to rows [first, first + rows) of the step, whose gemm result is in the scratch. row_scale:
-// scales of these rows to apply here; NULL if the library has applied them.
-static enum status gemm_finish(struct cuda *cuda, const struct epilogue *e, int first, int rows, const float *row_scale)
+// Rows [first, first + n) of a step whose results go to scratch memory.
+struct chunk {
+    int first, n;
+    const float *row_scale, *column_scale; // to be applied to the results
+};
+
+// Rows per chunk, as the memory for results allows.
+static int chunk_rows(const struct gemm *g, int n)
 {
-    float *result = cuda->gemm->scratch;
-    const int n = (int)e->w->rows, stride = cuda_stride(n);
-    const bool bf16 = e->out->kind == TENSOR_ACTIVATION, swiglu = e->mode == LINEAR_SWIGLU;
-    void *out = cuda_rows(cuda, e->out, first);
-    const float *bias = e->bias ? e->bias->data : NULL;
+    const size_t rows = g->memory.results / sizeof(float) / (size_t)n;
+    return (int)(rows > 256 ? rows / 256 * 256 : rows > 4 ? rows / 4 * 4 : rows);
+}
+
+// The call for a chunk, without weight and rows.
+static struct gemm_call chunk_call(const struct gemm *g, const struct linear *l)
+{
+    const int n = cuda_stride(l->w->rows), chunk = chunk_rows(g, n);
+    return (struct gemm_call){
+        .w = l->w, .out = g->results, .out_stride = n, .max_rows = l->x->max_rows < chunk ? l->x->max_rows : chunk};
+}
+
+// Applies the epilogue to a chunk.
+static enum status chunk_finish(struct cuda *cuda, const struct linear *l, const struct chunk *c)
+{
+    float *results = cuda->gemm->results;
+    const int n = (int)l->w->rows, stride = cuda_stride(n);
+    const bool bf16 = l->out->kind == TENSOR_ACTIVATION, swiglu = l->mode == LINEAR_SWIGLU;
+    void *out = cuda_rows(cuda, l->out, c->first);
+    const float *bias = l->bias ? l->bias->data : NULL;
     cudaError_t error = cudaSuccess;
-    if (swiglu && row_scale)
-        error = launch_epilogue(cuda->stream, result, stride, false, false, result, stride, row_scale, e->w->scale,
-                                NULL, rows, n);
+    if (swiglu && c->row_scale)
+        error = launch_epilogue(cuda->stream, results, stride, false, false, results, stride, c->row_scale,
+                                c->column_scale, NULL, c->n, n);
     if (swiglu && error == cudaSuccess)
-        error = launch_swiglu(cuda->stream, out, e->out->stride, result, stride, rows, n / 2);
+        error = launch_swiglu(cuda->stream, out, l->out->stride, results, stride, c->n, n / 2);
     if (!swiglu)
-        error = launch_epilogue(cuda->stream, out, e->out->stride, bf16, e->mode == LINEAR_ADD, result, stride,
-                                row_scale, row_scale ? e->w->scale : NULL, bias, rows, n);
+        error = launch_epilogue(cuda->stream, out, l->out->stride, bf16, l->mode == LINEAR_ADD, results, stride,
+                                c->row_scale, c->column_scale, bias, c->n, n);
     return cuda_status(error, "gemm epilogue");
 }
 
-static enum status gemm_by_scratch(struct cuda *cuda, struct gemm_call call, const struct epilogue *e, int rows)
+static enum status chunk_bf16(struct cuda *cuda, const struct linear *l, struct chunk *c)
+{
+    struct gemm_call call = chunk_call(cuda->gemm, l);
+    const struct gemm_key key = call_key(&call);
+    call.x = cuda_rows(cuda, l->x, c->first);
+    return library_status(gemm_try(cuda, &call, c->n), &key, c->n);
+}
+
+// Multiplies by an FP8 weight that is converted to bf16, a few outputs at a time.
+static enum status chunk_dequantised(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
     struct gemm *g = cuda->gemm;
-    const int chunk = scratch_rows(g, cuda_stride(e->w->rows));
-    const float *row_scale = call.row_scale;
-    call.out = g->scratch;
-    call.out_stride = cuda_stride(e->w->rows);
-    call.out_bf16 = call.add = false;
-    call.bias = NULL;
-    if (call.max_rows > chunk) call.max_rows = chunk;
-    const bool scaled = row_scale && gemm_supported(g, &call); // the library applies the scales
-    const char *x = call.x;
-    for (int first = 0; first < rows; first += chunk) {
-        const int n = rows - first < chunk ? rows - first : chunk;
-        call.x = x + (size_t)first * (size_t)e->w->stride * dtype_size_bytes(e->w->dtype);
-        call.row_scale = scaled ? row_scale + first : NULL;
-        enum status status = gemm_run(cuda, &call, n);
-        if (status == STATUS_OK)
-            status = gemm_finish(cuda, e, first, n, row_scale && !scaled ? row_scale + first : NULL);
+    const struct weight *w = l->w;
+    const size_t row_bytes = (size_t)w->stride * sizeof(uint16_t);
+    const int64_t all = cuda_stride(w->rows), most = (int64_t)(g->memory.dequantised / row_bytes) / 16 * 16;
+    for (int64_t first = 0, n; first < all; first += n) {
+        struct gemm_call call = chunk_call(g, l);
+        n = all - first < most ? all - first : most;
+        call.part = g->dequantised;
+        call.part_rows = (int)n;
+        call.x = cuda_rows(cuda, l->x, c->first);
+        call.out = g->results + first;
+        const cudaError_t error = launch_dequantise(cuda->stream, g->dequantised, w->data, w->stride, w->scale,
+                                                    w->block_scaled ? cuda_block_stride(w->columns) : 0, first, (int)n);
+        if (error != cudaSuccess) return cuda_status(error, "a weight to bf16");
+        const struct gemm_key key = call_key(&call);
+        enum status status = library_status(gemm_try(cuda, &call, c->n), &key, c->n);
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
 }
 
-// Sets the input of a call: the rows of x, quantised if the weight is FP8.
-static enum status gemm_set_input(struct cuda *cuda, const struct tensor *x, int rows, struct gemm_call *call)
+// An FP8 gemm; where fast accumulation is not supported, without it.
+static cublasStatus_t gemm_try_fp8(struct cuda *cuda, struct gemm_call call, int rows)
+{
+    call.fast = cuda->shape.fp8_fast_accum && !call.w->block_scaled;
+    const cublasStatus_t status = gemm_try(cuda, &call, rows);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED || !call.fast) return status;
+    call.fast = false;
+    return gemm_try(cuda, &call, rows);
+}
+
+// The FP8 gemm of a chunk in the library, which applies the scales or, second choice, leaves them to the epilogue.
+static cublasStatus_t chunk_try_rows(struct cuda *cuda, const struct linear *l, struct chunk *c)
 {
     struct gemm *g = cuda->gemm;
-    const void *from = call->x = cuda_rows(cuda, x, 0);
-    if (call->w->dtype != DTYPE_FP8) return STATUS_OK;
-    call->x = g->quantised;
-    call->row_scale = g->row_scale;
-    return cuda_status(launch_quantise_rows(cuda->stream, g->quantised, call->w->stride, g->row_scale, from, false,
-                                            x->stride, rows, x->stride),
+    struct gemm_call call = chunk_call(g, l);
+    call.x = (const char *)g->quantised + (size_t)c->first * (size_t)l->w->stride;
+    call.row_scale = g->row_scales + c->first;
+    cublasStatus_t status = gemm_try_fp8(cuda, call, c->n);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) return status;
+    call.row_scale = NULL;
+    status = gemm_try_fp8(cuda, call, c->n);
+    c->row_scale = g->row_scales + c->first;
+    c->column_scale = l->w->scale;
+    return status;
+}
+
+// Quantises rows for a block-scaled weight. Their scales lie in columns of `padded` rows.
+static enum status quantise_blocks(struct cuda *cuda, const struct linear *l, int first, int rows, int padded)
+{
+    struct gemm *g = cuda->gemm;
+    return cuda_status(launch_quantise_blocks(cuda->stream, g->quantised, l->w->stride, g->row_scales, padded,
+                                              cuda_rows(cuda, l->x, first), l->x->stride, rows, l->x->stride),
                        "rows to fp8");
 }
 
-static enum status gemm_linear(struct cuda *cuda, struct tensor *out, const struct tensor *x, const struct weight *w,
-                               const struct weight *bias, enum linear_mode mode, int rows)
+// cuBLASLt wants a multiple of four rows: up to three rows more are computed and not used.
+static cublasStatus_t chunk_try_blocks(struct cuda *cuda, const struct linear *l, struct chunk *c,
+                                       enum status *status_p)
 {
-    const bool fp8 = w->dtype == DTYPE_FP8;
-    struct gemm_call call = {.w = w,
-                             .out = cuda_rows(cuda, out, 0),
-                             .out_stride = out->stride,
-                             .out_bf16 = out->kind == TENSOR_ACTIVATION,
-                             .add = mode == LINEAR_ADD,
-                             .bias = bias ? bias->data : NULL,
-                             .max_rows = x->max_rows < out->max_rows ? x->max_rows : out->max_rows};
-    enum status status = gemm_set_input(cuda, x, rows, &call);
+    struct gemm *g = cuda->gemm;
+    const int padded = (c->n + 3) / 4 * 4;
+    struct gemm_call call = chunk_call(g, l);
+    call.max_rows = (call.max_rows + 3) / 4 * 4;
+    call.x = g->quantised;
+    call.row_scale = g->row_scales;
+    *status_p = quantise_blocks(cuda, l, c->first, c->n, padded);
+    return *status_p == STATUS_OK ? gemm_try_fp8(cuda, call, padded) : CUBLAS_STATUS_SUCCESS;
+}
+
+static enum status chunk_fp8(struct cuda *cuda, const struct linear *l, struct chunk *c)
+{
+    enum status status = STATUS_OK;
+    const struct gemm_call call = chunk_call(cuda->gemm, l);
+    const struct gemm_key key = call_key(&call);
+    const cublasStatus_t tried =
+        l->w->block_scaled ? chunk_try_blocks(cuda, l, c, &status) : chunk_try_rows(cuda, l, c);
     if (status != STATUS_OK) return status;
-    // The library wants bf16 biases for bf16 results and FP8 operands, ours are f32. FP8 needs N a multiple of 16.
-    const bool direct = mode != LINEAR_SWIGLU && !(bias && (fp8 || call.out_bf16)) && !(fp8 && w->rows % 16);
-    if (direct && gemm_supported(cuda->gemm, &call)) return gemm_run(cuda, &call, rows);
-    return gemm_by_scratch(cuda, call, &(struct epilogue){out, w, bias, mode}, rows);
+    if (tried != CUBLAS_STATUS_NOT_SUPPORTED) return library_status(tried, &key, c->n);
+    c->row_scale = c->column_scale = NULL;
+    return chunk_dequantised(cuda, l, c);
+}
+
+static enum status linear_by_chunks(struct cuda *cuda, const struct linear *l)
+{
+    const int most = chunk_rows(cuda->gemm, cuda_stride(l->w->rows));
+    for (int first = 0; first < l->rows; first += most) {
+        struct chunk c = {.first = first, .n = l->rows - first < most ? l->rows - first : most};
+        enum status status = (l->w->dtype == DTYPE_FP8 ? chunk_fp8 : chunk_bf16)(cuda, l, &c);
+        if (status == STATUS_OK) status = chunk_finish(cuda, l, &c);
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+// Whether the library may do the whole step. It wants bf16 biases for bf16 results and FP8 operands, ours are f32. FP8
+// needs N a multiple of 16, block-scaled FP8 a number of rows that is a multiple of 4.
+static bool linear_is_direct(const struct linear *l)
+{
+    if (l->mode == LINEAR_SWIGLU) return false;
+    if (l->w->dtype != DTYPE_FP8) return !(l->bias && l->out->kind == TENSOR_ACTIVATION);
+    return !l->bias && l->w->rows % 16 == 0 && !(l->w->block_scaled && l->rows % 4);
+}
+
+static cublasStatus_t linear_try_direct(struct cuda *cuda, const struct linear *l)
+{
+    struct gemm *g = cuda->gemm;
+    const bool fp8 = l->w->dtype == DTYPE_FP8;
+    struct gemm_call call = {.w = l->w,
+                             .x = fp8 ? g->quantised : cuda_rows(cuda, l->x, 0),
+                             .row_scale = fp8 ? g->row_scales : NULL,
+                             .out = cuda_rows(cuda, l->out, 0),
+                             .out_stride = l->out->stride,
+                             .out_bf16 = l->out->kind == TENSOR_ACTIVATION,
+                             .add = l->mode == LINEAR_ADD,
+                             .bias = l->bias ? l->bias->data : NULL};
+    call.max_rows = l->x->max_rows < l->out->max_rows ? l->x->max_rows : l->out->max_rows;
+    if (l->w->block_scaled) call.max_rows = call.max_rows / 4 * 4; // rows of `out` behind the step's must not change
+    return fp8 ? gemm_try_fp8(cuda, call, l->rows) : gemm_try(cuda, &call, l->rows);
+}
+
+// Quantises all rows of a step with an FP8 weight. Those of block-scaled weights are quantised again for each chunk,
+// since the place of their scales depends on the number of rows.
+static enum status linear_quantise(struct cuda *cuda, const struct linear *l)
+{
+    struct gemm *g = cuda->gemm;
+    if (l->w->block_scaled) return quantise_blocks(cuda, l, 0, l->rows, l->rows);
+    return cuda_status(launch_quantise_rows(cuda->stream, g->quantised, l->w->stride, g->row_scales,
+                                            cuda_rows(cuda, l->x, 0), false, l->x->stride, l->rows, l->x->stride),
+                       "rows to fp8");
+}
+
+static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
+{
+    const bool direct = linear_is_direct(l);
+    if (l->w->dtype == DTYPE_FP8 && (direct || !l->w->block_scaled)) {
+        enum status status = linear_quantise(cuda, l);
+        if (status != STATUS_OK) return status;
+    }
+    if (direct) {
+        const cublasStatus_t tried = linear_try_direct(cuda, l);
+        const struct gemm_call call = {.w = l->w};
+        const struct gemm_key key = call_key(&call);
+        if (tried != CUBLAS_STATUS_NOT_SUPPORTED) return library_status(tried, &key, l->rows);
+    }
+    return linear_by_chunks(cuda, l);
 }
 
 enum status cuda_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
@@ -391,7 +516,7 @@ enum status cuda_linear(struct backend *b, struct tensor *out, const struct tens
     assert(mode != LINEAR_ADD || out->kind == TENSOR_F32);
     assert(mode != LINEAR_SWIGLU || out->kind == TENSOR_ACTIVATION);
     int suspended = no_alloc_suspend(); // cuBLASLt may allocate
-    enum status status = gemm_linear(cuda_of(b), out, x, w, bias, mode, rows);
+    enum status status = gemm_linear(cuda_of(b), &(struct linear){out, x, w, bias, mode, rows});
     no_alloc_resume(suspended);
     return status;
 }
@@ -405,54 +530,45 @@ static const struct weight *next_alike(const struct cuda *cuda, const struct wei
     const struct weight *next = w;
     do
         next = next->next ? next->next : cuda->weights;
-    while (next != w &&
-           (next->kind != w->kind || next->rows != w->rows || next->columns != w->columns || next->dtype != w->dtype));
+    while (next != w && (next->kind != w->kind || next->rows != w->rows || next->columns != w->columns ||
+                         next->dtype != w->dtype || next->block_scaled != w->block_scaled));
     return next;
 }
 
-// Milliseconds of one gemm; infinity if the algorithm fails.
-static enum status algorithm_time(struct cuda *cuda, struct gemm_call *call, const struct gemm_key *key,
-                                  const cublasLtMatmulAlgo_t *algo, float *ms_p)
+// The candidates of one bucket.
+struct tuning {
+    struct cuda *cuda;
+    struct gemm_key key;
+    struct gemm_call call;
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+};
+
+static bool tuning_run(void *context, int which)
 {
-    struct gemm *g = cuda->gemm;
-    const int runs = key->rows <= 256 ? 8 : 2;
+    struct tuning *t = context;
     struct description d;
-    *ms_p = __builtin_inff();
-    for (int run = -1; run < runs; run++) { // the first run loads the kernel
-        if (run == 0 && cudaEventRecord(g->from, cuda->stream) != cudaSuccess) break;
-        call->w = next_alike(cuda, call->w);
-        if (description_make(call, key, key->rows, &d) != CUBLAS_STATUS_SUCCESS) return cuda_wait(cuda);
-        if (gemm_multiply(cuda, g, call, &d, algo) != CUBLAS_STATUS_SUCCESS) return cuda_wait(cuda);
-    }
-    cudaError_t error = cudaEventRecord(g->to, cuda->stream);
-    if (error == cudaSuccess) error = cudaEventSynchronize(g->to);
-    float ms;
-    if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, g->from, g->to);
-    if (error == cudaSuccess) *ms_p = ms / (float)runs;
-    return cuda_status(error, "timing a gemm");
+    t->call.w = next_alike(t->cuda, t->call.w);
+    return description_make(&t->call, &t->key, t->key.rows, &d) == CUBLAS_STATUS_SUCCESS &&
+           gemm_multiply(t->cuda, t->cuda->gemm, &t->call, &d, &t->results[which].algo) == CUBLAS_STATUS_SUCCESS;
 }
 
 static enum status algorithm_choose(struct cuda *cuda, struct problem *problem, int bucket)
 {
     struct gemm *g = cuda->gemm;
-    const struct gemm_key key = bucket_key(problem, bucket);
-    struct gemm_call call = problem->last;
+    struct tuning t = {.cuda = cuda, .key = bucket_key(problem, bucket), .call = problem->last};
+    struct candidates c = {.runs = t.key.rows <= 256 ? 4 : 1, .run = tuning_run, .context = &t, .stream = cuda->stream};
     struct description d;
-    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
-    float best = __builtin_inff();
-    int n = description_make(&call, &key, key.rows, &d) == CUBLAS_STATUS_SUCCESS
-                ? algorithm_candidates(g, &d, CANDIDATES, results)
-                : 0;
-    for (int i = 0; i < n; i++) {
-        float ms;
-        enum status status = algorithm_time(cuda, &call, &key, &results[i].algo, &ms);
-        if (status != STATUS_OK) return status;
-        if (ms >= best) continue;
-        best = ms;
-        problem->bucket[bucket].algo = results[i].algo;
+    float ms[CANDIDATES], best = __builtin_inff();
+    if (description_make(&t.call, &t.key, t.key.rows, &d) == CUBLAS_STATUS_SUCCESS)
+        c.n = algorithm_candidates(g, &d, CANDIDATES, t.results);
+    TRY(timer_compare(&g->timer, &c, ms));
+    for (int i = 0; i < c.n; i++) {
+        if (ms[i] >= best) continue;
+        best = ms[i];
+        problem->bucket[bucket].algo = t.results[i].algo;
         problem->bucket[bucket].known = TIMED;
     }
-    if (problem->bucket[bucket].known == TIMED) algorithms_put(g->saved, &key, &problem->bucket[bucket].algo);
+    if (problem->bucket[bucket].known == TIMED) algorithms_put(g->saved, &t.key, &problem->bucket[bucket].algo);
     return STATUS_OK;
 }
 
@@ -464,8 +580,8 @@ enum status cuda_tune(struct backend *b)
     int timed = 0, saved = 0;
     for (int i = 0; i < g->n_problems; i++) {
         struct problem *problem = &g->problems[i];
-        const int buckets = problem->unsupported ? 0 : bucket_of(problem->max_rows) + 1;
-        for (int bucket = 0; bucket < buckets; bucket++) {
+        const int buckets = bucket_of(problem->max_rows) + 1;
+        for (int bucket = buckets - 1; bucket >= 0; bucket--) { // the first one, which warms up, is the largest
             if (problem->bucket[bucket].known != TIMED &&
                 algorithm_find_saved(g, problem, bucket, &problem->bucket[bucket].algo))
                 problem->bucket[bucket].known = TIMED;
@@ -475,7 +591,7 @@ enum status cuda_tune(struct backend *b)
             }
             enum status status = algorithm_choose(cuda, problem, bucket);
             if (status != STATUS_OK) return status;
-            timed++;
+            timed += problem->bucket[bucket].known == TIMED;
         }
     }
     algorithms_save(g->saved);
@@ -495,10 +611,9 @@ enum status gemm_open(struct cuda *cuda, struct gemm **gemm_p)
         g->library = NULL;
         return status_fail(STATUS_UNAVAILABLE, "cuBLASLt: %s", cublasLtGetStatusString(created));
     }
-    cudaError_t error = cudaEventCreate(&g->from);
-    if (error == cudaSuccess) error = cudaEventCreate(&g->to);
-    if (error != cudaSuccess) return cuda_status(error, "CUDA events");
-    return cuda_allocate(cuda, WORKSPACE_BYTES, "the workspace of gemms", &g->workspace);
+    TRY(timer_open(&g->timer));
+    g->memory.workspace = memory_gemm(&g->need).workspace;
+    return cuda_allocate(cuda, MEMORY_GEMM, g->memory.workspace, "the workspace of gemms", &g->workspace);
 }
 
 void gemm_close(struct gemm *g)
@@ -508,41 +623,65 @@ void gemm_close(struct gemm *g)
         free(g->problems[i].bucket);
     free(g->problems);
     cudaFree(g->workspace);
-    cudaFree(g->scratch);
+    cudaFree(g->results);
     cudaFree(g->quantised);
-    cudaFree(g->row_scale);
-    if (g->from) cudaEventDestroy(g->from);
-    if (g->to) cudaEventDestroy(g->to);
+    cudaFree(g->row_scales);
+    cudaFree(g->dequantised);
+    timer_close(&g->timer);
     if (g->library) cublasLtDestroy(g->library);
     algorithms_close(g->saved);
     free(g);
 }
 
-// Replaces memory by one of at least `bytes`; cudaFree waits for steps that use the old one.
-static enum status scratch_grow(struct cuda *cuda, size_t bytes, const char *what, void **memory_p, size_t *bytes_p)
+// The first version of the library that multiplies block-scaled matrices, on devices of compute capability 9.0 alone.
+enum { BLOCK_SCALES_VERSION = 120900, BLOCK_SCALES_CAPABILITY = 90 };
+
+bool gemm_has_block_scales(struct cuda *cuda)
 {
-    if (bytes <= *bytes_p) return STATUS_OK;
-    cudaFree(*memory_p);
+    const struct cudaDeviceProp *p = &cuda->properties;
+    return CUBLAS_VERSION >= BLOCK_SCALES_VERSION && cublasLtGetVersion() >= BLOCK_SCALES_VERSION &&
+           10 * p->major + p->minor == BLOCK_SCALES_CAPABILITY;
+}
+
+// Replaces memory by one of `bytes`; cudaFree waits for steps that use the old one.
+static enum status scratch_resize(struct cuda *cuda, size_t bytes, const char *what, void **memory_p, size_t *bytes_p)
+{
+    if (bytes == *bytes_p) return STATUS_OK;
+    cuda_release(cuda, MEMORY_GEMM, *bytes_p, *memory_p);
     *memory_p = NULL;
     *bytes_p = 0;
-    enum status status = cuda_allocate(cuda, bytes, what, memory_p);
+    enum status status = bytes ? cuda_allocate(cuda, MEMORY_GEMM, bytes, what, memory_p) : STATUS_OK;
     if (status == STATUS_OK) *bytes_p = bytes;
     return status;
 }
 
-enum status gemm_reserve(struct cuda *cuda, int rows, const struct weight *w)
+static enum status scratch_reserve(struct cuda *cuda)
 {
     struct gemm *g = cuda->gemm;
-    const size_t n = w ? (size_t)cuda_stride(w->rows) : 0, k = w && w->dtype == DTYPE_FP8 ? (size_t)w->stride : 0;
-    if ((size_t)rows > g->max_rows) g->max_rows = (size_t)rows;
-    if (n > g->max_n) g->max_n = n;
-    if (k > g->max_fp8_k) g->max_fp8_k = k;
-    size_t scratch = g->max_rows * g->max_n * sizeof(float), one_row = g->max_n * sizeof(float);
-    if (scratch > SCRATCH_BYTES) scratch = one_row > SCRATCH_BYTES ? one_row : SCRATCH_BYTES;
-    enum status status = scratch_grow(cuda, scratch, "gemm results", (void **)&g->scratch, &g->scratch_bytes);
-    if (status != STATUS_OK || !g->max_fp8_k) return status;
-    status = scratch_grow(cuda, g->max_rows * g->max_fp8_k, "rows in fp8", &g->quantised, &g->quantised_bytes);
-    if (status != STATUS_OK) return status;
-    return scratch_grow(cuda, g->max_rows * sizeof(float), "scales of rows", (void **)&g->row_scale,
-                        &g->row_scale_bytes);
+    const struct memory_gemm now = memory_gemm(&g->need);
+    const struct {
+        size_t bytes, *bytes_p;
+        void **memory_p;
+        const char *what;
+    } parts[] = {{now.results, &g->memory.results, (void **)&g->results, "gemm results"},
+                 {now.quantised, &g->memory.quantised, &g->quantised, "rows in fp8"},
+                 {now.row_scales, &g->memory.row_scales, (void **)&g->row_scales, "scales of rows"},
+                 {now.dequantised, &g->memory.dequantised, &g->dequantised, "a part of a weight in bf16"}};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        enum status status = scratch_resize(cuda, parts[i].bytes, parts[i].what, parts[i].memory_p, parts[i].bytes_p);
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+enum status gemm_reserve_rows(struct cuda *cuda, int rows)
+{
+    memory_gemm_add_rows(&cuda->gemm->need, rows);
+    return scratch_reserve(cuda);
+}
+
+enum status gemm_reserve_weight(struct cuda *cuda, const struct memory_matrix *w)
+{
+    memory_gemm_add_weight(&cuda->gemm->need, w);
+    return scratch_reserve(cuda);
 }

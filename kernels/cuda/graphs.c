@@ -58,16 +58,6 @@ static int column_kind(int columns)
     return kind;
 }
 
-static int column_kind_splits(int kind)
-{
-    return 1 << kind < SPLITS_MAX ? 1 << kind : SPLITS_MAX;
-}
-
-int graphs_max_splits(int entries)
-{
-    return column_kind_splits(column_kind((entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS));
-}
-
 static bool is_decode(const struct ragged_batch *batch)
 {
     return batch->n_seqs == batch->n_rows && batch->n_logit_rows == batch->n_rows && !batch->n_importance_rows;
@@ -82,12 +72,19 @@ struct graphs *graphs_open(const struct backend_shape *shape)
     return g;
 }
 
+void graphs_destroy(struct graphs *g)
+{
+    for (int r = 0; g && r < ROW_KINDS; r++)
+        for (int c = 0; c < COLUMN_KINDS; c++) {
+            struct kind *kind = &g->kinds[r][c];
+            if (kind->exec) cudaGraphExecDestroy(kind->exec);
+            *kind = (struct kind){EAGER, NULL};
+        }
+}
+
 void graphs_close(struct graphs *g)
 {
-    if (!g) return;
-    for (int r = 0; r < ROW_KINDS; r++)
-        for (int c = 0; c < COLUMN_KINDS; c++)
-            if (g->kinds[r][c].exec) cudaGraphExecDestroy(g->kinds[r][c].exec);
+    graphs_destroy(g);
     free(g);
 }
 
@@ -102,7 +99,7 @@ bool graphs_begin(struct graphs *g, const struct ragged_batch *batch, struct sch
     options->padding_rows = padded - batch->n_rows;
     options->table_columns = width < g->max_columns ? width : g->max_columns;
     g->of_batch = &g->kinds[rows][columns];
-    g->max_splits = column_kind_splits(columns);
+    g->max_splits = memory_max_splits(width * KV_BLOCK_TOKENS);
     return true;
 }
 

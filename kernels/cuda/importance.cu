@@ -184,11 +184,6 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
-size_t importance_sum_floats(int max_importance_rows, int n_heads)
-{
-    return 2 * (size_t)max_importance_rows * (size_t)n_heads * SPLITS_MAX;
-}
-
 template <int DP, bool FP8>
 static cudaError_t launch_both(cudaStream_t stream, const kv_cache *kv, const device_batch *batch, int layer,
                                float *maxima, const float *qkv, int n_heads, float *sums)

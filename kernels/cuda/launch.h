@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/limits.h"
 #include "kernels/ragged.h"
 
 #ifdef __cplusplus
@@ -26,19 +27,6 @@ struct kv_cache {
     bool fp8;     // e4m3 bytes times `scale`; else bf16
     int n_layers, n_blocks, n_kv_heads, head_size;
 };
-
-// Prefill attention (sequences with several rows) is divided into row-heads: a row and one of the query heads that
-// share a KV head. Row-head i of a sequence and KV head is row i / group, head i % group of the group. One thread block
-// computes the row-heads [first, first + count) of sequence `seq` for one KV head.
-enum { TILE_ROW_HEADS = 128 };
-struct attend_tile {
-    int32_t seq, first, count;
-};
-
-// Single rows (one row of a sequence in this pass, as in decode) read their KV entries in splits, each in its own
-// thread block; geometry.h defines their length. It depends only on the row's number of entries, so the result of a row
-// does not depend on other rows.
-enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; splits of one row
 
 // struct ragged_batch (kernels/ragged.h) on the device, with the work lists of attention that schedule.c makes. For a
 // micro-batch, the rows are n_rows rows from first_row on and the work lists cover these rows; all other arrays are
@@ -74,6 +62,15 @@ cudaError_t launch_swiglu(cudaStream_t stream, void *out, int out_stride, const 
 // is not finite gets the scale NaN.
 cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride, float *row_scale, const void *x,
                                  bool x_f32, int x_stride, int rows, int n);
+// The same with one scale per FP8_BLOCK values: that of values b * FP8_BLOCK .. of a row is at row_scale[b *
+// scale_stride + row]. n is a multiple of 16.
+cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
+                                   const void *x, int x_stride, int rows, int n);
+// out bf16 [rows, stride]: rows [first, first + rows) of e4m3 `bytes` [.., stride] times their scales: one for each
+// row, or with scale_stride one for each block of FP8_BLOCK x FP8_BLOCK, in rows of scale_stride. stride is a multiple
+// of 16.
+cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes, int stride, const float *scale,
+                              int scale_stride, int64_t first, int rows);
 // The epilogue of a gemm whose result is x f32 [rows, x_stride]: y = x * row_scale * column_scale + bias over the first
 // n columns, each factor may be NULL; then out f32 += y if `add`, else out = y in f32 or bf16. x may be out.
 cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
@@ -85,20 +82,18 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
                                int layer, float *qkv, int n_heads, const float *q_gain, const float *k_gain,
                                float epsilon, const float *inv_freq);
 // backend_ops.attention: out bf16 [T, H D] with rows of out_stride. qkv f32 [T, (H + 2 Hkv) D] after rope_append.
-// partials: attention_partial_floats() of scratch.
+// partials: memory_partials_bytes() of scratch.
 cudaError_t launch_attention(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                              int layer, void *out, int out_stride, const float *qkv, int n_heads, float *partials);
-size_t attention_partial_floats(int max_single, int max_splits, int n_heads, int head_size);
 // The single rows of launch_attention, which calls it (decode.cu).
 cudaError_t launch_attention_single(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                     int layer, void *out, int out_stride, const float *qkv, int n_heads,
                                     float *partials);
-// Raises the importance maxima by this layer's attention of the importance rows. sums: importance_sum_floats() of
-// scratch. cudaErrorInvalidValue: the smoothing window is wider than IMPORTANCE_WINDOW_MAX.
+// Raises the importance maxima by this layer's attention of the importance rows. sums: memory_importance_sums_bytes()
+// of scratch. cudaErrorInvalidValue: the smoothing window is wider than IMPORTANCE_WINDOW_MAX.
 enum { IMPORTANCE_WINDOW_MAX = 1023 };
 cudaError_t launch_importance(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                               int layer, float *maxima, const float *qkv, int n_heads, float *sums);
-size_t importance_sum_floats(int max_importance_rows, int n_heads);
 
 // Logits of ids first_id .. first_id + n_ids - 1. The logits of a row lie in parts of `columns`, `part` floats apart.
 struct logit_rows {

@@ -3,11 +3,21 @@
 #include "kernels/module.h"
 
 #include <cuda_runtime_api.h>
+#include <string.h>
 
-const int forepack_cuda_layout = CUDA_MODULE_LAYOUT;
+#include "kernels/module_version.h"
 
-int cuda_count_devices(void)
+const char forepack_cuda_version[] = CUDA_MODULE_MARK CUDA_MODULE_VERSION;
+
+int cuda_list_devices(struct gpu_id *ids, int max)
 {
     int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
+    if (n > max) n = max;
+    for (int i = 0; i < n; i++) {
+        struct cudaDeviceProp properties;
+        if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) return i;
+        memcpy(ids[i].bytes, properties.uuid.bytes, sizeof ids[i].bytes);
+    }
+    return n;
 }

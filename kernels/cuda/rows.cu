@@ -300,6 +300,68 @@ cudaError_t launch_quantise_rows(cudaStream_t stream, void *out, int out_stride,
                                                                n);
 }
 
+// One warp per row and block.
+static __global__ void __launch_bounds__(STRIPE_THREADS)
+    quantise_blocks_kernel(uint8_t *out, int out_stride, float *row_scale, int scale_stride, const __nv_bfloat16 *x,
+                           int x_stride, int n)
+{
+    const int EACH = FP8_BLOCK / WARP; // values of a lane
+    const int lane = (int)threadIdx.x % WARP, block = (int)(blockIdx.y * blockDim.x + threadIdx.x) / WARP;
+    const int i = block * FP8_BLOCK + lane * EACH;
+    if (block * FP8_BLOCK >= n) return; // the whole warp
+    float values[EACH], largest = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        values[j] = i + j < n ? __bfloat162float(x[(int64_t)blockIdx.x * x_stride + i + j]) : 0;
+        largest = fmaxf(largest, values[j] - values[j] == 0 ? fabsf(values[j]) : INFINITY); // fmaxf ignores NaN
+    }
+    largest = warp_max(largest);
+    const bool finite = largest < INFINITY;
+    const float factor = finite && largest >= E4M3_MIN ? E4M3_MAX / largest : 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        if (i + j < n)
+            out[(int64_t)blockIdx.x * out_stride + i + j] = e4m3_from_float(factor == 0 ? 0 : values[j] * factor);
+    if (lane == 0) row_scale[(int64_t)block * scale_stride + blockIdx.x] = finite ? largest / E4M3_MAX : NAN;
+}
+
+cudaError_t launch_quantise_blocks(cudaStream_t stream, void *out, int out_stride, float *row_scale, int scale_stride,
+                                   const void *x, int x_stride, int rows, int n)
+{
+    const int blocks = (n + FP8_BLOCK - 1) / FP8_BLOCK, warps = min(blocks, (int)STRIPE_THREADS / WARP);
+    return CUDA_LAUNCH(quantise_blocks_kernel, dim3((unsigned)rows, (unsigned)((blocks + warps - 1) / warps)),
+                       dim3((unsigned)(warps * WARP)), 0, stream, (uint8_t *)out, out_stride, row_scale, scale_stride,
+                       (const __nv_bfloat16 *)x, x_stride, n);
+}
+
+// ---- weights from FP8 -----------------------------------------------------------------------------------------------
+
+// Grid: rows x stripes of columns.
+static __global__ void __launch_bounds__(STRIPE_THREADS)
+    dequantise_kernel(__nv_bfloat16 *out, const uint8_t *bytes, int stride, const float *scale, int scale_stride,
+                      int64_t first)
+{
+    const int i = (int)(blockIdx.y * blockDim.x + threadIdx.x) * WIDE;
+    if (i >= stride) return; // no barrier follows
+    const int64_t row = first + blockIdx.x;
+    const float by = scale_stride ? scale[row / FP8_BLOCK * scale_stride + i / FP8_BLOCK] : scale[row];
+    const eight_bytes group = *reinterpret_cast<const eight_bytes *>(bytes + row * stride + i);
+    float values[WIDE];
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+        values[j] = float_from_e4m3(group.of[j]) * by;
+    store<WIDE>(out + (int64_t)blockIdx.x * stride + i, values);
+}
+
+cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes, int stride, const float *scale,
+                              int scale_stride, int64_t first, int rows)
+{
+    const int threads = min(threads_of(stride), (int)STRIPE_THREADS);
+    const int stripes = (stride + WIDE * threads - 1) / (WIDE * threads);
+    return CUDA_LAUNCH(dequantise_kernel, dim3((unsigned)rows, (unsigned)stripes), dim3((unsigned)threads), 0, stream,
+                       (__nv_bfloat16 *)out, (const uint8_t *)bytes, stride, scale, scale_stride, first);
+}
+
 // ---- gemm epilogue --------------------------------------------------------------------------------------------------
 
 // Grid: rows x stripes of columns. x may be out.

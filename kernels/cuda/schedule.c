@@ -212,18 +212,6 @@ int schedule_table_columns(const struct ragged_batch *batch)
     return (longest + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
-size_t schedule_max_bytes(const struct backend_shape *shape)
-{
-    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
-    size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
-    size_t tiles =
-        rows * group / TILE_ROW_HEADS + seqs + 1; // the last tile of a sequence or micro-batch may be partial
-    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
-    return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct row_sampling) +
-           13 * 16; // each of the 13 lists is rounded up
-}
-
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
                      const void *device, struct device_batch *out)
 {

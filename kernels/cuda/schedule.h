@@ -23,9 +23,8 @@ struct schedule_options {
 
 // Blocks of the batch's longest sequence.
 int schedule_table_columns(const struct ragged_batch *batch);
-// Staging bytes that suffice for every batch of this shape; padding rows count as rows and sequences.
-size_t schedule_max_bytes(const struct backend_shape *shape);
-// Fills `host` and returns the bytes used, to be copied to `device` (both aligned to 16 bytes).
+// Fills `host` (memory_staging_bytes suffice for every batch of a shape; padding rows count as rows and sequences) and
+// returns the bytes used, to be copied to `device` (both aligned to 16 bytes).
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
                      const void *device, struct device_batch *out);
 // One of the two micro-batches of a batch that was made with first_rows.

@@ -42,7 +42,7 @@ void upload_close(struct cuda *cuda)
         if (u->sent[i]) cudaEventDestroy(u->sent[i]);
         cudaFreeHost(u->pinned[i]);
     }
-    cudaFree(u->rows);
+    cuda_release(cuda, MEMORY_WEIGHTS, PIECE_BYTES, u->rows);
     free(u);
     cuda->upload = NULL;
 }
@@ -107,7 +107,8 @@ static void piece_fill(const struct matrix_view *view, int64_t first, int64_t n,
 static enum dtype upload_dtype(const struct weight *w, const struct matrix_view *part)
 {
     if (w->dtype == DTYPE_BF16) return DTYPE_BF16;
-    return part->dtype == DTYPE_FP8 || part->dtype == DTYPE_BF16 ? part->dtype : DTYPE_F32;
+    if (part->dtype == DTYPE_FP8) return w->block_scaled || !part->scale_block ? DTYPE_FP8 : DTYPE_F32;
+    return part->dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
 static enum status send_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
@@ -119,8 +120,28 @@ static enum status send_scales(struct cuda *cuda, const struct matrix_view *part
         if (status != STATUS_OK) return status;
         n = part->rows - first < max_rows ? part->rows - first : max_rows;
         for (int64_t i = 0; i < n; i++)
-            ((float *)host)[i] = matrix_view_scale(part, first + i);
+            ((float *)host)[i] = matrix_view_scale(part, first + i, 0);
         status = piece_send(cuda, to + first, (size_t)n * sizeof(float));
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+// Scales of a part with one for each block.
+static enum status send_block_scales(struct cuda *cuda, const struct matrix_view *part, float *to)
+{
+    const int64_t stride = cuda_block_stride(part->columns), max_rows = (int64_t)(PIECE_BYTES / sizeof(float)) / stride;
+    const int64_t rows = (part->rows + FP8_BLOCK - 1) / FP8_BLOCK;
+    for (int64_t first = 0, n; first < rows; first += n) {
+        void *host;
+        enum status status = piece_next(cuda, &host);
+        if (status != STATUS_OK) return status;
+        n = rows - first < max_rows ? rows - first : max_rows;
+        memset(host, 0, (size_t)(n * stride) * sizeof(float));
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = 0; k * FP8_BLOCK < part->columns; k++)
+                ((float *)host)[i * stride + k] = matrix_view_scale(part, (first + i) * FP8_BLOCK, k * FP8_BLOCK);
+        status = piece_send(cuda, to + first * stride, (size_t)(n * stride) * sizeof(float));
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
@@ -134,9 +155,10 @@ static enum status quantise(struct cuda *cuda, struct weight *w, int64_t row, in
                        "quantising weights");
 }
 
-// Copies a part to the rows of the weight from `row` on.
+// Copies a part to the rows of the weight from `row` on. The memory is zero already.
 static enum status send_part(struct cuda *cuda, struct weight *w, int64_t row, const struct matrix_view *part)
 {
+    if (!part->data) return STATUS_OK;
     const enum dtype as = upload_dtype(w, part);
     const size_t stride_bytes = (size_t)w->stride * dtype_size_bytes(as);
     const int64_t max_rows = (int64_t)(PIECE_BYTES / stride_bytes);
@@ -150,25 +172,20 @@ static enum status send_part(struct cuda *cuda, struct weight *w, int64_t row, c
         n = part->rows - first < max_rows ? part->rows - first : max_rows;
         piece_fill(part, first, n, as, w->stride, host);
         if (as != w->dtype && !cuda->upload->rows)
-            status = cuda_allocate(cuda, PIECE_BYTES, "weights to be quantised", &cuda->upload->rows);
+            status = cuda_allocate(cuda, MEMORY_WEIGHTS, PIECE_BYTES, "weights to be quantised", &cuda->upload->rows);
         if (status != STATUS_OK) return status;
         void *to = as == w->dtype ? (char *)w->data + (size_t)(row + first) * stride_bytes : cuda->upload->rows;
         status = piece_send(cuda, to, (size_t)n * stride_bytes);
         if (status == STATUS_OK && as != w->dtype) status = quantise(cuda, w, row + first, n, as);
         if (status != STATUS_OK) return status;
     }
-    return w->dtype == DTYPE_FP8 && as == DTYPE_FP8 ? send_scales(cuda, part, w->scale + row) : STATUS_OK;
+    if (w->dtype != DTYPE_FP8 || as != DTYPE_FP8) return STATUS_OK;
+    return w->block_scaled
+               ? send_block_scales(cuda, part, w->scale + row / FP8_BLOCK * cuda_block_stride(part->columns))
+               : send_scales(cuda, part, w->scale + row);
 }
 
 // ---- weights --------------------------------------------------------------------------------------------------------
-
-static enum dtype matrix_dtype(const struct cuda *cuda, const struct matrix_view *parts, int n_parts)
-{
-    if (cuda->dtype != DTYPE_FP8 || !cuda->shape.fp8_as_stored) return cuda->dtype;
-    for (int p = 0; p < n_parts; p++)
-        if (parts[p].dtype == DTYPE_FP8) return DTYPE_FP8;
-    return DTYPE_BF16;
-}
 
 static struct weight *weight_new(struct cuda *cuda, struct weight w)
 {
@@ -176,24 +193,23 @@ static struct weight *weight_new(struct cuda *cuda, struct weight w)
     return cuda->weights = mem_copy(&w, sizeof w);
 }
 
-static enum status matrix_create(struct cuda *cuda, enum weight_kind kind, enum dtype dtype,
+static enum status matrix_create(struct cuda *cuda, enum weight_kind kind, const struct memory_matrix *m,
                                  const struct matrix_view *parts, int n_parts, struct weight **weight_p)
 {
-    struct weight *w = weight_new(
-        cuda, (struct weight){
-                  .kind = kind, .columns = parts[0].columns, .stride = cuda_stride(parts[0].columns), .dtype = dtype});
-    for (int p = 0; p < n_parts; p++)
-        w->rows += parts[p].rows;
-    const bool fp8 = dtype == DTYPE_FP8;
-    const size_t rows = fp8 ? (size_t)cuda_stride(w->rows) : (size_t)w->rows;
+    struct weight *w = weight_new(cuda, (struct weight){.kind = kind,
+                                                        .rows = m->rows,
+                                                        .columns = parts[0].columns,
+                                                        .stride = m->stride,
+                                                        .dtype = m->dtype,
+                                                        .block_scaled = m->block_scaled});
     char what[64];
     snprintf(what, sizeof what, "a matrix of %lld x %lld", (long long)w->rows, (long long)w->columns);
-    enum status status = cuda_allocate(cuda, rows * (size_t)w->stride * dtype_size_bytes(dtype), what, &w->data);
-    if (status == STATUS_OK && fp8) status = cuda_allocate(cuda, rows * sizeof *w->scale, what, (void **)&w->scale);
+    enum status status = cuda_allocate(cuda, MEMORY_WEIGHTS, m->data_bytes, what, &w->data);
+    if (status == STATUS_OK && m->scale_bytes)
+        status = cuda_allocate(cuda, MEMORY_WEIGHTS, m->scale_bytes, what, (void **)&w->scale);
     int64_t row = 0;
     for (int p = 0; p < n_parts && status == STATUS_OK; row += parts[p++].rows)
         status = send_part(cuda, w, row, &parts[p]);
-    if (status == STATUS_OK && kind == WEIGHT_MATRIX) status = gemm_reserve(cuda, 0, w);
     if (status == STATUS_OK) *weight_p = w;
     return status;
 }
@@ -202,7 +218,9 @@ enum status cuda_weight_create(struct backend *b, const struct matrix_view *part
                                struct weight **weight_p)
 {
     struct cuda *cuda = cuda_of(b);
-    return matrix_create(cuda, WEIGHT_MATRIX, matrix_dtype(cuda, parts, n_parts), parts, n_parts, weight_p);
+    const struct memory_matrix m = memory_matrix(&cuda->shape, cuda->dtype, cuda->block_scales, parts, n_parts);
+    enum status status = matrix_create(cuda, WEIGHT_MATRIX, &m, parts, n_parts, weight_p);
+    return status == STATUS_OK ? gemm_reserve_weight(cuda, &m) : status;
 }
 
 enum status cuda_weight_gate_up(struct backend *b, const struct matrix_view *gate, const struct matrix_view *up,
@@ -221,7 +239,8 @@ enum status cuda_weight_embedding(struct backend *b, const struct matrix_view *t
         w->kind = WEIGHT_EMBEDDING;
         w->borrowed = true;
     } else {
-        enum status status = matrix_create(cuda, WEIGHT_EMBEDDING, DTYPE_BF16, table, 1, &w);
+        const struct memory_matrix m = memory_table(cuda->dtype, table);
+        enum status status = matrix_create(cuda, WEIGHT_EMBEDDING, &m, table, 1, &w);
         if (status != STATUS_OK) return status;
     }
     w->first_row = first_row;
@@ -236,13 +255,15 @@ enum status cuda_weight_vector(struct backend *b, const struct matrix_view *part
     struct weight *w = weight_new(cuda, (struct weight){.kind = WEIGHT_VECTOR, .rows = 1, .dtype = DTYPE_F32});
     for (int p = 0; p < n_parts; p++)
         w->columns += parts[p].columns;
-    enum status status = cuda_allocate(cuda, (size_t)w->columns * sizeof(float), "a vector of weights", &w->data);
+    enum status status =
+        cuda_allocate(cuda, MEMORY_WEIGHTS, memory_vector_bytes(parts, n_parts), "a vector of weights", &w->data);
     const int64_t max_rows = (int64_t)(PIECE_BYTES / sizeof(float));
     float *to = w->data;
     for (int p = 0; p < n_parts; p++)
         for (int64_t first = 0, n; first < parts[p].columns && status == STATUS_OK; first += n, to += n) {
             void *host;
             n = parts[p].columns - first < max_rows ? parts[p].columns - first : max_rows;
+            if (!parts[p].data) continue;
             status = piece_next(cuda, &host);
             if (status != STATUS_OK) break;
             matrix_view_read(&parts[p], 0, first, n, host);

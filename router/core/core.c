@@ -3,13 +3,16 @@
 #include "router/core/core.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/core/core_state.h"
 #include "router/core/dispatch.h"
+#include "router/core/health.h"
 #include "router/core/nodes.h"
 #include "router/core/requests.h"
+#include "router/core/tenant_share.h"
 #include "router/sched/estimate.h"
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops)
@@ -21,13 +24,22 @@ struct core *core_create(const struct core_options *options, const struct core_o
                                              .batch_requests = options->batch_requests,
                                              .max_wait_us = options->max_wait_us,
                                              .tail_tokens = options->tail_tokens,
-                                             .bins_ahead = options->bins_ahead};
+                                             .bins_ahead = options->bins_ahead,
+                                             .score_timeout_us = options->score_timeout_us,
+                                             .hash_key = options->hash_key};
+    struct hash_key *key = &c->view.options.hash_key;
+    if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
+    c->silence_us = INT64_MAX;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
-        waiting_set_init(&c->waiting[role], role, &c->view.options, options->tenant_weights, options->n_tenant_weights);
+        c->nodes[role].role = role;
+        c->view.prefixes[role] = prefix_index_create();
+        waiting_set_init(&c->waiting[role], role, &c->view.options, c->view.prefixes[role], options->tenant_weights,
+                         options->n_tenant_weights);
     }
-    request_table_init(&c->table);
+    request_table_init(&c->table, key);
+    tenant_accounts_init(&c->ledger.tenants, key);
     return c;
 }
 
@@ -50,10 +62,13 @@ void core_free(struct core *c)
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         cancel_all(c, &node->sched.account.requests);
     core_nodes_free(c);
-    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         waiting_set_fini(&c->waiting[role]);
+        prefix_index_free(c->view.prefixes[role]);
+    }
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
+    tenant_accounts_fini(&c->ledger.tenants);
     free(c);
 }
 
@@ -76,6 +91,34 @@ static int64_t class_bound(const struct core *c, int64_t whole, enum queue_class
 {
     int64_t percent = 100 - (int64_t)(QUEUE_HIGH - queue_class) * c->options.queue_reserve_percent;
     return whole / 100 * percent + (whole % 100 * percent + 99) / 100;
+}
+
+// The name under which the request's part of the queue is bounded.
+static const char *queue_tenant(const struct core *c, const struct request *r)
+{
+    const char *tenant = r->spec.tenant ? r->spec.tenant : "";
+    if (!c->options.n_tenant_weights) return tenant;
+    for (int i = 0; i < c->options.n_tenant_weights; i++) {
+        if (!strcmp(c->options.tenant_weights[i].tenant, tenant)) return tenant;
+    }
+    return "";
+}
+
+// `requests` and `tokens` bound the whole queue for the request's class.
+static enum status check_tenant(const struct core *c, const struct request *r, int64_t requests, int64_t tokens)
+{
+    const struct tenant_account *tenant = tenant_accounts_find(&c->ledger.tenants, queue_tenant(c, r));
+    int percent = c->options.tenant_queue_percent;
+    int64_t waiting_tokens = ledger_waiting_tokens(&c->ledger);
+    if (!tenant) return STATUS_OK;
+    if (tenant_share_allows(percent, tenant->waiting, 1, requests, waiting_requests(c)) &&
+        tenant_share_allows(percent, tenant->waiting_tokens, r->spec.n_tokens, tokens, waiting_tokens))
+        return STATUS_OK;
+    return status_fail(STATUS_EXHAUSTED,
+                       "the queue is full for this tenant: %d of its requests with %lld prompt tokens wait, and places "
+                       "for %lld requests and %lld tokens are left for all tenants; try again later",
+                       tenant->waiting, (long long)tenant->waiting_tokens, (long long)(requests - waiting_requests(c)),
+                       (long long)(tokens - waiting_tokens));
 }
 
 static enum status check_queue(const struct core *c, const struct request *r)
@@ -105,7 +148,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
             "this has %d; try again later",
             (long long)waiting_tokens, (long long)tokens, name, n_tokens);
     }
-    return STATUS_OK;
+    return check_tenant(c, r, requests, tokens);
 }
 
 // A request that is estimated to miss its deadline is refused before it takes capacity from requests that will not.
@@ -123,22 +166,22 @@ static enum status check_deadline(const struct core *c, const struct request *r,
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
-static enum status check_worker(const struct core *c, const struct request *r)
+static enum status check_worker(const struct core *c, const struct request *r, int64_t now_us)
 {
     int n_tokens = r->spec.n_tokens, max_tokens = r->spec.sampling.max_tokens;
     if (max_tokens < 1) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", max_tokens);
+    if (sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return STATUS_OK;
+    bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
+    if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
     if (!c->open_nodes[NODE_WORKER]) {
         return status_fail(STATUS_UNAVAILABLE,
                            "no worker group is attached: start a forepack-worker, or try again later");
     }
-    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
-        return status_fail(
-            STATUS_OUT_OF_RANGE,
-            "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
-            "have %d",
-            n_tokens, max_tokens, (long long)n_tokens + max_tokens, sched_pool_context(&c->view, NODE_WORKER));
-    }
-    return STATUS_OK;
+    return status_fail(STATUS_OUT_OF_RANGE,
+                       "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
+                       "have %d",
+                       n_tokens, max_tokens, (long long)n_tokens + max_tokens,
+                       sched_pool_context(&c->view, NODE_WORKER));
 }
 
 static enum status check_request(const struct core *c, const struct request *r, int64_t now_us)
@@ -153,7 +196,7 @@ static enum status check_request(const struct core *c, const struct request *r, 
                            request_deadline_name(r));
     }
     // A score-only request needs no worker group; core_submit() sees whether a speculator can score it.
-    if (!r->spec.score_only) TRY(check_worker(c, r));
+    if (!r->spec.score_only) TRY(check_worker(c, r, now_us));
     return check_queue(c, r);
 }
 
@@ -190,11 +233,10 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     ledger_arrived(&c->ledger, r);
-    r->score_deadline_us = now_us + c->options.score_timeout_us;
     enum skip_reason skip = SKIP_NONE;
     enum status status = check_request(c, r, now_us);
     if (status == STATUS_OK) {
-        core_request_set_prefix(r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
+        core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
         skip = skip_reason_of(c, r, now_us);
         status = check_deadline(c, r, skip == SKIP_NONE, now_us);
     }
@@ -202,7 +244,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
         request_refuse(c, r, status, now_us);
         return;
     }
-    core_request_admit(c, r);
+    core_request_admit(c, r, queue_tenant(c, r));
     if (skip == SKIP_NONE) {
         core_request_wait_for_score(c, r, now_us);
     } else {
@@ -237,6 +279,7 @@ void core_tick(struct core *c, int64_t now_us)
     c->view.now_us = now_us;
     for (struct request *r; (r = request_timers_first(&c->timers)) && r->links.timer_us <= now_us;)
         core_request_expire(c, r, now_us);
+    core_health_check(c, now_us);
     core_dispatch(c, now_us);
 }
 
@@ -246,11 +289,7 @@ int64_t core_next_deadline_us(const struct core *c)
     int64_t next_us = r ? r->links.timer_us : INT64_MAX;
     int64_t listen_us = c->view.now_us + c->options.heartbeat_us; // see core_nodes_check_silence()
     if (c->view.nodes && listen_us < next_us) next_us = listen_us;
-    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
-        if (silent_us < next_us) next_us = silent_us;
-    }
-    return next_us;
+    return c->silence_us < next_us ? c->silence_us : next_us;
 }
 
 void core_drain(struct core *c)
@@ -272,7 +311,7 @@ static struct node_status node_status_of(const struct core_node *node)
     const struct cost_model *cost = &node->sched.cost;
     return (struct node_status){
         .hello = node->hello,
-        .state = node->sched.draining ? "draining" : "ready",
+        .state = core_health_state(node),
         .kv_blocks_free = node->kv_blocks_free,
         .running = node->sched.account.requests.count,
         .tokens_in = node->tokens_in,
@@ -285,6 +324,14 @@ static struct node_status node_status_of(const struct core_node *node)
     };
 }
 
+static struct bin_totals bin_totals_of(const struct core *c, enum node_role role)
+{
+    struct bin_totals totals = c->ledger.bins[role];
+    totals.plans = c->nodes[role].plans;
+    totals.node_visits = c->nodes[role].visits;
+    return totals;
+}
+
 void core_get_status(const struct core *c, struct core_status *status)
 {
     *status = (struct core_status){
@@ -293,9 +340,11 @@ void core_get_status(const struct core *c, struct core_status *status)
         .waiting = waiting_requests(c),
         .running = c->ledger.running,
         .waiting_tokens = ledger_waiting_tokens(&c->ledger),
-        .score_bins = c->ledger.bins[NODE_SPECULATOR],
-        .prefill_bins = c->ledger.bins[NODE_WORKER],
+        .score_bins = bin_totals_of(c, NODE_SPECULATOR),
+        .prefill_bins = bin_totals_of(c, NODE_WORKER),
         .totals = c->ledger.totals,
+        .ejections = c->health.ejections,
+        .hangs = c->health.hangs,
     };
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         status->classes[k] = (struct class_status){

@@ -25,7 +25,9 @@ struct core_node; // an attached node
 
 // What a node said in its Hello, checked for sanity by the caller.
 struct node_hello {
-    char node_id[128], host[128], dtype[16], version[32];
+    char node_id[128], host[128], version[32];
+    char backend[16], dtype[16], kv_dtype[16];
+    uint64_t instance; // random number of the process
     enum node_role role;
     int ranks;
     uint64_t model_fingerprint, tokenizer_fingerprint;
@@ -37,7 +39,8 @@ struct core_ops { // called on the core's thread; must not block; never call bac
     void (*send_score_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_prefill_bin)(void *link, uint64_t bin, struct request *const *requests, int n);
     void (*send_cancel)(void *link, const uint64_t *numbers, int n);
-    void (*node_lost)(void *link, const char *reason); // silence or takeover: end its stream; `link` is not used after
+    void (*node_lost)(void *link, const char *reason); // end its stream; `link` is not used after. reason
+                                                       // NULL: core_release_nodes, nothing is wrong
     void (*ready_changed)(void *user, bool ready);     // whether a new request would be served
     void *user;
 };
@@ -50,19 +53,28 @@ struct core_options {
     int max_queue_requests;                     // requests that are on no worker group; more: EXHAUSTED
     int64_t max_queue_tokens;                   // their prompt tokens
     int queue_reserve_percent;                  // of both, kept free by each class for each above; under 50
-    const struct tenant_weight *tenant_weights; // borrowed
+    int tenant_queue_percent;                   // of both, for one tenant (tenant_share.h); 0: no bound
+    const struct tenant_weight *tenant_weights; // borrowed; if there are any, tenants not in it are bounded as one
     int n_tenant_weights;
-    int64_t max_wait_us;      // a request that waited this long, in both waiting sets together, is overdue
-    int64_t score_timeout_us; // without a speculator's answer by then the whole prompt is kept
-    int64_t worker_grace_us;  // how long requests wait for a worker group to come back before UNAVAILABLE
-    int64_t heartbeat_us;     // a node silent for three of these, while the router itself ran, is lost
-    int min_tokens;           // under auto, shorter prompts are not speculated
-    int tail_tokens;          // the tail window, at most a quarter of the prompt
-    int bins_ahead;           // outstanding bins of a node at most; 2 keeps it busy
+    int64_t max_wait_us; // a request that waited this long, in both waiting sets together, is overdue
+    // A prompt waits this long for a speculator at most, and this long beside four times the expected time for its
+    // score. Then the whole prompt is kept.
+    int64_t score_timeout_us;
+    int64_t stall_us; // a node with work and without progress for this long hangs (health.h); 0: not watched
+    int64_t eject_us; // a node is ejected for this long the first time; 0: nodes are not ejected
+    // After the loss or drain of a worker group, requests that no other one can hold wait this long for it to come
+    // back, new ones as well as queued ones; then they end as UNAVAILABLE.
+    int64_t worker_grace_us;
+    int64_t heartbeat_us; // a node silent for three of these, while the router itself ran, is lost
+    int min_tokens;       // under auto, shorter prompts are not speculated
+    int tail_tokens;      // the tail window, at most a quarter of the prompt
+    int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
-    int batch_requests; // of BIN_BATCH
+    int batch_requests;  // of BIN_BATCH
+    bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
     int vocab_size;
+    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
@@ -76,16 +88,18 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
-// second node of the same id replaces the first, which is lost. A node pointer is valid until core_detach or
+// Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another
+// process is refused with STATUS_EXISTS and may try again later. A node pointer is valid until core_detach or
 // ops->node_lost for its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
 
-// What a heartbeat says that the core does not know better: its own counts of requests are more recent.
 struct node_heartbeat {
     int kv_blocks_free;
     uint64_t progress; // grows while the node computes; 0: not counted
+    uint64_t last_bin; // the latest that the node counts in `requests`; 0: the node counts none
+    int64_t requests;  // that the node works on or has waiting
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it
@@ -127,11 +141,13 @@ int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: no timer is s
 // New requests are refused with UNAVAILABLE; core_idle is true when the last one has ended.
 void core_drain(struct core *c);
 bool core_idle(const struct core *c);
+// Ends the streams of all nodes of an idle core, before the router stops.
+void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
 struct node_status {
     struct node_hello hello;
-    const char *state; // "ready", "draining"
+    const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
@@ -139,7 +155,8 @@ struct node_status {
 };
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
-    uint64_t scan_cost; // waiting requests examined to fill them
+    uint64_t scan_cost;          // waiting requests examined to fill them
+    uint64_t plans, node_visits; // nodes asked; steps of searches among nodes
 };
 struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;
@@ -147,9 +164,11 @@ struct core_totals {
     uint64_t skipped[SKIP_COUNT];
 };
 struct class_status {
-    int waiting, max_requests;
-    int64_t waiting_tokens,
-        max_tokens; // the maxima bound all classes together, at the arrival of a request of this one
+    int waiting;
+    int64_t waiting_tokens;
+    // The bounds of all classes together, for a new request of this one.
+    int max_requests;
+    int64_t max_tokens;
 };
 struct core_status {
     bool ready, draining;
@@ -159,6 +178,7 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
+    uint64_t ejections, hangs; // of nodes
     int n_nodes;
     struct node_status *nodes; // owned by the status
 };

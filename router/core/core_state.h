@@ -6,7 +6,24 @@
 #include "router/core/ledger.h"
 #include "router/core/node.h"
 #include "router/core/request_table.h"
+#include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
+
+// A worker group that was lost because it hung, in case it attaches again.
+struct suspect {
+    char node_id[128];
+    uint64_t instance; // of its process: a process started anew is not suspected
+    int ejections;
+};
+enum { SUSPECTS_MAX = 16 };
+
+struct core_health {
+    struct suspect suspects[SUSPECTS_MAX]; // the latest replaces the oldest
+    unsigned n_suspects;                   // in all
+    bool pending;                          // nodes.c, requests.c; a node attached, or a score timed out
+    int64_t checked_us, compared_us;       // when nodes were checked, and their speeds compared, last
+    uint64_t ejections, hangs;             // totals
+};
 
 struct core {
     struct core_options options; // core_create()
@@ -20,9 +37,13 @@ struct core {
     // What sched/ reads: nodes by nodes.c, now_us by core.c, computed_share by ledger.c, reservation by dispatch.c (and
     // cleared by nodes.c and requests.c when its node or request goes).
     struct sched_view view;
+    struct node_index nodes[NODE_ROLES]; // nodes.c adds and removes; the order in which dispatch.c asks them
 
-    int open_nodes[NODE_ROLES]; // nodes.c; attached and not draining
-    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain
+    struct core_health health;  // health.c
+    int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
+    int64_t silence_us;         // nodes.c; no node has been silent for too long before that
+    int64_t workers_gone_us;    // nodes.c; when a worker group was lost or began to drain; 0: none ever
+    int workers_gone_context;   // nodes.c; the longest of those that went within the time of grace
     bool ready;                 // nodes.c
     bool draining;              // core.c
     uint64_t last_bin;          // dispatch.c
@@ -32,4 +53,17 @@ struct core {
 static inline struct core_node *core_first_node(const struct core *c)
 {
     return core_node_of(c->view.nodes);
+}
+
+// The time of grace: until then requests that no attached worker group can hold wait for one to come back, new ones as
+// well as queued ones.
+static inline int64_t core_grace_end_us(const struct core *c)
+{
+    return c->workers_gone_us ? c->workers_gone_us + c->options.worker_grace_us : 0;
+}
+
+static inline void core_clear_reservation(struct core *c)
+{
+    if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
+    c->view.reservation = (struct reservation){NULL, NULL, 0};
 }

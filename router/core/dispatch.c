@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
+#include "router/sched/node_choice.h"
 #include "router/sched/prefix_tails.h"
 
 static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struct request *const *requests, int n)
@@ -31,7 +32,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
         requests[i] = request_of(plan->requests[i]);
         core_request_place(c, requests[i], node, bin, now_us);
     }
-    ledger_bin_sent(&c->ledger, &c->view, node, plan->n, plan->rows, plan->uncached_rows);
+    ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);
     ledger_scanned(&c->ledger, set->role, scan_cost);
     log_event(LOG_DEBUG, "bin_dispatched", LOG_FIELD("bin", number), LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("requests", plan->n), LOG_FIELD("rows", plan->rows),
@@ -39,39 +40,55 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
               LOG_FIELD("waiting", waiting_set_count(set)));
     send_bin(c, node, number, requests, plan->n);
     for (int i = 0; i < plan->n; i++)
-        core_request_dispatched(requests[i], now_us);
+        core_request_dispatched(c, requests[i], now_us);
     free(requests);
 }
 
-// Plans one bin for the node and dispatches it. Without a bin the node has declined for this round.
-static void dispatch_to(struct core *c, const struct dispatch_round *round, struct core_node *node, int64_t now_us)
+static int64_t blocks_of(const struct sched_node *node, const struct bin_plan *plan)
 {
-    struct waiting_set *set = &c->waiting[round->role];
+    int64_t blocks = 0;
+    for (int i = 0; i < plan->n; i++)
+        blocks += sched_node_blocks_needed(node, plan->requests[i]);
+    return blocks;
+}
+
+// Plans one bin for the node and dispatches it.
+static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
+{
+    struct waiting_set *set = &c->waiting[node->sched.role];
     struct bin_plan plan;
-    plan_bin(round, &node->sched, set, now_us, &plan);
-    node->sched.no_eligible = plan.no_eligible;
-    node->sched.scanned_us = plan.scanned_us;
-    node->sched.declined = plan.n == 0;
-    if (plan.n) {
-        plan_apply(c, set, node, &plan, now_us);
-    } else {
-        ledger_scanned(&c->ledger, round->role, plan.scan_cost);
+    plan_bin(&c->view, &node->sched, set, &plan);
+    if (!plan.n) {
+        ledger_scanned(&c->ledger, set->role, plan.scan_cost);
+        node_index_decline(&node->sched, &c->view, plan.rows_missing, plan.elsewhere);
+        return;
     }
+    if (c->view.reservation.node == &node->sched) c->view.reservation.lent_blocks += blocks_of(&node->sched, &plan);
+    plan_apply(c, set, node, &plan, now_us);
+}
+
+// The group that was reserved and the one that is now have other blocks left for others.
+static void update_reservation(struct core *c)
+{
+    struct reservation before = c->view.reservation;
+    c->view.reservation = reservation_update(&c->view, &c->nodes[NODE_WORKER]);
+    if (before.request == c->view.reservation.request) return;
+    if (before.node) node_index_note_change(&core_node_of(before.node)->sched);
+    if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
 }
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         struct waiting_set *set = &c->waiting[role];
-        for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
-            node->sched.declined = false;
-        struct dispatch_round round = dispatch_round_start(&c->view, role);
+        if (!waiting_set_count(set)) continue;
+        node_index_start_round(&c->nodes[role], &c->view);
         while (waiting_set_count(set)) {
-            if (role == NODE_WORKER) c->view.reservation = reservation_update(&c->view);
-            const struct sched_node *node = dispatch_round_next_node(&round);
-            if (!node) break;
             core_requests_open_batch(c, role);
-            dispatch_to(c, &round, core_node_of(node), now_us);
+            if (role == NODE_WORKER) update_reservation(c);
+            struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
+            if (!node) break;
+            dispatch_to(c, core_node_of(node), now_us);
         }
     }
 }

@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
+#include "router/sched/node_index.h"
 #include "router/sched/tenant_queue.h"
 
-// A node's mean residence forgets a request after about this many others; the share of computed rows forgets bins.
-enum { RESIDENCE_MEMORY = 256, COMPUTED_MEMORY = 8 };
+enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after about this many others
 
 // What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
@@ -29,6 +29,8 @@ static void waiting_add(struct ledger *ledger, const struct request *r, int sign
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
     count->requests += sign;
     count->tokens += sign * (int64_t)r->spec.n_tokens;
+    r->account.tenant->waiting += sign;
+    r->account.tenant->waiting_tokens += sign * (int64_t)r->spec.n_tokens;
 }
 
 static bool on_worker(const struct request *r)
@@ -51,8 +53,9 @@ void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us)
     r->timing.total_us = now_us - r->spec.arrived_us;
 }
 
-void ledger_admitted(struct ledger *ledger, const struct request *r)
+void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant)
 {
+    r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
     ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
@@ -77,42 +80,102 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 // --- bins and nodes
 
+// KV blocks. The prompt blocks that a request holds in its node's record are charged to the node once, whatever the
+// number of requests that hold them. All others are the request's own.
+
+static int held_blocks(const struct request *r)
+{
+    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+static void set_own_blocks(struct request *r, int blocks)
+{
+    struct node_account *in = &r->account.node->sched.account;
+    in->kv_blocks += blocks - r->account.own_blocks;
+    in->context_blocks += blocks - r->account.own_blocks;
+    r->account.own_blocks = blocks;
+}
+
+void ledger_kv_blocks_updated(struct request *r)
+{
+    if (!on_worker(r)) return;
+    node_index_note_change(&r->account.node->sched);
+    int block_tokens = r->account.node->sched.limits.block_tokens;
+    set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
+}
+
+// What all requests on the node hold in its record.
+static int64_t shared_blocks(const struct sched_node *node)
+{
+    return sched_node_shares_blocks(node) ? prefix_record_blocks_held(node->prefixes) : 0;
+}
+
+static void hold_blocks(struct request *r)
+{
+    struct sched_node *node = &r->account.node->sched;
+    int64_t before = shared_blocks(node);
+    r->account.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
+    node->account.kv_blocks += shared_blocks(node) - before;
+    node->account.context_blocks += held_blocks(r);
+    ledger_kv_blocks_updated(r);
+}
+
+static void release_blocks(struct request *r)
+{
+    struct sched_node *node = &r->account.node->sched;
+    int64_t before = shared_blocks(node);
+    set_own_blocks(r, 0);
+    node->account.context_blocks -= held_blocks(r);
+    if (node->prefixes) prefix_record_release(node->prefixes, r->account.run);
+    node->account.kv_blocks += shared_blocks(node) - before;
+    r->account.run = NULL;
+}
+
+static void long_prompt_count(struct node_account *in, const struct request_account *a, int sign)
+{
+    in->long_prompts += sign;
+    in->long_tokens += sign * (int64_t)a->rows;
+    in->long_attention_pairs += sign * a->attention_pairs;
+}
+
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
 {
     struct node_account *in = &node->sched.account;
     struct request_account *a = &r->account;
     int rows = sched_request_rows(&r->sched), computed = sched_request_rows_on(&r->sched, &node->sched);
     node->tokens_in += (uint64_t)rows;
-    if (node->sched.prefixes) prefix_index_add(node->sched.prefixes, r->sched.prefix, r->sched.n_prefix);
     a->node = node;
     a->bin = bin;
+    a->bin_id = bin->id;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
-    a->kv_blocks = sched_node_blocks_needed(&node->sched, &r->sched);
-    a->node_bins_before = in->bins_received;
+    a->is_long = computed > sched_node_pass_rows(&node->sched);
     bin->open++;
+    bin->open_fitting += !a->is_long;
     in->requests_in_bins++;
     in->bin_tokens += a->rows;
     in->bin_attention_pairs += a->attention_pairs;
-    in->kv_blocks += a->kv_blocks;
+    if (a->is_long) long_prompt_count(in, a, 1);
+    hold_blocks(r);
+    in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
+    node_index_note_change(&node->sched);
     if (!on_worker(r)) return;
     ledger->running++;
     waiting_add(ledger, r, -1);
 }
 
-void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
-                     int64_t uncached_rows)
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
+                     int64_t rows, int64_t uncached_rows)
 {
     enum node_role role = node->sched.role;
     int64_t budget = node->sched.limits.token_budget;
     double *computed = &view->computed_share[role];
     *computed += ((double)rows / (double)uncached_rows - *computed) / COMPUTED_MEMORY;
-    node->sched.account.bins++;
-    node->sched.account.bins_received++;
+    node->sched.account.bins += bin->open_fitting > 0;
     struct bin_totals *bins = &ledger->bins[role];
     bins->bins++;
-    bins->items += (uint64_t)requests;
+    bins->items += (uint64_t)bin->open;
     bins->tokens += (uint64_t)rows;
     bins->capacity_tokens += (uint64_t)(budget > rows ? budget : rows);
 }
@@ -131,32 +194,49 @@ void ledger_bin_settled(struct request *r)
     in->bin_tokens -= r->account.rows;
     in->bin_attention_pairs -= r->account.attention_pairs;
     r->account.bin = NULL;
-    if (--bin->open) return;
-    in->bins--;
-    free(bin);
+    if (r->account.is_long) {
+        long_prompt_count(in, &r->account, -1);
+    } else if (--bin->open_fitting == 0) {
+        in->bins--;
+    }
+    if (--bin->open == 0) free(bin);
+    node_index_note_change(&r->account.node->sched);
 }
 
 void ledger_left_node(struct ledger *ledger, struct request *r)
 {
     struct request_account *a = &r->account;
-    struct node_account *in = &a->node->sched.account;
     ledger_bin_settled(r);
-    in->residence_bins += ((double)(in->bins_received - a->node_bins_before) - in->residence_bins) / RESIDENCE_MEMORY;
-    in->kv_blocks -= a->kv_blocks;
+    release_blocks(r);
+    a->node->sched.account.running_alone -= r->sched.runs_alone;
+    node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         ledger->running--;
         waiting_add(ledger, r, 1);
     }
     a->node = NULL;
-    a->kv_blocks = 0;
     request_list_remove(&r->sched);
 }
 
 // --- results
 
+// What prompts got of a pass with decodes: the time beyond that of its decode rows alone.
+static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    const struct node_account *account = &node->account;
+    double decodes = account->requests.count - account->requests_in_bins;
+    if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
+    if (!cost_knows(&node->cost, 1, now_us)) return;
+    double entries = (double)account->context_blocks * node->limits.block_tokens / account->requests.count;
+    double decode_us = cost_pass_us(&node->cost, 1, decodes, decodes * entries);
+    cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
+}
+
 void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
+    node_index_note_change(&node->sched);
 }
 
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
@@ -202,6 +282,8 @@ void ledger_tokens_received(struct request *r, int n, int64_t now_us)
     if (r->usage.completion_tokens == 0) r->timing.ttft_us = now_us - r->spec.arrived_us;
     r->usage.completion_tokens += n;
     r->account.losses = 0;
+    r->account.node->sched.account.running_alone -= r->sched.runs_alone;
+    r->sched.runs_alone = false;
     ledger_bin_settled(r);
 }
 
@@ -211,14 +293,6 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     ledger->totals.completion_tokens += (uint64_t)n_used;
     tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * n_used);
     r->account.node->tokens_out += (uint64_t)n;
-}
-
-void ledger_kv_blocks_updated(struct request *r)
-{
-    struct core_node *node = r->account.node;
-    int blocks = sched_node_blocks_needed(&node->sched, &r->sched);
-    node->sched.account.kv_blocks += blocks - r->account.kv_blocks;
-    r->account.kv_blocks = blocks;
 }
 
 // --- a lost node, the end
@@ -239,6 +313,8 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
 {
     bool done = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
     waiting_add(ledger, r, -1);
+    tenant_accounts_release(&ledger->tenants, r->account.tenant);
+    r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
     if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;

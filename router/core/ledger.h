@@ -2,16 +2,18 @@
 // The accounts of the core, and the only code that writes them:
 //
 //   of a request   usage, timing, account (its node and bin, and what they hold for it)
-//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, the entries of
-//                  sched.prefixes, token counts
+//   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, sched.share, the
+//                  entries of sched.prefixes and which of them its requests hold, token counts
 //   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
-//   of a tenant    the tokens generated for it (the rows dispatched are charged by the waiting set as it picks them)
+//   of a tenant    what waits of it; the tokens generated for it (the rows dispatched are charged by the waiting set as
+//                  it picks them)
 //
 // Each function books one step in the life of a request, in all accounts that it touches, so that they cannot disagree.
 // Decides nothing, calls no callback. One thread.
 #pragma once
 
 #include "router/core/node.h"
+#include "router/core/tenant_accounts.h"
 
 struct class_count {
     int requests;
@@ -23,12 +25,14 @@ struct ledger {
     struct class_count waiting[QUEUE_CLASSES]; // all others
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
+    struct tenant_accounts tenants;
 };
 
 // A bin that was dispatched and in which a request waits for its score or its first token.
 struct core_bin {
     uint64_t id;
-    int open; // such requests
+    int open;         // such requests
+    int open_fitting; // of them prompts that fit a pass; without one the bin is not outstanding
 };
 
 enum queue_class ledger_class_of(int32_t priority);
@@ -38,7 +42,8 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
 void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us);
-void ledger_admitted(struct ledger *ledger, const struct request *r);
+// `tenant`: the name under which its part of the queue is bounded.
+void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
 // --- time: adds the time since the last step to the part of `timing` that the request's state stands for
 
@@ -48,8 +53,8 @@ void ledger_charge_time(struct request *r, int64_t now_us);
 
 // The request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or PACKED.
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin);
-void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, int requests, int64_t rows,
-                     int64_t uncached_rows);
+void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
+                     int64_t rows, int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
 // The bin does not wait for the request any more. Frees the bin when it waits for none.
 void ledger_bin_settled(struct request *r);

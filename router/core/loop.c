@@ -86,8 +86,9 @@ void loop_post(struct loop *loop, loop_fn fn, void *arg)
     pthread_mutex_lock(&loop->lock);
     MEM_GROW(loop->posts, loop->n_posts, loop->capacity);
     loop->posts[loop->n_posts++] = (struct post){fn, arg};
-    if (loop->n_posts == 1) pthread_cond_signal(&loop->wake);
+    bool first = loop->n_posts == 1;
     pthread_mutex_unlock(&loop->lock);
+    if (first) pthread_cond_signal(&loop->wake); // without the lock, on which the thread would block again at once
 }
 
 int loop_backlog(struct loop *loop)

@@ -14,4 +14,5 @@ typedef void (*loop_fn)(struct core *c, void *arg, int64_t now_us);
 struct loop *loop_start(struct core *c);                  // borrows the core until loop_stop()
 void loop_post(struct loop *loop, loop_fn fn, void *arg); // any thread; never blocks
 int loop_backlog(struct loop *loop);                      // posts not yet run; any thread
-void loop_stop(struct loop *loop);                        // runs all posts so far, then joins the thread and frees
+// Runs all posts so far, then joins the thread and frees. Every loop_post() must have returned.
+void loop_stop(struct loop *loop);

@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // An attached node inside the core. nodes.c creates and frees it and writes what the node reports; ledger.c alone
 // writes its accounts (sched.account, sched.cost, the three token counts); dispatch.c its prefix tails and planning
-// notes.
+// notes; health.c its health and sched.limits.max_seqs, by the functions at the end of this file too.
 #pragma once
 
 #include "router/core/core.h"
+
+struct node_health {
+    uint64_t progress;        // by its last heartbeat; 0: the node does not count it
+    int64_t progress_us;      // when it last made progress, or had no work
+    int64_t ejected_until_us; // 0: not ejected
+    int ejections;            // in a row
+    int passes_admitted;      // passes it had reported when it was admitted again
+    int64_t missed_us;        // when it got a request whose score has timed out since; 0: none
+    int lost;                 // requests that it was sent, has not answered and does not count any more
+    bool met;                 // health.c has seen it
+};
 
 struct core_node {
     struct sched_node sched; // first: sched/ knows the node by this
     struct node_hello hello;
     void *link; // the caller's, passed back in core_ops
     int64_t attached_us, heard_us;
-    int kv_blocks_free; // by its last heartbeat, like
-    uint64_t progress;  // its count of completed parts of passes; 0: it does not count them
+    bool leaving;       // it said that it drains; sched.draining is also true while the node is ejected
+    int kv_blocks_free; // by its last heartbeat
+    struct node_health health;
     uint64_t tokens_in, tokens_out, cached_tokens;
 };
 
@@ -24,4 +36,31 @@ static inline struct core_node *core_node_of(const struct sched_node *node)
 static inline struct core_node *core_node_next(const struct core_node *node)
 {
     return core_node_of(node->sched.next);
+}
+
+static inline const char *role_name(enum node_role role)
+{
+    return role == NODE_WORKER ? "worker" : "speculator";
+}
+
+// --- what health.c draws its conclusions from
+
+static inline void node_progressed(struct core_node *node, int64_t now_us)
+{
+    node->health.progress_us = now_us;
+}
+
+static inline void node_counts_progress(struct core_node *node, uint64_t progress, int64_t now_us)
+{
+    if (progress != node->health.progress) node_progressed(node, now_us);
+    node->health.progress = progress;
+}
+
+// A request, with a score or its first token: a node that is probed may have twice as many at once.
+static inline void node_answered(struct core_node *node)
+{
+    int *admitted = &node->sched.limits.max_seqs, most = node->hello.max_seqs;
+    if (*admitted == most) return;
+    *admitted = *admitted < most - *admitted ? 2 * *admitted : most;
+    if (*admitted == most) node->health.ejections = 0;
 }

@@ -14,14 +14,6 @@
 // Packing takes memory in proportion to the token budget, which a node states itself.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// The mean residence of a node's requests, in bins, until the first ones have left.
-enum { RESIDENCE_FIRST = 8 };
-
-static const char *role_name(enum node_role role)
-{
-    return role == NODE_WORKER ? "worker" : "speculator";
-}
-
 void core_update_ready(struct core *c)
 {
     bool ready = c->open_nodes[NODE_WORKER] > 0 && !c->draining;
@@ -34,15 +26,23 @@ void core_update_ready(struct core *c)
 
 static void release_reservation(struct core *c, const struct core_node *node)
 {
-    if (c->view.reservation.node == &node->sched) c->view.reservation = (struct reservation){NULL, NULL};
+    if (c->view.reservation.node == &node->sched) core_clear_reservation(c);
+}
+
+static void worker_gone(struct core *c, int context_tokens, int64_t now_us)
+{
+    if (now_us >= core_grace_end_us(c)) c->workers_gone_context = 0;
+    if (context_tokens > c->workers_gone_context) c->workers_gone_context = context_tokens;
+    c->workers_gone_us = now_us;
 }
 
 // The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
-static void node_closed(struct core *c, enum node_role role, int64_t now_us)
+static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
 {
+    enum node_role role = node->sched.role;
     struct waiting_set *set = &c->waiting[role];
     c->open_nodes[role]--;
-    if (role == NODE_WORKER) c->workers_gone_us = now_us;
+    if (role == NODE_WORKER) worker_gone(c, node->hello.context_tokens, now_us);
     const struct request_list *lists[] = {&set->overdue, &set->queue};
     for (int i = 0; i < 2; i++) {
         for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
@@ -54,6 +54,22 @@ static void node_closed(struct core *c, enum node_role role, int64_t now_us)
             }
         }
     }
+    core_update_ready(c);
+}
+
+void core_node_close(struct core *c, struct core_node *node, int64_t now_us)
+{
+    node->sched.draining = true;
+    release_reservation(c, node);
+    node_index_note_change(&node->sched);
+    node_closed(c, node, now_us);
+}
+
+void core_node_open(struct core *c, struct core_node *node)
+{
+    node->sched.draining = false;
+    node_index_note_change(&node->sched);
+    c->open_nodes[node->sched.role]++;
     core_update_ready(c);
 }
 
@@ -71,7 +87,7 @@ static void node_unlink(struct core *c, const struct core_node *node)
 
 static void node_free(struct core_node *node)
 {
-    prefix_index_free(node->sched.prefixes);
+    prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
     free(node);
@@ -85,6 +101,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     int n = requests->count;
     node_unlink(c, node);
     release_reservation(c, node);
+    node_index_remove(&node->sched);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -95,11 +112,11 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     }
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
-    if (!node->sched.draining) node_closed(c, role, now_us);
+    if (!node->sched.draining) node_closed(c, node, now_us);
     node_free(node);
 }
 
-static void node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
     void *link = node->link;
     node_remove(c, node, reason, now_us);
@@ -111,13 +128,28 @@ static void node_lose(struct core *c, struct core_node *node, const char *reason
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
     int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
+    if (absent_us <= 0 && now_us < c->silence_us) return;
+    c->silence_us = INT64_MAX;
     for (struct core_node *node = core_first_node(c), *next; node; node = next) {
         next = core_node_next(node);
         if (absent_us > 0) node->heard_us = node->heard_us + absent_us < now_us ? node->heard_us + absent_us : now_us;
-        if (now_us - node->heard_us < 3 * c->options.heartbeat_us) continue;
+        int64_t silent_us = node->heard_us + 3 * c->options.heartbeat_us;
+        if (now_us < silent_us) {
+            if (silent_us < c->silence_us) c->silence_us = silent_us;
+            continue;
+        }
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
-        node_lose(c, node, reason, now_us);
+        core_node_lose(c, node, reason, now_us);
         free(reason);
+    }
+}
+
+void core_release_nodes(struct core *c, int64_t now_us)
+{
+    for (struct core_node *node; (node = core_first_node(c));) {
+        void *link = node->link;
+        node_remove(c, node, "the router stops", now_us);
+        c->ops.node_lost(link, NULL);
     }
 }
 
@@ -176,6 +208,37 @@ static enum status check_same_model(const struct core *c, const struct node_hell
     return STATUS_OK;
 }
 
+// Nodes of one role must compute alike: a request may move from one to another.
+static enum status check_same_numerics(const struct core *c, const struct node_hello *h, const struct core_node *old)
+{
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        const struct node_hello *other = &node->hello;
+        if (node == old || other->role != h->role) continue;
+        if (strcmp(other->backend, h->backend) == 0 && strcmp(other->dtype, h->dtype) == 0 &&
+            strcmp(other->kv_dtype, h->kv_dtype) == 0)
+            continue;
+        return status_fail(STATUS_INVALID,
+                           "%s %s computes with backend %s, dtype %s, kv-cache-dtype %s; the attached %s with %s, %s, "
+                           "%s: a request that moves between them could change its tokens. Start all with the same "
+                           "options, or the router with --mixed-numerics",
+                           role_name(h->role), h->node_id, h->backend, h->dtype, h->kv_dtype, other->node_id,
+                           other->backend, other->dtype, other->kv_dtype);
+    }
+    return STATUS_OK;
+}
+
+// `old` is the attached node of the same id, or NULL. The same process replaces its own lost connection; another one
+// would only evict the attached node, which would come back and evict it in turn.
+static enum status check_id_is_free(const struct node_hello *h, const struct core_node *old, int64_t now_us)
+{
+    if (!old || old->hello.instance == h->instance) return STATUS_OK;
+    return status_fail(STATUS_EXISTS,
+                       "%s %s on host %s: another process, on host %s, is attached with this id and was heard %.1f s "
+                       "ago: give each node its own --node-id",
+                       role_name(h->role), h->node_id, h->host, old->hello.host,
+                       (double)(now_us - old->heard_us) / 1e6);
+}
+
 // `old` is the node of the same id that the new one replaces, or NULL.
 static enum status check_hello(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
@@ -197,23 +260,27 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
                            "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
                            role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
     }
+    if (!c->options.mixed_numerics) TRY(check_same_numerics(c, h, old));
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
-static struct core_node *node_create(const struct node_hello *hello, void *link, int64_t now_us)
+static struct core_node *node_create(const struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
-    *node = (struct core_node){
-        .hello = *hello, .link = link, .attached_us = now_us, .heard_us = now_us, .kv_blocks_free = hello->kv_blocks};
+    *node = (struct core_node){.hello = *hello,
+                               .link = link,
+                               .attached_us = now_us,
+                               .heard_us = now_us,
+                               .kv_blocks_free = hello->kv_blocks,
+                               .health.progress_us = now_us};
     node->sched.role = hello->role;
     node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
                                               .token_budget = hello->token_budget,
                                               .block_tokens = hello->block_tokens,
                                               .kv_blocks = hello->kv_blocks,
                                               .max_seqs = hello->max_seqs};
-    node->sched.account.residence_bins = RESIDENCE_FIRST;
     if (hello->prefix_cache) {
-        node->sched.prefixes = prefix_index_create(hello->kv_blocks);
+        node->sched.prefixes = prefix_record_open(c->view.prefixes[hello->role], &node->sched, hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
     }
     return node;
@@ -224,16 +291,21 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(check_hello(c, hello, old));
+    TRY(check_id_is_free(hello, old, now_us));
     // The new node is linked before the old one is removed, so that requests of the old one find it.
-    struct core_node *node = node_create(hello, link, now_us);
+    struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;
+    node_index_add(&c->nodes[hello->role], &node->sched);
     c->open_nodes[hello->role]++;
+    if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
-              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("dtype", hello->dtype),
-              LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
-              LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
-    if (old) node_lose(c, old, "another node of the same id took its place", now_us);
+              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
+              LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
+              LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
+              LOG_FIELD("max_seqs", hello->max_seqs));
+    if (old) core_node_lose(c, old, "the same process attached again", now_us);
+    c->health.pending = true;
     core_update_ready(c);
     *node_p = node;
     return STATUS_OK;
@@ -246,29 +318,50 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 // --- messages of nodes
 
+// Requests on the node that its heartbeat should count and does not. Messages of a stream come in order, so all their
+// results that were sent before have been read; requests that it still has to cancel only make its count too high.
+static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
+{
+    int64_t n = node->sched.account.requests.count; // in the order of bins
+    const struct sched_request *r = node->sched.account.requests.last;
+    for (; r && request_of(r)->account.bin_id > heartbeat->last_bin; r = r->prev)
+        n--;
+    return heartbeat->requests < n ? (int)(n - heartbeat->requests) : 0;
+}
+
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us)
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
-    node->progress = heartbeat->progress;
+    node_counts_progress(node, heartbeat->progress, now_us);
+    node->health.lost = requests_lost(node, heartbeat);
+    c->health.pending |= node->health.lost > 0;
 }
 
 void core_draining(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->heard_us = now_us;
-    if (node->sched.draining) return;
-    node->sched.draining = true;
-    release_reservation(c, node);
+    if (node->leaving) return;
+    node->leaving = true;
     log_event(LOG_INFO, "node_draining", LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("role", role_name(node->hello.role)),
               LOG_FIELD("requests", node->sched.account.requests.count));
-    node_closed(c, node->hello.role, now_us);
+    if (!node->sched.draining) core_node_close(c, node, now_us);
+}
+
+// Whether the node can have computed this: no model of costs may rest on a pass with more rows than the node's passes
+// have, more pairs than its context allows, or a thousand rows in a microsecond.
+static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
+{
+    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
+           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
 }
 
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     node->heard_us = now_us;
-    ledger_pass_reported(node, pass, now_us);
+    node_progressed(node, now_us);
+    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(node, pass, now_us);
 }
 
 // The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
@@ -281,16 +374,21 @@ static struct request *request_on(const struct core *c, const struct core_node *
 void core_scored(struct core *c, struct core_node *node, const struct score_result *result, int64_t now_us)
 {
     node->heard_us = now_us;
+    node_progressed(node, now_us);
     struct request *r = request_on(c, node, result->request);
-    if (r && r->state == REQUEST_SCORING) core_request_scored(c, r, result, now_us);
+    if (!r || r->state != REQUEST_SCORING) return;
+    if (!result->error) node_answered(node);
+    core_request_scored(c, r, result, now_us);
 }
 
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us)
 {
     node->heard_us = now_us;
+    node_progressed(node, now_us);
     for (int i = 0; i < n; i++) {
         struct request *r = request_on(c, node, results[i].request);
-        if (r && (r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE))
-            core_request_step(c, r, &results[i], now_us);
+        if (!r || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) continue;
+        if (r->account.bin && results[i].n_tokens) node_answered(node);
+        core_request_step(c, r, &results[i], now_us);
     }
 }

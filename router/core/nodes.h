@@ -7,4 +7,11 @@
 
 void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
 void core_update_ready(struct core *c);                        // after `draining` has changed
-void core_nodes_free(struct core *c);                          // none of them has requests any more
+
+// For health.c. A lost node's stream ends and its requests go back. A closed node gets no new work; requests that
+// waited for it alone go on without it.
+void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
+void core_node_close(struct core *c, struct core_node *node, int64_t now_us);
+void core_node_open(struct core *c, struct core_node *node);
+
+void core_nodes_free(struct core *c); // none of them has requests any more

@@ -6,8 +6,8 @@
 //                   +-------------------+  +--------+---------+----------+   (its worker group was lost)
 //   every state -> FAILED | CANCELLED; PREFILL, DECODE -> DONE; READY -> DONE (score only)
 //
-// An I/O thread creates a request, fills in `id`, `spec` and `sink`, and passes it to core_submit(). From then on the
-// core's thread owns it and frees it after `done` was called.
+// A thread of the front creates a request, fills in `id`, `spec` and `sink`, and passes it to core_submit(). From then
+// on the core's thread owns it and frees it after `done` was called.
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@
 #include "router/sched/sched_request.h"
 
 enum request_state {
-    REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread
+    REQUEST_RECEIVED,  // being checked and tokenised by an I/O thread or the intake pool
     REQUEST_TOKENISED, // in core_submit(), which decides whether a speculator scores it
     REQUEST_SCORING,   // waits for a speculator, or is on one
     REQUEST_READY,     // kept tokens known; waits for a bin
@@ -35,14 +35,14 @@ const char *request_state_name(enum request_state state);
 // Why a request was not speculated; each is counted (core_totals.skipped, Totals.prefill_skipped of GetClusterInfo).
 enum skip_reason {
     SKIP_NONE,     // it was speculated
-    SKIP_OFF,      // the client switched it off
+    SKIP_OFF,      // mode off, by the request or the router's default
     SKIP_KEEP_ALL, // keep_rate 1
     SKIP_SHORT,    // fewer than min_tokens, under auto
     SKIP_COST,     // by the nodes' costs the first token would not come sooner, under auto
-    SKIP_NO_NODE,  // no speculator is attached                 (degraded, under on and auto)
-    SKIP_TOO_LONG, // over every speculator's context           (degraded)
-    SKIP_TIMEOUT,  // no answer in time                         (degraded)
-    SKIP_LOST,     // the speculator was lost or failed         (degraded)
+    SKIP_NO_NODE,  // no speculator is attached, or all are ejected (degraded, as all below)
+    SKIP_TOO_LONG, // over every speculator's context
+    SKIP_TIMEOUT,  // no answer in time
+    SKIP_LOST,     // the speculator was lost or failed
     SKIP_COUNT
 };
 const char *skip_reason_name(enum skip_reason reason);
@@ -74,14 +74,17 @@ struct request_sink {
 
 // Where the request is, and what the accounts of its node hold for it. Written by ledger.c only.
 struct request_account {
-    struct core_node *node;   // the node it is on, or NULL
-    struct core_bin *bin;     // the outstanding bin that waits for it, or NULL
-    int64_t node_bins_before; // bins the node had received when the request came there
-    int rows;                 // its rows in the bin,
-    double attention_pairs;   // and their attention pairs, see cost.h
-    int kv_blocks;            // KV blocks it is expected to need on the node
-    int losses;               // nodes lost under it since its last token
-    int64_t charged_us;       // `timing` accounts for all time up to here
+    struct core_node *node;        // the node it is on, or NULL
+    struct core_bin *bin;          // the outstanding bin that waits for it, or NULL
+    uint64_t bin_id;               // of the bin that it was last sent in
+    struct tenant_account *tenant; // of its tenant, from its admission to its end
+    bool is_long;                  // more rows than a pass of the node
+    int rows;                      // its rows in the bin,
+    double attention_pairs;        // and their attention pairs, see cost.h
+    const struct prefix_run *run;  // the blocks of its prompt that it holds in the node's record
+    int own_blocks;                // KV blocks that it is expected to need on the node beside these
+    int losses;                    // nodes lost under it since its last token
+    int64_t charged_us;            // `timing` accounts for all time up to here
 };
 
 // Links of the containers in request_table.h.

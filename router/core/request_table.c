@@ -6,19 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
-#include "router/sched/hash.h"
 
 // --- table
 
 static struct request **number_bucket(const struct request_table *table, uint64_t number)
 {
-    return &table->by_number[hash_mix(number + HASH_STEP) & (table->buckets - 1)];
+    return &table->by_number[hash_number(&table->hash_key, number) & (table->buckets - 1)];
 }
 
 static struct request **id_bucket(const struct request_table *table, const char *id)
 {
-    return &table->by_id[hash_text(table->seed, id) & (table->buckets - 1)];
+    return &table->by_id[hash_text(&table->hash_key, id) & (table->buckets - 1)];
 }
 
 static void table_link(struct request_table *table, struct request *r)
@@ -49,9 +49,9 @@ static void table_grow(struct request_table *table)
     free(old);
 }
 
-void request_table_init(struct request_table *table)
+void request_table_init(struct request_table *table, const struct hash_key *key)
 {
-    *table = (struct request_table){.buckets = 256, .seed = hash_seed()};
+    *table = (struct request_table){.buckets = 256, .hash_key = *key};
     table->by_number = mem_alloc_array(table->buckets, sizeof *table->by_number);
     table->by_id = mem_alloc_array(table->buckets, sizeof *table->by_id);
 }

@@ -5,15 +5,16 @@
 
 #include <stddef.h>
 
+#include "base/hash.h"
 #include "router/core/request.h"
 
 struct request_table {
     struct request **by_number, **by_id;
     size_t buckets; // a power of two
     int count;
-    uint64_t seed; // of the hash of ids
+    struct hash_key hash_key;
 };
-void request_table_init(struct request_table *table);
+void request_table_init(struct request_table *table, const struct hash_key *key);
 void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);

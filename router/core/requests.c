@@ -9,16 +9,20 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "router/sched/bin_planner.h"
 #include "router/sched/estimate.h"
 
-// A request under which this many worker groups were lost in a row, without one new token, is likely what kills them.
-enum { LOSSES_MAX = 5 };
+// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
+// ends them, so it runs alone: the loss of that node, the LOSSES_MAXth, is the request's doing.
+enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept)
+// A speculator may take this many times the expected time for a score, and never longer than a day.
+#define SCORE_TIMES  4.0
+#define SCORE_US_MAX 86.4e9
+
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
 }
 
 // --- timers
@@ -26,12 +30,6 @@ void core_request_set_prefix(struct request *r, const struct token_range *kept, 
 static void sooner(int64_t *due_us, int64_t at_us)
 {
     if (at_us < *due_us) *due_us = at_us;
-}
-
-static int64_t grace_end_us(const struct core *c, const struct request *r)
-{
-    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
-    return since_us + c->options.worker_grace_us;
 }
 
 static bool lacks_worker(const struct core *c, const struct request *r)
@@ -51,7 +49,7 @@ void core_request_retime(struct core *c, struct request *r)
     if (r->usage.completion_tokens == 0) sooner(&at_us, r->spec.ttft_deadline_us);
     if (r->state == REQUEST_SCORING) sooner(&at_us, r->score_deadline_us);
     if (may_become_overdue(c, r)) sooner(&at_us, r->sched.due_us);
-    if (lacks_worker(c, r)) sooner(&at_us, grace_end_us(c, r));
+    if (lacks_worker(c, r)) sooner(&at_us, core_grace_end_us(c));
     request_timers_set(&c->timers, r, at_us);
 }
 
@@ -71,17 +69,7 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     } else if (r->sched.list) {
         waiting_set_remove(&c->waiting[waiting_role(r)], &r->sched);
     }
-    if (c->view.reservation.request == &r->sched) c->view.reservation = (struct reservation){NULL, NULL};
-}
-
-// Nodes for which the last plan found no eligible request are planned for again if they have the KV blocks for this
-// one.
-static void void_notes(struct core *c, enum node_role role, const struct request *r)
-{
-    for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        struct no_eligible_note *note = &node->sched.no_eligible;
-        if (note->set && node->sched.role == role && plan_note_is_void(&node->sched, &r->sched)) note->set = false;
-    }
+    if (c->view.reservation.request == &r->sched) core_clear_reservation(c);
 }
 
 static void request_wait(struct core *c, struct request *r)
@@ -90,7 +78,7 @@ static void request_wait(struct core *c, struct request *r)
     bool returned = r->account.losses; // it was on a node already
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
-    if (r->sched.packable) void_notes(c, role, r);
+    if (r->sched.packable) node_index_wake(&c->nodes[role], &c->view, &r->sched);
     core_request_retime(c, r);
 }
 
@@ -99,13 +87,13 @@ void core_requests_open_batch(struct core *c, enum node_role role)
     struct waiting_set *set = &c->waiting[role];
     const struct sched_request *r = set->queue.first;
     for (int n = waiting_set_open_batch(set); n; n--, r = r->next)
-        void_notes(c, role, request_of(r));
+        node_index_wake(&c->nodes[role], &c->view, r);
 }
 
-void core_request_admit(struct core *c, struct request *r)
+void core_request_admit(struct core *c, struct request *r, const char *tenant)
 {
     request_table_add(&c->table, r);
-    ledger_admitted(&c->ledger, r);
+    ledger_admitted(&c->ledger, r, tenant);
 }
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin, int64_t now_us)
@@ -116,9 +104,25 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     core_request_retime(c, r);
 }
 
-void core_request_dispatched(struct request *r, int64_t now_us)
+// When the speculator should have scored the request, which is on it: the time limit, and several times what the
+// speculator is expected to take. Without a cost model each of its passes may take as long as the time limit.
+static int64_t score_deadline_us(const struct core *c, const struct request *r, int64_t now_us)
 {
-    if (r->state != REQUEST_PACKED) return; // on a speculator it stays SCORING
+    const struct sched_node *node = &r->account.node->sched;
+    double limit_us = (double)c->options.score_timeout_us;
+    double expected_us = estimate_score_us(&c->view, node, &r->sched);
+    double passes = ceil((double)node->account.bin_tokens / node->limits.token_budget);
+    double more_us = isfinite(expected_us) ? SCORE_TIMES * expected_us : (passes - 1) * limit_us;
+    return now_us + (int64_t)fmin(limit_us + more_us, SCORE_US_MAX);
+}
+
+void core_request_dispatched(struct core *c, struct request *r, int64_t now_us)
+{
+    if (r->state == REQUEST_SCORING) { // until the speculator answers
+        r->score_deadline_us = score_deadline_us(c, r, now_us);
+        core_request_retime(c, r);
+        return;
+    }
     ledger_charge_time(r, now_us);
     request_set_state(r, REQUEST_PREFILL);
 }
@@ -178,6 +182,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
 {
     request_leave(c, r, now_us);
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
+    r->score_deadline_us = now_us + c->options.score_timeout_us;
     request_wait(c, r);
 }
 
@@ -194,8 +199,8 @@ static void request_ready(struct core *c, struct request *r, int64_t now_us)
     ledger_speculation_decided(&c->ledger, r);
     // Contexts were checked on arrival, KV blocks can be checked only now. A context that is missing may come back.
     int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
-    bool fits_context = entries <= sched_pool_context(&c->view, NODE_WORKER);
-    if (fits_context && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) {
+    if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
+        entries <= sched_pool_context(&c->view, NODE_WORKER)) {
         status_fail(STATUS_OUT_OF_RANGE,
                     "%d kept prompt tokens and max_tokens %d need more KV blocks than any attached worker group has: "
                     "lower max_tokens or the keep rate",
@@ -249,8 +254,9 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us)
 {
-    if (score_is_required(r) && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
-        ledger_lost_at_speculator(r); // another speculator can still answer, until the score timeout
+    bool again = score_is_required(r) && r->account.losses + 1 < LOSSES_ALONE;
+    if (again && sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) {
+        ledger_lost_at_speculator(r); // another speculator can still answer
         core_request_wait_for_score(c, r, now_us);
     } else {
         core_request_unscorable(c, r, SKIP_LOST, now_us);
@@ -301,7 +307,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
     }
     ledger_scored(r, result->cached_tokens, now_us);
     copy_kept(r, result->kept, result->n_kept);
-    core_request_set_prefix(r, r->kept, r->n_kept_ranges);
+    core_request_set_prefix(c, r, r->kept, r->n_kept_ranges);
     if (r->spec.want_importance)
         r->importance = mem_copy(result->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     request_ready(c, r, now_us);
@@ -317,9 +323,14 @@ void core_request_replay(struct core *c, struct request *r, int64_t now_us)
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        request_fail(c, r, STATUS_UNAVAILABLE, "its worker group was lost too many times in a row: try again later",
-                     now_us);
+        // Not UNAVAILABLE: clients would send it again and end further groups.
+        status_fail(STATUS_INTERNAL,
+                    "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
+                    "the request itself may be the cause",
+                    r->account.losses);
+        request_fail(c, r, STATUS_INTERNAL, status_message(), now_us);
     } else {
+        r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
         request_wait(c, r);
     }
 }
@@ -396,6 +407,17 @@ void core_request_step(struct core *c, struct request *r, const struct sequence_
 
 // --- time
 
+static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
+{
+    struct core_node *node = r->account.node;
+    if (node) {
+        node->health.missed_us = r->account.charged_us; // when it came to the node
+        c->health.pending = true;
+        c->ops.send_cancel(node->link, &r->number, 1);
+    }
+    core_request_unscorable(c, r, SKIP_TIMEOUT, now_us);
+}
+
 void core_request_expire(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->usage.completion_tokens == 0 && r->spec.ttft_deadline_us <= now_us) {
@@ -403,15 +425,14 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
                     r->spec.score_only ? "score" : "token", request_deadline_name(r));
         request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {
-        if (r->account.node) c->ops.send_cancel(r->account.node->link, &r->number, 1);
-        core_request_unscorable(c, r, SKIP_TIMEOUT, now_us);
-    } else if (lacks_worker(c, r) && grace_end_us(c, r) <= now_us) {
+        score_timed_out(c, r, now_us);
+    } else if (lacks_worker(c, r) && core_grace_end_us(c) <= now_us) {
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);
     } else {
         if (may_become_overdue(c, r) && r->sched.due_us <= now_us) {
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);
-            void_notes(c, waiting_role(r), r);
+            node_index_wake(&c->nodes[waiting_role(r)], &c->view, &r->sched);
         }
         core_request_retime(c, r);
     }

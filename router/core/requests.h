@@ -6,16 +6,18 @@
 
 #include "router/core/core_state.h"
 
-void core_request_set_prefix(struct request *r, const struct token_range *kept, int n_kept); // of its next pass
+// Of its next pass.
+void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
 
-void core_request_admit(struct core *c, struct request *r); // TOKENISED; then one of the next two
+// TOKENISED; then one of the next two. `tenant`: see ledger_admitted().
+void core_request_admit(struct core *c, struct request *r, const char *tenant);
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
 // No speculator can score it (any more): keeps the whole prompt, or ends the request if it requires a score.
 void core_request_unscorable(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us);
 
 void core_request_place(struct core *c, struct request *r, struct core_node *node, struct core_bin *bin,
-                        int64_t now_us);                         // picked from its waiting set, into a bin of the node
-void core_request_dispatched(struct request *r, int64_t now_us); // the bin was sent
+                        int64_t now_us); // picked from its waiting set, into a bin of the node
+void core_request_dispatched(struct core *c, struct request *r, int64_t now_us); // the bin was sent
 
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);

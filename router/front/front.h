@@ -2,7 +2,9 @@
 // The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
 // them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
 //
-//   intake.c          checks and conversions of fields, tokenising
+//   intake.c          checks of fields, prompts to tokens
+//   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
@@ -12,9 +14,12 @@
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
 //
-// Threads: handlers run on the server's I/O threads and tokenise there, so that the core's thread never sees text.
-// struct front is constant while the server runs, except for the fields that say otherwise.
+// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
+// an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
+// the server runs, except for the fields that say otherwise.
 #pragma once
+
+#include <stdatomic.h>
 
 #include "model/chat.h"
 #include "model/config.h"
@@ -35,6 +40,8 @@ struct front {
     struct prefill prefill; // for clients that give no prefill options
     int64_t started_us;
     struct loop *loop;
+    struct intake_pool *pool;
+    atomic_bool draining;      // no new prompts are taken
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
     bool ready;                // core's thread only
 };

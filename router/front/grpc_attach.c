@@ -98,8 +98,12 @@ static void attach_on_close(struct rpc_call *call, bool cancelled)
     loop_post(a->front->loop, event_close, a);
 }
 
-const struct rpc_method front_attach = {"/forepack.cluster.v1.Cluster/Attach", attach_on_open, attach_on_message,
-                                        attach_on_half_close, attach_on_close};
+const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/Attach",
+                                        .on_open = attach_on_open,
+                                        .on_message = attach_on_message,
+                                        .on_half_close = attach_on_half_close,
+                                        .on_close = attach_on_close,
+                                        .dedicated = true};
 
 // --- readiness
 
@@ -107,8 +111,9 @@ void front_publish_ready(struct front *front)
 {
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
     if (!server) return; // main() calls again once the server is open
-    rpc_server_set_serving(server, "", front->ready);
-    rpc_server_set_serving(server, "forepack.v1.Inference", front->ready);
+    bool serving = front->ready && !atomic_load(&front->draining);
+    rpc_server_set_serving(server, "", serving);
+    rpc_server_set_serving(server, "forepack.v1.Inference", serving);
 }
 
 static void ready_changed(void *user, bool ready)

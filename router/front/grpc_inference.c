@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inference.Generate, GenerateMany, Abort and Score: the calls of clients and their running requests.
 //
-// Threads: a message is checked and tokenised on the I/O thread that read it, then posted. Afterwards its `struct
+// Threads: a message is checked and tokenised where grpc_intake.h reads it, then posted. Afterwards its `struct
 // answer`, and the list of a call's answers, belong to the core's thread, which also sends.
 #include <stdlib.h>
 #include <string.h>
@@ -9,19 +9,24 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "proto/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-// A call of Generate or Score (one request) or of GenerateMany.
+// A call of Generate or Score (one request) or of GenerateMany. Freed once it is closed and nothing is being read.
 struct client_call {
     struct rpc_call *call; // our reference
     const struct front *front;
     bool many;
+    struct intake_owner waiting; // messages that wait to be read
+    atomic_int reading;          // messages received and not yet submitted or refused: an I/O thread adds to it, the
+                                 // core's thread takes from it
     // Core's thread only:
     struct answer *answers; // running requests
-    bool half_closed;
+    bool half_closed, closed;
 };
 
 // A running request of a call, and the stream that turns its tokens into text.
@@ -78,6 +83,13 @@ static void answer_send_end(struct answer *a, const struct request *r, enum fini
     wire_completion_send(a->client->call, r, a->return_kept, reason, status, message);
 }
 
+// A GenerateMany call ends with its last request.
+static void client_end_if_done(struct client_call *client)
+{
+    if (client->half_closed && !client->answers && !atomic_load(&client->reading))
+        reply_finish(client->call, STATUS_OK, "");
+}
+
 static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
                         const char *message)
 {
@@ -98,15 +110,36 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     answer_unlink(a);
     text_stream_free(a->text);
     free(a);
-    if (client->many && client->half_closed && !client->answers) reply_finish(client->call, STATUS_OK, "");
+    client_end_if_done(client);
 }
 
 // --- events posted to the core's thread
+
+static void client_free_if_done(struct client_call *client)
+{
+    if (!client->closed || atomic_load(&client->reading)) return;
+    rpc_call_unref(client->call);
+    free(client);
+}
+
+// An answer that the core does not have.
+static void answer_free(struct answer *a)
+{
+    request_free(a->request);
+    text_stream_free(a->text);
+    free(a);
+}
 
 static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *a = arg;
     struct client_call *client = a->client;
+    atomic_fetch_sub(&client->reading, 1);
+    if (client->closed) { // while the message was read
+        answer_free(a);
+        client_free_if_done(client);
+        return;
+    }
     a->next = client->answers;
     if (a->next) a->next->prev = a;
     client->answers = a;
@@ -117,7 +150,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 {
     struct client_call *client = arg;
     client->half_closed = true;
-    if (!client->answers) reply_finish(client->call, STATUS_OK, "");
+    client_end_if_done(client);
 }
 
 // The last event of a call. Requests that still run are cancelled: their client is gone.
@@ -126,28 +159,29 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
     struct client_call *client = arg;
     while (client->answers)
         core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
-    rpc_call_unref(client->call);
-    free(client);
+    client->closed = true;
+    client_free_if_done(client);
 }
 
-// --- I/O threads
+// A message was refused, or dropped because its call had ended.
+static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
+{
+    struct client_call *client = arg;
+    atomic_fetch_sub(&client->reading, 1);
+    client_end_if_done(client);
+    client_free_if_done(client);
+}
 
-static struct answer *answer_create(struct client_call *client)
+// --- I/O threads and threads of the intake pool
+
+static struct answer *answer_create(struct client_call *client, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
     a->client = client;
     a->request = request_create();
-    a->request->spec.arrived_us = clock_now_us();
+    a->request->spec.arrived_us = arrived_us;
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
     return a;
-}
-
-// An answer that was not posted.
-static void answer_free(struct answer *a)
-{
-    request_free(a->request);
-    text_stream_free(a->text);
-    free(a);
 }
 
 // Hands a checked request to the core's thread. The call's deadline bounds the whole answer and so its first token.
@@ -165,12 +199,65 @@ static void answer_post(struct answer *a)
     loop_post(a->client->front->loop, event_submit, a);
 }
 
-// The core logs what it refuses; this logs what the front refuses, with the reason in status_message().
-static void log_refusal(const struct answer *a, const char *client_id, enum status status)
+// Answers a message that is not submitted, with the reason in status_message(). The core logs what it refuses itself.
+// The other requests of a GenerateMany call go on.
+static void client_refuse(struct client_call *client, const char *client_id, enum status status)
 {
-    log_event(LOG_INFO, "request_refused", LOG_REQUEST(a->request->number), LOG_FIELD("client_id", client_id),
-              LOG_FIELD("status", status_name(status)), LOG_REASON);
+    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
+              LOG_REASON);
+    if (client->many)
+        wire_refusal_send(client->call, client_id, status, status_message());
+    else
+        reply_refuse(client->call, status);
+    loop_post(client->front->loop, event_not_submitted, client);
 }
+
+static void answer_submit(struct answer *a, const char *client_id, enum status status)
+{
+    if (status == STATUS_OK) {
+        answer_post(a);
+        return;
+    }
+    client_refuse(a->client, client_id, status);
+    answer_free(a);
+}
+
+// NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
+static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
+{
+    struct client_call *client = rpc_call_user(message->call);
+    void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
+    if (m) return m;
+    if (!message->dropped) reply_refuse(client->call, STATUS_INVALID);
+    loop_post(client->front->loop, event_not_submitted, client);
+    return NULL;
+}
+
+static void generate_read(const struct grpc_message *message)
+{
+    struct client_call *client = rpc_call_user(message->call);
+    Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
+    if (!m) return;
+    struct answer *a = answer_create(client, message->arrived_us);
+    a->return_kept = m->prefill && m->prefill->return_kept;
+    answer_submit(a, m->request_id, wire_request_read(client->front, m, a->request, &a->text));
+    forepack__v1__generate_request__free_unpacked(m, NULL);
+}
+
+static void score_read(const struct grpc_message *message)
+{
+    struct client_call *client = rpc_call_user(message->call);
+    Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
+    if (!m) return;
+    struct answer *a = answer_create(client, message->arrived_us);
+    a->score = true;
+    answer_submit(a, "", wire_score_request_read(client->front, m, a->request));
+    forepack__v1__score_request__free_unpacked(m, NULL);
+}
+
+// --- I/O threads
+
+enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // of GenerateRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -191,56 +278,47 @@ static void call_on_half_close(struct rpc_call *call)
 static void call_on_close(struct rpc_call *call, bool cancelled)
 {
     struct client_call *client = rpc_call_user(call);
+    intake_pool_cancel(client->front->pool, &client->waiting);
     loop_post(client->front->loop, event_close, client);
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct client_call *client = rpc_call_user(call);
-    Forepack__V1__GenerateRequest *m = intake_unpack(&forepack__v1__generate_request__descriptor, bytes, size);
-    if (!m) {
-        reply_refuse(call, STATUS_INVALID);
-        return;
-    }
-    struct answer *a = answer_create(client);
-    a->return_kept = m->prefill && m->prefill->return_kept;
-    enum status status = wire_request_read(client->front, m, a->request, &a->text);
-    if (status == STATUS_OK) {
-        answer_post(a);
-    } else {
-        log_refusal(a, m->request_id, status);
-        if (client->many) { // the other requests of the call go on
-            wire_refusal_send(call, m->request_id, status, status_message());
-        } else {
-            reply_refuse(call, status);
-        }
-        answer_free(a);
-    }
-    forepack__v1__generate_request__free_unpacked(m, NULL);
+    char id[ID_ROOM];
+    atomic_fetch_add(&client->reading, 1);
+    proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
+    enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &client->waiting, generate_read);
+    if (status != STATUS_OK) client_refuse(client, id, status);
+}
+
+static void generate_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
+{
+    struct client_call *client = rpc_call_user(call);
+    char id[ID_ROOM];
+    atomic_fetch_add(&client->reading, 1);
+    proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
+    client_refuse(client, id, intake_refuse_size(client->front, size));
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct client_call *client = rpc_call_user(call);
-    Forepack__V1__ScoreRequest *m = intake_unpack(&forepack__v1__score_request__descriptor, bytes, size);
-    if (!m) {
-        reply_refuse(call, STATUS_INVALID);
-        return;
-    }
-    struct answer *a = answer_create(client);
-    a->score = true;
-    enum status status = wire_score_request_read(client->front, m, a->request);
-    if (status == STATUS_OK) {
-        answer_post(a);
-    } else {
-        log_refusal(a, "", status);
-        reply_refuse(call, status);
-        answer_free(a);
-    }
-    forepack__v1__score_request__free_unpacked(m, NULL);
+    atomic_fetch_add(&client->reading, 1);
+    enum status status = grpc_message_read(call, bytes, size, 0, &client->waiting, score_read);
+    if (status != STATUS_OK) client_refuse(client, "", status);
+}
+
+static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
+{
+    struct client_call *client = rpc_call_user(call);
+    atomic_fetch_add(&client->reading, 1);
+    client_refuse(client, "", intake_refuse_size(client->front, size));
 }
 
 // --- Abort
+
+enum { ABORT_IDS_MAX = 10000 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
@@ -259,12 +337,22 @@ static void event_abort(struct core *c, void *arg, int64_t now_us)
     free(job);
 }
 
+static enum status abort_check(const struct front *front, const Forepack__V1__AbortRequest *m)
+{
+    TRY(intake_check_backlog(front));
+    if (m->n_request_ids <= ABORT_IDS_MAX) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "request_ids: %zu given, at most %d are allowed", m->n_request_ids,
+                       ABORT_IDS_MAX);
+}
+
 static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__AbortRequest *m = intake_unpack(&forepack__v1__abort_request__descriptor, bytes, size);
-    if (!m) {
-        reply_refuse(call, STATUS_INVALID);
+    Forepack__V1__AbortRequest *m = grpc_message_unpack(&forepack__v1__abort_request__descriptor, bytes, size);
+    enum status status = m ? abort_check(front, m) : STATUS_INVALID;
+    if (status != STATUS_OK) {
+        reply_refuse(call, status);
+        if (m) forepack__v1__abort_request__free_unpacked(m, NULL);
         return;
     }
     struct abort_job *job = mem_alloc(sizeof *job);
@@ -273,10 +361,20 @@ static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     loop_post(front->loop, event_abort, job);
 }
 
-const struct rpc_method front_generate = {"/forepack.v1.Inference/Generate", call_on_open, generate_on_message, NULL,
-                                          call_on_close};
-const struct rpc_method front_generate_many = {"/forepack.v1.Inference/GenerateMany", call_on_open, generate_on_message,
-                                               call_on_half_close, call_on_close};
-const struct rpc_method front_score = {"/forepack.v1.Inference/Score", call_on_open, score_on_message, NULL,
-                                       call_on_close};
-const struct rpc_method front_abort = {"/forepack.v1.Inference/Abort", NULL, abort_on_message, NULL, NULL};
+const struct rpc_method front_generate = {.path = "/forepack.v1.Inference/Generate",
+                                          .on_open = call_on_open,
+                                          .on_message = generate_on_message,
+                                          .on_oversized = generate_on_oversized,
+                                          .on_close = call_on_close};
+const struct rpc_method front_generate_many = {.path = "/forepack.v1.Inference/GenerateMany",
+                                               .on_open = call_on_open,
+                                               .on_message = generate_on_message,
+                                               .on_oversized = generate_on_oversized,
+                                               .on_half_close = call_on_half_close,
+                                               .on_close = call_on_close};
+const struct rpc_method front_score = {.path = "/forepack.v1.Inference/Score",
+                                       .on_open = call_on_open,
+                                       .on_message = score_on_message,
+                                       .on_oversized = score_on_oversized,
+                                       .on_close = call_on_close};
+const struct rpc_method front_abort = {.path = "/forepack.v1.Inference/Abort", .on_message = abort_on_message};

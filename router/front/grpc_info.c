@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered on the I/O thread; the
-// other two read the core's state on the core's thread.
+// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The first two are answered where their message is
+// read (grpc_intake.h); the other two read the core's state on the core's thread.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,12 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
-#include "router/front/intake.h"
+#include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
+#include "router/front/wire_request.h"
 
-// Bounds the text of an answer: an id of a few bytes can stand for a long piece of text.
-enum { DETOKENIZE_IDS_MAX = 1 << 20 };
+// Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
+enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
 static enum status tokenize_read(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
                                  int *n_p)
@@ -21,21 +22,24 @@ static enum status tokenize_read(const struct front *front, const Forepack__V1__
     TRY(intake_check_model(front, m->model));
     if (!m->n_messages) {
         unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
-        return intake_encode(front, &m->text, flags, tokens_p, n_p);
+        return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
     }
-    const struct intake_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
+    const struct wire_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
     struct intake_tokens tokens;
-    TRY(intake_tokenise(front, &prompt, &tokens));
+    TRY(wire_prompt_read(front, &prompt, &tokens));
     free(tokens.pinned);
     *tokens_p = tokens.tokens;
     *n_p = tokens.n_tokens;
     return STATUS_OK;
 }
 
-static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void tokenize_read_message(const struct grpc_message *message)
 {
+    struct rpc_call *call = message->call;
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__TokenizeRequest *m = intake_unpack(&forepack__v1__tokenize_request__descriptor, bytes, size);
+    if (message->dropped) return;
+    Forepack__V1__TokenizeRequest *m =
+        grpc_message_unpack(&forepack__v1__tokenize_request__descriptor, message->bytes, message->size);
     if (!m) {
         reply_refuse(call, STATUS_INVALID);
         return;
@@ -55,6 +59,12 @@ static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, siz
     forepack__v1__tokenize_request__free_unpacked(m, NULL);
 }
 
+static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    enum status status = grpc_message_read(call, bytes, size, 0, NULL, tokenize_read_message);
+    if (status != STATUS_OK) reply_refuse(call, status);
+}
+
 static enum status detokenize_read(const struct front *front, const Forepack__V1__DetokenizeRequest *m, char **text_p,
                                    size_t *text_bytes_p)
 {
@@ -72,10 +82,13 @@ static enum status detokenize_read(const struct front *front, const Forepack__V1
                             text_bytes_p);
 }
 
-static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+static void detokenize_read_message(const struct grpc_message *message)
 {
+    struct rpc_call *call = message->call;
     const struct front *front = rpc_call_context(call);
-    Forepack__V1__DetokenizeRequest *m = intake_unpack(&forepack__v1__detokenize_request__descriptor, bytes, size);
+    if (message->dropped) return;
+    Forepack__V1__DetokenizeRequest *m =
+        grpc_message_unpack(&forepack__v1__detokenize_request__descriptor, message->bytes, message->size);
     if (!m) {
         reply_refuse(call, STATUS_INVALID);
         return;
@@ -92,6 +105,12 @@ static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, s
     }
     free(text);
     forepack__v1__detokenize_request__free_unpacked(m, NULL);
+}
+
+static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    enum status status = grpc_message_read(call, bytes, size, 0, NULL, detokenize_read_message);
+    if (status != STATUS_OK) reply_refuse(call, status);
 }
 
 // --- core's thread. The event's argument is the call, with a reference.
@@ -123,8 +142,9 @@ static void model_info_on_message(struct rpc_call *call, const uint8_t *bytes, s
 {
     const struct front *front = rpc_call_context(call);
     Forepack__V1__GetModelInfoRequest *m =
-        intake_unpack(&forepack__v1__get_model_info_request__descriptor, bytes, size);
+        grpc_message_unpack(&forepack__v1__get_model_info_request__descriptor, bytes, size);
     enum status status = m ? intake_check_model(front, m->model) : STATUS_INVALID;
+    if (status == STATUS_OK) status = intake_check_backlog(front);
     if (m) forepack__v1__get_model_info_request__free_unpacked(m, NULL);
     if (status != STATUS_OK) {
         reply_refuse(call, status);
@@ -189,9 +209,12 @@ static void class_fill(const struct class_status *status, enum queue_class queue
     m->capacity_tokens = (uint64_t)status->max_tokens;
 }
 
-static void totals_fill(const struct core_totals *totals, Forepack__V1__Totals *m)
+static void totals_fill(const struct core_status *status, Forepack__V1__Totals *m)
 {
+    const struct core_totals *totals = &status->totals;
     forepack__v1__totals__init(m);
+    m->node_ejections = status->ejections;
+    m->node_hangs = status->hangs;
     m->requests = totals->requests;
     m->done = totals->done;
     m->failed = totals->failed;
@@ -244,7 +267,7 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
     bins_fill(&status.score_bins, &score_bins);
     bins_fill(&status.prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
-    totals_fill(&status.totals, &totals);
+    totals_fill(&status, &totals);
     totals.prefill_skipped = skip_messages(&status.totals) + 1; // without SKIP_NONE
     totals.n_prefill_skipped = SKIP_COUNT - 1;
 
@@ -270,14 +293,19 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
 static void cluster_info_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct front *front = rpc_call_context(call);
+    enum status status = intake_check_backlog(front);
+    if (status != STATUS_OK) {
+        reply_refuse(call, status);
+        return;
+    }
     rpc_call_ref(call);
     loop_post(front->loop, event_cluster_info, call);
 }
 
-const struct rpc_method front_tokenize = {"/forepack.v1.Inference/Tokenize", NULL, tokenize_on_message, NULL, NULL};
-const struct rpc_method front_detokenize = {"/forepack.v1.Inference/Detokenize", NULL, detokenize_on_message, NULL,
-                                            NULL};
-const struct rpc_method front_model_info = {"/forepack.v1.Inference/GetModelInfo", NULL, model_info_on_message, NULL,
-                                            NULL};
-const struct rpc_method front_cluster_info = {"/forepack.v1.Inference/GetClusterInfo", NULL, cluster_info_on_message,
-                                              NULL, NULL};
+const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize", .on_message = tokenize_on_message};
+const struct rpc_method front_detokenize = {.path = "/forepack.v1.Inference/Detokenize",
+                                            .on_message = detokenize_on_message};
+const struct rpc_method front_model_info = {.path = "/forepack.v1.Inference/GetModelInfo",
+                                            .on_message = model_info_on_message};
+const struct rpc_method front_cluster_info = {.path = "/forepack.v1.Inference/GetClusterInfo",
+                                              .on_message = cluster_info_on_message};

@@ -7,20 +7,14 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
-#include "proto/fields.h"
-#include "proto/forepack/v1/inference.pb-c.h"
 
-enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096, FIELDS_MAX = 1 << 17 };
+enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096 };
 
-void *intake_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
+enum status intake_check_open(const struct front *front)
 {
-    if (!proto_fields_at_most(type, bytes, size, FIELDS_MAX)) {
-        status_fail(STATUS_INVALID, "the message has more than %d fields: send fewer per message", FIELDS_MAX);
-        return NULL;
-    }
-    void *message = protobuf_c_message_unpack(type, NULL, size, bytes);
-    if (!message) status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);
-    return message;
+    if (atomic_load(&front->draining))
+        return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
+    return intake_check_backlog(front);
 }
 
 enum status intake_check_backlog(const struct front *front)
@@ -65,44 +59,40 @@ static enum status prompt_check_length(const struct front *front, size_t n_token
     return prompt_too_long(front, amount);
 }
 
-enum status intake_encode(const struct front *front, const ProtobufCBinaryData *text, unsigned flags,
-                          int32_t **tokens_p, int *n_tokens_p)
+size_t intake_message_limit(const struct front *front, int max_ids)
 {
+    enum { OTHER_FIELDS_BYTES = 1 << 20, ID_BYTES = 5 };
     size_t longest = tokenizer_longest_piece_bytes(front->tokenizer);
-    if (text->len / longest > (size_t)front->config.max_context) {
-        char amount[64];
-        snprintf(amount, sizeof amount, "%zu bytes, over %zu tokens", text->len, text->len / longest);
-        return prompt_too_long(front, amount);
-    }
-    size_t bad;
-    if (!utf8_valid((const char *)text->data, text->len, &bad)) {
-        return status_fail(STATUS_INVALID, "text: not UTF-8 at byte %zu", bad);
-    }
-    return tokenizer_encode(front->tokenizer, (const char *)text->data, text->len, flags, tokens_p, n_tokens_p);
+    if (longest > SIZE_MAX / INT_MAX / 2) return 0;
+    return (size_t)max_ids * (longest > ID_BYTES ? longest : ID_BYTES) + OTHER_FIELDS_BYTES;
 }
 
-static enum status prompt_from_messages(const struct front *front, Forepack__V1__Message *const *messages, size_t n,
+enum status intake_refuse_size(const struct front *front, size_t message_bytes)
+{
+    char amount[96];
+    snprintf(amount, sizeof amount, "over %d tokens (its message has %zu bytes)", front->config.max_context,
+             message_bytes);
+    return prompt_too_long(front, amount);
+}
+
+enum status intake_encode(const struct front *front, const char *text, size_t size_bytes, unsigned flags, int max_ids,
+                          int32_t **tokens_p, int *n_tokens_p)
+{
+    return tokenizer_encode_untrusted(front->tokenizer, text, size_bytes, flags, NULL, 0, max_ids, tokens_p, NULL,
+                                      n_tokens_p);
+}
+
+static enum status prompt_from_messages(const struct front *front, const struct chat_message *messages, size_t n,
                                         struct intake_tokens *tokens_p)
 {
     if (!front->chat) return status_fail(STATUS_UNSUPPORTED, "messages: %s", front->chat_problem);
     if (n > MESSAGES_MAX)
         return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, MESSAGES_MAX);
-    struct chat_message *turns = mem_alloc_array(n, sizeof *turns);
-    for (size_t i = 0; i < n; i++) {
-        turns[i] =
-            (struct chat_message){messages[i]->role, (const char *)messages[i]->content.data, messages[i]->content.len};
-    }
     struct chat_prompt prompt;
-    enum status status = chat_render(front->chat, front->tokenizer, turns, (int)n, front->pinned_turn_tokens, &prompt);
-    free(turns);
-    if (status != STATUS_OK) return status;
-    *tokens_p = (struct intake_tokens){
-        .tokens = mem_copy(prompt.ids, (size_t)prompt.n_ids * sizeof *prompt.ids),
-        .n_tokens = prompt.n_ids,
-        .pinned = mem_copy(prompt.pinned, (size_t)prompt.n_pinned * sizeof *prompt.pinned),
-        .n_pinned = prompt.n_pinned,
-    };
-    chat_prompt_fini(&prompt);
+    TRY(chat_render(front->chat, front->tokenizer, messages, (int)n, front->config.max_context,
+                    front->pinned_turn_tokens, &prompt));
+    *tokens_p = (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned};
+    free(prompt.text);
     return STATUS_OK;
 }
 
@@ -120,37 +110,35 @@ static enum status prompt_from_ids(const struct front *front, const uint32_t *id
     return STATUS_OK;
 }
 
-static enum status prompt_from_text(const struct front *front, const ProtobufCBinaryData *text,
-                                    struct intake_tokens *tokens_p)
+static enum status prompt_read(const struct front *front, const struct intake_prompt *prompt,
+                               struct intake_tokens *tokens_p)
 {
-    *tokens_p = (struct intake_tokens){0};
-    return intake_encode(front, text, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, &tokens_p->tokens,
-                         &tokens_p->n_tokens);
+    int max_ids = front->config.max_context;
+    if (prompt->n_ids) return prompt_from_ids(front, prompt->ids, prompt->n_ids, tokens_p);
+    if (prompt->n_messages) return prompt_from_messages(front, prompt->messages, prompt->n_messages, tokens_p);
+    return intake_encode(front, prompt->text, prompt->text_bytes, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL,
+                         max_ids, &tokens_p->tokens, &tokens_p->n_tokens);
 }
 
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p)
 {
-    int given = (prompt->text->len > 0) + (prompt->n_ids > 0) + (prompt->n_messages > 0);
+    int given = (prompt->text_bytes > 0) + (prompt->n_ids > 0) + (prompt->n_messages > 0);
     if (given == 0) return status_fail(STATUS_INVALID, "the prompt is empty: give one of text, token_ids, messages");
     if (given > 1) return status_fail(STATUS_INVALID, "give only one of text, token_ids, messages");
-    struct intake_tokens tokens;
-    if (prompt->text->len) {
-        TRY(prompt_from_text(front, prompt->text, &tokens));
-    } else if (prompt->n_messages) {
-        TRY(prompt_from_messages(front, prompt->messages, prompt->n_messages, &tokens));
-    } else {
-        TRY(prompt_from_ids(front, prompt->ids, prompt->n_ids, &tokens));
+    struct intake_tokens tokens = {0};
+    enum status status = prompt_read(front, prompt, &tokens);
+    if (status == STATUS_OUT_OF_RANGE && !prompt->n_ids) {
+        char amount[32];
+        snprintf(amount, sizeof amount, "over %d tokens", front->config.max_context);
+        return prompt_too_long(front, amount);
     }
-    enum status status = prompt_check_length(front, (size_t)tokens.n_tokens);
+    TRY(status);
     if (tokens.n_tokens == 0) {
-        status = status_fail(STATUS_INVALID, "the prompt has no tokens: give at least one character");
-    }
-    if (status == STATUS_OK) {
-        *tokens_p = tokens;
-    } else {
         free(tokens.tokens);
         free(tokens.pinned);
+        return status_fail(STATUS_INVALID, "the prompt has no tokens: give at least one character");
     }
-    return status;
+    *tokens_p = tokens;
+    return STATUS_OK;
 }

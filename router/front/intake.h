@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks and conversions of message fields that several services need. Any thread; the front is read only. Every check
-// records the sentence for the client in status_message().
+// Checks of what clients send, and their prompts as tokens, whatever protocol they speak. Any thread; the front is read
+// only. Every check records the sentence for the client in status_message().
 #pragma once
 
 #include <limits.h>
-#include <protobuf-c/protobuf-c.h>
 
 #include "router/front/front.h"
 
-struct Forepack__V1__Message;
-
-// A client's message; NULL and the reason (INVALID) when it is malformed or has more fields than any honest message.
-// Free it with the free_unpacked function of its type.
-void *intake_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
-
 // EXHAUSTED when the core's thread is far behind: events that wait for it take memory too.
 enum status intake_check_backlog(const struct front *front);
+
+// Whether new prompts are taken: UNAVAILABLE while the router shuts down, EXHAUSTED as above.
+enum status intake_check_open(const struct front *front);
 
 // NOT_FOUND unless `name` is empty or the served model's.
 enum status intake_check_model(const struct front *front, const char *name);
@@ -29,17 +25,18 @@ static inline int intake_int(uint32_t value)
     return value > INT_MAX ? INT_MAX : (int)value;
 }
 
-// Encodes text with TOKENIZER_ flags; the caller frees the ids. OUT_OF_RANGE before encoding when the text is too long
-// for the context whatever its tokens are: encoding it would delay the heartbeats that the I/O thread reads.
-enum status intake_encode(const struct front *front, const ProtobufCBinaryData *text, unsigned flags,
+// Encodes text with TOKENIZER_ flags; the caller frees the ids. OUT_OF_RANGE, without encoding the rest, once there are
+// more than `max_ids` tokens.
+enum status intake_encode(const struct front *front, const char *text, size_t size_bytes, unsigned flags, int max_ids,
                           int32_t **tokens_p, int *n_tokens_p);
 
-// A prompt as it stands in a message: exactly one of text, token ids and chat turns. Borrowed.
+// A prompt as a client gives it: exactly one of text, token ids and chat turns. Borrowed.
 struct intake_prompt {
-    const ProtobufCBinaryData *text;
+    const char *text;
+    size_t text_bytes;
     const uint32_t *ids;
     size_t n_ids;
-    struct Forepack__V1__Message *const *messages;
+    const struct chat_message *messages;
     size_t n_messages;
 };
 
@@ -54,3 +51,8 @@ struct intake_tokens {
 // The prompt as token ids, checked against vocabulary and context.
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p);
+
+// Bytes of the largest message whose prompt can have at most `max_ids` tokens: larger ones need not be read. 0: any
+// message may.
+size_t intake_message_limit(const struct front *front, int max_ids);
+enum status intake_refuse_size(const struct front *front, size_t message_bytes); // OUT_OF_RANGE

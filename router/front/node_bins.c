@@ -143,7 +143,7 @@ static void node_lost(void *link, const char *reason)
 {
     struct node_link *node = link;
     node->node = NULL;
-    node->ops->finish(node, STATUS_UNAVAILABLE, reason);
+    node->ops->finish(node, reason ? STATUS_UNAVAILABLE : STATUS_OK, reason ? reason : "");
 }
 
 void node_link_core_ops(struct core_ops *ops)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "base/version.h"
 #include "router/front/intake.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -26,13 +27,15 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
     }
 }
 
-// Refuses the node with the sentence in status_message(). The node logs it and exits.
-static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m)
+// Refuses the node with the sentence in status_message(). The node logs it and exits, or tries again later when its id
+// is in use: the other process of this id may be about to end.
+static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
     log_event(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
               LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
+    refused.retry = status == STATUS_EXISTS;
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
     message.refused = &refused;
@@ -73,6 +76,18 @@ static enum status hello_read_counts(const Forepack__Cluster__V1__Hello *m, stru
     return STATUS_OK;
 }
 
+static enum status hello_check_protocol(const Forepack__Cluster__V1__Hello *m)
+{
+    if (m->protocol != CLUSTER_PROTOCOL_VERSION) {
+        return status_fail(STATUS_INVALID,
+                           "the node (version %s) speaks version %u of the cluster protocol, the router (version "
+                           "%s) version %d: install the same release on both",
+                           m->version, m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
+    }
+    if (!m->instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
+    return STATUS_OK;
+}
+
 static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
 {
     *h = (struct node_hello){
@@ -80,16 +95,20 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
         .model_fingerprint = m->model_fingerprint,
         .tokenizer_fingerprint = m->tokenizer_fingerprint,
         .prefix_cache = m->prefix_cache,
+        .instance = m->instance,
     };
     if (m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER &&
         m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR) {
         return status_fail(STATUS_INVALID, "role %d: must be speculator or worker", (int)m->role);
     }
     if (!name_copy(h->node_id, sizeof h->node_id, m->node_id) || !h->node_id[0] ||
-        !name_copy(h->host, sizeof h->host, m->host) || !name_copy(h->dtype, sizeof h->dtype, m->dtype) ||
-        !name_copy(h->version, sizeof h->version, m->version)) {
-        return status_fail(STATUS_INVALID, "node_id, host, dtype and version must be short UTF-8, node_id not empty");
+        !name_copy(h->host, sizeof h->host, m->host) || !name_copy(h->version, sizeof h->version, m->version) ||
+        !name_copy(h->backend, sizeof h->backend, m->backend) || !name_copy(h->dtype, sizeof h->dtype, m->dtype) ||
+        !name_copy(h->kv_dtype, sizeof h->kv_dtype, m->kv_dtype)) {
+        return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype and kv_dtype must be short UTF-8, "
+                                           "node_id not empty");
     }
+    TRY(hello_check_protocol(m));
     return hello_read_counts(m, h);
 }
 
@@ -110,7 +129,7 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
         link->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : hello_read(m, &hello);
     if (status == STATUS_OK) status = core_attach(c, &hello, link, now_us, &link->node);
     if (status != STATUS_OK) {
-        hello_refuse(link, m);
+        hello_refuse(link, m, status);
         return;
     }
     link->greeted = true;
@@ -129,7 +148,10 @@ static const char *node_error_text(const char *error)
 static void handle_heartbeat(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Heartbeat *m,
                              int64_t now_us)
 {
-    struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free), .progress = m->progress};
+    struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free),
+                                       .progress = m->progress,
+                                       .last_bin = m->last_bin,
+                                       .requests = (int64_t)m->running + m->waiting};
     core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 

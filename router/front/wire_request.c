@@ -72,11 +72,30 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
     return STATUS_OK;
 }
 
-static enum status prompt_read(const struct front *front, const struct intake_prompt *prompt,
+enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
+                             struct intake_tokens *tokens_p)
+{
+    struct chat_message *turns = mem_alloc_array(prompt->n_messages, sizeof *turns);
+    for (size_t i = 0; i < prompt->n_messages; i++) {
+        const Forepack__V1__Message *from = prompt->messages[i];
+        turns[i] = (struct chat_message){from->role, (const char *)from->content.data, from->content.len};
+    }
+    const struct intake_prompt given = {.text = (const char *)prompt->text->data,
+                                        .text_bytes = prompt->text->len,
+                                        .ids = prompt->ids,
+                                        .n_ids = prompt->n_ids,
+                                        .messages = turns,
+                                        .n_messages = prompt->n_messages};
+    enum status status = intake_tokenise(front, &given, tokens_p);
+    free(turns);
+    return status;
+}
+
+static enum status prompt_read(const struct front *front, const struct wire_prompt *prompt,
                                const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
     struct intake_tokens tokens;
-    TRY(intake_tokenise(front, prompt, &tokens));
+    TRY(wire_prompt_read(front, prompt, &tokens));
     r->spec.tokens = tokens.tokens;
     r->spec.n_tokens = tokens.n_tokens;
     r->spec.pinned = tokens.pinned;
@@ -113,8 +132,7 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, struct request *r,
                               struct text_stream **text_p)
 {
-    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
-    TRY(intake_check_backlog(front));
+    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
@@ -133,8 +151,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m, struct request *r)
 {
-    const struct intake_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
-    TRY(intake_check_backlog(front));
+    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_model(front, m->model));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));

@@ -1,13 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a client's message to a request of the core. Everything that can be wrong with a request is found here; the core
-// decides only whether it can be served. I/O threads.
+// decides only whether it can be served. I/O threads and the intake pool's.
 #pragma once
+
+#include <protobuf-c/protobuf-c.h>
 
 #include "model/text_stream.h"
 #include "router/front/intake.h"
 
 struct Forepack__V1__GenerateRequest;
+struct Forepack__V1__Message;
 struct Forepack__V1__ScoreRequest;
+
+// The prompt of a message: its text, token ids or chat turns.
+struct wire_prompt {
+    const ProtobufCBinaryData *text;
+    const uint32_t *ids;
+    size_t n_ids;
+    struct Forepack__V1__Message *const *messages;
+    size_t n_messages;
+};
+enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
+                             struct intake_tokens *tokens_p);
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
 // tokens into text and finds its stop strings; the caller frees it. On failure `r` may be half filled.

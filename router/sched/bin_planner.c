@@ -3,40 +3,41 @@
 #include "router/sched/bin_planner.h"
 
 #include <limits.h>
-#include <math.h>
 
 #include "router/sched/estimate.h"
+#include "router/sched/node_choice.h"
+#include "router/sched/node_index.h"
 #include "router/sched/prefix_tails.h"
 
-// The scan budget of one bin counts requests that were examined and do not fit: too long for the rows left or for the
-// node's context, sooner finished elsewhere. Requests without KV blocks are stepped over by the indexes and cost
-// nothing. Each request that is picked earns back the cost of a walk through its shared-prefix group.
-enum {
-    SCAN_BUDGET_MAX = 2048,
-    ELSEWHERE_COST = 16,   // of comparing with the caches of other nodes
-    LONGER_SCAN_MAX = 256, // requests that would fit only thanks to the prefix cache
-    BACK_SCAN_MAX = 64,    // requests of the bin, to find the last one of the same tenant queue
-    SCAN_ALL_US = 100000,
-};
+// A plan examines at most this many requests and tenant queues that add nothing to the bin: the indexes step over
+// requests that need more rows, KV blocks or context than there are, so few are left that do not fit.
+enum { SCAN_MAX = 2048 };
 
-// Sequence slots are scarce if the slots of a bin, filled with requests of mean length, make fewer rows than this many
-// token budgets.
-#define SCARCE_BUDGETS 2.0
+// Of prompts that would fit only thanks to the node's prefix cache, a plan examines at most this many.
+enum { CACHED_SCAN_MAX = 32 };
+
+// Of the other nodes that hold a prefix of a request, those with most of it are looked at: this many.
+enum { ELSEWHERE_MAX = 16 };
+
+// Nodes take messages of up to 64 MiB. Rows that a prefix cache holds take no room in the bin, but in its message.
+#define BIN_BYTES_MAX ((int64_t)60 << 20)
 
 // A bin being filled.
 struct filling {
-    const struct dispatch_round *round;
+    const struct sched_view *view;
     const struct sched_node *node;
-    struct waiting_set *set; // its picks are the bin so far
-    struct bin_plan *plan;   // its sums
-    int64_t rows_left;
-    int slots_left;      // sequences
-    int64_t blocks_left; // KV blocks of the node
-    double mean_rows;    // that the requests of the bin should have on average; 0: any
-    int scan_budget, longer_budget;
-    bool elsewhere;        // an eligible request is sooner finished by another node, for now
+    struct waiting_set *set;       // its picks are the bin so far
+    struct bin_plan *plan;         // its sums
+    int64_t pass_rows;             // prompt rows of a pass; a request with more is a long prompt
+    bool takes_long;               // a long prompt may be picked
+    int64_t rows_left, bytes_left; // bytes: of the message
+    int slots_left;                // sequences
+    int64_t blocks_left;           // KV blocks of the node
+    int scans_left, cached_scans_left;
+    bool is_closed;        // the bin takes no further request
     const uint64_t *chain; // [n_chain] of the request before; of a picked request, or of the node's tails
     int n_chain;
+    bool chain_is_picked; // of a picked request
 };
 
 static int picked_count(const struct filling *f)
@@ -44,13 +45,18 @@ static int picked_count(const struct filling *f)
     return f->set->n_picked;
 }
 
-// The KV blocks left in the unit of the indexes. For nodes with another block size the bound is rounded up, so that no
-// request that fits is stepped over.
-static int64_t index_blocks_left(const struct filling *f)
+static int int_of(int64_t value)
 {
-    int block_tokens = f->node->limits.block_tokens;
-    if (f->node->role != NODE_WORKER || block_tokens == PREFIX_BLOCK) return f->blocks_left;
-    return f->blocks_left * block_tokens / PREFIX_BLOCK + 2;
+    return value < INT_MAX ? (int)value : INT_MAX;
+}
+
+// What the node has for a request of at most `rows` rows. For nodes with another block size the KV blocks are rounded
+// up, so that no request that fits is stepped over.
+static struct request_need room_left(const struct filling *f, int64_t rows)
+{
+    return (struct request_need){.rows = int_of(rows),
+                                 .blocks = int_of(sched_index_blocks(f->node, f->blocks_left)),
+                                 .context = f->node->limits.context_tokens};
 }
 
 // Rows that the node has to compute: neither its cache nor the bin has them.
@@ -61,49 +67,72 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
+// KV blocks that the request adds to those of the node and of the bin.
+static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
+{
+    int alone = sched_node_blocks_needed(f->node, r);
+    if (!f->chain_is_picked) return alone;
+    int shared = prefix_chain_common(r->prefix, r->n_prefix, f->chain, f->n_chain);
+    int together = sched_node_blocks_after(f->node, r, shared);
+    return together < alone ? together : alone;
+}
+
+// The rows it takes of the bin: a long prompt is computed beside the bins that follow and takes half of each pass.
+static int64_t rows_taken(const struct filling *f, int64_t rows)
+{
+    return rows > f->pass_rows ? f->pass_rows / 2 : rows;
+}
+
 // When the node finishes its work and the request, if it has to compute `rows` rows of the request.
-static double finish_with(const struct filling *f, const struct sched_node *node, const struct sched_request *r,
-                          int64_t rows)
+static double finish_with(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
-    return dispatch_round_finish(f->round, node, rows, sched_request_rows(r) - rows);
+    if (!node->place.index->by_time) return (double)(node->account.bin_tokens + rows);
+    return estimate_node_finish_us(node, rows, sched_request_rows(r) - rows);
 }
 
-static bool has_room(const struct sched_node *node, const struct sched_request *r)
-{
-    return node->account.requests.count < node->limits.max_seqs &&
-           sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node) && sched_node_can_hold(node, r);
-}
-
-// Rule 10: another node with room would finish the request sooner, since its cache holds more of it.
+// Rule 7: another node with room would finish the request sooner, since its cache holds more of it.
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
-    const struct sched_view *view = f->round->view;
-    if (r->overdue) return false;
-    for (const struct sched_node *other = view->nodes; other; other = other->next) {
-        if (other == f->node || other->role != f->node->role || !other->prefixes) continue;
-        int64_t rows_there = sched_request_rows_on(r, other);
-        if (rows_there >= rows || finish_with(f, other, r, rows_there) >= finish_with(f, f->node, r, rows)) continue;
-        if (view->reservation.node != other && has_room(other, r)) return true;
+    if (r->overdue || !r->n_prefix) return false;
+    struct prefix_hit hits[ELSEWHERE_MAX];
+    int n = prefix_index_lookup(f->view->prefixes[f->node->role], r->prefix, r->n_prefix, hits, ELSEWHERE_MAX);
+    for (int i = 0; i < n; i++) {
+        const struct sched_node *other = hits[i].node;
+        int64_t rows_there = sched_request_rows_after(r, hits[i].blocks);
+        if (rows_there >= rows) return false; // nor have the others
+        if (other == f->node || finish_with(other, r, rows_there) >= finish_with(f->node, r, rows)) continue;
+        if (node_has_room(f->view, other, r)) return true;
     }
     return false;
 }
 
 static bool bin_is_full(const struct filling *f)
 {
-    return f->rows_left <= 0 || f->slots_left == 0 || f->scan_budget <= 0;
+    return f->is_closed || f->rows_left <= 0 || f->slots_left == 0 || f->scans_left <= 0;
+}
+
+static bool rows_fit(const struct filling *f, int64_t rows)
+{
+    if (rows > f->pass_rows && !f->takes_long) return false;
+    return picked_count(f) == 0 || rows_taken(f, rows) <= f->rows_left;
+}
+
+static bool may_join(const struct filling *f, const struct sched_request *r)
+{
+    if (picked_count(f) && sched_request_message_bytes(r) > f->bytes_left) return false;
+    return !r->runs_alone || (picked_count(f) == 0 && f->node->account.requests.count == 0);
 }
 
 static bool bin_fits(struct filling *f, const struct sched_request *r)
 {
     int rows = rows_in_bin(f, r);
-    bool rows_fit = picked_count(f) == 0 || rows <= f->rows_left; // rule 11
     f->plan->scan_cost++;
-    if (rows_fit && sched_node_can_hold(f->node, r) && sched_node_blocks_needed(f->node, r) <= f->blocks_left) {
+    if (rows_fit(f, rows) && may_join(f, r) && sched_node_can_hold(f->node, r) &&
+        blocks_in_bin(f, r) <= f->blocks_left) {
         if (!sooner_elsewhere(f, r, rows)) return true;
-        f->elsewhere = true;
-        f->scan_budget -= ELSEWHERE_COST;
+        f->plan->elsewhere = true;
     }
-    f->scan_budget--;
+    f->scans_left--;
     return false;
 }
 
@@ -113,11 +142,12 @@ static void bin_pick(struct filling *f, struct sched_request *r)
     f->plan->rows += rows;
     f->plan->uncached_rows += sched_request_rows(r);
     f->plan->overdue |= r->overdue;
-    f->rows_left -= rows;
+    f->bytes_left -= sched_request_message_bytes(r);
+    f->rows_left -= rows_taken(f, rows);
+    if (rows > f->pass_rows) f->takes_long = false;
     f->slots_left--;
-    f->blocks_left -= sched_node_blocks_needed(f->node, r);
-    bool below = f->scan_budget < SCAN_BUDGET_MAX - PREFIX_SCAN_MAX;
-    f->scan_budget = below ? f->scan_budget + PREFIX_SCAN_MAX : SCAN_BUDGET_MAX;
+    f->blocks_left -= blocks_in_bin(f, r);
+    f->is_closed = r->runs_alone;
     waiting_set_pick(f->set, r);
 }
 
@@ -128,15 +158,12 @@ static void bin_pick(struct filling *f, struct sched_request *r)
 static void chain_follow(struct filling *f, const struct tenant_queue *queue)
 {
     if (!f->node->prefixes) return;
-    struct sched_request *const *picked = f->set->picked;
-    const struct prefix_tail *tail = prefix_tails_find(f->node->tails, queue);
-    const struct sched_request *last = NULL;
-    int n = picked_count(f);
-    for (int i = n - 1; i >= 0 && i >= n - BACK_SCAN_MAX && !last; i--)
-        if (picked[i]->tenant_queue == queue) last = picked[i];
-    if (!last && !tail && n) last = picked[n - 1];
+    const struct sched_request *last = queue->last_picked;
+    const struct prefix_tail *tail = last ? NULL : prefix_tails_find(f->node->tails, queue);
+    if (!last && !tail && picked_count(f)) last = f->set->picked[picked_count(f) - 1];
     f->chain = last ? last->prefix : tail ? tail->chain : NULL;
     f->n_chain = last ? last->n_prefix : tail ? tail->n : 0;
+    f->chain_is_picked = last;
 }
 
 // Whether sharing `blocks` blocks with the chain saves enough rows of the request, and more than `other` would save.
@@ -156,53 +183,107 @@ static struct sched_request *sharing_next(struct filling *f, const struct tenant
     prefix_walk_start(&walk, &f->set->groups, queue, f->chain, f->n_chain);
     struct sched_request *r = prefix_walk_next(&walk);
     while (r && ((until_us && (!r->overdue || r->due_us > until_us)) || !bin_fits(f, r)))
-        r = f->scan_budget > 0 ? prefix_walk_next(&walk) : NULL;
+        r = f->scans_left > 0 ? prefix_walk_next(&walk) : NULL;
     f->plan->scan_cost += (uint64_t)walk.scan_cost;
-    if (!r) f->scan_budget -= walk.scan_cost;
+    if (!r) f->scans_left -= walk.scan_cost;
     *blocks_p = walk.blocks;
     return r;
 }
 
-// --- overdue requests (rules 4 and 5)
+// --- overdue requests (rule 4)
 
-// Rule 5. All requests of the tenant queue finish sooner for it. The bound on the due time keeps a stream of requests
+// All requests of the tenant queue finish sooner for it (rule 7). The bound on the due time keeps a stream of requests
 // with one prefix from delaying others for ever; a request with a deadline, or back from a lost node, keeps its place.
 static struct sched_request *in_place_of(struct filling *f, struct sched_request *r)
 {
     int blocks = 0;
     if (r->spec->ttft_deadline_us != INT64_MAX || !r->due_us) return r;
-    int64_t until_us = r->due_us + f->round->view->options.max_wait_us;
+    int64_t until_us = r->due_us + f->view->options.max_wait_us;
     struct sched_request *sharing = sharing_next(f, r->tenant_queue, until_us, &blocks);
     return sharing && sharing_pays(f, sharing, blocks, r) ? sharing : r;
 }
 
+static bool higher_priority_waits(const struct filling *f, const struct sched_request *r)
+{
+    struct request_need room = room_left(f, INT_MAX);
+    for (int level = sched_priority_level(r->spec->priority) + 1; level < PRIORITY_LEVELS; level++)
+        if (tenant_queues_next(&f->set->tenants, level, &room)) return true;
+    return false;
+}
+
+// The half of the slots that overdue requests get when they need more. An odd one goes to a higher priority first, and
+// then in turn; without a higher priority, in turn to the tenant that is next and to the request that is due first.
+static int overdue_slots(struct filling *f, const struct sched_request *first)
+{
+    if (f->slots_left % 2 == 0) return f->slots_left / 2;
+    enum odd_slot last = f->set->odd_slot;
+    f->set->odd_slot_picked = last == ODD_TO_HIGHER_PRIORITY    ? ODD_TO_OVERDUE
+                              : higher_priority_waits(f, first) ? ODD_TO_HIGHER_PRIORITY
+                              : last == ODD_TO_OVERDUE          ? ODD_TO_TENANT
+                                                                : ODD_TO_OVERDUE;
+    return f->slots_left / 2 + (f->set->odd_slot_picked == ODD_TO_OVERDUE);
+}
+
 static void fill_overdue(struct filling *f)
 {
-    bool all = f->set->overdue_work.rows <= (double)f->rows_left;
-    int64_t rows_max = all ? f->rows_left : f->rows_left / 2;
-    struct sched_request *r = NULL;
-    while (f->plan->rows < rows_max && !bin_is_full(f) &&
-           (r = due_index_next(&f->set->due_next, r, index_blocks_left(f)))) {
+    // Long prompts that have to wait for another one are stepped over.
+    struct request_need room = room_left(f, f->takes_long || f->node->prefixes ? INT_MAX : f->pass_rows);
+    struct sched_request *r = due_index_next(&f->set->due_next, NULL, &room);
+    if (!r) return;
+    bool all = f->set->overdue_work.rows <= (double)f->rows_left && f->set->overdue.count <= f->slots_left;
+    int64_t rows_min = all ? 0 : f->rows_left - f->rows_left / 2;
+    int slots_min = all ? 0 : f->slots_left - overdue_slots(f, r);
+    while (r && f->rows_left > rows_min && f->slots_left > slots_min && !bin_is_full(f)) {
         chain_follow(f, r->tenant_queue);
         struct sched_request *next = all ? r : in_place_of(f, r);
         if (next != r || bin_fits(f, r)) bin_pick(f, next);
+        room = room_left(f, f->takes_long || f->node->prefixes ? INT_MAX : f->pass_rows);
+        r = due_index_next(&f->set->due_next, r, &room);
     }
 }
 
-// --- the others (rules 6 to 10)
+// --- the others (rules 5 to 8)
 
-// The longest request of the tenant queue that has more rows than are left but fits thanks to the node's prefix cache.
-static struct sched_request *longest_cached(struct filling *f, const struct tenant_queue *queue)
+// The longest request of the tenant queue that has more rows than `rows` but fits thanks to the node's prefix cache.
+static struct sched_request *longest_cached(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
-    if (!f->node->prefixes || !picked_count(f)) return NULL;
-    int64_t blocks = index_blocks_left(f);
-    struct sched_request *r = length_index_longest(&queue->packable, INT_MAX, blocks);
-    for (; r && sched_request_rows(r) > f->rows_left && f->longer_budget > 0;
-         f->longer_budget--, f->plan->scan_cost++) {
-        if (rows_in_bin(f, r) <= f->rows_left && bin_fits(f, r)) return r;
-        r = length_index_next(&queue->packable, r, blocks);
+    struct request_need room = room_left(f, INT_MAX);
+    if (!f->node->prefixes) return NULL;
+    struct sched_request *r = length_index_longest(&queue->packable, &room);
+    for (; r && r->need.rows > rows && f->cached_scans_left > 0; f->cached_scans_left--) {
+        if (bin_fits(f, r)) return r;
+        r = length_index_next(&queue->packable, r, &room);
     }
     return NULL;
+}
+
+// The rows that a request may have without a prefix cache.
+static int64_t rows_max(const struct filling *f)
+{
+    bool first = picked_count(f) == 0;
+    if (f->takes_long && (first || f->pass_rows / 2 <= f->rows_left)) return INT_MAX;
+    return first ? f->pass_rows : f->rows_left;
+}
+
+// The longest long prompt of the tenant queue that fits. Between the rows left and those of a pass a prompt neither
+// fits the bin nor is a long one.
+static struct sched_request *longest_long(struct filling *f, const struct tenant_queue *queue)
+{
+    struct request_need room = room_left(f, rows_max(f));
+    struct sched_request *r = length_index_longest(&queue->packable, &room);
+    while (r && r->need.rows > f->pass_rows && !bin_fits(f, r))
+        r = f->scans_left > 0 ? length_index_next(&queue->packable, r, &room) : NULL;
+    return r && r->need.rows > f->pass_rows ? r : NULL;
+}
+
+// The longest request of the tenant queue that fits, with at most `rows` rows whatever the caches hold.
+static struct sched_request *longest_fitting(struct filling *f, const struct tenant_queue *queue, int64_t rows)
+{
+    struct request_need room = room_left(f, rows);
+    struct sched_request *r = length_index_longest(&queue->packable, &room);
+    while (r && !bin_fits(f, r))
+        r = f->scans_left > 0 ? length_index_next(&queue->packable, r, &room) : NULL;
+    return r;
 }
 
 // The next request of the tenant queue. NULL: none fits.
@@ -211,32 +292,29 @@ static struct sched_request *tenant_next(struct filling *f, const struct tenant_
     int blocks = 0;
     chain_follow(f, queue);
     struct sched_request *sharing = sharing_next(f, queue, 0, &blocks);
-    int64_t blocks_left = index_blocks_left(f);
-    int64_t rows_max = picked_count(f) ? f->rows_left : INT_MAX;
-    struct sched_request *longest = length_index_longest(&queue->packable, rows_max, blocks_left);
-    if (sharing && sharing_pays(f, sharing, blocks, longest)) return sharing;
-    bool above_mean = f->mean_rows > 0 && (double)f->plan->uncached_rows > f->mean_rows * picked_count(f);
-    struct sched_request *r = above_mean ? length_index_shortest(&queue->packable, blocks_left) : NULL;
-    if (r && bin_fits(f, r)) return r;
-    r = longest_cached(f, queue);
+    struct request_need room = room_left(f, rows_max(f));
+    if (sharing && sharing_pays(f, sharing, blocks, length_index_longest(&queue->packable, &room))) return sharing;
+    struct sched_request *r = longest_long(f, queue);
     if (r) return r;
-    r = longest;
-    while (r && !bin_fits(f, r))
-        r = f->scan_budget > 0 ? length_index_next(&queue->packable, r, blocks_left) : NULL;
+    int64_t rows = picked_count(f) ? f->rows_left : f->pass_rows;
+    r = longest_cached(f, queue, rows);
+    if (!r) r = longest_fitting(f, queue, rows);
     return r ? r : sharing;
 }
 
 static void fill_level(struct filling *f, int level)
 {
-    struct tenant_queue *queue, *aside = NULL;
-    while (!bin_is_full(f) && (queue = tenant_queues_next(&f->set->tenants, level))) {
-        bool any = length_index_longest(&queue->packable, INT_MAX, index_blocks_left(f));
-        struct sched_request *r = any ? tenant_next(f, queue) : NULL;
+    struct tenant_queue *aside = NULL;
+    while (!bin_is_full(f)) {
+        struct request_need room = room_left(f, f->node->prefixes ? INT_MAX : rows_max(f));
+        struct tenant_queue *queue = tenant_queues_next(&f->set->tenants, level, &room);
+        if (!queue) break;
+        struct sched_request *r = tenant_next(f, queue);
         f->plan->scan_cost++;
         if (r) {
             bin_pick(f, r);
         } else {
-            if (any) f->scan_budget--;
+            f->scans_left--;
             tenant_queue_set_aside(queue, &aside);
         }
     }
@@ -250,60 +328,32 @@ static void bin_fill(struct filling *f)
         fill_level(f, level);
 }
 
-// A request holds its sequence slot for `residence_bins` bins. Slots are scarce if one bin's part of the slots, filled
-// with requests of mean length, has few more rows than the bin: packing the longest first would then leave short
-// requests that can never fill a bin. 0: slots are not scarce.
-static double mean_rows_to_keep(const struct waiting_set *set, const struct sched_node *node)
+void plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+              struct bin_plan *plan)
 {
-    double mean_rows = (double)set->rows / waiting_set_count(set);
-    double slots = node->limits.max_seqs / fmax(node->account.residence_bins, 1);
-    return mean_rows * slots < SCARCE_BUDGETS * node->limits.token_budget ? mean_rows : 0;
-}
-
-static bool note_holds(const struct sched_node *node)
-{
-    const struct no_eligible_note *note = &node->no_eligible;
-    return note->set && sched_node_blocks_left(node) <= note->blocks_left && node->account.bins >= note->bins;
-}
-
-bool plan_note_is_void(const struct sched_node *node, const struct sched_request *r)
-{
-    return sched_node_can_hold(node, r) && sched_node_blocks_needed(node, r) <= node->no_eligible.blocks_left;
-}
-
-void plan_bin(const struct dispatch_round *round, const struct sched_node *node, struct waiting_set *set,
-              int64_t now_us, struct bin_plan *plan)
-{
-    const struct sched_view *view = round->view;
-    *plan = (struct bin_plan){.no_eligible = node->no_eligible, .scanned_us = node->scanned_us};
-    bool may_wait = node->account.bins && view->options.policy == BIN_DATASET; // rule 2
-    int64_t min_rows = may_wait ? estimate_min_bin_rows(view, node) : 1;
-    if (set->rows < min_rows && !set->overdue.count) return;
-    if (note_holds(node)) return;
-    struct filling f = {.round = round,
+    *plan = (struct bin_plan){.n = 0};
+    int64_t min_rows = node_min_bin_rows(view, node);
+    struct filling f = {.view = view,
                         .node = node,
                         .set = set,
                         .plan = plan,
-                        .rows_left = node->limits.token_budget,
+                        .pass_rows = sched_node_pass_rows(node),
+                        .takes_long = !node->account.long_prompts,
+                        .rows_left = sched_node_bin_rows(node),
+                        .bytes_left = BIN_BYTES_MAX,
                         .slots_left = node->limits.max_seqs - node->account.requests.count,
-                        .blocks_left = sched_node_blocks_left(node),
-                        .mean_rows = mean_rows_to_keep(set, node),
-                        .scan_budget = SCAN_BUDGET_MAX,
-                        .longer_budget = LONGER_SCAN_MAX};
-    bin_fill(&f);
-    if (!picked_count(&f) && f.scan_budget <= 0 && !node->account.bins && now_us - node->scanned_us >= SCAN_ALL_US) {
-        plan->scanned_us = now_us; // rule 12
-        f.scan_budget = INT_MAX;
-        bin_fill(&f);
-    }
+                        .blocks_left = node_blocks_for_others(view, node),
+                        .scans_left = SCAN_MAX,
+                        .cached_scans_left = CACHED_SCAN_MAX};
+    set->odd_slot_picked = set->odd_slot;
+    bool may_do = set->rows >= min_rows || set->overdue.count;
+    if (may_do) bin_fill(&f);
     if (picked_count(&f) && (plan->overdue || plan->rows >= min_rows || f.slots_left == 0)) {
         plan->requests = set->picked;
         plan->n = set->n_picked;
-        plan->no_eligible.set = false;
         return;
     }
     waiting_set_roll_back(set);
-    plan->no_eligible = (struct no_eligible_note){.set = f.scan_budget > 0 && !f.elsewhere,
-                                                  .blocks_left = sched_node_blocks_left(node),
-                                                  .bins = node->account.bins};
+    int64_t rows = may_do ? plan->rows : set->rows;
+    plan->rows_missing = min_rows > rows ? min_rows - rows : 1;
 }

@@ -10,6 +10,8 @@
 #define MOMENT_DECAY 0.9       // of the sums of a size with each further pass of it: half is left after 7 passes
 #define OUTLIER      4.0       // a report this many times off the expected time counts as just that
 #define MEMORY_US    600000000 // ten minutes
+#define SHARE_DECAY  0.95      // of the sums of a share with each further pass
+#define SHARE_MIN    0.02      // prompts get some time in any case
 enum { PASSES_MIN = 4 };
 
 // Where the passes seen cannot separate the terms (all of one size, say), the time is attributed to the rows: small
@@ -158,4 +160,15 @@ bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
         if (moments_known(&m->moments[size], now_us) && 4 * m->moments[size].max_rows >= rows) return true;
     }
     return false;
+}
+
+void cost_share_learn(struct cost_share *s, double prompt_us, double pass_us)
+{
+    s->prompt_us = SHARE_DECAY * s->prompt_us + fmin(fmax(prompt_us, 0), pass_us);
+    s->pass_us = SHARE_DECAY * s->pass_us + pass_us;
+}
+
+double cost_share_of(const struct cost_share *s)
+{
+    return s->pass_us > 0 ? fmax(s->prompt_us / s->pass_us, SHARE_MIN) : 1;
 }

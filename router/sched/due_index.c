@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/due_index.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 #include "router/sched/request_tree.h"
@@ -35,12 +36,14 @@ void due_index_remove(struct due_index *index, struct sched_request *r)
 
 struct sched_request *due_index_before(const struct due_index *index, const struct sched_request *r)
 {
+    static const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
     struct due_key key = due_key_of(r);
-    return request_tree_before(index->root, BY_DUE, due_is_below, &key, INT64_MAX);
+    return request_tree_before(index->root, BY_DUE, due_is_below, &key, &any);
 }
 
-struct sched_request *due_index_next(const struct due_index *index, const struct sched_request *r, int64_t blocks)
+struct sched_request *due_index_next(const struct due_index *index, const struct sched_request *r,
+                                     const struct request_need *max)
 {
     struct due_key key = r ? (struct due_key){r->due_us, r->number + 1} : (struct due_key){INT64_MIN, 0};
-    return request_tree_from(index->root, BY_DUE, due_is_below, &key, blocks);
+    return request_tree_from(index->root, BY_DUE, due_is_below, &key, max);
 }

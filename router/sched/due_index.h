@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overdue requests that may be packed, by due time and then by age, to find the first one that a node has the KV blocks
-// for. See request_tree.h.
+// Overdue requests that may be packed, by due time and then by age, to find the first one that a node has room for. See
+// request_tree.h.
 #pragma once
 
 #include "router/sched/sched_request.h"
@@ -12,6 +12,7 @@ void due_index_add(struct due_index *index, struct sched_request *r); // due_us 
 void due_index_remove(struct due_index *index, struct sched_request *r);
 
 struct sched_request *due_index_before(const struct due_index *index, const struct sched_request *r); // NULL: none
-// Among the requests that need at most `blocks` KV blocks: the next one after `r`, which may have left the index; with
-// NULL for `r` the first one. NULL: none.
-struct sched_request *due_index_next(const struct due_index *index, const struct sched_request *r, int64_t blocks);
+// Among the requests that need at most `max`: the next one after `r`, which may have left the index; with NULL for `r`
+// the first one. NULL: none.
+struct sched_request *due_index_next(const struct due_index *index, const struct sched_request *r,
+                                     const struct request_need *max);

@@ -16,20 +16,10 @@ static const struct sched_node *next_node(const struct sched_view *view, enum no
     return NULL;
 }
 
-static bool node_knows(const struct sched_view *view, const struct sched_node *node, int64_t rows)
+bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows)
 {
     int64_t pass_rows = rows < node->limits.token_budget ? rows : node->limits.token_budget;
     return cost_knows(&node->cost, pass_rows, view->now_us);
-}
-
-bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows)
-{
-    const struct sched_node *node = next_node(view, role, NULL);
-    if (!node) return false;
-    for (; node; node = next_node(view, role, node)) {
-        if (!node_knows(view, node, rows)) return false;
-    }
-    return true;
 }
 
 // The time of `rows` prompt rows on the node, with the rows of its decoding sequences in each pass.
@@ -38,18 +28,50 @@ static double work_us(const struct sched_node *node, const struct cost_model *co
     const struct node_account *account = &node->account;
     if (rows <= 0) return 0;
     double passes = ceil(rows / node->limits.token_budget);
-    double decodes = account->requests.count - account->requests_in_bins;
+    double decodes = account->requests.count - account->requests_in_bins, paced_us = 0;
     if (decodes > 0) {
-        double entries = (double)(account->kv_blocks * node->limits.block_tokens) / account->requests.count;
+        double entries = (double)(account->context_blocks * node->limits.block_tokens) / account->requests.count;
+        paced_us = cost_pass_us(cost, 0, rows, pairs) / cost_share_of(&node->share);
         rows += passes * decodes;
         pairs += passes * decodes * entries;
     }
-    return fmax(1, cost_pass_us(cost, passes, rows, pairs));
+    return fmax(1, fmax(paced_us, cost_pass_us(cost, passes, rows, pairs)));
 }
 
-static double busy_us(const struct sched_node *node, const struct cost_model *cost)
+// --- look-ahead (speculator/score_pace.h)
+
+// Steps after the first, which the last prompt row makes.
+static double later_steps(const struct sched_request *r)
 {
-    return work_us(node, cost, (double)node->account.bin_tokens, node->account.bin_attention_pairs);
+    return r->spec->prefill.look_ahead - 1;
+}
+
+static double step_us(const struct cost_model *cost, const struct sched_request *r)
+{
+    return cost_pass_us(cost, 1, 1, r->spec->n_tokens + later_steps(r) / 2);
+}
+
+// The time of the look-ahead of a prompt, while the node has `rows` rows to read: of these one pass is read with the
+// prompt, and the others during its look-ahead. Steps that do not fit the share of look-ahead passes are parts of the
+// passes that read.
+static double look_ahead_us(const struct sched_node *node, const struct cost_model *cost, const struct sched_request *r,
+                            double rows)
+{
+    double steps = later_steps(r), alone_us = step_us(cost, r), budget = node->limits.token_budget;
+    if (rows <= budget || alone_us <= 0) return steps * alone_us;
+    rows = fmin(rows - budget, budget);
+    double reading_us = cost_pass_us(cost, 1, rows, cost_pairs(rows, 0));
+    double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes to one that reads
+    double saved = fmin(LOOK_AHEAD_SAVED_PASSES * alone, steps), riding = ceil((steps - saved) / (1 + alone));
+    return riding * reading_us + (steps - riding) * alone_us;
+}
+
+// The time that the look-ahead of the prompts in `passes` passes, which take `reading_us` to be read, takes from
+// others.
+static double look_ahead_of_others_us(const struct cost_model *cost, const struct sched_request *r, double passes,
+                                      double reading_us)
+{
+    return fmin(passes * later_steps(r) * step_us(cost, r), LOOK_AHEAD_SHARE * reading_us);
 }
 
 double estimate_node_finish_us(const struct sched_node *node, int64_t rows, int64_t cached)
@@ -80,8 +102,8 @@ struct subject {
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
 {
-    if (node_knows(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
-    return !s->kept_tokens && node->prefixes && node_knows(s->view, node, sched_request_rows_on(s->r, node));
+    if (estimate_node_known(s->view, node, s->kept_tokens ? s->kept_tokens : sched_request_rows(s->r))) return true;
+    return !s->kept_tokens && node->prefixes && estimate_node_known(s->view, node, sched_request_rows_on(s->r, node));
 }
 
 static const struct cost_model *cost_of(const struct subject *s, const struct sched_node *node)
@@ -89,15 +111,51 @@ static const struct cost_model *cost_of(const struct subject *s, const struct sc
     return is_known(s, node) ? &node->cost : s->likely;
 }
 
-// The time the node spends on the request itself.
+// The time of `rows` rows that the node computes before the request; a speculator's look-ahead for them included.
+static double others_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
+                        double rows, double pairs)
+{
+    double us = work_us(node, cost, rows, pairs);
+    if (s->role == NODE_WORKER) return us;
+    return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
+}
+
+static int own_rows(const struct subject *s, const struct sched_node *node)
+{
+    return s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
+}
+
+// The time the node is busy before a request that takes `rows` further rows. Beside short prompts a long one gets half
+// of each pass, and what they leave of it.
+static double busy_before_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
+                             double rows)
+{
+    const struct node_account *account = &node->account;
+    double short_rows = (double)(account->bin_tokens - account->long_tokens);
+    double short_pairs = account->bin_attention_pairs - account->long_attention_pairs;
+    double long_us = work_us(node, cost, (double)account->long_tokens, account->long_attention_pairs);
+    if (rows <= (double)sched_node_pass_rows(node)) {
+        double full_us = work_us(node, cost, node->limits.token_budget, 0);
+        long_us = fmin(long_us, fmax(full_us, work_us(node, cost, short_rows + rows, short_pairs)));
+    }
+    return others_us(s, node, cost, short_rows, short_pairs) + long_us;
+}
+
+static double busy_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
+{
+    return busy_before_us(s, node, cost, own_rows(s, node));
+}
+
+// The time the node spends on the request itself. The prompts that are waiting or on the node now stand for those that
+// a speculator reads during the look-ahead.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
-    int rows = s->kept_tokens ? s->kept_tokens : sched_request_rows_on(s->r, node);
+    int rows = own_rows(s, node);
     int cached = s->kept_tokens ? 0 : sched_request_rows(s->r) - rows;
     double us = work_us(node, cost, rows, cost_pairs(rows, cached));
     if (s->role == NODE_WORKER) return us;
-    double steps = s->r->spec->prefill.look_ahead - 1; // a pass of one row each
-    return us + cost_pass_us(cost, steps, steps, steps * (s->r->spec->n_tokens + steps / 2));
+    double waiting = s->view->computed_share[s->role] * (double)s->view->waiting[s->role].rows;
+    return us + look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
 }
 
 static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r,
@@ -206,7 +264,7 @@ static double dispatched_us(const struct subject *s, struct cost_work ahead)
         double work = 1, rate = 0; // in units of `ahead`: left at time 0 had all nodes been free before; done per us
         for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
             const struct cost_model *cost = cost_of(s, node);
-            double busy = busy_us(node, cost), all_us = work_us(node, cost, ahead.rows, ahead.pairs);
+            double busy = busy_us(s, node, cost), all_us = others_us(s, node, cost, ahead.rows, ahead.pairs);
             if (busy >= level_us) continue;
             work += busy / all_us;
             rate += 1 / all_us;
@@ -227,7 +285,7 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
         if (!sched_node_can_hold(node, s->r)) continue;
         const struct cost_model *cost = cost_of(s, node);
-        struct estimate here = {fmax(level_us, busy_us(node, cost)), own_us(s, node, cost)};
+        struct estimate here = {fmax(level_us, busy_us(s, node, cost)), own_us(s, node, cost)};
         if (here.wait_us + here.own_us < best.wait_us + best.own_us) best = here;
     }
     return best;
@@ -240,7 +298,8 @@ static struct estimate speculated_estimate(const struct sched_view *view, const 
     struct subject speculator = subject_make(view, NODE_SPECULATOR, r, 0);
     struct estimate prefill = pool_estimate(&worker, 0, now_us);
     struct estimate score = pool_estimate(&speculator, prefill.own_us, now_us);
-    if (!isfinite(score.own_us)) return score;
+    bool in_time = score.wait_us <= (double)view->options.score_timeout_us;
+    if (!isfinite(score.own_us) || !in_time) return (struct estimate){INFINITY, INFINITY};
     double ready_us = score.wait_us + score.own_us;
     return (struct estimate){fmax(ready_us, prefill.wait_us) - score.own_us, score.own_us + prefill.own_us};
 }
@@ -255,6 +314,15 @@ bool estimate_first_token(const struct sched_view *view, const struct sched_requ
         *estimate_p = pool_estimate(&whole, 0, now_us);
     }
     return isfinite(estimate_p->own_us);
+}
+
+double estimate_score_us(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
+{
+    struct subject s = {view, NODE_SPECULATOR, r, 0, &node->cost};
+    if (!is_known(&s, node)) return INFINITY;
+    double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0; // its own are in a bin already
+    return busy_before_us(&s, node, &node->cost, rows) +
+           look_ahead_us(node, &node->cost, r, (double)node->account.bin_tokens);
 }
 
 static bool nothing_is_scored(const struct sched_view *view)

@@ -5,9 +5,10 @@
 // - The work ahead of a request is the work of the nodes' outstanding bins and, of the waiting work, the smaller of
 //   two sums: what precedes it by priority, and what is due before it. Bins are filled by both (bin_planner.h).
 //   Waiting work is taken to go to each node as it comes free, so that all busy nodes finish it at one time.
-// - Every pass has one row for each decoding sequence. Estimates leave out the pacing of prompts while others decode,
-//   and requests that arrive later: an estimate is low rather than high, so that no request is refused for what may
-//   not happen.
+// - Every pass has one row for each decoding sequence, and prompts get the share of time that they lately got beside
+//   decodes. Look-ahead takes passes of its own up to a share of the time; further steps are parts of the passes that
+//   read other prompts. Requests that arrive later are left out: an estimate is low rather than high, so that no
+//   request is refused for what may not happen.
 // - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no
 //   node of a pool has one, nothing is estimated.
 #pragma once
@@ -18,12 +19,16 @@ struct estimate {
     double wait_us, own_us; // until the request's turn, and from then on
 };
 
-// Whether the cost models of all nodes of the pool hold for a prompt of `rows` rows.
-bool estimate_costs_known(const struct sched_view *view, enum node_role role, int64_t rows);
+// Whether the node's cost model holds for a prompt of `rows` rows.
+bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted.
+// Until the first token of a request that does not wait yet; false: no cost model of a pool it needs is fitted, or it
+// would wait too long for a speculator.
 bool estimate_first_token(const struct sched_view *view, const struct sched_request *r, bool speculated, int64_t now_us,
                           struct estimate *estimate_p);
+
+// Until the speculator has scored a request that was dispatched to it; infinite: its costs are not known.
+double estimate_score_us(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);
 
 // Whether speculation brings the first token sooner. While the speculators' costs are not known: true if no other
 // request is being scored.

@@ -13,13 +13,13 @@ struct length_key {
 
 static struct length_key length_key_of(const struct sched_request *r)
 {
-    return (struct length_key){r->index_rows, r->number};
+    return (struct length_key){r->need.rows, r->number};
 }
 
 static bool length_is_below(const struct sched_request *r, const void *key)
 {
     const struct length_key *k = key;
-    return r->index_rows != k->rows ? r->index_rows < k->rows : r->number > k->number;
+    return r->need.rows != k->rows ? r->need.rows < k->rows : r->number > k->number;
 }
 
 void length_index_add(struct length_index *index, struct sched_request *r)
@@ -36,21 +36,15 @@ void length_index_remove(struct length_index *index, struct sched_request *r)
     index->count--;
 }
 
-struct sched_request *length_index_longest(const struct length_index *index, int64_t rows, int64_t blocks)
+struct sched_request *length_index_longest(const struct length_index *index, const struct request_need *max)
 {
-    struct length_key key = {rows + 1, UINT64_MAX};
-    return request_tree_before(index->root, BY_LENGTH, length_is_below, &key, blocks);
+    struct length_key key = {(int64_t)max->rows + 1, UINT64_MAX};
+    return request_tree_before(index->root, BY_LENGTH, length_is_below, &key, max);
 }
 
-struct sched_request *length_index_next(const struct length_index *index, const struct sched_request *r, int64_t blocks)
+struct sched_request *length_index_next(const struct length_index *index, const struct sched_request *r,
+                                        const struct request_need *max)
 {
     struct length_key key = length_key_of(r);
-    return request_tree_before(index->root, BY_LENGTH, length_is_below, &key, blocks);
-}
-
-struct sched_request *length_index_shortest(const struct length_index *index, int64_t blocks)
-{
-    struct length_key none = {INT64_MIN, UINT64_MAX};
-    const struct sched_request *r = request_tree_from(index->root, BY_LENGTH, length_is_below, &none, blocks);
-    return r ? length_index_longest(index, r->index_rows, blocks) : NULL; // the oldest of that many rows
+    return request_tree_before(index->root, BY_LENGTH, length_is_below, &key, max);
 }

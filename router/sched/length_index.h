@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting requests by their number of rows, to find the longest one that fits into the rows and KV blocks that are
-// left. Of equal rows the oldest comes first. See request_tree.h.
+// Waiting requests by their number of rows, to find the longest one that a node has room for. Of equal rows the oldest
+// comes first. See request_tree.h.
 #pragma once
 
 #include "router/sched/sched_request.h"
@@ -9,12 +9,10 @@ struct length_index {
     struct sched_request *root;
     int count;
 };
-void length_index_add(struct length_index *index, struct sched_request *r); // by its index_rows
+void length_index_add(struct length_index *index, struct sched_request *r); // by the rows of its need
 void length_index_remove(struct length_index *index, struct sched_request *r);
 
-// All consider only requests that need at most `blocks` KV blocks; NULL: none. The longest of at most `rows` rows; the
-// one that follows `r` in that order; the shortest.
-struct sched_request *length_index_longest(const struct length_index *index, int64_t rows, int64_t blocks);
+// Among the requests that need at most `max`: the longest, and the one that follows `r` in that order. NULL: none.
+struct sched_request *length_index_longest(const struct length_index *index, const struct request_need *max);
 struct sched_request *length_index_next(const struct length_index *index, const struct sched_request *r,
-                                        int64_t blocks);
-struct sched_request *length_index_shortest(const struct length_index *index, int64_t blocks);
+                                        const struct request_need *max);

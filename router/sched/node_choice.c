@@ -1,59 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/node_choice.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 #include "router/sched/estimate.h"
+#include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
-struct dispatch_round dispatch_round_start(const struct sched_view *view, enum node_role role)
+enum { RESERVATION_SCAN_MAX = 64 }; // overdue requests that no group can hold
+
+bool node_is_open(const struct sched_view *view, const struct sched_node *node)
 {
-    const struct waiting_set *set = &view->waiting[role];
-    int waiting = waiting_set_count(set);
-    bool costs_known = waiting && estimate_costs_known(view, role, set->rows / waiting);
-    return (struct dispatch_round){view, role, costs_known};
+    const struct node_account *account = &node->account;
+    return !node->draining && account->bins < view->options.bins_ahead && account->running_alone == 0 &&
+           account->requests.count < node->limits.max_seqs;
 }
 
-double dispatch_round_finish(const struct dispatch_round *round, const struct sched_node *node, int64_t rows,
-                             int64_t cached)
+int64_t node_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
 {
-    if (!round->costs_known) return (double)(node->account.bin_tokens + rows);
-    return estimate_node_finish_us(node, rows, cached);
+    if (!node->account.bins || view->options.policy != BIN_DATASET) return 1;
+    int64_t rows = estimate_min_bin_rows(view, node), most = sched_node_bin_rows(node);
+    return rows < most ? rows : most;
 }
 
-const struct sched_node *dispatch_round_next_node(const struct dispatch_round *round)
+int64_t node_blocks_for_others(const struct sched_view *view, const struct sched_node *node)
 {
-    const struct sched_view *view = round->view;
-    const struct waiting_set *set = &view->waiting[round->role];
+    const struct reservation *reservation = &view->reservation;
+    int64_t left = sched_node_blocks_left(node);
+    if (reservation->node != node) return left;
+    if (reservation->request->runs_alone) return 0;
+    int64_t needed = sched_node_blocks_asked(node, reservation->request);
+    int64_t beyond = node->limits.kv_blocks - needed - reservation->lent_blocks;
+    return beyond < 0 ? 0 : beyond < left ? beyond : left;
+}
+
+bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
+{
+    return node_is_open(view, node) && sched_node_can_hold(node, r) &&
+           sched_node_blocks_asked(node, r) <= node_blocks_for_others(view, node);
+}
+
+// --- reservations
+
+// Of requests that some group can hold, the overdue one that has to go first.
+static const struct sched_request *first_overdue(const struct sched_view *view)
+{
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
+    const struct sched_request *r = due_index_next(&view->waiting[NODE_WORKER].due_next, NULL, &any);
+    for (int i = 0; i < RESERVATION_SCAN_MAX && r && !sched_pool_can_hold(view, NODE_WORKER, r); i++)
+        r = due_index_next(&view->waiting[NODE_WORKER].due_next, r, &any);
+    return r;
+}
+
+static bool is_better(const struct sched_node *node, const struct sched_node *best, bool runs_alone)
+{
+    if (!best) return true;
+    if (runs_alone) return node->account.requests.count < best->account.requests.count;
+    return sched_node_blocks_left(node) > sched_node_blocks_left(best);
+}
+
+static const struct sched_node *emptiest_node(const struct sched_view *view, const struct sched_request *r)
+{
     const struct sched_node *best = NULL;
-    double best_finish = 0;
-    int64_t mean_rows = set->rows / waiting_set_count(set);
     for (const struct sched_node *node = view->nodes; node; node = node->next) {
-        const struct node_account *account = &node->account;
-        if (node->role != round->role || node->draining || node->declined) continue;
-        if (account->bins >= view->options.bins_ahead || account->requests.count >= node->limits.max_seqs) continue;
-        if (view->reservation.node == node) continue;
-        double finish = round->costs_known ? estimate_node_finish_us(node, mean_rows, 0) : (double)account->bin_tokens;
-        bool tie = best && finish <= best_finish && account->requests.count < best->account.requests.count;
-        if (best && finish >= best_finish && !tie) continue;
-        best = node;
-        best_finish = finish;
+        if (node->role != NODE_WORKER || !sched_node_can_hold(node, r)) continue;
+        if (is_better(node, best, r->runs_alone)) best = node;
     }
     return best;
 }
 
-struct reservation reservation_update(const struct sched_view *view)
+static bool may_start(const struct sched_view *view, struct node_index *workers, const struct sched_request *r)
 {
-    const struct reservation none = {NULL, NULL};
-    const struct sched_request *r = view->waiting[NODE_WORKER].overdue.first;
-    while (r && !sched_pool_can_hold(view, NODE_WORKER, r))
-        r = r->next;
-    if (!r) return none;
-    const struct sched_node *emptiest = NULL;
-    for (const struct sched_node *node = view->nodes; node; node = node->next) {
-        if (node->role != NODE_WORKER || !sched_node_can_hold(node, r)) continue;
-        if (sched_node_blocks_needed(node, r) <= sched_node_blocks_left(node)) return none;
-        if (!emptiest || sched_node_blocks_left(node) > sched_node_blocks_left(emptiest)) emptiest = node;
-    }
-    return view->reservation.request == r ? view->reservation : (struct reservation){r, emptiest};
+    if (!r->runs_alone) return node_index_has_blocks(workers, view, r);
+    const struct sched_node *node = emptiest_node(view, r);
+    return node && node->account.requests.count == 0;
+}
+
+struct reservation reservation_update(const struct sched_view *view, struct node_index *workers)
+{
+    const struct reservation none = {NULL, NULL, 0};
+    const struct sched_request *r = first_overdue(view);
+    if (!r || may_start(view, workers, r)) return none;
+    if (view->reservation.request == r) return view->reservation;
+    return (struct reservation){r, emptiest_node(view, r), 0};
 }

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which node gets the next bin. Reads the view, changes nothing.
+// What a node may take now. Reads the view, changes nothing. Which node is next: node_index.h.
 #pragma once
 
 #include "router/sched/view.h"
 
-// One round of dispatching to a pool. While the costs of all its nodes are known (for a prompt of mean length, when the
-// round began), nodes are compared by time, else by tokens.
-struct dispatch_round {
-    const struct sched_view *view;
-    enum node_role role;
-    bool costs_known;
-};
-struct dispatch_round dispatch_round_start(const struct sched_view *view, enum node_role role);
+// A node is open if it has a free place for a bin and for a sequence.
+bool node_is_open(const struct sched_view *view, const struct sched_node *node);
 
-// When the node finishes its work and further rows of a request: in microseconds, or in tokens.
-double dispatch_round_finish(const struct dispatch_round *round, const struct sched_node *node, int64_t rows,
-                             int64_t cached);
+// The smallest bin for the node. An idle one gets any; a busy one, which would compute it later anyway, one that costs
+// little more per row than a full bin.
+int64_t node_min_bin_rows(const struct sched_view *view, const struct sched_node *node);
 
-// Of the nodes with a free place for a bin and a sequence that have not declined in this round, the one that would
-// finish its work and a prompt of mean length first. NULL: none.
-const struct sched_node *dispatch_round_next_node(const struct dispatch_round *round);
+// The KV blocks left for requests other than the one that the node is reserved for.
+int64_t node_blocks_for_others(const struct sched_view *view, const struct sched_node *node);
+
+bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);
 
 // The reservation that holds from now on. A choice once made is kept: always moving to the emptiest group could go on
 // for ever.
-struct reservation reservation_update(const struct sched_view *view);
+struct node_index;
+struct reservation reservation_update(const struct sched_view *view, struct node_index *workers);

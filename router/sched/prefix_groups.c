@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// By (tenant queue, chain, age). Chains are compared like words in a dictionary.
+// By (number of the tenant queue, chain, age). Chains are compared like words in a dictionary.
 #include "router/sched/prefix_groups.h"
 
+#include <limits.h>
 #include <stddef.h>
 
-#include "router/sched/prefix_index.h"
+#include "router/sched/prefix_chain.h"
 #include "router/sched/request_tree.h"
+#include "router/sched/tenant_queue.h"
 
 struct prefix_key {
     const struct tenant_queue *tenant_queue;
@@ -22,7 +24,7 @@ static struct prefix_key prefix_key_of(const struct sched_request *r)
 static bool prefix_is_below(const struct sched_request *r, const void *key)
 {
     const struct prefix_key *k = key;
-    if (r->tenant_queue != k->tenant_queue) return (uintptr_t)r->tenant_queue < (uintptr_t)k->tenant_queue;
+    if (r->tenant_queue != k->tenant_queue) return r->tenant_queue->number < k->tenant_queue->number;
     int common = prefix_chain_common(r->prefix, r->n_prefix, k->chain, k->n);
     if (common < r->n_prefix && common < k->n) return r->prefix[common] < k->chain[common];
     return r->n_prefix != k->n ? r->n_prefix < k->n : r->number < k->number;
@@ -30,7 +32,7 @@ static bool prefix_is_below(const struct sched_request *r, const void *key)
 
 static size_t tree_index(const struct tenant_queue *queue, const uint64_t *chain)
 {
-    return (chain[0] ^ (uintptr_t)queue / 64) % PREFIX_TREES;
+    return (chain[0] ^ queue->number) % PREFIX_TREES;
 }
 
 void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r)
@@ -47,10 +49,27 @@ void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
     request_tree_remove(&groups->roots[tree_index(r->tenant_queue, r->prefix)], BY_PREFIX, r, prefix_is_below, &key);
 }
 
-// The longest request, in rows, for which sharing `blocks` blocks saves a large enough part.
-static int64_t rows_paid_by(int blocks)
+static int shared_with(const struct sched_request *r, const struct sched_request *other)
 {
-    return (int64_t)PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
+    if (!other || other->tenant_queue != r->tenant_queue) return 0;
+    return prefix_chain_common(r->prefix, r->n_prefix, other->prefix, other->n_prefix);
+}
+
+int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_request *r)
+{
+    if (!r->n_prefix) return 0;
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
+    struct prefix_key key = prefix_key_of(r);
+    struct sched_request *root = groups->roots[tree_index(r->tenant_queue, r->prefix)];
+    int below = shared_with(r, request_tree_before(root, BY_PREFIX, prefix_is_below, &key, &any));
+    int above = shared_with(r, request_tree_from(root, BY_PREFIX, prefix_is_below, &key, &any));
+    return below > above ? below : above;
+}
+
+// The longest request, in rows, for which sharing `blocks` blocks saves a large enough part.
+static int rows_paid_by(int blocks)
+{
+    return PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
 }
 
 bool prefix_group_pays(int rows, int shared_blocks)
@@ -60,7 +79,7 @@ bool prefix_group_pays(int rows, int shared_blocks)
 
 // request_tree_before or request_tree_from: one side of the key.
 typedef struct sched_request *tree_search_fn(struct sched_request *root, enum request_order order,
-                                             request_below_fn *below, const void *key, int64_t need_max);
+                                             request_below_fn *below, const void *key, const struct request_need *max);
 
 // The nearest request on one side that pays. It shares at most *blocks_p blocks, the number that the one before it
 // shared; *blocks_p becomes its own. A neighbour of another tenant queue, or one that shares no block, ends the group.
@@ -69,11 +88,12 @@ static struct sched_request *walk_nearest(struct prefix_walk *walk, tree_search_
 {
     while (walk->scan_cost < PREFIX_SCAN_MAX) {
         walk->scan_cost++;
-        struct sched_request *r = search(*walk->root, BY_PREFIX, prefix_is_below, key, rows_paid_by(*blocks_p));
+        struct request_need max = {rows_paid_by(*blocks_p), INT_MAX, INT_MAX};
+        struct sched_request *r = search(*walk->root, BY_PREFIX, prefix_is_below, key, &max);
         if (!r || r->tenant_queue != walk->tenant_queue) break;
         *blocks_p = prefix_chain_common(r->prefix, r->n_prefix, walk->chain, walk->n);
         if (!*blocks_p) return NULL;
-        if (prefix_group_pays(r->index_rows, *blocks_p)) return r;
+        if (prefix_group_pays(r->need.rows, *blocks_p)) return r;
     }
     *blocks_p = 0;
     return NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared-prefix groups: waiting requests ordered by prefix chain (prefix_index.h), so that requests of one tenant queue
+// Shared-prefix groups: waiting requests ordered by prefix chain (prefix_chain.h), so that requests of one tenant queue
 // whose prompts start with the same tokens are neighbours, the more they share the nearer. Packing them one after
 // another computes a shared prefix once and uses it up before the next one (global prefix sharing: BatchLLM, arXiv
 // 2412.03594). A request shorter than a block has no chain and is in no group.
@@ -23,6 +23,8 @@ struct prefix_groups {
 // The tenant queue and the chain of a request must not change while it is in the groups.
 void prefix_groups_add(struct prefix_groups *groups, struct sched_request *r);
 void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r);
+// Leading blocks that the request, which is not in the groups, shares with the nearest request in them.
+int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_request *r);
 
 // Visits the requests of a tenant queue that share a prefix with a chain, those for which it pays, the longest shared
 // prefix first. The groups must not change during a walk.

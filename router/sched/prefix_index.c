@@ -1,157 +1,495 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hash table over entries in a list ordered by last use. Both are arrays of fixed size.
+// A radix tree of chains. An edge, struct prefix_run, is split where chains part or end, so a request holds whole
+// edges. A member is the place of one record in one edge. Members without a holding request are in the record's list by
+// age.
+//
+// Within a record an edge's members are older than those of its parent, so eviction takes the end of a chain first, and
+// a member that has lost blocks has none behind it. An edge is as long as the longest of its members.
 #include "router/sched/prefix_index.h"
 
-#include <stdbool.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/invariant.h"
 #include "base/mem.h"
-#include "router/sched/hash.h"
 
-enum { NONE = -1 };
+struct prefix_run {
+    struct prefix_run *parent;      // NULL: starts a chain
+    struct prefix_run *bucket_next; // in the table of edges by parent and first mark
+    uint32_t *marks;                // [end - begin] the low halves of the hashes of its blocks
+    int begin, end;                 // blocks of a chain
+    struct member **members;        // [n_members] by number of the record
+    int n_members, members_capacity;
+    int n_holding; // members with a holding request
+};
 
-struct index_entry {
-    uint64_t hash;
-    int32_t same_bucket, older, younger;
+struct member {
+    struct prefix_record *record;
+    struct prefix_run *edge;
+    int blocks; // from the edge's begin on
+    int holds;  // requests
+    struct member *older, *younger;
+};
+
+struct prefix_record {
+    struct prefix_index *index;
+    struct sched_node *node;
+    uint64_t number;
+    int capacity;
+    int64_t blocks, held_blocks; // of all members; of those with a holding request
+    int64_t bytes, held_bytes;
+    struct member *oldest, *youngest;
 };
 
 struct prefix_index {
-    struct index_entry *entries; // [capacity]
-    int32_t *buckets;            // [n_buckets] a power of two
-    uint32_t n_buckets;
-    int32_t capacity, n, oldest, youngest;
+    struct prefix_run **buckets; // [n_buckets] a power of two
+    uint32_t n_buckets, n_edges;
+    uint64_t last_record;
 };
 
-int prefix_chain_make(const int32_t *tokens, const struct token_range *kept, int n_kept, uint64_t **chain_p)
-{
-    int64_t count = 0;
-    for (int k = 0; k < n_kept; k++)
-        count += kept[k].last - kept[k].first + 1;
-    int n = (int)(count / PREFIX_BLOCK < PREFIX_BLOCKS_MAX ? count / PREFIX_BLOCK : PREFIX_BLOCKS_MAX);
-    uint64_t *chain = n ? mem_alloc_array((size_t)n, sizeof *chain) : NULL, state = 0;
-    int entry = 0;
-    for (int k = 0; k < n_kept && entry < n * PREFIX_BLOCK; k++) {
-        for (int32_t at = kept[k].first; at <= kept[k].last && entry < n * PREFIX_BLOCK; at++) {
-            state = hash_mix(state + HASH_STEP + ((uint64_t)(uint32_t)tokens[at] << 32 | (uint32_t)at));
-            if (++entry % PREFIX_BLOCK == 0) chain[entry / PREFIX_BLOCK - 1] = state;
-        }
-    }
-    *chain_p = chain;
-    return n;
-}
+// What a member costs, with an edge of its own: both structs, two pointers in arrays that double, four allocations.
+enum { BUCKETS_MIN = 64, ALLOCATION = 16, MARK_BYTES = sizeof(uint32_t) };
+#define MEMBER_BYTES                                                                                                   \
+    ((int64_t)(sizeof(struct prefix_run) + sizeof(struct member) + 4 * sizeof(void *) + 4 * ALLOCATION))
 
-// A block's hash covers all blocks before it, so binary search finds where two chains part.
-int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b)
-{
-    int common = 0, beyond = (n_a < n_b ? n_a : n_b) + 1;
-    if (beyond == 1 || a[0] != b[0]) return 0; // the usual case
-    while (beyond - common > 1) {
-        int middle = common + (beyond - common) / 2;
-        if (a[middle - 1] == b[middle - 1]) {
-            common = middle;
-        } else {
-            beyond = middle;
-        }
-    }
-    return common;
-}
-
-struct prefix_index *prefix_index_create(int blocks)
+struct prefix_index *prefix_index_create(void)
 {
     struct prefix_index *index = mem_alloc(sizeof *index);
-    index->capacity = blocks < 1 ? 1 : blocks > PREFIX_BLOCKS_MAX ? PREFIX_BLOCKS_MAX : blocks;
-    index->entries = mem_alloc_array((size_t)index->capacity, sizeof *index->entries);
-    index->n_buckets = 1;
-    while (index->n_buckets < (uint32_t)index->capacity)
-        index->n_buckets *= 2;
-    index->buckets = mem_alloc_array(index->n_buckets, sizeof *index->buckets);
-    for (uint32_t b = 0; b < index->n_buckets; b++)
-        index->buckets[b] = NONE;
-    index->oldest = index->youngest = NONE;
+    index->n_buckets = BUCKETS_MIN;
+    index->buckets = mem_alloc_array(index->n_buckets, sizeof(struct prefix_run *));
     return index;
 }
 
 void prefix_index_free(struct prefix_index *index)
 {
     if (!index) return;
-    free(index->entries);
+    INVARIANT(index->n_edges == 0, "%u runs are left", index->n_edges);
     free(index->buckets);
     free(index);
 }
 
-static int32_t *entry_bucket(const struct prefix_index *index, uint64_t hash)
+// --- edges
+
+static int edge_blocks(const struct prefix_run *edge)
 {
-    return &index->buckets[hash & (index->n_buckets - 1)];
+    return edge->end - edge->begin;
 }
 
-static int32_t entry_find(const struct prefix_index *index, uint64_t hash)
+static struct prefix_run **edge_bucket(const struct prefix_index *index, uint32_t mark)
 {
-    int32_t i = *entry_bucket(index, hash);
-    while (i != NONE && index->entries[i].hash != hash)
-        i = index->entries[i].same_bucket;
-    return i;
+    return &index->buckets[mark & (index->n_buckets - 1)];
 }
 
-static void entry_unlink(struct prefix_index *index, int32_t i)
+static void edge_link(struct prefix_index *index, struct prefix_run *edge)
 {
-    struct index_entry *e = &index->entries[i];
-    *(e->older == NONE ? &index->oldest : &index->entries[e->older].younger) = e->younger;
-    *(e->younger == NONE ? &index->youngest : &index->entries[e->younger].older) = e->older;
+    struct prefix_run **bucket = edge_bucket(index, edge->marks[0]);
+    edge->bucket_next = *bucket;
+    *bucket = edge;
 }
 
-static void entry_link_youngest(struct prefix_index *index, int32_t i)
+static void edge_unlink(struct prefix_index *index, struct prefix_run *edge)
 {
-    struct index_entry *e = &index->entries[i];
-    e->older = index->youngest;
-    e->younger = NONE;
-    *(e->older == NONE ? &index->oldest : &index->entries[e->older].younger) = i;
-    index->youngest = i;
+    struct prefix_run **link = edge_bucket(index, edge->marks[0]);
+    while (*link != edge)
+        link = &(*link)->bucket_next;
+    *link = edge->bucket_next;
 }
 
-static void entry_unhash(struct prefix_index *index, int32_t i)
+static void table_grow(struct prefix_index *index)
 {
-    int32_t *link = entry_bucket(index, index->entries[i].hash);
-    while (*link != i)
-        link = &index->entries[*link].same_bucket;
-    *link = index->entries[i].same_bucket;
-}
-
-// Of a chain the last block counts as used longest ago, so the index always holds a run of blocks from the start of a
-// chain, and binary search finds its end.
-int prefix_index_match(const struct prefix_index *index, const uint64_t *chain, int n)
-{
-    if (n == 0 || entry_find(index, chain[0]) == NONE) return 0;
-    int known = 1, beyond = n + 1;
-    while (beyond - known > 1) {
-        int middle = known + (beyond - known) / 2;
-        if (entry_find(index, chain[middle - 1]) == NONE) {
-            beyond = middle;
-        } else {
-            known = middle;
+    struct prefix_run **old = index->buckets;
+    uint32_t n_old = index->n_buckets;
+    index->n_buckets *= 2;
+    index->buckets = mem_alloc_array(index->n_buckets, sizeof(struct prefix_run *));
+    for (uint32_t b = 0; b < n_old; b++) {
+        for (struct prefix_run *edge = old[b], *next; edge; edge = next) {
+            next = edge->bucket_next;
+            edge_link(index, edge);
         }
     }
-    return known;
+    free(old);
 }
 
-void prefix_index_add(struct prefix_index *index, const uint64_t *chain, int n)
+// The caller fills in the marks and links it.
+static struct prefix_run *edge_create(struct prefix_index *index, struct prefix_run *parent, int begin, int end)
 {
-    if (n > index->capacity) n = index->capacity;
-    for (int at = n - 1; at >= 0; at--) {
-        int32_t i = entry_find(index, chain[at]);
-        if (i != NONE) {
-            entry_unlink(index, i);
+    if (index->n_edges == index->n_buckets) table_grow(index);
+    index->n_edges++;
+    struct prefix_run *edge = mem_alloc(sizeof *edge);
+    *edge = (struct prefix_run){.parent = parent, .begin = begin, .end = end};
+    edge->marks = mem_alloc_array((size_t)edge_blocks(edge), sizeof *edge->marks);
+    return edge;
+}
+
+static void edge_free(struct prefix_index *index, struct prefix_run *edge)
+{
+    edge_unlink(index, edge);
+    index->n_edges--;
+    free(edge->marks);
+    free(edge->members);
+    free(edge);
+}
+
+static struct prefix_run *edge_child(const struct prefix_index *index, const struct prefix_run *parent, uint64_t hash)
+{
+    uint32_t mark = (uint32_t)hash;
+    struct prefix_run *edge = *edge_bucket(index, mark);
+    while (edge && (edge->marks[0] != mark || edge->parent != parent))
+        edge = edge->bucket_next;
+    return edge;
+}
+
+// Leading blocks of the edge that the chain has behind edge->begin.
+static int edge_common(const struct prefix_run *edge, const uint64_t *chain, int n)
+{
+    int most = (n < edge->end ? n : edge->end) - edge->begin, common = 0;
+    while (common < most && edge->marks[common] == (uint32_t)chain[edge->begin + common])
+        common++;
+    return common;
+}
+
+// --- members
+
+static int member_place(const struct prefix_run *edge, const struct prefix_record *record)
+{
+    int low = 0, high = edge->n_members;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (edge->members[middle]->record->number < record->number) {
+            low = middle + 1;
         } else {
-            if (index->n < index->capacity) {
-                i = index->n++;
-            } else {
-                i = index->oldest;
-                entry_unlink(index, i);
-                entry_unhash(index, i);
-            }
-            int32_t *bucket = entry_bucket(index, chain[at]);
-            index->entries[i] = (struct index_entry){.hash = chain[at], .same_bucket = *bucket};
-            *bucket = i;
+            high = middle;
         }
-        entry_link_youngest(index, i);
     }
+    return low;
+}
+
+static struct member *member_find(const struct prefix_run *edge, const struct prefix_record *record)
+{
+    int at = member_place(edge, record);
+    return at < edge->n_members && edge->members[at]->record == record ? edge->members[at] : NULL;
+}
+
+static struct member *member_add(struct prefix_run *edge, struct prefix_record *record)
+{
+    int at = member_place(edge, record);
+    if (edge->n_members == edge->members_capacity) { // from one, since most edges have one member
+        edge->members_capacity += edge->members_capacity + !edge->members_capacity;
+        edge->members = mem_resize(edge->members, (size_t)edge->members_capacity, sizeof(struct member *));
+    }
+    memmove(edge->members + at + 1, edge->members + at, (size_t)(edge->n_members++ - at) * sizeof *edge->members);
+    struct member *m = edge->members[at] = mem_alloc(sizeof *m);
+    *m = (struct member){.record = record, .edge = edge};
+    record->bytes += MEMBER_BYTES;
+    return m;
+}
+
+static void list_remove(struct member *m)
+{
+    *(m->older ? &m->older->younger : &m->record->oldest) = m->younger;
+    *(m->younger ? &m->younger->older : &m->record->youngest) = m->older;
+}
+
+static void list_insert(struct member *m, struct member *older)
+{
+    struct prefix_record *record = m->record;
+    m->older = older;
+    m->younger = older ? older->younger : record->oldest;
+    *(m->older ? &m->older->younger : &record->oldest) = m;
+    *(m->younger ? &m->younger->older : &record->youngest) = m;
+}
+
+static void member_resize(struct member *m, int blocks)
+{
+    m->record->blocks += blocks - m->blocks;
+    m->record->bytes += (int64_t)MARK_BYTES * (blocks - m->blocks);
+    m->blocks = blocks;
+}
+
+// To be called when a member lost blocks. Children would have members that have all of this edge, so there are none.
+static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
+{
+    int longest = 0;
+    for (int i = 0; i < edge->n_members && longest < edge_blocks(edge); i++)
+        if (edge->members[i]->blocks > longest) longest = edge->members[i]->blocks;
+    if (longest == 0) {
+        edge_free(index, edge);
+    } else if (longest < edge_blocks(edge)) {
+        edge->end = edge->begin + longest;
+        edge->marks = mem_resize(edge->marks, (size_t)longest, sizeof *edge->marks);
+    }
+}
+
+// The member of the edge is removed from its arrays, and the edge with its last member.
+static void member_remove(struct member *m)
+{
+    struct prefix_run *edge = m->edge;
+    int at = member_place(edge, m->record);
+    memmove(edge->members + at, edge->members + at + 1, (size_t)(--edge->n_members - at) * sizeof *edge->members);
+    member_resize(m, 0);
+    m->record->bytes -= MEMBER_BYTES;
+    list_remove(m);
+    edge_shrink(m->record->index, edge);
+    free(m);
+}
+
+// --- room
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+// Evicts until the record is within its limits or everything in it is held.
+static void record_trim(struct prefix_record *record)
+{
+    for (struct member *m; (m = record->oldest);) {
+        int64_t over_bytes = record->bytes - PREFIX_RECORD_BYTES;
+        int64_t over = larger(record->blocks - record->capacity, (over_bytes + MARK_BYTES - 1) / MARK_BYTES);
+        if (over <= 0) return;
+        if (over >= m->blocks) {
+            member_remove(m);
+        } else {
+            member_resize(m, m->blocks - (int)over);
+            edge_shrink(record->index, m->edge);
+        }
+    }
+}
+
+// The longest new run that the record has room for when all that is not held is evicted.
+static int64_t record_room(const struct prefix_record *record)
+{
+    int64_t bytes = PREFIX_RECORD_BYTES - record->held_bytes - MEMBER_BYTES,
+            blocks = record->capacity - record->held_blocks;
+    return bytes / MARK_BYTES < blocks ? bytes / MARK_BYTES : blocks;
+}
+
+// --- splitting
+
+// The part of the member in front of the split, where the edge was cut after `at` blocks. False: it has no more.
+static bool member_split(struct member *m, struct prefix_run *upper, int at)
+{
+    if (m->blocks <= at) {
+        m->edge = upper;
+        upper->members[upper->n_members++] = m;
+        return false;
+    }
+    struct member *front = upper->members[upper->n_members++] = mem_alloc(sizeof *front);
+    *front = (struct member){.record = m->record, .edge = upper, .blocks = at, .holds = m->holds};
+    m->blocks -= at;
+    m->record->bytes += MEMBER_BYTES;
+    if (m->holds) {
+        m->record->held_bytes += MEMBER_BYTES;
+    } else {
+        list_insert(front, m);
+    }
+    return true;
+}
+
+// Cuts the edge after `at` of its blocks. The edge keeps the end, so that children and holding requests still refer to
+// it; returns the new edge in front of it.
+static struct prefix_run *edge_split(struct prefix_index *index, struct prefix_run *edge, int at)
+{
+    struct prefix_run *upper = edge_create(index, edge->parent, edge->begin, edge->begin + at);
+    edge_unlink(index, edge);
+    memcpy(upper->marks, edge->marks, (size_t)at * sizeof *edge->marks);
+    memmove(edge->marks, edge->marks + at, (size_t)(edge_blocks(edge) - at) * sizeof *edge->marks);
+    edge->parent = upper;
+    edge->begin = upper->end;
+    edge->marks = mem_resize(edge->marks, (size_t)edge_blocks(edge), sizeof *edge->marks);
+    edge_link(index, edge);
+    edge_link(index, upper);
+    upper->members = mem_alloc_array((size_t)edge->n_members, sizeof *upper->members);
+    upper->members_capacity = edge->n_members;
+    upper->n_holding = edge->n_holding;
+    int n = 0;
+    for (int i = 0; i < edge->n_members; i++) {
+        struct member *m = edge->members[i];
+        if (member_split(m, upper, at)) edge->members[n++] = m;
+    }
+    edge->n_members = n;
+    return upper;
+}
+
+// --- holding
+
+static void member_hold(struct member *m)
+{
+    struct prefix_record *record = m->record;
+    if (m->holds++) return;
+    if (m->blocks) list_remove(m); // it was there before
+    member_resize(m, edge_blocks(m->edge));
+    m->edge->n_holding++;
+    record->held_blocks += m->blocks;
+    record->held_bytes += MEMBER_BYTES + (int64_t)MARK_BYTES * m->blocks;
+}
+
+static void member_release(struct member *m)
+{
+    struct prefix_record *record = m->record;
+    if (--m->holds) return;
+    m->edge->n_holding--;
+    record->held_blocks -= m->blocks;
+    record->held_bytes -= MEMBER_BYTES + (int64_t)MARK_BYTES * m->blocks;
+    list_insert(m, record->youngest);
+}
+
+static struct prefix_run *edge_grow(struct prefix_index *index, struct prefix_run *parent, const uint64_t *chain,
+                                    int begin, int end)
+{
+    struct prefix_run *edge = edge_create(index, parent, begin, end);
+    for (int i = begin; i < end; i++)
+        edge->marks[i - begin] = (uint32_t)chain[i];
+    edge_link(index, edge);
+    return edge;
+}
+
+// Holds the next edge of the chain, behind `run`; made, or cut, to be on the chain and to fit. NULL: there is no room.
+static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_run *run, const uint64_t *chain, int n)
+{
+    struct prefix_index *index = record->index;
+    int begin = run ? run->end : 0;
+    struct prefix_run *edge = edge_child(index, run, chain[begin]);
+    const struct member *m = edge ? member_find(edge, record) : NULL;
+    int64_t blocks = edge ? edge_common(edge, chain, n) : n - begin;
+    if ((!m || !m->holds) && blocks > record_room(record)) blocks = record_room(record);
+    if (blocks <= 0) return NULL;
+    bool split = edge && blocks < edge_blocks(edge);
+    if (!edge) edge = edge_grow(index, run, chain, begin, begin + (int)blocks);
+    if (split) edge = edge_split(index, edge, (int)blocks);
+    struct member *mine = member_find(edge, record);
+    member_hold(mine ? mine : member_add(edge, record));
+    // A split takes room in all records of the edge. Each can evict only its own place, so the count goes down.
+    for (int i = edge->n_members - 1; split && i >= 0; i--)
+        record_trim(edge->members[i]->record);
+    record_trim(record);
+    return edge;
+}
+
+const struct prefix_run *prefix_record_hold(struct prefix_record *record, const uint64_t *chain, int n)
+{
+    struct prefix_run *run = NULL, *next;
+    if (n > PREFIX_BLOCKS_MAX) n = PREFIX_BLOCKS_MAX;
+    while ((run ? run->end : 0) < n && (next = hold_next(record, run, chain, n)))
+        run = next;
+    return run;
+}
+
+void prefix_record_release(struct prefix_record *record, const struct prefix_run *run)
+{
+    for (; run; run = run->parent) { // from the end, which is to be evicted first
+        struct member *m = member_find(run, record);
+        INVARIANT(m && m->holds, "blocks %d to %d are released without a hold", run->begin, run->end);
+        member_release(m);
+    }
+}
+
+int prefix_run_blocks(const struct prefix_run *run)
+{
+    return run ? run->end : 0;
+}
+
+// --- records
+
+struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks)
+{
+    struct prefix_record *record = mem_alloc(sizeof *record);
+    *record = (struct prefix_record){.index = index, .node = node, .number = ++index->last_record, .capacity = blocks};
+    return record;
+}
+
+void prefix_record_close(struct prefix_record *record)
+{
+    if (!record) return;
+    INVARIANT(record->held_blocks == 0, "%lld blocks are still held", (long long)record->held_blocks);
+    while (record->oldest)
+        member_remove(record->oldest);
+    free(record);
+}
+
+// Leading blocks of the chain in the record: all, or those that requests hold.
+static int record_match(const struct prefix_record *record, const uint64_t *chain, int n, bool held)
+{
+    const struct prefix_run *edge = NULL;
+    int at = 0;
+    while (at < n && (edge = edge_child(record->index, edge, chain[at]))) {
+        const struct member *m = member_find(edge, record);
+        if (!m || (held && !m->holds)) break;
+        int common = edge_common(edge, chain, n);
+        at += common < m->blocks ? common : m->blocks;
+        if (at < edge->end) break;
+    }
+    return at;
+}
+
+int prefix_record_match(const struct prefix_record *record, const uint64_t *chain, int n)
+{
+    return record_match(record, chain, n, false);
+}
+
+int prefix_record_held(const struct prefix_record *record, const uint64_t *chain, int n)
+{
+    return record_match(record, chain, n, true);
+}
+
+int64_t prefix_record_blocks_held(const struct prefix_record *record)
+{
+    return record->held_blocks;
+}
+
+// --- all nodes
+
+// The last edge that shares blocks with the chain, and their number. `held`: of edges that requests hold.
+static const struct prefix_run *index_walk(const struct prefix_index *index, const uint64_t *chain, int n, bool held,
+                                           int *blocks_p)
+{
+    const struct prefix_run *last = NULL, *edge;
+    int at = 0;
+    while (at < n && (edge = edge_child(index, last, chain[at])) && (!held || edge->n_holding)) {
+        last = edge;
+        at += edge_common(edge, chain, n);
+        if (at < edge->end) break;
+    }
+    *blocks_p = at;
+    return last;
+}
+
+static bool hits_have(const struct prefix_hit *hits, int n, const struct sched_node *node)
+{
+    while (n && hits[n - 1].node != node)
+        n--;
+    return n;
+}
+
+// Behind all with as many blocks. Adds no hit to a full array.
+static void hits_add(struct prefix_hit *hits, int *n_p, int max, struct prefix_hit hit)
+{
+    if (*n_p == max) return;
+    int at = (*n_p)++;
+    for (; at && hits[at - 1].blocks < hit.blocks; at--)
+        hits[at] = hits[at - 1];
+    hits[at] = hit;
+}
+
+int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain, int n, struct prefix_hit *hits,
+                        int max)
+{
+    int blocks, n_hits = 0;
+    for (const struct prefix_run *edge = index_walk(index, chain, n, false, &blocks); edge; edge = edge->parent) {
+        for (int i = 0; i < edge->n_members && n_hits < max; i++) {
+            const struct member *m = edge->members[i];
+            int there = edge->begin + m->blocks;
+            if (hits_have(hits, n_hits, m->record->node)) continue;
+            hits_add(hits, &n_hits, max, (struct prefix_hit){m->record->node, there < blocks ? there : blocks});
+        }
+    }
+    return n_hits;
+}
+
+int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, int n)
+{
+    int blocks;
+    index_walk(index, chain, n, true, &blocks);
+    return blocks;
 }

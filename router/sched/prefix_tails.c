@@ -19,16 +19,43 @@ const struct prefix_tail *prefix_tails_find(const struct prefix_tails *tails, co
     return NULL;
 }
 
-// Into the entry of its tenant queue, else into the one with the oldest bin.
+static void tail_clear(struct prefix_tail *tail)
+{
+    free(tail->chain);
+    *tail = (struct prefix_tail){0, 0, NULL, 0};
+}
+
+// The tail with the oldest bin, an unused one if there is one.
+static struct prefix_tail *tails_oldest(struct prefix_tails *tails, bool used)
+{
+    struct prefix_tail *oldest = NULL;
+    for (int i = 0; i < PREFIX_TAILS; i++) {
+        struct prefix_tail *tail = &tails->tail[i];
+        if ((tail->bin || !used) && (!oldest || tail->bin < oldest->bin)) oldest = tail;
+    }
+    return oldest;
+}
+
+static int tails_blocks(const struct prefix_tails *tails)
+{
+    int blocks = 0;
+    for (int i = 0; i < PREFIX_TAILS; i++)
+        blocks += tails->tail[i].n;
+    return blocks;
+}
+
+// In place of the tail of the same tenant queue, and of the oldest ones until there is room.
 static void tails_store(struct prefix_tails *tails, const struct sched_request *r, uint64_t bin)
 {
     uint64_t number = r->tenant_queue->number;
-    struct prefix_tail *tail = &tails->tail[0];
-    for (int i = 0; i < PREFIX_TAILS && tail->tenant_queue != number; i++)
-        if (tails->tail[i].tenant_queue == number || tails->tail[i].bin < tail->bin) tail = &tails->tail[i];
-    free(tail->chain);
-    *tail =
-        (struct prefix_tail){number, bin, mem_copy(r->prefix, (size_t)r->n_prefix * sizeof *r->prefix), r->n_prefix};
+    int n = r->n_prefix < PREFIX_TAILS_BLOCKS ? r->n_prefix : PREFIX_TAILS_BLOCKS;
+    for (int i = 0; i < PREFIX_TAILS; i++)
+        if (tails->tail[i].tenant_queue == number) tail_clear(&tails->tail[i]);
+    while (tails_blocks(tails) + n > PREFIX_TAILS_BLOCKS)
+        tail_clear(tails_oldest(tails, true));
+    struct prefix_tail *tail = tails_oldest(tails, false);
+    tail_clear(tail);
+    *tail = (struct prefix_tail){number, bin, mem_copy(r->prefix, (size_t)n * sizeof *r->prefix), n};
 }
 
 int prefix_tails_update(struct prefix_tails *tails, const struct waiting_set *set, uint64_t bin,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the bins of one node left off with each shared-prefix group: the prefix chain of the last request of a tenant
 // queue that the node received while further requests of its group waited. The node's next bin goes on with them. Holds
-// the PREFIX_TAILS tenant queues used last. One thread.
+// the tenant queues used last: PREFIX_TAILS of them at most, with PREFIX_TAILS_BLOCKS blocks in all. One thread.
 #pragma once
 
 #include "router/sched/waiting_set.h"
 
-enum { PREFIX_TAILS = 16 };
+enum { PREFIX_TAILS = 16, PREFIX_TAILS_BLOCKS = 5120 };
 
 struct prefix_tail {
     uint64_t tenant_queue; // its number: the queue itself may be gone

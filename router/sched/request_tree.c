@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search tree by the key and a heap by a hash of the request's number.
+// A search tree by the key and a heap by the tree weight.
 #include "router/sched/request_tree.h"
 
 #include <stddef.h>
 
-#include "router/sched/hash.h"
-
-static uint64_t heap_weight(const struct sched_request *r)
+bool request_need_is_met(const struct request_need *need, const struct request_need *max)
 {
-    return hash_mix(r->number + HASH_STEP);
+    return need->rows <= max->rows && need->blocks <= max->blocks && need->context <= max->context;
 }
 
-static int64_t own_need(const struct sched_request *r, enum request_order order)
+static int smaller(int a, int b)
 {
-    return order == BY_PREFIX ? r->index_rows : r->index_blocks;
+    return a < b ? a : b;
 }
 
-static int64_t subtree_need(const struct sched_request *tree, enum request_order order)
+void request_need_include(struct request_need *min, const struct request_need *other)
 {
-    return tree ? tree->subtree_min[order] : INT64_MAX;
+    min->rows = smaller(min->rows, other->rows);
+    min->blocks = smaller(min->blocks, other->blocks);
+    min->context = smaller(min->context, other->context);
 }
 
 // To be called when a child of the root has changed.
 static struct sched_request *root_refresh(struct sched_request *root, enum request_order order)
 {
-    int64_t min = own_need(root, order), low = subtree_need(root->lower[order], order);
-    int64_t high = subtree_need(root->higher[order], order);
-    if (low < min) min = low;
-    root->subtree_min[order] = high < min ? high : min;
+    struct request_need min = root->need;
+    if (root->lower[order]) request_need_include(&min, &root->lower[order]->subtree_min[order]);
+    if (root->higher[order]) request_need_include(&min, &root->higher[order]->subtree_min[order]);
+    root->subtree_min[order] = min;
     return root;
 }
 
@@ -49,7 +49,7 @@ static void tree_split(struct sched_request *tree, enum request_order order, req
 static struct sched_request *tree_merge(enum request_order order, struct sched_request *low, struct sched_request *high)
 {
     if (!low || !high) return low ? low : high;
-    if (heap_weight(low) > heap_weight(high)) {
+    if (low->tree_weight > high->tree_weight) {
         low->higher[order] = tree_merge(order, low->higher[order], high);
         return root_refresh(low, order);
     }
@@ -60,10 +60,8 @@ static struct sched_request *tree_merge(enum request_order order, struct sched_r
 void request_tree_add(struct sched_request **root, enum request_order order, struct sched_request *r,
                       request_below_fn *below, const void *key)
 {
-    uint64_t weight = heap_weight(r);
-    int64_t need = own_need(r, order);
-    while (*root && heap_weight(*root) > weight) {
-        if (need < (*root)->subtree_min[order]) (*root)->subtree_min[order] = need;
+    while (*root && (*root)->tree_weight > r->tree_weight) {
+        request_need_include(&(*root)->subtree_min[order], &r->need);
         root = below(*root, key) ? &(*root)->higher[order] : &(*root)->lower[order];
     }
     tree_split(*root, order, below, key, &r->lower[order], &r->higher[order]);
@@ -83,28 +81,27 @@ void request_tree_remove(struct sched_request **root, enum request_order order, 
     }
 }
 
-// subtree_min says whether a subtree on the right side of the key has a result, so only the path to the key is searched
-// without one.
+// subtree_min says whether a subtree may have a result, so few are searched without one.
 struct sched_request *request_tree_before(struct sched_request *root, enum request_order order, request_below_fn *below,
-                                          const void *key, int64_t need_max)
+                                          const void *key, const struct request_need *max)
 {
-    if (!root || root->subtree_min[order] > need_max) return NULL;
+    if (!root || !request_need_is_met(&root->subtree_min[order], max)) return NULL;
     if (below(root, key)) {
-        struct sched_request *r = request_tree_before(root->higher[order], order, below, key, need_max);
+        struct sched_request *r = request_tree_before(root->higher[order], order, below, key, max);
         if (r) return r;
-        if (own_need(root, order) <= need_max) return root;
+        if (request_need_is_met(&root->need, max)) return root;
     }
-    return request_tree_before(root->lower[order], order, below, key, need_max);
+    return request_tree_before(root->lower[order], order, below, key, max);
 }
 
 struct sched_request *request_tree_from(struct sched_request *root, enum request_order order, request_below_fn *below,
-                                        const void *key, int64_t need_max)
+                                        const void *key, const struct request_need *max)
 {
-    if (!root || root->subtree_min[order] > need_max) return NULL;
+    if (!root || !request_need_is_met(&root->subtree_min[order], max)) return NULL;
     if (!below(root, key)) {
-        struct sched_request *r = request_tree_from(root->lower[order], order, below, key, need_max);
+        struct sched_request *r = request_tree_from(root->lower[order], order, below, key, max);
         if (r) return r;
-        if (own_need(root, order) <= need_max) return root;
+        if (request_need_is_met(&root->need, max)) return root;
     }
-    return request_tree_from(root->higher[order], order, below, key, need_max);
+    return request_tree_from(root->higher[order], order, below, key, max);
 }

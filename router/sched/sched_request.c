@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/sched_request.h"
 
-#include "router/sched/prefix_index.h"
+#include "router/sched/prefix_chain.h"
 
 int sched_priority_level(int32_t priority)
 {
@@ -14,10 +14,15 @@ int sched_request_rows(const struct sched_request *r)
     return r->usage->kept_tokens ? r->usage->kept_tokens + r->usage->completion_tokens : r->spec->n_tokens;
 }
 
+int sched_request_shareable_blocks(const struct sched_request *r, int shared)
+{
+    int most = (sched_request_rows(r) - 1) / PREFIX_BLOCK; // the last row is always computed
+    return shared < most ? shared : most;
+}
+
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks)
 {
-    int rows = sched_request_rows(r), most = (rows - 1) / PREFIX_BLOCK; // the last row is always computed
-    return rows - PREFIX_BLOCK * (cached_blocks < most ? cached_blocks : most);
+    return sched_request_rows(r) - PREFIX_BLOCK * sched_request_shareable_blocks(r, cached_blocks);
 }
 
 static int64_t blocks_for(int64_t tokens, int block_tokens)
@@ -30,7 +35,21 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     const struct request_usage *usage = r->usage;
     int max_tokens = r->spec->sampling.max_tokens;
     int64_t have = blocks_for((int64_t)usage->kept_tokens + usage->completion_tokens, block_tokens);
-    int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens, block_tokens);
+    // The last generated token is never computed, so it needs no entry.
+    int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens - 1, block_tokens);
     int64_t expected = have + output_blocks_expected(blocks_for(max_tokens - usage->completion_tokens, block_tokens));
     return (int)(expected < most ? expected : most);
+}
+
+// The rows, for the penalties the prompt, the pinned or kept ranges, and the options; a number takes five bytes at
+// most.
+int64_t sched_request_message_bytes(const struct sched_request *r)
+{
+    const struct request_spec *spec = r->spec;
+    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned;
+    if (r->usage->kept_tokens) {
+        ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
+        numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
+    }
+    return 5 * numbers + 14 * ranges + 1024;
 }

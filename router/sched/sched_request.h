@@ -45,29 +45,41 @@ struct request_timing { // accounts, in microseconds
 // The orders in which waiting requests are indexed: length_index.h, prefix_groups.h, due_index.h (overdue ones only).
 enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 
+// What a node must have for a waiting request.
+struct request_need {
+    int rows;    // of its next pass, whole
+    int blocks;  // KV blocks of PREFIX_BLOCK tokens that it is expected to need, sharing all that it could share when
+                 // it joined the waiting set: with requests that wait, or with those on some node
+    int context; // tokens of its longest sequence
+};
+
 struct sched_request {
     // Facts. The first four are set when the request is created.
     uint64_t number; // unique; the smaller the older
     const struct request_spec *spec;
     const struct request_usage *usage;
     const struct request_timing *timing;
-    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_index.h; owned
+    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_chain.h; owned
     int n_prefix;
+    bool runs_alone; // it may have ended its worker groups: it gets a group to itself until its next token
 
     // Keys, set by the waiting set while the request waits.
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
     int64_t due_us;                    // when it should be dispatched at the latest; 0: at once
     bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
     bool packable;                     // in the indexes
-    int index_rows, index_blocks;      // rows of its next pass; KV blocks of PREFIX_BLOCK tokens it is expected to need
+    uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
+    struct request_need need;
 
     // Links, set by request_list.c and request_tree.c.
     struct request_list *list;
     struct sched_request *prev, *next;
     struct sched_request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS];
-    int64_t subtree_min[REQUEST_ORDERS];
+    struct request_need subtree_min[REQUEST_ORDERS];
 };
 
 int sched_request_rows(const struct sched_request *r); // of its next pass: the whole prompt, or kept tokens and output
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks); // less the blocks that a cache holds
+int sched_request_shareable_blocks(const struct sched_request *r, int shared);  // of these, without the last row's
 int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);   // expected to be needed
+int64_t sched_request_message_bytes(const struct sched_request *r);             // in a bin, at most

@@ -6,18 +6,17 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "router/sched/hash.h"
+#include "router/sched/request_tree.h"
 
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights)
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights)
 {
-    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .seed = hash_seed()};
+    *queues = (struct tenant_queues){.weights = weights, .n_weights = n_weights, .hash_key = *key};
 }
 
 void tenant_queues_fini(struct tenant_queues *queues)
 {
     assert(queues->n == 0);
-    for (int level = 0; level < PRIORITY_LEVELS; level++)
-        free(queues->levels[level].heap);
     free(queues->buckets);
 }
 
@@ -25,7 +24,7 @@ void tenant_queues_fini(struct tenant_queues *queues)
 
 static struct tenant_queue **bucket_of(struct tenant_queues *queues, const char *tenant)
 {
-    return &queues->buckets[hash_text(queues->seed, tenant) & (queues->n_buckets - 1)];
+    return &queues->buckets[hash_text(&queues->hash_key, tenant) & (queues->n_buckets - 1)];
 }
 
 static void buckets_grow(struct tenant_queues *queues)
@@ -64,12 +63,13 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
         queue = queue->next;
     if (!queue) {
         queue = mem_alloc(sizeof *queue);
+        uint64_t number = ++queues->last_number;
         *queue = (struct tenant_queue){.owner = queues,
-                                       .number = ++queues->last_number,
+                                       .number = number,
+                                       .tree_weight = hash_number(&queues->hash_key, number),
                                        .tenant = mem_string(tenant),
                                        .level = level,
                                        .weight = weight_of(queues, tenant),
-                                       .place = -1,
                                        .next = *bucket};
         *bucket = queue;
         queues->n++;
@@ -81,7 +81,7 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
 void tenant_queue_release(struct tenant_queue *queue)
 {
     if (!queue || --queue->refs) return;
-    assert(queue->place < 0);
+    assert(!queue->in_level);
     struct tenant_queue **link = bucket_of(queue->owner, queue->tenant);
     while (*link != queue)
         link = &(*link)->next;
@@ -91,90 +91,142 @@ void tenant_queue_release(struct tenant_queue *queue)
     free(queue);
 }
 
-// --- the heap of a level
+// --- the tree of a level
+
+static bool queue_is_before(const struct tenant_queue *a, const struct tenant_queue *b)
+{
+    if (a->served < b->served || a->served > b->served) return a->served < b->served;
+    return a->number < b->number;
+}
+
+static struct tenant_queue *root_refresh(struct tenant_queue *root)
+{
+    root->subtree_min = root->packable.root->subtree_min[BY_LENGTH];
+    if (root->lower) request_need_include(&root->subtree_min, &root->lower->subtree_min);
+    if (root->higher) request_need_include(&root->subtree_min, &root->higher->subtree_min);
+    return root;
+}
+
+static void tree_split(struct tenant_queue *tree, const struct tenant_queue *at, struct tenant_queue **low_p,
+                       struct tenant_queue **high_p)
+{
+    if (!tree) {
+        *low_p = *high_p = NULL;
+    } else if (queue_is_before(tree, at)) {
+        tree_split(tree->higher, at, &tree->higher, high_p);
+        *low_p = root_refresh(tree);
+    } else {
+        tree_split(tree->lower, at, low_p, &tree->lower);
+        *high_p = root_refresh(tree);
+    }
+}
+
+static struct tenant_queue *tree_merge(struct tenant_queue *low, struct tenant_queue *high)
+{
+    if (!low || !high) return low ? low : high;
+    if (low->tree_weight > high->tree_weight) {
+        low->higher = tree_merge(low->higher, high);
+        return root_refresh(low);
+    }
+    high->lower = tree_merge(low, high->lower);
+    return root_refresh(high);
+}
+
+static struct tenant_queue *tree_add(struct tenant_queue *tree, struct tenant_queue *queue)
+{
+    if (tree && tree->tree_weight > queue->tree_weight) {
+        struct tenant_queue **side = queue_is_before(tree, queue) ? &tree->higher : &tree->lower;
+        *side = tree_add(*side, queue);
+        return root_refresh(tree);
+    }
+    tree_split(tree, queue, &queue->lower, &queue->higher);
+    return root_refresh(queue);
+}
+
+static struct tenant_queue *tree_remove(struct tenant_queue *tree, struct tenant_queue *queue)
+{
+    if (tree == queue) return tree_merge(queue->lower, queue->higher);
+    struct tenant_queue **side = queue_is_before(tree, queue) ? &tree->higher : &tree->lower;
+    *side = tree_remove(*side, queue);
+    return root_refresh(tree);
+}
+
+// The first one with a request that needs at most `max`, or none.
+static struct tenant_queue *tree_first(struct tenant_queue *tree, const struct request_need *max)
+{
+    if (!tree || !request_need_is_met(&tree->subtree_min, max)) return NULL;
+    struct tenant_queue *lower = tree_first(tree->lower, max);
+    if (lower) return lower;
+    if (request_need_is_met(&tree->packable.root->subtree_min[BY_LENGTH], max)) return tree;
+    return tree_first(tree->higher, max);
+}
 
 static struct tenant_level *level_of(const struct tenant_queue *queue)
 {
     return &queue->owner->levels[queue->level];
 }
 
-static void heap_place(struct tenant_level *level, struct tenant_queue *queue, int place)
+static void level_enter(struct tenant_queue *queue)
 {
-    level->heap[place] = queue;
-    queue->place = place;
+    level_of(queue)->root = tree_add(level_of(queue)->root, queue);
+    queue->in_level = true;
 }
 
-static void heap_sift(struct tenant_level *level, struct tenant_queue *queue)
+// While its keys and its requests are still those with which it entered.
+static void level_leave(struct tenant_queue *queue)
 {
-    int place = queue->place;
-    while (place > 0 && level->heap[(place - 1) / 2]->served > queue->served) {
-        heap_place(level, level->heap[(place - 1) / 2], place);
-        place = (place - 1) / 2;
-    }
-    for (int child; (child = 2 * place + 1) < level->n; place = child) {
-        if (child + 1 < level->n && level->heap[child + 1]->served < level->heap[child]->served) child++;
-        if (level->heap[child]->served >= queue->served) break;
-        heap_place(level, level->heap[child], place);
-    }
-    heap_place(level, queue, place);
-}
-
-static void heap_enter(struct tenant_queue *queue)
-{
-    struct tenant_level *level = level_of(queue);
-    MEM_GROW(level->heap, level->n, level->capacity);
-    queue->place = level->n++;
-    heap_sift(level, queue);
-}
-
-static void heap_leave(struct tenant_queue *queue)
-{
-    struct tenant_level *level = level_of(queue);
-    struct tenant_queue *last = level->heap[--level->n];
-    if (last != queue) {
-        last->place = queue->place;
-        heap_sift(level, last);
-    }
-    queue->place = -1;
+    if (!queue->in_level) return;
+    level_of(queue)->root = tree_remove(level_of(queue)->root, queue);
+    queue->in_level = false;
 }
 
 void tenant_queue_charge(struct tenant_queue *queue, double tokens)
 {
+    bool in_level = queue->in_level;
+    level_leave(queue);
     queue->served += tokens / queue->weight;
-    if (queue->place >= 0) heap_sift(level_of(queue), queue);
+    if (in_level) level_enter(queue);
 }
 
 void tenant_queue_catch_up(struct tenant_queue *queue)
 {
     const struct tenant_level *level = level_of(queue);
     if (queue->packable.count) return;
-    double served = level->n ? level->heap[0]->served : level->floor;
+    const struct tenant_queue *first = level->root;
+    while (first && first->lower)
+        first = first->lower;
+    double served = first ? first->served : level->floor;
     if (served > queue->served) queue->served = served;
 }
 
 void tenant_queue_add(struct tenant_queue *queue, struct sched_request *r)
 {
+    level_leave(queue);
     length_index_add(&queue->packable, r);
-    if (queue->place < 0) heap_enter(queue);
+    level_enter(queue);
 }
 
 void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r)
 {
+    bool in_level = queue->in_level;
+    level_leave(queue);
     length_index_remove(&queue->packable, r);
-    if (queue->packable.count) return;
-    if (queue->place >= 0) heap_leave(queue);
+    if (queue->packable.count) {
+        if (in_level) level_enter(queue);
+        return;
+    }
     struct tenant_level *level = level_of(queue);
     if (queue->served > level->floor) level->floor = queue->served;
 }
 
-struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level)
+struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level, const struct request_need *max)
 {
-    return queues->levels[level].n ? queues->levels[level].heap[0] : NULL;
+    return tree_first(queues->levels[level].root, max);
 }
 
 void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside)
 {
-    heap_leave(queue);
+    level_leave(queue);
     queue->aside = *aside;
     *aside = queue;
 }
@@ -182,5 +234,5 @@ void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **as
 void tenant_queues_resume(struct tenant_queue *aside)
 {
     for (; aside; aside = aside->aside)
-        heap_enter(aside);
+        level_enter(aside);
 }

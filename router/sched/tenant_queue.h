@@ -5,6 +5,7 @@
 // credit. Used by the waiting set alone, but for tenant_queue_charge() and tenant_queue_release(). One thread.
 #pragma once
 
+#include "base/hash.h"
 #include "router/sched/length_index.h"
 
 struct tenant_weight {
@@ -22,15 +23,19 @@ struct tenant_queue {
     struct length_index packable; // its requests that may be packed
     double served;                // the virtual token counter: rows dispatched and tokens generated, over the weight
     double weight;
-    int place;                  // in the heap of its level while it has packable requests; -1: not there
-    struct tenant_queue *next;  // in its hash bucket
-    struct tenant_queue *aside; // next of the queues that were set aside
+    struct tenant_queue *next; // in its hash bucket
+    bool in_level;             // while it has packable requests and is not set aside; with what is below
+    struct tenant_queue *lower, *higher;
+    struct request_need subtree_min;
+    uint64_t tree_weight;                    // a keyed hash of the number: no client can unbalance the tree
+    const struct sched_request *last_picked; // of its requests in the bin being filled; NULL: none. By the waiting set
+    struct tenant_queue *aside;              // next of the queues that were set aside
 };
 
-// The queues of one priority that have packable requests: a heap with the smallest counter on top.
+// The queues of one priority that have packable requests, by their counters and then by age: a treap that knows the
+// smallest needs of its parts, so that queues without a request that fits are stepped over.
 struct tenant_level {
-    struct tenant_queue **heap;
-    int n, capacity;
+    struct tenant_queue *root;
     double floor; // the counter at which a queue starts when no other is there
 };
 
@@ -40,11 +45,12 @@ struct tenant_queues {
     struct tenant_level levels[PRIORITY_LEVELS];
     struct tenant_queue **buckets; // by tenant
     size_t n_buckets;
-    uint64_t seed;
+    struct hash_key hash_key;
     int n;
     uint64_t last_number;
 };
-void tenant_queues_init(struct tenant_queues *queues, const struct tenant_weight *weights, int n_weights);
+void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key, const struct tenant_weight *weights,
+                        int n_weights);
 void tenant_queues_fini(struct tenant_queues *queues);
 
 // The queue of the request's tenant and priority, made if there is none; the caller holds a reference.
@@ -56,7 +62,8 @@ void tenant_queue_catch_up(struct tenant_queue *queue); // before its first requ
 void tenant_queue_add(struct tenant_queue *queue, struct sched_request *r);
 void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r);
 
-struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level); // the smallest counter; NULL: none
-// Out of the heap for the rest of a plan, though it has packable requests; pushes it to a list.
+// The smallest counter among the queues with a request that needs at most `max`. NULL: none.
+struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level, const struct request_need *max);
+// Out of the level for the rest of a plan, though it has packable requests; pushes it to a list.
 void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside);
 void tenant_queues_resume(struct tenant_queue *aside); // all of the list

@@ -1,21 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/view.h"
 
+#include <limits.h>
+
+int sched_request_context(const struct sched_request *r, enum node_role role)
+{
+    // The look-ahead decodes its first token from the prompt's last row: one entry less than steps.
+    int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : r->spec->sampling.max_tokens;
+    return more < INT_MAX - r->spec->n_tokens ? r->spec->n_tokens + more : INT_MAX;
+}
+
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r)
 {
     const struct node_limits *limits = &node->limits;
-    const struct request_spec *spec = r->spec;
-    if (node->draining) return false;
-    int64_t prompt_and_output = (int64_t)spec->n_tokens + spec->sampling.max_tokens;
-    if (!r->usage->kept_tokens) {
-        // The look-ahead decodes its first token from the prompt's last row: one entry less than steps.
-        if (node->role == NODE_SPECULATOR)
-            return (int64_t)spec->n_tokens + spec->prefill.look_ahead - 1 <= limits->context_tokens;
-        return prompt_and_output <= limits->context_tokens;
-    }
-    int64_t entries = (int64_t)r->usage->kept_tokens + spec->sampling.max_tokens;
-    return node->role == NODE_WORKER && prompt_and_output <= limits->context_tokens &&
-           entries <= (int64_t)limits->kv_blocks * limits->block_tokens;
+    if (node->draining || sched_request_context(r, node->role) > limits->context_tokens) return false;
+    if (!r->usage->kept_tokens) return true;
+    // The last generated token is never computed, so it needs no entry.
+    int64_t entries = (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens - 1;
+    return node->role == NODE_WORKER && entries <= (int64_t)limits->kv_blocks * limits->block_tokens;
+}
+
+int64_t sched_node_pass_rows(const struct sched_node *node)
+{
+    int64_t budget = node->limits.token_budget, decodes = node->account.requests.count - node->account.requests_in_bins;
+    return budget - (decodes < budget / 2 ? decodes : budget / 2);
+}
+
+int64_t sched_node_bin_rows(const struct sched_node *node)
+{
+    int64_t rows = sched_node_pass_rows(node);
+    return node->account.long_prompts ? rows - rows / 2 : rows;
 }
 
 int64_t sched_node_blocks_left(const struct sched_node *node)
@@ -23,14 +37,40 @@ int64_t sched_node_blocks_left(const struct sched_node *node)
     return node->role == NODE_WORKER ? node->limits.kv_blocks - node->account.kv_blocks : INT64_MAX;
 }
 
+bool sched_node_shares_blocks(const struct sched_node *node)
+{
+    return node->role == NODE_WORKER && node->prefixes && node->limits.block_tokens == PREFIX_BLOCK;
+}
+
+int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared)
+{
+    if (node->role != NODE_WORKER) return 0;
+    int blocks = sched_request_kv_blocks(r, node->limits.block_tokens);
+    return sched_node_shares_blocks(node) ? blocks - sched_request_shareable_blocks(r, shared) : blocks;
+}
+
+int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks)
+{
+    int block_tokens = node->limits.block_tokens;
+    if (node->role != NODE_WORKER || block_tokens == PREFIX_BLOCK) return blocks;
+    return blocks * block_tokens / PREFIX_BLOCK + 2;
+}
+
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r)
 {
-    return node->role == NODE_WORKER ? sched_request_kv_blocks(r, node->limits.block_tokens) : 0;
+    int held = sched_node_shares_blocks(node) ? prefix_record_held(node->prefixes, r->prefix, r->n_prefix) : 0;
+    return sched_node_blocks_after(node, r, held);
+}
+
+int sched_node_blocks_asked(const struct sched_node *node, const struct sched_request *r)
+{
+    int needed = sched_node_blocks_needed(node, r);
+    return sched_node_shares_blocks(node) && r->need.blocks > needed ? r->need.blocks : needed;
 }
 
 int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node)
 {
-    return node->prefixes ? prefix_index_match(node->prefixes, r->prefix, r->n_prefix) : 0;
+    return node->prefixes ? prefix_record_match(node->prefixes, r->prefix, r->n_prefix) : 0;
 }
 
 int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node)

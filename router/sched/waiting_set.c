@@ -6,14 +6,18 @@
 
 #include "base/mem.h"
 
+enum { MEAN_MEMORY = 256 }; // mean_rows forgets a request after about this many others
+
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
-                      const struct tenant_weight *weights, int n_weights)
+                      const struct prefix_index *prefixes, const struct tenant_weight *weights, int n_weights)
 {
     set->role = role;
     set->policy = options->policy;
+    set->hash_key = options->hash_key;
+    set->prefixes = prefixes;
     set->batch_requests = options->policy == BIN_NONE ? 1 : options->batch_requests;
     set->due_slot_us = options->max_wait_us / (DUE_SLOTS - 2) + 1;
-    tenant_queues_init(&set->tenants, weights, n_weights);
+    tenant_queues_init(&set->tenants, &options->hash_key, weights, n_weights);
 }
 
 void waiting_set_fini(struct waiting_set *set)
@@ -30,10 +34,19 @@ int waiting_set_count(const struct waiting_set *set)
 
 // --- the indexes of what may be packed
 
+// The most prompt blocks that the request, which is not in the groups, could share on a node.
+static int shareable_blocks(const struct waiting_set *set, const struct sched_request *r)
+{
+    int waiting = prefix_groups_shared(&set->groups, r),
+        held = prefix_index_held(set->prefixes, r->prefix, r->n_prefix);
+    return sched_request_shareable_blocks(r, waiting > held ? waiting : held);
+}
+
 static void index_add(struct waiting_set *set, struct sched_request *r)
 {
-    r->index_rows = sched_request_rows(r);
-    r->index_blocks = sched_request_kv_blocks(r, PREFIX_BLOCK);
+    int blocks = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) - shareable_blocks(set, r) : 0;
+    r->need = (struct request_need){
+        .rows = sched_request_rows(r), .blocks = blocks, .context = sched_request_context(r, set->role)};
     tenant_queue_add(r->tenant_queue, r);
     prefix_groups_add(&set->groups, r);
     if (r->overdue) due_index_add(&set->due_next, r);
@@ -119,9 +132,11 @@ void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t d
     struct tenant_queue *queue = tenant_queue_acquire(&set->tenants, r);
     tenant_queue_release(r->tenant_queue);
     r->tenant_queue = queue;
+    r->tree_weight = hash_number(&set->hash_key, r->number);
     r->overdue = returned && set->policy == BIN_DATASET;
     r->due_us = r->overdue ? 0 : due_us;
     sums_add(set, r, 1);
+    set->mean_rows += (sched_request_rows(r) - set->mean_rows) / (set->mean_rows > 0 ? MEAN_MEMORY : 1);
     if (r->overdue) {
         insert_overdue(set, r);
     } else if (returned) {
@@ -150,6 +165,7 @@ void waiting_set_release(struct sched_request *r)
 
 void waiting_set_pick(struct waiting_set *set, struct sched_request *r)
 {
+    r->tenant_queue->last_picked = r;
     MEM_GROW(set->picked, set->n_picked, set->picked_capacity);
     set->picked[set->n_picked++] = r;
     index_remove(set, r);
@@ -158,15 +174,19 @@ void waiting_set_pick(struct waiting_set *set, struct sched_request *r)
 
 void waiting_set_commit(struct waiting_set *set)
 {
-    for (int i = 0; i < set->n_picked; i++)
+    for (int i = 0; i < set->n_picked; i++) {
+        set->picked[i]->tenant_queue->last_picked = NULL;
         waiting_set_remove(set, set->picked[i]);
+    }
     set->n_picked = 0;
+    set->odd_slot = set->odd_slot_picked;
 }
 
 void waiting_set_roll_back(struct waiting_set *set)
 {
     while (set->n_picked) {
         struct sched_request *r = set->picked[--set->n_picked];
+        r->tenant_queue->last_picked = NULL;
         tenant_queue_charge(r->tenant_queue, -sched_request_rows(r));
         index_add(set, r);
     }

@@ -7,9 +7,8 @@
 // Picking is a transaction. A picked request leaves the indexes at once and its tenant is charged, so that every
 // further search finds the next request without stepping over the picked ones; it stays in the set's lists, counts and
 // sums. All picks end together: waiting_set_commit() removes them from the set, waiting_set_roll_back() puts them back.
-// Two reasons why the planner does not work on a constant set with marks. Searches would step over each request picked
-// so far, which is quadratic in the bin. And tenant queues with equal counters take turns in the order of the heap that
-// charges leave behind, also after a roll back.
+// The planner does not work on a constant set with marks, since searches would step over each request picked so far,
+// which is quadratic in the bin.
 #pragma once
 
 #include "router/sched/due_index.h"
@@ -20,10 +19,14 @@
 // Work that is not overdue, by due time: a ring of time slots that covers max_wait.
 enum { DUE_SLOTS = 64 };
 
+// What the odd one of a number of sequence slots was given to, where slots are short (bin_planner.h).
+enum odd_slot { ODD_TO_TENANT, ODD_TO_OVERDUE, ODD_TO_HIGHER_PRIORITY };
+
 struct waiting_set {
     enum node_role role;
     enum bin_policy policy;
     int batch_requests;
+    struct hash_key hash_key;
     // All waiting requests: SCORING for speculators, READY for worker groups.
     struct request_list queue;                                  // by arrival
     struct request_list overdue;                                // by due time
@@ -31,17 +34,20 @@ struct waiting_set {
     struct cost_work overdue_work, level_work[PRIORITY_LEVELS]; // level_work: of those that are not overdue
     struct cost_work due_work[DUE_SLOTS];                       // the same work by due time
     int64_t due_slot_us;
+    double mean_rows; // of the requests that joined lately
     // Those that may be packed: by priority, tenant and length; by shared prefix; the overdue ones by due time.
     struct tenant_queues tenants;
     struct prefix_groups groups;
+    const struct prefix_index *prefixes; // of the pool
     struct due_index due_next;
     int n_packable;
     struct sched_request **picked; // [n_picked] in the order of picking
     int n_picked, picked_capacity;
+    enum odd_slot odd_slot, odd_slot_picked; // of the last bin; of the picks, it holds once they are committed
 };
 
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
-                      const struct tenant_weight *weights, int n_weights);
+                      const struct prefix_index *prefixes, const struct tenant_weight *weights, int n_weights);
 void waiting_set_fini(struct waiting_set *set); // must be empty
 
 int waiting_set_count(const struct waiting_set *set);

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gemm of cuBLASLt in plain loops: bf16, e4m3 and f32 matrices in column-major order, sums in f32, bias and scales
 // as the CUDA backend uses them. It refuses what the library refuses: e4m3 unless A is transposed and B is not,
-// dimensions or addresses that are not multiples of 16 bytes, scales per row on devices that do not support them.
+// dimensions or addresses that are not multiples of 16 bytes, scales per row or block on devices that do not support
+// them. Fast accumulation of e4m3 follows tests/fp8_accumulator.h.
 #include <cublasLt.h>
 #include <string.h>
 
 #include <vector>
 
 #include "tests/cuda_emulator/device.h"
+#include "tests/cuda_emulator/emulator.h"
 #include "tests/cuda_emulator/runtime.h"
+#include "tests/fp8_accumulator.h"
 
 namespace
 {
@@ -43,6 +46,9 @@ enum { N_ALGORITHMS = sizeof algorithms / sizeof algorithms[0] };
 struct preference {
     uint64_t workspace;
 };
+
+int refused_from = 1, refused_to; // numbers of columns of D without an e4m3 algorithm
+bool fast_refused;
 
 static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "must fit into the caller's memory");
 static_assert(sizeof(struct matmul) <= sizeof(cublasLtMatmulDescOpaque_t), "must fit into the caller's memory");
@@ -91,6 +97,25 @@ bool fits(const struct layout *l)
     return l->rows && l->columns && l->stride >= (int64_t)l->rows && l->order == CUBLASLT_ORDER_COL;
 }
 
+const int64_t BLOCK = 128; // rows and columns that share a scale
+
+bool is_block_mode(int32_t mode)
+{
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+}
+
+cublasStatus_t check_scales(const struct matmul *p, uint64_t m, uint64_t n)
+{
+    const int32_t a = p->scale_mode[0], b = p->scale_mode[1], one = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    if (a == one && b == one) return CUBLAS_STATUS_SUCCESS;
+    if (emulated_capability() != 90) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (a == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && a == b) return CUBLAS_STATUS_SUCCESS;
+    if (!is_block_mode(a) || !is_block_mode(b) || (a == b && a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) ||
+        m % 4 || n % 4 || p->fast || (uintptr_t)p->scale[0] % 16 || (uintptr_t)p->scale[1] % 16)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 // Checks that the shapes agree and that the device supports the operation.
 cublasStatus_t check(const struct matmul *p, const struct layout *a, const struct layout *b, const struct layout *c,
                      const struct layout *d)
@@ -114,13 +139,9 @@ cublasStatus_t check(const struct matmul *p, const struct layout *a, const struc
     if (emulated_capability() < 89) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!p->transposed[0] || p->transposed[1] || m % 16 || k % 16 || a->stride % 16 || b->stride % 16)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int i = 0; i < 2; i++) {
-        bool outer = p->scale_mode[i] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-        if (!outer && p->scale_mode[i] != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (outer && (emulated_capability() != 90 || p->scale_mode[0] != p->scale_mode[1]))
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
-    return CUBLAS_STATUS_SUCCESS;
+    if (n >= (uint64_t)refused_from && n <= (uint64_t)refused_to) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->fast && fast_refused) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return check_scales(p, m, n);
 }
 
 // An operand as floats, [outer][K].
@@ -162,6 +183,41 @@ __attribute__((no_sanitize("address"))) float dot(const float *u, const float *v
     return sum;
 }
 
+// The scale of block b of K for an element `outer` of the side's other dimension, which has `size` elements.
+float block_scale(const struct matmul &p, int side, int64_t outer, int64_t size, int64_t b, int64_t blocks)
+{
+    int64_t at = b * size + outer; // VEC128: the other dimension first
+    if (p.scale_mode[side] == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F)
+        at = outer / BLOCK * ((blocks + 3) / 4 * 4) + b;
+    return p.scale[side][at];
+}
+
+// Element (i, j) before alpha.
+float element(const struct call &x, const float *u, const float *v, int64_t k, int64_t i, int64_t j)
+{
+    float sum = 0;
+    if (is_block_mode(x.p.scale_mode[0])) {
+        const int64_t m = (int64_t)x.d.rows, n = (int64_t)x.d.columns, blocks = (k + BLOCK - 1) / BLOCK;
+        for (int64_t b = 0; b < blocks; b++) {
+            const int64_t first = b * BLOCK, count = k - first < BLOCK ? k - first : BLOCK;
+            sum += dot(u + first, v + first, count) * block_scale(x.p, 0, i, m, b, blocks) *
+                   block_scale(x.p, 1, j, n, b, blocks);
+        }
+        return sum;
+    }
+    if (x.p.fast && x.a.type == CUDA_R_8F_E4M3) {
+        sum = (float)fp8_accumulate(0, u, v, k);
+    } else {
+        for (int part = 0; part < x.parts; part++) {
+            int64_t first = k * part / x.parts, last = k * (part + 1) / x.parts;
+            sum += dot(u + first, v + first, last - first);
+        }
+    }
+    for (int side = 0; side < 2; side++)
+        if (x.p.scale[side]) sum *= x.p.scale[side][!x.p.scale_mode[side] ? 0 : side ? j : i];
+    return sum;
+}
+
 void multiply(const struct call &x)
 {
     int64_t m = (int64_t)x.d.rows, n = (int64_t)x.d.columns;
@@ -170,14 +226,7 @@ void multiply(const struct call &x)
     std::vector<float> b = operand(x.b_data, &x.b, !x.p.transposed[1], n, k);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
-            float sum = 0;
-            for (int part = 0; part < x.parts; part++) {
-                int64_t first = k * part / x.parts, last = k * (part + 1) / x.parts;
-                sum += dot(&a[(size_t)(i * k + first)], &b[(size_t)(j * k + first)], last - first);
-            }
-            sum *= x.alpha;
-            for (int side = 0; side < 2; side++)
-                if (x.p.scale[side]) sum *= x.p.scale[side][x.p.scale_mode[side] ? (side ? j : i) : 0];
+            float sum = x.alpha * element(x, &a[(size_t)(i * k)], &b[(size_t)(j * k)], k, i, j);
             if (x.beta != 0) sum += x.beta * load(x.c_data, x.c.type, j * x.c.stride + i);
             if (x.p.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += load(x.p.bias, x.p.bias_type, i);
             store(x.d_data, x.d.type, j * x.d.stride + i, sum);
@@ -202,6 +251,25 @@ void describe(const struct algorithm *a, cublasLtMatmulHeuristicResult_t *result
 }
 
 } // namespace
+
+static int64_t (*gemm_time)(int algorithm);
+
+void emulator_set_gemm_time(int64_t (*us)(int algorithm))
+{
+    emulated_call call;
+    gemm_time = us;
+}
+
+void emulator_refuse_fp8(int from_rows, int to_rows)
+{
+    refused_from = from_rows;
+    refused_to = to_rows;
+}
+
+void emulator_refuse_fast_accum(void)
+{
+    fast_refused = true;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle_p)
 {
@@ -426,10 +494,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t p, const vo
         if (!emulated_is_device_memory(data[i], elements * size_of(layouts[i]->type)))
             return CUBLAS_STATUS_EXECUTION_FAILED; // the real library would fault
     }
-    cudaError_t error = emulated_put(stream, [=] {
+    cudaError_t error = emulated_put_waiting(stream, [=] {
+        emulated_duration_us += gemm_time ? gemm_time((int)(algorithm - algorithms)) : (int64_t)EMULATED_GEMM_US;
+        if (emulated_is_counting()) return true;
         emulated_launches++;
         if (algorithm->workspace) memset(workspace, 0xff, algorithm->workspace); // the library writes to it
         multiply(x);
+        return true;
     });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

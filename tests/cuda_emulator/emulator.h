@@ -10,26 +10,46 @@
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-void emulator_set_devices(int n);                   // initially 1; 0: a machine without GPUs
+void emulator_set_devices(int n); // initially 1; 0: a machine without GPUs
+// The calling thread sees devices first .. first + n - 1 only, as with CUDA_VISIBLE_DEVICES; initially all.
+void emulator_show_devices(int first, int n);
 void emulator_set_memory(size_t bytes);             // of each device; initially 512 MiB
 void emulator_set_capability(int major, int minor); // initially 9.0
-size_t emulator_memory_used(void);                  // on all devices
-int emulator_launches(void);                        // kernels and gemms run so far, including those of graphs
+// FP8 gemms of from_rows to to_rows rows have no algorithm; from_rows > to_rows: all have.
+void emulator_refuse_fp8(int from_rows, int to_rows);
+void emulator_refuse_fast_accum(void);
+size_t emulator_memory_used(void); // on all devices
+size_t emulator_memory_used_on(int device);
+// From now on device memory is counted, not made: allocations are addresses without memory behind them, and kernels,
+// gemms, copies and fills do nothing. So a model of any size opens in seconds. Set it while nothing is allocated.
+void emulator_count_only(bool on);
+int emulator_launches(void); // kernels and gemms run so far, including those of graphs
 int emulator_graph_launches(void);
 // The n-th operation from now on fails as on a lost device, and every call after it; 0: no failure.
 void emulator_fail_after(int n);
 
+// Microseconds of every gemm from now on, by the number of the algorithm (0, 1, 2); NULL: EMULATED_GEMM_US for each.
+void emulator_set_gemm_time(int64_t (*us)(int algorithm));
+enum { EMULATED_GEMM_US = 50000 };
+
 // From now on this rank of every NCCL group has failed, and the others are notified; -1: no rank.
 void emulator_fail_rank(int rank);
 
-// From now on all-reduces of this rank neither return nor fail, until another rank is set; -1: no rank.
+// From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.
 void emulator_hang_rank(int rank);
+
+// Connections that calls of NCCL made because they were the first of their kind on their rank, so far.
+int emulator_nccl_connections(void);
+// Calls and groups of calls that communicators which do not block the host issued later than called, so far.
+int emulator_nccl_issued_later(void);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,11 @@
 // NCCL between ranks that are threads of this process, each with its own stream: all-reduce, send and receive. A
 // collective is an operation in the stream of each rank that completes when all ranks have reached it, as on devices.
 // Sums are in rank order. Ranks that make different calls end the program, where real ones would hang.
+//
+// As in the library: the first call of each kind connects its ranks, which blocks the host until all of them make it.
+// The calls of a group are issued together. A communicator that does not block the host returns ncclInProgress and
+// issues the calls later. Finalising, destroying and aborting wait for the operations in the streams and for every
+// graph that has captured one. Aborting ends the operations of this rank alone.
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +14,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "tests/cuda_emulator/emulator.h"
@@ -28,16 +35,53 @@ struct part {
 };
 
 struct group {
-    int size, joined, failed;                 // failed: ranks that have aborted
-    uint64_t round;                           // collectives completed
-    std::vector<part> parts;                  // of the current collective, by rank
-    std::map<std::pair<int, int>, part> sent; // by (from, to), until received
+    int size, joined;
+    uint64_t round;                            // collectives completed
+    std::vector<part> parts;                   // of the current collective, by rank
+    std::map<std::pair<int, int>, part> sent;  // by (from, to), until received
+    std::map<int, std::set<int>> connected_by; // kind of connection: the ranks that have made a call of that kind
+};
+
+// Of one rank; operations in streams and graphs outlive the communicator.
+struct rank_state {
+    bool aborted;
+    int in_streams, in_graphs; // operations that have not run; those that graphs have captured
+};
+
+// Exists as long as an operation, in a stream or in a graph.
+struct use {
+    std::shared_ptr<struct rank_state> of;
+    bool captured;
+
+    use(std::shared_ptr<struct rank_state> state, bool in_graph) : of(state), captured(in_graph)
+    {
+        ++(captured ? of->in_graphs : of->in_streams);
+    }
+    ~use()
+    {
+        --(captured ? of->in_graphs : of->in_streams);
+    }
+    use(const use &) = delete;
+};
+
+// A call that has not been issued yet.
+struct call {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    std::vector<int> kinds; // of connections that it needs
+    int ranks;              // that each of them connects
+    std::function<bool()> run;
 };
 
 std::map<uint64_t, std::shared_ptr<struct group>> groups; // by identifier
 uint64_t identifiers;
 int failing_rank = -1;
 std::atomic<int> hanging_rank{-1};
+int n_connections, n_issued_later;
+thread_local int group_depth;
+thread_local std::vector<struct call> group_calls;
+
+enum { TREE, RING, PAIRS, TREE_BYTES_MAX = 4096 }; // kinds of connections; PAIRS and above: from one rank to another
 
 void group_reduce(struct group *g)
 {
@@ -67,8 +111,11 @@ void group_reduce(struct group *g)
 
 struct ncclComm {
     std::shared_ptr<struct group> in;
+    std::shared_ptr<struct rank_state> state;
     int rank;
-    bool aborted;
+    bool blocking, finalized;
+    bool polled;                    // since `later` was set
+    std::vector<struct call> later; // calls that a communicator which does not block has not issued
 };
 
 void emulator_fail_rank(int rank)
@@ -80,6 +127,18 @@ void emulator_fail_rank(int rank)
 void emulator_hang_rank(int rank)
 {
     hanging_rank = rank;
+}
+
+int emulator_nccl_connections(void)
+{
+    emulated_call call;
+    return n_connections;
+}
+
+int emulator_nccl_issued_later(void)
+{
+    emulated_call call;
+    return n_issued_later;
 }
 
 ncclResult_t ncclGetVersion(int *version)
@@ -101,6 +160,8 @@ const char *ncclGetLastError(ncclComm_t)
     return "";
 }
 
+// ---- opening and closing --------------------------------------------------------------------------------------------
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     emulated_call call;
@@ -111,132 +172,243 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+// Calls `done` until it is true. Other threads go on meanwhile.
+static void wait_until(const std::function<bool()> &done)
 {
-    emulated_call call;
-    uint64_t number;
-    memcpy(&number, &id, sizeof number);
-    auto entry = groups.find(number);
-    if (entry == groups.end() || rank < 0 || rank >= size || !config || config->blocking != 0)
-        return ncclInvalidArgument;
-    std::shared_ptr<struct group> g = entry->second;
-    g->size = size;
-    g->parts.resize((size_t)size);
-    *comm_p = new ncclComm{g, rank, false};
-    return ++g->joined < size ? ncclInProgress : ncclSuccess;
+    for (;;) {
+        {
+            emulated_call call;
+            if (done()) return;
+        }
+        usleep(50);
+    }
 }
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result_p)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    emulated_call call;
-    *result_p = comm->in->failed    ? ncclRemoteError
-                : failing_rank >= 0 ? comm->rank == failing_rank ? ncclUnhandledCudaError : ncclRemoteError
-                : comm->in->joined < comm->in->size ? ncclInProgress
-                                                    : ncclSuccess;
+    std::shared_ptr<struct group> g;
+    const bool blocking = !config || config->blocking != 0;
+    while (hanging_rank == rank)
+        usleep(1000);
+    {
+        emulated_call call;
+        uint64_t number;
+        memcpy(&number, &id, sizeof number);
+        auto entry = groups.find(number);
+        if (entry == groups.end() || rank < 0 || rank >= size) return ncclInvalidArgument;
+        g = entry->second;
+        g->size = size;
+        g->parts.resize((size_t)size);
+        g->joined++;
+        *comm_p = new ncclComm{g, std::make_shared<struct rank_state>(), rank, blocking, false, false, {}};
+    }
+    if (!blocking) return g->joined < size ? ncclInProgress : ncclSuccess;
+    wait_until([=] { return g->joined == size; });
     return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t)
+static bool is_unused(const struct rank_state *state)
 {
+    emulated_run_streams();
+    return !state->in_streams && !state->in_graphs;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    {
+        emulated_call call;
+        if (comm->finalized) return ncclInvalidArgument;
+        comm->finalized = true;
+    }
+    if (!comm->blocking) return ncclInProgress;
+    wait_until([=] { return is_unused(comm->state.get()); });
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-    emulated_call call;
+    wait_until([=] { return is_unused(comm->state.get()); });
     delete comm;
     return ncclSuccess;
 }
 
-// Pending operations of the rank complete, as aborting ends the real kernels.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
-    emulated_call call;
-    comm->in->failed++;
-    delete comm;
+    {
+        emulated_call call;
+        comm->state->aborted = true;
+        struct group *g = comm->in.get(); // what the rank has begun never reaches the others
+        g->parts[(size_t)comm->rank].here = false;
+        for (int to = 0; to < g->size; to++)
+            g->sent.erase(std::make_pair(comm->rank, to));
+    }
+    return ncclCommDestroy(comm);
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+// Marks the call's connections as wanted by its rank. Returns whether all are made.
+static bool call_connect(const struct call *c)
+{
+    bool all = true;
+    for (int kind : c->kinds) {
+        std::set<int> &ranks = c->comm->in->connected_by[kind];
+        if (ranks.insert(c->comm->rank).second) n_connections++;
+        all = all && (int)ranks.size() == c->ranks;
+    }
+    return all;
+}
+
+static bool calls_connect(const std::vector<struct call> &calls)
+{
+    bool all = true;
+    for (const struct call &c : calls)
+        all = call_connect(&c) && all;
+    return all;
+}
+
+// Appends calls to their stream as one operation, since a group runs as one kernel.
+static ncclResult_t calls_issue(const std::vector<struct call> &calls)
+{
+    emulated_call one;
+    std::shared_ptr<struct rank_state> state = calls[0].comm->state;
+    auto in_use = std::make_shared<struct use>(state, emulated_is_capturing(calls[0].stream));
+    std::vector<std::function<bool()>> runs;
+    for (const struct call &c : calls)
+        runs.push_back(c.run);
+    std::vector<bool> done(runs.size());
+    cudaError_t error = emulated_put_waiting(calls[0].stream, [=]() mutable {
+        bool all = true;
+        for (size_t i = 0; i < runs.size(); i++) {
+            if (!done[i]) done[i] = in_use->of->aborted || (failing_rank < 0 && runs[i]());
+            all = all && done[i];
+        }
+        return all;
+    });
+    return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+static ncclResult_t calls_make(const std::vector<struct call> &calls)
+{
+    if (calls.empty()) return ncclSuccess;
+    ncclComm_t comm = calls[0].comm;
+    while (hanging_rank == comm->rank)
+        usleep(1000);
+    if (!comm->blocking) {
+        emulated_call one;
+        n_issued_later++;
+        comm->later = calls;
+        comm->polled = false;
+        return ncclInProgress;
+    }
+    wait_until([&] { return calls_connect(calls); });
+    return calls_issue(calls);
+}
+
+static ncclResult_t call_add(const struct call &c)
+{
+    if (!group_depth) return calls_make({c});
+    group_calls.push_back(c);
     return ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart(void)
 {
+    group_depth++;
     return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd(void)
 {
+    if (!group_depth) return ncclInvalidUsage;
+    if (--group_depth) return ncclSuccess;
+    std::vector<struct call> calls;
+    calls.swap(group_calls);
+    return calls_make(calls);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result_p)
+{
+    emulated_call call;
+    const bool fails = failing_rank >= 0;
+    *result_p = fails ? comm->rank == failing_rank ? ncclUnhandledCudaError : ncclRemoteError
+                : comm->in->joined < comm->in->size ? ncclInProgress
+                                                    : ncclSuccess;
+    if (fails || comm->blocking) return ncclSuccess;
+    if (comm->finalized && !is_unused(comm->state.get())) *result_p = ncclInProgress;
+    if (comm->later.empty()) return ncclSuccess;
+    // The thread that issues the calls takes its time: the first query finds them in progress.
+    if (!comm->polled || !calls_connect(comm->later)) {
+        comm->polled = true;
+        *result_p = ncclInProgress;
+        return ncclSuccess;
+    }
+    *result_p = calls_issue(comm->later);
+    comm->later.clear();
     return ncclSuccess;
 }
 
-static ncclResult_t stream_put(cudaStream_t stream, std::function<bool()> run)
+static bool is_device_memory(const void *at, size_t bytes)
 {
-    return emulated_put_waiting(stream, run) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+    emulated_call call;
+    return emulated_is_device_memory(at, bytes);
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t operation,
                            ncclComm_t comm, cudaStream_t stream)
 {
-    while (hanging_rank == comm->rank)
-        usleep(1000);
-    emulated_call call;
+    const size_t bytes = count * sizeof(float);
     if (type != ncclFloat || (operation != ncclSum && operation != ncclMax)) return ncclInvalidArgument;
-    if (!emulated_is_device_memory(from, count * sizeof(float)) ||
-        !emulated_is_device_memory(to, count * sizeof(float)))
-        return ncclInvalidArgument;
+    if (!is_device_memory(from, bytes) || !is_device_memory(to, bytes)) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     size_t rank = (size_t)comm->rank;
     part own = {true, static_cast<const float *>(from), static_cast<float *>(to), count, operation};
     bool entered = false;
     uint64_t round = 0;
-    return stream_put(stream, [=]() mutable {
-        if (g->failed) return true;
-        if (failing_rank >= 0) return false; // the others wait until they abort
-        if (!entered) {
-            entered = true;
-            round = g->round;
-            g->parts[rank] = own;
-            for (const part &p : g->parts)
-                if (!p.here) return false;
-            group_reduce(g.get());
-        }
-        return g->round != round;
-    });
+    return call_add({comm, stream, {bytes <= TREE_BYTES_MAX ? TREE : RING}, g->size, [=]() mutable {
+                         if (!entered) {
+                             entered = true;
+                             round = g->round;
+                             g->parts[rank] = own;
+                             for (const part &p : g->parts)
+                                 if (!p.here) return false;
+                             group_reduce(g.get());
+                         }
+                         return g->round != round;
+                     }});
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int to, ncclComm_t comm, cudaStream_t stream)
 {
-    emulated_call call;
     if (type != ncclFloat || to < 0 || to >= comm->in->size) return ncclInvalidArgument;
-    if (!emulated_is_device_memory(from, count * sizeof(float))) return ncclInvalidArgument;
+    if (!is_device_memory(from, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     std::pair<int, int> way(comm->rank, to);
     part own = {true, static_cast<const float *>(from), NULL, count, ncclSum};
     bool entered = false;
-    return stream_put(stream, [=]() mutable {
-        if (failing_rank >= 0) return g->failed > 0;
-        if (!entered) g->sent[way] = own;
-        entered = true;
-        return g->failed || !g->sent.count(way);
-    });
+    return call_add({comm, stream, {PAIRS + comm->rank * g->size + to}, 2, [=]() mutable {
+                         if (!entered) g->sent[way] = own;
+                         entered = true;
+                         return !g->sent.count(way);
+                     }});
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int from, ncclComm_t comm, cudaStream_t stream)
 {
-    emulated_call call;
     if (type != ncclFloat || from < 0 || from >= comm->in->size) return ncclInvalidArgument;
-    if (!emulated_is_device_memory(to, count * sizeof(float))) return ncclInvalidArgument;
+    if (!is_device_memory(to, count * sizeof(float))) return ncclInvalidArgument;
     std::shared_ptr<struct group> g = comm->in;
     std::pair<int, int> way(from, comm->rank);
-    return stream_put(stream, [=] {
-        auto sent = g->sent.find(way);
-        if (g->failed) return true;
-        if (failing_rank >= 0 || sent == g->sent.end()) return false;
-        if (sent->second.count != count) {
-            fprintf(stderr, "nccl emulator: rank %d sends %zu floats, rank %d waits for %zu\n", way.first,
-                    sent->second.count, way.second, count);
-            abort();
-        }
-        memcpy(to, sent->second.from, count * sizeof(float));
-        g->sent.erase(sent);
-        return true;
-    });
+    return call_add({comm, stream, {PAIRS + from * g->size + comm->rank}, 2, [=] {
+                         auto sent = g->sent.find(way);
+                         if (sent == g->sent.end()) return false;
+                         if (sent->second.count != count) {
+                             fprintf(stderr, "nccl emulator: rank %d sends %zu floats, rank %d waits for %zu\n",
+                                     way.first, sent->second.count, way.second, count);
+                             abort();
+                         }
+                         memcpy(to, sent->second.from, count * sizeof(float));
+                         g->sent.erase(sent);
+                         return true;
+                     }});
 }

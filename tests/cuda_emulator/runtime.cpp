@@ -40,7 +40,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
     int device;
     std::deque<operation> waiting;
-    int64_t run;         // operations run so far
+    int64_t run_us;      // time of the operations run so far
     CUgraph_st *capture; // operations are appended there
     bool capture_origin, capture_invalid;
 };
@@ -49,7 +49,7 @@ struct CUevent_st {
     CUstream_st *stream; // of the last record
     CUgraph_st *capture;
     uint64_t records, reached; // records so far; the last one that has run
-    int64_t clock;             // its time: operations that the stream had run
+    int64_t clock;             // its time: stream->run_us
 
     bool done() const
     {
@@ -68,13 +68,16 @@ static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches;
 static size_t device_bytes = (size_t)512 << 20;
 static std::map<int, size_t> used;
-static bool lost, in_kernel;
-static thread_local int device;
-static thread_local CUstream_st *capturing; // origin stream of this thread's capture
+static bool lost, in_kernel, counting;
+static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted
+static thread_local int device;                    // of those that the thread sees
+static thread_local int first_shown, n_shown = -1; // -1: all
+static thread_local CUstream_st *capturing;        // origin stream of this thread's capture
 static thread_local cudaError_t last_error;
 static CUstream_st default_stream;
 
 int emulated_launches;
+int64_t emulated_duration_us;
 
 static const size_t FILLED = (size_t)4 << 20; // bytes of an allocation filled with NaN, from its start
 static const size_t GUARDED = 4096;           // bytes of an allocation guarded against the host, from its start
@@ -104,6 +107,22 @@ void emulator_set_devices(int n)
     n_devices = n;
 }
 
+void emulator_show_devices(int first, int n)
+{
+    first_shown = first;
+    n_shown = n;
+}
+
+static int n_visible(void)
+{
+    return n_shown < 0 || n_shown > n_devices - first_shown ? n_devices - first_shown : n_shown;
+}
+
+static int this_device(void)
+{
+    return first_shown + device;
+}
+
 void emulator_set_memory(size_t bytes)
 {
     device_bytes = bytes;
@@ -119,6 +138,27 @@ int emulated_capability(void)
     return capability;
 }
 
+void emulator_count_only(bool on)
+{
+    emulated_call call;
+    const size_t bytes = (size_t)1 << 42;
+    if (on && !reserved_end) {
+        void *space = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (space == MAP_FAILED) {
+            perror("cuda emulator: reserving address space");
+            abort();
+        }
+        reserved_next = (uintptr_t)space;
+        reserved_end = reserved_next + bytes;
+    }
+    counting = on;
+}
+
+bool emulated_is_counting(void)
+{
+    return counting;
+}
+
 size_t emulator_memory_used(void)
 {
     emulated_call call;
@@ -126,6 +166,12 @@ size_t emulator_memory_used(void)
     for (auto &entry : used)
         sum += entry.second;
     return sum;
+}
+
+size_t emulator_memory_used_on(int on)
+{
+    emulated_call call;
+    return used[on];
 }
 
 int emulator_launches(void)
@@ -148,13 +194,13 @@ void emulator_fail_after(int n)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = n_devices;
-    return result(n_devices ? cudaSuccess : cudaErrorNoDevice);
+    *count = n_visible();
+    return result(n_visible() ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaSetDevice(int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     device = which;
     return cudaSuccess;
 }
@@ -169,9 +215,10 @@ enum { MULTIPROCESSORS = 4, SHARED_BYTES_MAX = 227 * 1024 };
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
+    snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "emulated %d", first_shown + which);
     prop->major = capability / 10;
     prop->minor = capability % 10;
     prop->totalGlobalMem = device_bytes;
@@ -190,7 +237,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int which)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
     switch ((int)attribute) {
     case cudaDevAttrMultiProcessorCount: *value = MULTIPROCESSORS; break;
     case cudaDevAttrComputeCapabilityMajor: *value = capability / 10; break;
@@ -206,8 +253,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int which)
 {
-    if (which < 0 || which >= n_devices) return result(cudaErrorInvalidDevice);
-    snprintf(text, (size_t)bytes, "0000:%02x:00.0", which + 1);
+    if (which < 0 || which >= n_visible()) return result(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)bytes, "0000:%02x:00.0", first_shown + which + 1);
     return cudaSuccess;
 }
 
@@ -276,6 +323,7 @@ bool emulated_is_device_memory(const void *at, size_t bytes)
 
 static void memory_guard(bool on)
 {
+    if (counting) return;
     for (auto &entry : allocations) {
         if (entry.second.device < 0) continue;
         size_t bytes = entry.second.bytes < GUARDED ? entry.second.bytes : GUARDED;
@@ -311,6 +359,19 @@ void emulated_check_argument(const char *kernel, const void *value, size_t bytes
 
 static cudaError_t run_all(void);
 
+// Addresses that nobody may access, never used twice.
+static void *reserve(size_t bytes)
+{
+    uintptr_t at = reserved_next;
+    reserved_next += (bytes + 255) / 256 * 256;
+    return reserved_next <= reserved_end ? (void *)at : NULL;
+}
+
+static bool is_reserved(const void *p)
+{
+    return (uintptr_t)p < reserved_end && (uintptr_t)p >= reserved_end - ((uintptr_t)1 << 42);
+}
+
 static cudaError_t allocate(void **p, size_t bytes, int on)
 {
     emulated_call call;
@@ -323,8 +384,9 @@ static cudaError_t allocate(void **p, size_t bytes, int on)
     if (on >= 0 && (on >= n_devices || bytes > device_bytes - used[on]))
         return result(n_devices ? cudaErrorMemoryAllocation : cudaErrorNoDevice);
     if (!bytes) return cudaSuccess;
-    if (posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
-    memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
+    const bool fake = counting && on >= 0;
+    if (fake ? !(*p = reserve(bytes)) : posix_memalign(p, 256, bytes) != 0) return result(cudaErrorMemoryAllocation);
+    if (!fake) memset(*p, 0xff, bytes < FILLED ? bytes : FILLED);
     if (on >= 0) used[on] += bytes;
     allocations[(uintptr_t)*p] = {bytes, on};
     if (!in_kernel) memory_guard(true);
@@ -339,15 +401,15 @@ static cudaError_t release(void *p, bool pinned)
     if (entry == allocations.end() || pinned != (entry->second.device < 0)) return result(cudaErrorInvalidValue);
     cudaError_t error = run_all();
     if (!pinned) used[entry->second.device] -= entry->second.bytes;
-    __asan_unpoison_memory_region(p, entry->second.bytes);
+    if (!is_reserved(p)) __asan_unpoison_memory_region(p, entry->second.bytes);
     allocations.erase(entry);
-    free(p);
+    if (!is_reserved(p)) free(p);
     return result(error);
 }
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    return allocate(p, bytes, device);
+    return allocate(p, bytes, this_device());
 }
 
 cudaError_t cudaFree(void *p)
@@ -373,9 +435,9 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *free_p, size_t *total_p)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *total_p = device_bytes;
-    *free_p = device_bytes - used[device];
+    *free_p = device_bytes - used[this_device()];
     return cudaSuccess;
 }
 
@@ -402,7 +464,8 @@ static bool advance(CUstream_st *stream)
     bool moved = false;
     while (!stream->waiting.empty() && run_one(stream->waiting.front())) {
         stream->waiting.pop_front();
-        stream->run++;
+        stream->run_us += 1 + emulated_duration_us;
+        emulated_duration_us = 0;
         moved = true;
     }
     return moved;
@@ -472,8 +535,21 @@ cudaError_t emulated_put_waiting(cudaStream_t to, operation run)
     return cudaSuccess;
 }
 
+bool emulated_is_capturing(cudaStream_t stream)
+{
+    emulated_call call;
+    return real(stream)->capture != NULL;
+}
+
+void emulated_run_streams(void)
+{
+    run_all();
+}
+
+// Work on device memory. Where memory is only counted there is none to work on.
 cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 {
+    if (counting) return cudaSuccess;
     return emulated_put_waiting(to, [=] {
         run();
         return true;
@@ -483,9 +559,9 @@ cudaError_t emulated_put(cudaStream_t to, std::function<void()> run)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream_p, unsigned)
 {
     emulated_call call;
-    if (device >= n_devices) return result(cudaErrorNoDevice);
+    if (device >= n_visible()) return result(cudaErrorNoDevice);
     *stream_p = new CUstream_st();
-    (*stream_p)->device = device;
+    (*stream_p)->device = this_device();
     streams.push_back(*stream_p);
     return cudaSuccess;
 }
@@ -692,8 +768,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t to)
     event->capture = stream->capture;
     if (stream->capture) return cudaSuccess;
     uint64_t record = ++event->records;
-    return emulated_put(to, [=] {
-        if (record > event->reached) event->reached = record, event->clock = stream->run;
+    return emulated_put_waiting(to, [=] {
+        if (record > event->reached) event->reached = record, event->clock = stream->run_us;
+        return true;
     });
 }
 
@@ -727,7 +804,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return poll_event(event);
 }
 
-// One microsecond per operation of the stream between the two events: the same in every run.
+// One microsecond per operation of the stream between the two events, more per gemm: the same in every run.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     emulated_call call;
@@ -806,12 +883,14 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    emulated_call call;
     delete graph;
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    emulated_call call;
     delete exec;
     return cudaSuccess;
 }

@@ -173,7 +173,8 @@ check_json "$work/router.json" '[.[].queue] == [50, 400] and all(.[]; .bins >= .
 # The same with few KV blocks, overdue requests and a shared prefix.
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 400 --rounds 1 --workers 3 --kv-blocks 40 --enable-prefix-caching \
     --shared-prefix-tokens 20 --max-wait-ms 10 --json >"$work/router-short.json"
-check_json "$work/router-short.json" '.[0].requests == 400 and .[0].looks_per_request > 0 and .[0].looks_per_request < 40'
+check_json "$work/router-short.json" '.[0].requests == 400 and .[0].looks_per_request > 0 and .[0].looks_per_request < 40 and
+    .[0].nodes_asked_per_bin >= 1 and .[0].nodes_asked_per_bin < 3 and .[0].node_visits_per_bin > 0 and .[0].node_kb > 0'
 [ "$(grep -c '</svg>' "$work/router.html")" = 3 ] || fail "not three plots in the page"
 grep -q '<tr><td>400</td>' "$work/router.html" || fail "no row of the longer queue in the page"
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 40 --rounds 1 >"$work/router.table"

@@ -24,6 +24,7 @@ number = int(sys.argv[4]) if len(sys.argv) > 4 else 0
 WAIT = 600  # seconds, an upper bound
 SERVICE = "/forepack.v1.Inference/"
 code = grpc.StatusCode
+FULL = "the queue is full for this tenant"
 
 with tempfile.TemporaryDirectory() as folder:
     subprocess.run(["protoc", "-I", repository + "/proto", "--python_out=" + folder,
@@ -106,7 +107,8 @@ def bad_requests():
     assert failure(generate(request(n - 100, text="x"), timeout=1e-6))[0] == code.DEADLINE_EXCEEDED
     # Millions of empty chat messages would take gigabytes when unpacked.
     bomb = channel.unary_stream(SERVICE + "Generate", bytes, api.GenerateResponse.FromString)
-    refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
+    refused(code.INVALID_ARGUMENT, "fields", bomb(b"\x2a\x00" * 300000, timeout=WAIT))
+    refused(code.OUT_OF_RANGE, "its message has 60000000 bytes", bomb(b"\x2a\x00" * 30000000, timeout=WAIT))
     bomb = channel.unary_unary(SERVICE + "Tokenize", bytes, bytes)
     refused(code.INVALID_ARGUMENT, "fields", iter(lambda: bomb(b"\x12\x00" * 30000000, timeout=WAIT), None))
 
@@ -146,7 +148,7 @@ def crowd():
             continue
         reason = re.sub("[0-9]+ ", "", m.completion.error.message.split(":")[0])
         reasons.add((m.completion.error.code, reason))
-        if not late and reason == "the queue is full":
+        if not late and reason == FULL:
             late = some("late")
             for call in late:
                 refused(code.RESOURCE_EXHAUSTED, "try again later", call)
@@ -154,7 +156,7 @@ def crowd():
             print("full", flush=True)
     refusals = sum(1 for reason in completions.values() if reason == "error")
     assert len(completions) == number, (len(completions), number)
-    assert reasons <= {(8, "the queue is full"), (8, "the router is events behind")}, reasons
+    assert reasons <= {(8, FULL), (8, "the router is events behind")}, reasons
     assert late and number - refusals > 0, refusals
     for call in early:
         assert list(call)[-1].completion.usage.completion_tokens == 2
@@ -299,6 +301,74 @@ def hoard():
             told = True
 
 
+def long_prompt():
+    text = ("The lighthouse keeper wrote %d lines about the sea. " * 20) % tuple(range(20))
+    tokens_of_text = len(unary("Tokenize", api.TokenizeRequest(text=text), api.TokenizeResponse).token_ids)
+    return text * (100000 // tokens_of_text)
+
+
+def drain():
+    """`number` prompts of 100,000 tokens at a router that is told to stop when this client prints `sent`: those that
+    waited to be tokenised are still read and answered by the worker group's limits, later ones are refused."""
+    long = long_prompt()
+    calls = [generate(request(1, text=long)) for i in range(number)]
+    refused(code.OUT_OF_RANGE, "needs a context of", calls[0])
+    print("sent", flush=True)
+    read = 1
+    for call in calls[1:]:
+        status, sentence = failure(call)
+        read += status == code.OUT_OF_RANGE and "needs a context of" in sentence
+        assert status == code.OUT_OF_RANGE or "the router is shutting down" in sentence, (status, sentence)
+    print("%d of %d prompts were read" % (read, number))
+
+
+def full():
+    """Chat messages of 700 KB at a router that lets 1 MiB wait to be tokenised: each is refused under its own id."""
+    chat = [api.Message(role="user", content="sea " * 175000)]
+    for round in range(100):
+        ids = ["%d-%d" % (round, i) for i in range(10)]
+        many = list(generate_many(iter([request(1, messages=chat, request_id=name) for name in ids])))
+        assert sorted(m.request_id for m in many) == ids, many
+        if any("wait to be tokenised" in m.completion.error.message for m in many):
+            return
+    raise AssertionError("no message was refused")
+
+
+def heavy():
+    """`number` prompts of 100,000 tokens at once, which no worker group can hold, and a chat message of 60 MiB, while an
+    answer is streamed: they are refused, and the stream is that of a quiet router."""
+    def answer():
+        calls = generate(request(1500, text="Once upon a time", request_id="stream"))
+        first = next(calls)
+        yield first
+        tokens = list(first.chunk.token_ids)
+        for message in calls:
+            tokens += message.chunk.token_ids
+        yield tokens
+
+    def whole():
+        return list(answer())[1]
+
+    calm = whole()
+    assert len(calm) == 1500, len(calm)
+    long = long_prompt()
+    stream = answer()
+    next(stream)
+    calls = [generate(request(1, text=long)) for i in range(number)]
+    for call in [generate(request(1, text=long)) for i in range(10)]: # clients that go while their prompts wait
+        call.cancel()
+    many = generate_many(iter([request(1, text=long, request_id="many-%d" % i) for i in range(5)]))
+    chat = api.GenerateRequest(messages=[api.Message(role="user", content="sea " * (15 << 20))])
+    status, sentence = failure(generate(chat))
+    assert status in (code.OUT_OF_RANGE, code.RESOURCE_EXHAUSTED), (status, sentence)
+    assert list(generate(request(1, text="a short one")))[-1].completion.usage.completion_tokens == 1
+    assert next(stream) == calm
+    for call in calls:
+        refused(code.OUT_OF_RANGE, "needs a context of", call)
+    # A call whose client has sent everything ends after the last of its prompts.
+    assert sorted((m.request_id, m.completion.error.code) for m in many) == [("many-%d" % i, 11) for i in range(5)]
+
+
 def vanish():
     """`number` requests on ten connections, every other one with a prompt to be scored, until this process is killed."""
     channels = [connect() for _ in range(10)]
@@ -312,7 +382,7 @@ def vanish():
     return calls
 
 
-scenarios = {"bad": bad_requests, "crowd": crowd, "slow": slow, "vanish": vanish, "hoard": hoard}
+scenarios = {"bad": bad_requests, "crowd": crowd, "drain": drain, "full": full, "heavy": heavy, "slow": slow, "vanish": vanish, "hoard": hoard}
 os.environ.pop("GRPC_VERBOSITY", None)
 try:
     scenarios[scenario]()

@@ -98,4 +98,34 @@ mixed on
 equal $((heads * head + tails)) "$computed" "rows computed of $heads mixed prefixes"
 equal "$(jq -cS '{id, token_ids}' "$work/mixed-off.jsonl" | sort)" "$(jq -cS '{id, token_ids}' "$work/mixed-on.jsonl" | sort)" \
     "answers of mixed prefixes with and without the cache"
-echo "prefix: all passed"
+
+# 64 questions on one document of 8,192 tokens run at once where unshared KV blocks would hold two of them.
+questions=64 document=8192 output=60
+two_documents=$((2 * (document + 64 + output) / 16))
+jq '.vocab_size = 1536 | .max_position_embeddings = 16384' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
+jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {id: "row\($i)", token_ids:
+    ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
+port=$(free_port)
+server=127.0.0.1:$port
+start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --heartbeat-ms 60000 --bins-ahead 4
+router=$last_pid
+start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
+    --kv-blocks $two_documents --max-num-batched-tokens 8192 --itl-target-ms 100000
+worker=$last_pid
+wait_until 60 "the cluster is ready" ready
+kill -STOP "$worker"
+start batch "$bin/forepack" batch --server "$server" --input "$work/questions.jsonl" --output "$work/answers.jsonl" \
+    --max-tokens $output --ignore-eos
+batch=$last_pid
+wait_until 60 "all questions are at the group" status_is ".queue.running == $questions"
+kill -CONT "$worker"
+wait "$batch" || fail "the batch of questions ended with $?"
+wait_until 20 "every KV block is free" all_returned
+kill -TERM "$worker"
+wait "$worker" || fail "the worker ended with $?"
+served=$(grep -o "served.*" "$work/worker.log")
+equal $questions "$(sed 's/.*most_running=\([0-9]*\).*/\1/' <<<"$served")" "questions that ran at once ($served)"
+equal 0 "$(sed 's/.*preemptions=\([0-9]*\).*/\1/' <<<"$served")" "preemptions"
+equal $((document + $(jq -s --argjson document $document 'map((.token_ids | length) - $document) | add' "$work/questions.jsonl"))) \
+    "$(sed 's/.*prompt_rows=\([0-9]*\).*/\1/' <<<"$served")" "rows computed of the document and $questions questions"
+echo "prefix: all passed ($questions questions on one document ran at once)"

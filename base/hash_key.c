@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Apart from the hash, so that a simulation can replace it at link time.
+#include <sys/random.h>
+
+#include "base/hash.h"
+#include "base/invariant.h"
+
+struct hash_key hash_key_random(void)
+{
+    struct hash_key key;
+    do {
+        ssize_t n = getrandom(&key, sizeof key, 0);
+        INVARIANT(n == (ssize_t)sizeof key, "getrandom() returned %zd of %zu bytes", n, sizeof key);
+    } while (!key.k0 && !key.k1);
+    return key;
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// One thread answers each bin with one message.
+#include "bench/commands/fake_node.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/node.h"
+#include "net/rpc.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+
+enum { ANSWER_TOKEN = 5, BLOCK_TOKENS = 16, KV_BLOCKS = 1 << 20, TOKEN_BUDGET = 8192, SEQS = 4096, PASS_US = 1 };
+
+struct fake_node {
+    struct node *node;
+    pthread_t thread;
+};
+
+// One pass that computes the whole bin and ends all its sequences.
+static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
+{
+    size_t n = bin->n_sequences, tokens = 0, used = 0;
+    for (size_t i = 0; i < n; i++)
+        tokens += bin->sequences[i]->sampling ? bin->sequences[i]->sampling->max_tokens : 0;
+    Forepack__Cluster__V1__SequenceResult *results = mem_alloc_array(n, sizeof *results);
+    Forepack__Cluster__V1__SequenceResult **list = mem_alloc_array(n, sizeof *list);
+    uint32_t *ids = mem_alloc_array(tokens, sizeof *ids);
+    Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    for (size_t i = 0; i < n; i++) {
+        const Forepack__Cluster__V1__Sequence *sequence = bin->sequences[i];
+        list[i] = &results[i];
+        forepack__cluster__v1__sequence_result__init(list[i]);
+        list[i]->request = sequence->request;
+        list[i]->token_ids = ids + used;
+        list[i]->n_token_ids = sequence->sampling ? sequence->sampling->max_tokens : 0;
+        list[i]->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
+        used += list[i]->n_token_ids;
+        step.rows += (uint32_t)sequence->n_token_ids;
+    }
+    for (size_t t = 0; t < tokens; t++)
+        ids[t] = ANSWER_TOKEN;
+    step.results = list;
+    step.n_results = n;
+    step.step_us = PASS_US;
+    step.pairs = step.rows;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &step;
+    node_send(node->node, &message);
+    free(ids);
+    free(list);
+    free(results);
+}
+
+static void *node_run(void *argument)
+{
+    struct fake_node *node = argument;
+    enum node_event_kind kind;
+    do {
+        struct node_event event;
+        node_next(node->node, -1, &event);
+        kind = event.kind;
+        if (kind == NODE_MESSAGE && event.message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
+            answer_bin(node, event.message->prefill_bin);
+        node_event_free(&event);
+    } while (kind != NODE_DRAIN && kind != NODE_REFUSED);
+    return NULL;
+}
+
+static enum status read_model_info(const char *server, Forepack__V1__ModelInfo **info_p)
+{
+    struct rpc_channel *channel;
+    struct rpc_bytes answer;
+    TRY(rpc_channel_open(server, &channel));
+    enum status status =
+        rpc_unary(channel, "/forepack.v1.Inference/GetModelInfo", (const uint8_t *)"", 0, 10000, &answer);
+    if (status == STATUS_OK) {
+        *info_p = forepack__v1__model_info__unpack(NULL, answer.size, answer.data);
+        rpc_bytes_free(&answer);
+        if (!*info_p) status = status_fail(STATUS_DATA, "the router's answer is not a valid ModelInfo");
+    }
+    rpc_channel_close(channel);
+    return status;
+}
+
+enum status fake_node_open(const char *server, struct fake_node **node_p)
+{
+    Forepack__V1__ModelInfo *info;
+    TRY(read_model_info(server, &info));
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
+    hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "fake";
+    hello.ranks = 1;
+    hello.model_fingerprint = 1;
+    hello.tokenizer_fingerprint = info->tokenizer_fingerprint;
+    hello.vocab_size = info->vocab_size;
+    hello.context_tokens = info->context_tokens;
+    hello.token_budget = TOKEN_BUDGET;
+    hello.block_tokens = BLOCK_TOKENS;
+    hello.kv_blocks = KV_BLOCKS;
+    hello.max_seqs = SEQS;
+    struct fake_node *node = mem_alloc(sizeof *node);
+    enum status status = node_start(server, &hello, &(struct node_callbacks){0}, &node->node);
+    forepack__v1__model_info__free_unpacked(info, NULL);
+    if (status != STATUS_OK) {
+        free(node);
+        return status;
+    }
+    pthread_create(&node->thread, NULL, node_run, node);
+    *node_p = node;
+    return STATUS_OK;
+}
+
+void fake_node_close(struct fake_node *node)
+{
+    if (!node) return;
+    kill(getpid(), SIGTERM); // requests a drain, see engine/node.h
+    pthread_join(node->thread, NULL);
+    node_stop(node->node);
+    free(node);
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results of a measurement as JSON.
+#pragma once
+
+#include <jansson.h>
+
+#include "bench/quantiles.h"
+
+// A JSON number; null if the value is not finite.
+json_t *bench_number(double value);
+// A number of the row, NAN if it is missing or null.
+double bench_row_number(const json_t *row, const char *key);
+// Adds NAME_ms_mean, NAME_ms_p50, _p90, _p99 and _max. Sorts the list.
+void bench_row_add_quantiles(json_t *row, const char *name, struct samples *samples);

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constants of the CUDA backend that both its kernels and the sizes of its memory depend on. Plain C.
+#pragma once
+
+#include <stdint.h>
+
+// Prefill attention (sequences with several rows) is divided into row-heads: a row and one of the query heads that
+// share a KV head. Row-head i of a sequence and KV head is row i / group, head i % group of the group. One thread block
+// computes the row-heads [first, first + count) of sequence `seq` for one KV head.
+enum { TILE_ROW_HEADS = 128 };
+struct attend_tile {
+    int32_t seq, first, count;
+};
+
+// Single rows (one row of a sequence in this pass, as in decode) read their KV entries in splits, each in its own
+// thread block; geometry.h defines their length. It depends only on the row's number of entries, so the result of a row
+// does not depend on other rows.
+enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split; splits of one row
+
+// A scale of a block-scaled FP8 matrix covers this many rows and columns; one of a row that the matrix multiplies
+// covers this many columns.
+enum { FP8_BLOCK = 128 };

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/memory.h"
+
+// Working memory of gemms. The workspace is what NVIDIA recommends for Hopper; the others bound memory of which a
+// little more costs little time.
+static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
+static const size_t RESULTS_BYTES = (size_t)256 << 20;
+static const size_t DEQUANTISED_BYTES = (size_t)64 << 20;
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+// Allocations of less than half a page share pages with others.
+static size_t rounding(size_t bytes)
+{
+    const size_t page = (size_t)2 << 20;
+    return bytes < page / 2 ? 0 : (page - bytes % page) % page;
+}
+
+void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes)
+{
+    memory->bytes[use] += bytes;
+    memory->rounding += rounding(bytes);
+}
+
+void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes)
+{
+    memory->bytes[use] -= bytes;
+    memory->rounding -= rounding(bytes);
+}
+
+size_t memory_tensor_bytes(enum tensor_kind kind, int max_rows, int columns)
+{
+    const size_t rows = (size_t)max_rows;
+    return kind == TENSOR_F32 ? rows * (size_t)columns * sizeof(float)
+                              : rows * (size_t)cuda_stride(columns) * sizeof(uint16_t);
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts)
+{
+    size_t bytes = 0;
+    for (int p = 0; p < n_parts; p++)
+        bytes += (size_t)parts[p].columns * sizeof(float);
+    return bytes;
+}
+
+// A part with a scale for each block that begins at the corner of a block and, unless it is the last, ends with one.
+static bool part_has_whole_blocks(const struct matrix_view *part, bool last)
+{
+    return part->dtype == DTYPE_FP8 && part->scale_block == FP8_BLOCK && part->scale_row == 0 &&
+           part->scale_column == 0 && (last || part->rows % FP8_BLOCK == 0);
+}
+
+static bool parts_have_whole_blocks(const struct matrix_view *parts, int n_parts)
+{
+    for (int p = 0; p < n_parts; p++)
+        if (!part_has_whole_blocks(&parts[p], p == n_parts - 1)) return false;
+    return true;
+}
+
+// The dtype of a matrix in an FP8 backend, and whether it is block-scaled.
+static enum dtype fp8_dtype(const struct backend_shape *shape, bool block_scales, const struct matrix_view *parts,
+                            int n_parts, bool *block_scaled_p)
+{
+    bool fp8 = false, blocks = false;
+    for (int p = 0; p < n_parts; p++) {
+        fp8 |= parts[p].dtype == DTYPE_FP8;
+        blocks |= parts[p].dtype == DTYPE_FP8 && parts[p].scale_block;
+    }
+    *block_scaled_p = blocks && block_scales && parts_have_whole_blocks(parts, n_parts);
+    if (blocks) return *block_scaled_p ? DTYPE_FP8 : DTYPE_BF16;
+    return fp8 || !shape->fp8_as_stored ? DTYPE_FP8 : DTYPE_BF16;
+}
+
+static size_t scale_bytes(const struct memory_matrix *m, int64_t columns)
+{
+    const size_t rows = (size_t)m->rows, groups = (size_t)(columns + FP8_BLOCK - 1) / FP8_BLOCK;
+    if (m->block_scaled) return (rows + FP8_BLOCK - 1) / FP8_BLOCK * (size_t)cuda_block_stride(columns) * sizeof(float);
+    if (m->dtype == DTYPE_FP8) return (size_t)cuda_stride(m->rows) * sizeof(float);
+    if (m->dtype == DTYPE_INT8_G128) return rows * groups * sizeof(float);
+    return m->dtype == DTYPE_INT8 ? rows * sizeof(float) : 0;
+}
+
+static struct memory_matrix matrix_of(enum dtype dtype, bool block_scaled, int64_t rows, int64_t columns)
+{
+    struct memory_matrix m = {
+        .dtype = dtype, .block_scaled = block_scaled, .rows = rows, .stride = cuda_stride(columns)};
+    const size_t stored_rows = dtype == DTYPE_FP8 ? (size_t)cuda_stride(rows) : (size_t)rows;
+    m.data_bytes = stored_rows * (size_t)m.stride * dtype_size_bytes(dtype);
+    m.scale_bytes = scale_bytes(&m, columns);
+    return m;
+}
+
+struct memory_matrix memory_matrix(const struct backend_shape *shape, enum dtype dtype, bool block_scales,
+                                   const struct matrix_view *parts, int n_parts)
+{
+    bool block_scaled = false;
+    int64_t rows = 0;
+    for (int p = 0; p < n_parts; p++)
+        rows += parts[p].rows;
+    if (dtype == DTYPE_FP8) dtype = fp8_dtype(shape, block_scales, parts, n_parts, &block_scaled);
+    return matrix_of(dtype, block_scaled, rows, parts[0].columns);
+}
+
+struct memory_matrix memory_table(enum dtype dtype, const struct matrix_view *table)
+{
+    return matrix_of(dtype_of_activations(dtype), false, table->rows, table->columns);
+}
+
+// ---- gemms ----------------------------------------------------------------------------------------------------------
+
+void memory_gemm_add_rows(struct memory_gemm_need *need, int rows)
+{
+    need->rows = larger(need->rows, (size_t)rows);
+}
+
+void memory_gemm_add_weight(struct memory_gemm_need *need, const struct memory_matrix *w)
+{
+    need->n = larger(need->n, (size_t)cuda_stride(w->rows));
+    if (w->dtype != DTYPE_FP8) return;
+    need->fp8_bytes = larger(need->fp8_bytes, w->data_bytes);
+    need->fp8_k = larger(need->fp8_k, (size_t)w->stride);
+    need->row_scales = larger(need->row_scales, w->block_scaled ? (size_t)cuda_block_stride(w->stride) : 1);
+}
+
+struct memory_gemm memory_gemm(const struct memory_gemm_need *need)
+{
+    const size_t rows = (need->rows + 3) / 4 * 4; // block-scaled gemms have a multiple of four rows
+    const size_t least = 4 * need->n * sizeof(float), all = rows * need->n * sizeof(float);
+    const size_t sixteen = 16 * need->fp8_k * sizeof(uint16_t); // outputs of an FP8 weight
+    return (struct memory_gemm){.workspace = WORKSPACE_BYTES,
+                                .results = smaller(all, larger(RESULTS_BYTES, least)),
+                                .quantised = rows * need->fp8_k,
+                                .row_scales = rows * need->row_scales * sizeof(float),
+                                .dequantised =
+                                    smaller(need->fp8_bytes * sizeof(uint16_t), larger(DEQUANTISED_BYTES, sixteen))};
+}
+
+// ---- the rest -------------------------------------------------------------------------------------------------------
+
+int memory_max_splits(int entries)
+{
+    int splits = 1;
+    while (splits < SPLITS_MAX && (int64_t)splits * SPLIT_ENTRIES < entries)
+        splits *= 2;
+    return splits;
+}
+
+int memory_importance_rows(const struct backend_shape *shape)
+{
+    return shape->max_rows < shape->max_seqs ? shape->max_rows : shape->max_seqs;
+}
+
+size_t memory_staging_bytes(const struct backend_shape *shape)
+{
+    size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
+    size_t columns = ((size_t)shape->max_context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
+    size_t tiles =
+        rows * group / TILE_ROW_HEADS + seqs + 1; // the last tile of a sequence or micro-batch may be partial
+    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 3 * rows + 1 + seqs;
+    return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct row_sampling) +
+           13 * 16; // each of the 13 lists is rounded up
+}
+
+// The largest exponent and the sum of weights of every partial result, then, aligned, its D sums of weighted V; see
+// geometry.h.
+size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size)
+{
+    const size_t n = (size_t)max_single * (size_t)n_heads * (size_t)max_splits;
+    return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
+}
+
+// The largest exponent and the sum of weights of every split.
+size_t memory_importance_sums_bytes(int rows, int n_heads)
+{
+    return 2 * (size_t)rows * (size_t)n_heads * SPLITS_MAX * sizeof(float);
+}
+
+struct memory_fixed memory_fixed(const struct backend_shape *shape)
+{
+    const size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs;
+    return (struct memory_fixed){
+        .staging = memory_staging_bytes(shape),
+        .row_index = rows * sizeof(int32_t),
+        .inv_freq = (size_t)shape->head_size / 2 * sizeof(float),
+        .importance = seqs * (size_t)shape->max_context * sizeof(float),
+        .importance_sums = memory_importance_sums_bytes(memory_importance_rows(shape), shape->n_heads),
+        .partials = memory_partials_bytes(shape->max_seqs, memory_max_splits(shape->max_context), shape->n_heads,
+                                          shape->head_size),
+    };
+}
+
+struct memory_kv memory_kv(const struct backend_shape *shape, int n_kv_blocks)
+{
+    const int blocks = n_kv_blocks + 1;
+    const size_t heads = (size_t)shape->n_layers * (size_t)blocks * 2 * (size_t)shape->n_kv_heads * KV_BLOCK_TOKENS;
+    const bool bytes = backend_kv_bytes(shape);
+    return (struct memory_kv){.blocks = blocks,
+                              .data_bytes = heads * (size_t)shape->head_size * (bytes ? 1 : sizeof(uint16_t)),
+                              .scale_bytes = bytes ? heads * sizeof(float) : 0};
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The size of every allocation of the CUDA backend, as functions of shapes. The backend allocates what these functions
+// return, and counting.c adds them up without a GPU: so the memory plan and the backend cannot disagree. Plain C, which
+// programs and the CUDA module both contain.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/limits.h"
+
+// Elements per row of a gemm operand: the fast algorithms require rows that begin at multiples of 16 elements.
+static inline int cuda_stride(int64_t columns)
+{
+    return (int)((columns + 15) / 16 * 16);
+}
+
+// Scales per row of blocks of a block-scaled matrix with K columns, padded as cuBLASLt requires.
+static inline int cuda_block_stride(int64_t columns)
+{
+    return (int)((columns + FP8_BLOCK - 1) / FP8_BLOCK + 3) / 4 * 4;
+}
+
+// Adds an allocation, or removes it.
+void memory_count(struct device_memory *memory, enum memory_use use, size_t bytes);
+void memory_uncount(struct device_memory *memory, enum memory_use use, size_t bytes);
+
+size_t memory_tensor_bytes(enum tensor_kind kind, int max_rows, int columns);
+size_t memory_vector_bytes(const struct matrix_view *parts, int n_parts);
+
+// A weight matrix made of parts: how it is computed and stored.
+struct memory_matrix {
+    enum dtype dtype;
+    bool block_scaled; // FP8 with a scale for each block, else one for each output
+    int64_t rows;      // N
+    int stride;        // cuda_stride(K)
+    size_t data_bytes, scale_bytes;
+};
+// `block_scales`: the device multiplies block-scaled matrices. Otherwise, and where a slice does not consist of whole
+// blocks, such matrices are computed in bf16.
+struct memory_matrix memory_matrix(const struct backend_shape *shape, enum dtype dtype, bool block_scales,
+                                   const struct matrix_view *parts, int n_parts);
+// The same for an embedding table.
+struct memory_matrix memory_table(enum dtype dtype, const struct matrix_view *table);
+
+// What the gemms of a backend need: the largest of all tensors and weights. memory_gemm_add_* raise it.
+struct memory_gemm_need {
+    size_t rows;       // of activations
+    size_t n;          // of any weight
+    size_t fp8_bytes;  // of the data of an FP8 weight
+    size_t fp8_k;      // of an FP8 weight
+    size_t row_scales; // of a row that an FP8 weight multiplies
+};
+struct memory_gemm {
+    size_t workspace;   // of cuBLASLt
+    size_t results;     // f32 results of a chunk of rows
+    size_t quantised;   // FP8: rows as bytes
+    size_t row_scales;  // FP8: their scales
+    size_t dequantised; // FP8: a part of a weight in bf16, for numbers of rows that no FP8 algorithm supports
+};
+void memory_gemm_add_rows(struct memory_gemm_need *need, int rows);
+void memory_gemm_add_weight(struct memory_gemm_need *need, const struct memory_matrix *w);
+struct memory_gemm memory_gemm(const struct memory_gemm_need *need);
+
+// Memory whose size follows from the shape alone.
+struct memory_fixed {
+    size_t staging, row_index, inv_freq;          // MEMORY_BATCH
+    size_t importance, importance_sums, partials; // MEMORY_ATTENTION
+};
+struct memory_fixed memory_fixed(const struct backend_shape *shape);
+// Importance rows that are computed at once: one for each sequence.
+int memory_importance_rows(const struct backend_shape *shape);
+// Upper bound on the splits of a row with up to `entries` entries; few different values, so that one captured graph
+// serves many lengths.
+int memory_max_splits(int entries);
+size_t memory_staging_bytes(const struct backend_shape *shape);
+size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size);
+size_t memory_importance_sums_bytes(int rows, int n_heads);
+
+// The KV cache: one block more than the caller has, which padding rows of captured passes write to.
+struct memory_kv {
+    int blocks;
+    size_t data_bytes, scale_bytes; // scales: FP8 only
+};
+struct memory_kv memory_kv(const struct backend_shape *shape, int n_kv_blocks);

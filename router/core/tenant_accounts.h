@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits of each tenant, in all classes and pools together, to bound a tenant's part of the queue. Written by
+// ledger.c only. One thread.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+
+// Lives while a request of the tenant does.
+struct tenant_account {
+    struct tenant_account *next; // in its bucket
+    char *name;
+    int refs; // requests that have not ended
+    int waiting;
+    int64_t waiting_tokens; // of their prompts
+};
+
+struct tenant_accounts {
+    struct tenant_account **buckets;
+    size_t n_buckets;
+    struct hash_key hash_key;
+    int n;
+};
+
+void tenant_accounts_init(struct tenant_accounts *accounts, const struct hash_key *key);
+void tenant_accounts_fini(struct tenant_accounts *accounts); // when no account is left
+const struct tenant_account *tenant_accounts_find(const struct tenant_accounts *accounts, const char *name); // or NULL
+struct tenant_account *tenant_accounts_acquire(struct tenant_accounts *accounts, const char *name);
+void tenant_accounts_release(struct tenant_accounts *accounts, struct tenant_account *account);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/grpc_intake.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "proto/fields.h"
+#include "router/front/intake.h"
+
+enum { READ_AT_ONCE_BYTES = 4096, TENANT_ROOM = 257, FIELDS_MAX = 1 << 17 };
+
+struct message_job {
+    struct intake_job job; // first: the pool's pointer is ours
+    struct rpc_call *call; // our reference
+    struct rpc_bytes message;
+    grpc_read_fn *read;
+    int64_t arrived_us;
+    char tenant[TENANT_ROOM];
+};
+
+static void job_free(struct message_job *job)
+{
+    rpc_bytes_free(&job->message);
+    rpc_call_unref(job->call);
+    free(job);
+}
+
+static void job_run(struct intake_job *base, bool dropped)
+{
+    struct message_job *job = (struct message_job *)base;
+    job->read(&(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, dropped});
+    job_free(job);
+}
+
+enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
+                              struct intake_owner *owner, grpc_read_fn *read)
+{
+    const struct front *front = rpc_call_context(call);
+    TRY(intake_check_open(front));
+    if (size <= READ_AT_ONCE_BYTES) {
+        read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
+        return STATUS_OK;
+    }
+    struct message_job *job = mem_alloc(sizeof *job);
+    *job = (struct message_job){.job = {.run = job_run, .tenant = job->tenant, .bytes = size},
+                                .call = call,
+                                .message = rpc_call_take_message(call),
+                                .read = read,
+                                .arrived_us = clock_now_us()};
+    if (tenant_field) proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
+    rpc_call_ref(call);
+    enum status status = intake_pool_add(front->pool, &job->job, owner);
+    if (status != STATUS_OK) job_free(job);
+    return status;
+}
+
+void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
+{
+    if (!proto_fields_at_most(type, bytes, size, FIELDS_MAX)) {
+        status_fail(STATUS_INVALID, "the message has more than %d fields: send fewer per message", FIELDS_MAX);
+        return NULL;
+    }
+    void *message = protobuf_c_message_unpack(type, NULL, size, bytes);
+    if (!message) status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);
+    return message;
+}

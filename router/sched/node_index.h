@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nodes of one pool, ordered by the time at which they are predicted to finish their work and one more prompt, to
+// find the one that gets the next bin in O(log nodes). A node that declined is asked again only when something has
+// changed for it: it has more room, enough rows wait, or a request that fits arrives or becomes overdue.
+//
+// A treap with its links in the nodes (Seidel and Aragon, 1996). Each subtree knows the most room of its nodes, so a
+// search steps over whole subtrees. Accounts of nodes change more often than nodes are chosen: changed nodes are
+// collected, and ordered again before the next search. Core has an index for each role. One thread.
+#pragma once
+
+#include "router/sched/view.h"
+
+struct node_index {
+    enum node_role role;
+    struct sched_node *root;
+    struct sched_node *changed; // list
+    struct sched_node *again;   // list; declined for the sake of another node, asked again in the next round
+    int n_nodes, n_known;       // with known costs
+    bool by_time;               // nodes are compared by time; else by tokens, while the costs of some are not known
+    double prompt_rows;         // of the prompt that the nodes are compared by: about the mean
+    uint64_t last_ordinal, round;
+    uint64_t plans, visits; // nodes asked, and steps of searches, for measurements
+};
+
+void node_index_add(struct node_index *index, struct sched_node *node);
+void node_index_remove(struct sched_node *node);      // nothing if it is in no index
+void node_index_note_change(struct sched_node *node); // its account, cost model or reservation has changed
+
+void node_index_start_round(struct node_index *index, const struct sched_view *view);
+// Of the nodes that may take what waits, the one that is predicted to finish first. NULL: none.
+struct sched_node *node_index_next(struct node_index *index, const struct sched_view *view);
+// A plan for the node was empty: `rows_missing` more rows have to wait until another one is made. `elsewhere`: a
+// request waits for another node.
+void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere);
+// The request became packable or overdue: one node that declined before and has room for it is asked again. If it is
+// not overdue, an idle one.
+void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r);
+
+// Whether a node of the pool has the KV blocks for the request now, whatever else keeps it from a bin.
+bool node_index_has_blocks(struct node_index *index, const struct sched_view *view, const struct sched_request *r);

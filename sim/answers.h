@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the simulated models answer: pure functions of tokens and positions. The simulated engines compute them from the
+// KV entries that a batch refers to; clients compute them from the prompt. So every token that reaches a client can be
+// verified, and an engine that was given a wrong row, position or KV block answers wrongly.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+enum { TOKEN_BOS = 1, TOKEN_EOS = 2, TOKEN_FIRST = 3 }; // TOKEN_FIRST: of the tokens that prompts have
+
+#define ANSWER_STEP UINT64_C(0x9e3779b97f4a7c15)
+
+static inline uint64_t answer_mix(uint64_t x) // the finaliser of splitmix64: consecutive numbers look random
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+// The content of a KV entry: its token, its position, and all entries before it.
+#define ANSWER_START UINT64_C(0x243f6a8885a308d3)
+static inline uint64_t answer_entry(uint64_t before, int32_t token, int32_t position)
+{
+    return answer_mix(before * 3 + ((uint64_t)(uint32_t)token << 32 | (uint32_t)position) + ANSWER_STEP);
+}
+
+// The greedy token after an entry, or the token that `uniform` samples (uniform < 0: greedy).
+static inline int32_t answer_token(uint64_t entry, double uniform, int vocab)
+{
+    uint64_t bits = 0;
+    if (uniform >= 0) memcpy(&bits, &uniform, sizeof bits);
+    return (int32_t)(answer_mix(entry ^ (bits | (uniform >= 0)) * ANSWER_STEP) % (uint64_t)vocab);
+}
+
+// The importance that the row of entry `query` gives to prompt token number `key`: 0 to 1.
+static inline float answer_importance(uint64_t query, int32_t token, int key)
+{
+    uint64_t x = (query ^ (uint64_t)(uint32_t)token << 20 ^ (uint64_t)(uint32_t)key) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (float)((x ^ x >> 32) & 0xffffff) * 0x1p-24f;
+}
+
+// Token i of a prompt: of a shared prefix, or of one request alone.
+static inline int32_t answer_prompt_token(int64_t source, int i, int vocab)
+{
+    if (i == 0 && source % 2 == 0) return TOKEN_BOS;
+    return TOKEN_FIRST +
+           (int32_t)(answer_mix((uint64_t)source * ANSWER_STEP + (uint64_t)i) % (uint64_t)(vocab - TOKEN_FIRST));
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/client.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "bench/quantiles.h"
+#include "sim/client_state.h"
+#include "sim/placement.h"
+#include "sim/router.h"
+
+// --- the request
+
+static struct request *request_make(struct client *client)
+{
+    const struct scenario_request *plan = &client->plan->request;
+    struct request *r = request_create();
+    r->id = mem_format("r%" PRId64, client->plan->id);
+    struct request_spec *spec = &r->spec;
+    spec->n_tokens = (int)plan->tokens;
+    spec->tokens = expect_prompt(client->w->scenario, client->plan);
+    spec->sampling.max_tokens = (int)plan->max_tokens;
+    spec->sampling.min_tokens = (int)plan->min_tokens;
+    spec->sampling.seed = (uint64_t)plan->seed;
+    spec->sampling.temperature = (double)plan->temperature / 1e3;
+    spec->sampling.ignore_eos = plan->ignore_eos;
+    if (plan->reading == 1) spec->sampling.logprobs = 2;
+    if (plan->reading == 2) spec->sampling.presence_penalty = 0.5;
+    spec->prefill.mode = (enum prefill_mode)plan->mode;
+    if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;
+    if (plan->look_ahead) spec->prefill.look_ahead = (int)plan->look_ahead;
+    spec->prefill.chunk_tokens = (int)plan->chunk;
+    if (plan->window) spec->prefill.pool_window = (int)plan->window;
+    spec->prefill.paper_exact = plan->paper;
+    if (plan->pin_last) {
+        spec->pinned = mem_alloc(sizeof *spec->pinned);
+        *spec->pinned = (struct token_range){(int32_t)plan->pin_first, (int32_t)plan->pin_last};
+        spec->n_pinned = 1;
+    }
+    spec->score_only = plan->score_only;
+    spec->want_importance = plan->importance;
+    spec->priority = (int32_t)plan->priority;
+    if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
+    spec->arrived_us = client->w->now_us;
+    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
+    return r;
+}
+
+// --- tokens
+
+static bool on_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
+{
+    struct client *client = user;
+    const struct scenario_request *plan = &client->plan->request;
+    if (client->ended || !client->r) client_fail(client, "a token after the end");
+    if (client->received == 0) {
+        client->waited_us = client->w->now_us - client->submitted_us;
+        client->result.first_us = client->w->now_us;
+        placement_answered(client);
+    } else if (client->w->clients->gaps_ms) {
+        samples_add(client->w->clients->gaps_ms, (double)(client->w->now_us - client->result.last_us) / 1e3);
+    }
+    client->result.last_us = client->w->now_us;
+    for (int i = 0; i < n && !client->w->failed; i++) {
+        client_check_token(client, client->r, tokens[i]);
+        world_digest(client->w, (uint64_t)tokens[i]);
+        if (plan->stop_after && client->received == plan->stop_after) {
+            *n_used_p = i + 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+// --- the end
+
+static void client_submit(struct world *w, const struct event *event);
+
+// Half a second, then twice as long each time.
+static bool client_retries(struct client *client, bool lost, enum status status)
+{
+    if (client->left || client->tries > client->plan->request.retries) return false;
+    if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
+    struct world *w = client->w;
+    client->received = 0; // the answer begins again
+    world_at(w, w->now_us + (INT64_C(500000) << client->tries), client_submit, client, 0, NULL, 0);
+    return true;
+}
+
+static void client_end(struct client *client)
+{
+    if (client->ended) client_fail(client, "ended twice");
+    client->ended = true;
+    client->result.ended_us = client->w->now_us;
+    client->w->clients->n_ended++;
+}
+
+static void on_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                    const char *message)
+{
+    struct client *client = user;
+    struct world *w = client->w;
+    if (client->ended || client->r != r) client_fail(client, "ended twice");
+    bool lost = sim_router_ended(w->router);
+    if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
+    if (!client->received) client->waited_us = w->now_us - client->submitted_us;
+    world_digest(w, (uint64_t)client->plan->id << 16 | (uint64_t)reason << 8 | (uint64_t)status);
+    client->result.done = reason == FINISH_REASON_LENGTH || reason == FINISH_REASON_STOP;
+    client->result.status = status;
+    client->result.usage = r->usage;
+    client->result.timing = r->timing;
+    client->r = NULL;
+    if (client->result.done || !client_retries(client, lost, status)) client_end(client);
+}
+
+// --- what clients do
+
+static void client_number(struct clients *clients, struct client *client)
+{
+    uint64_t number = client->r->number;
+    while ((uint64_t)clients->n_numbers <= number) {
+        MEM_GROW(clients->of_number, clients->n_numbers, clients->numbers_capacity);
+        clients->of_number[clients->n_numbers++] = NULL;
+    }
+    clients->of_number[number] = client;
+}
+
+struct client *client_of_number(const struct world *w, uint64_t number)
+{
+    return number < (uint64_t)w->clients->n_numbers ? w->clients->of_number[number] : NULL;
+}
+
+static void client_submit(struct world *w, const struct event *event)
+{
+    struct client *client = event->object;
+    if (client->ended || client->r) return;
+    client->tries++;
+    if (!sim_router_core(w->router)) {
+        if (!client_retries(client, true, STATUS_OK)) client_end(client);
+        return;
+    }
+    client->submitted_us = w->now_us;
+    client->r = request_make(client);
+    client->r->sink = (struct request_sink){on_tokens, on_done, client};
+    world_digest(w, (uint64_t)client->plan->id);
+    client_number(w->clients, client);
+    core_submit(sim_router_core(w->router), client->r, w->now_us);
+    client_check_intake(client);
+}
+
+static void submit_later(struct world *w, const struct event *event) // at the router, when it runs
+{
+    sim_router_post(w->router, client_submit, event->object, 0);
+}
+
+void client_arrive(struct world *w, int action)
+{
+    struct client *client = &w->clients->of_action[action];
+    client->arrived = true;
+    client->result.arrived_us = w->now_us;
+    w->clients->n_arrived++;
+    world_at(w, w->now_us + w->scenario->options.delay_us, submit_later, client, 0, NULL, 0);
+}
+
+static struct client *client_find(struct world *w, int64_t id)
+{
+    for (int i = 0; i < w->scenario->n_actions; i++) {
+        const struct action *action = &w->scenario->actions[i];
+        if (action->kind == ACTION_REQUEST && action->id == id) return &w->clients->of_action[i];
+    }
+    return NULL;
+}
+
+static void cancel_handle(struct world *w, const struct event *event)
+{
+    struct client *client = event->object;
+    if (client->ended) return;
+    if (client->r && sim_router_core(w->router)) {
+        if (!core_cancel(sim_router_core(w->router), client->r->number, w->now_us))
+            client_fail(client, "cannot be cancelled");
+    } else {
+        client_end(client);
+    }
+}
+
+void client_leave(struct world *w, int64_t id)
+{
+    struct client *client = client_find(w, id);
+    if (!client || !client->arrived || client->ended) return;
+    client->left = true;
+    sim_router_post(w->router, cancel_handle, client, 0);
+}
+
+static void abort_handle(struct world *w, const struct event *event)
+{
+    struct client *client = event->object;
+    if (client->ended || !client->r || !sim_router_core(w->router)) return;
+    client->left = true;
+    if (!core_abort(sim_router_core(w->router), client->r->id, w->now_us)) client_fail(client, "cannot be aborted");
+}
+
+void client_abort(struct world *w, int64_t id)
+{
+    struct client *client = client_find(w, id);
+    if (client && client->arrived && !client->ended) sim_router_post(w->router, abort_handle, client, 0);
+}
+
+void clients_taint(struct world *w, int node)
+{
+    for (int i = 0; i < w->scenario->n_actions; i++) {
+        struct client *client = &w->clients->of_action[i];
+        const struct core_node *on = client->r ? client->r->account.node : NULL;
+        if (on && sim_router_node_of(on->link) == node) client->tainted = true;
+    }
+}
+
+// --- the run
+
+bool clients_all_ended(const struct world *w)
+{
+    return w->clients->n_arrived == w->clients->n_ended;
+}
+
+int clients_in_router(const struct world *w)
+{
+    int n = 0;
+    for (int i = 0; i < w->scenario->n_actions; i++)
+        n += w->clients->of_action[i].r != NULL;
+    return n;
+}
+
+void clients_check_end(struct world *w)
+{
+    int64_t bound_us = expect_wait_max_us(w->scenario) + w->disturbed_us;
+    for (int i = 0; i < w->scenario->n_actions; i++) {
+        const struct client *client = &w->clients->of_action[i];
+        if (client->waited_us <= bound_us || client->tainted) continue;
+        world_fail(w, "request %" PRId64 ": waited %.3f s for its first token, the bound is %.3f s", client->plan->id,
+                   (double)client->waited_us / 1e6, (double)bound_us / 1e6);
+    }
+}
+
+void clients_watch_gaps(struct world *w, struct samples *gaps_ms)
+{
+    w->clients->gaps_ms = gaps_ms;
+}
+
+struct client_result client_get_result(const struct world *w, int action)
+{
+    return w->clients->of_action[action].result;
+}
+
+struct clients *clients_create(struct world *w)
+{
+    struct clients *clients = mem_alloc(sizeof *clients);
+    clients->of_action = mem_alloc_array((size_t)w->scenario->n_actions, sizeof *clients->of_action);
+    for (int i = 0; i < w->scenario->n_actions; i++) {
+        clients->of_action[i].w = w;
+        clients->of_action[i].plan = &w->scenario->actions[i];
+    }
+    return clients;
+}
+
+void clients_free(struct clients *clients)
+{
+    free(clients->of_action);
+    free(clients->of_number);
+    free(clients);
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a client checks of its answer: every token, the end and its cause, usage and timing.
+#include <string.h>
+
+#include "sim/client_state.h"
+#include "sim/router.h"
+
+// --- intake
+
+// What the core decided about speculation, from what is attached.
+void client_check_intake(struct client *client)
+{
+    const struct request *r = client->r;
+    if (!r || r->spec.score_only) return;
+    const struct core *c = sim_router_core(client->w->router);
+    const struct prefill *prefill = &r->spec.prefill;
+    bool any = false, fits = false;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        if (node->hello.role != NODE_SPECULATOR || node->sched.draining) continue;
+        any = true;
+        fits |= r->spec.n_tokens + prefill->look_ahead - 1 <= node->hello.context_tokens;
+    }
+    enum skip_reason skip = SKIP_NONE;
+    bool is_auto = prefill->mode == PREFILL_AUTO;
+    if (prefill->mode == PREFILL_OFF) {
+        skip = SKIP_OFF;
+    } else if (prefill->keep_rate >= 1) {
+        skip = SKIP_KEEP_ALL;
+    } else if (is_auto && r->spec.n_tokens < client_options(client)->min_tokens) {
+        skip = SKIP_SHORT;
+    } else if (!any) {
+        skip = SKIP_NO_NODE;
+    } else if (!fits) {
+        skip = SKIP_TOO_LONG;
+    }
+    if (r->skip != skip && !(skip == SKIP_NONE && is_auto && r->skip == SKIP_COST))
+        world_fail(client->w, "request %" PRId64 ": skipped for '%s', must be '%s'", client->plan->id,
+                   skip_reason_name(r->skip), skip_reason_name(skip));
+}
+
+// --- tokens
+
+void client_check_token(struct client *client, const struct request *r, int32_t token)
+{
+    if (client->received == 0) expect_begin(&client->expect, client->plan, r, client_options(client));
+    bool stops;
+    int32_t expected = expect_next(&client->expect, &stops);
+    if (!client->tainted && (token != expected || stops)) {
+        world_fail(client->w, "request %" PRId64 ": token %d is %d, must be %d%s", client->plan->id, client->received,
+                   token, expected, stops ? ", the end of the text" : "");
+    }
+    expect_advance(&client->expect, token);
+    client->received++;
+}
+
+// --- the end
+
+static void stop_check(struct client *client, const struct request *r)
+{
+    const struct scenario_request *plan = &client->plan->request;
+    if (plan->score_only || (plan->stop_after && client->received == plan->stop_after)) return;
+    if (client->received == 0) expect_begin(&client->expect, client->plan, r, client_options(client));
+    bool stops;
+    expect_next(&client->expect, &stops);
+    if (!stops) client_fail(client, "the answer stopped before its end");
+}
+
+// The parts of the time to the first token are all of it, unless the request was replayed.
+static void timing_check(struct client *client, const struct request *r)
+{
+    const struct request_timing *t = &r->timing;
+    int64_t now_us = client->w->now_us;
+    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time it took");
+    if (r->usage.replays || !client->received) return;
+    if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
+        client_fail(client, "ttft_us is not the time to its first token");
+    if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)
+        client_fail(client, "the parts of ttft_us are not all of it");
+}
+
+static void usage_check(struct client *client, const struct request *r)
+{
+    timing_check(client, r);
+    if (r->usage.completion_tokens != client->received)
+        client_fail(client, "completion_tokens is not what was received");
+    if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
+    if (r->skip == SKIP_NONE && r->kept && !expect_kept(client->w->scenario, client->plan, r))
+        client_fail(client, "the kept tokens are not those of its prompt and policy");
+}
+
+// Whether an attached node of the role that takes new work could hold the request now.
+static bool could_hold(const struct world *w, const struct request *r)
+{
+    int64_t kept = r->usage.kept_tokens ? r->usage.kept_tokens : r->spec.n_tokens, output = r->spec.sampling.max_tokens;
+    for (const struct core_node *node = core_first_node(sim_router_core(w->router)); node;
+         node = core_node_next(node)) {
+        if (node->hello.role != NODE_WORKER || node->sched.draining) continue;
+        int64_t entries = (int64_t)node->hello.kv_blocks * node->hello.block_tokens;
+        if (r->spec.n_tokens + output <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
+    }
+    return false;
+}
+
+static int64_t class_bound(int64_t whole, int32_t priority, int64_t reserve_percent)
+{
+    int64_t classes_above = priority > 0 ? 0 : priority == 0 ? 1 : 2;
+    return (whole * (100 - classes_above * reserve_percent) + 99) / 100;
+}
+
+// What waits in the router, of all and of those that count as one tenant with the request.
+struct queue_use {
+    int64_t requests, tokens, tenant_requests, tenant_tokens;
+};
+
+// Only tenant 1 has a weight; all others are bounded together.
+static bool same_tenant(const struct request *a, const struct request *b)
+{
+    bool first_a = a->spec.tenant && strcmp(a->spec.tenant, "t1") == 0;
+    bool first_b = b->spec.tenant && strcmp(b->spec.tenant, "t1") == 0;
+    return first_a == first_b;
+}
+
+static struct queue_use queue_used(const struct client *client, const struct request *r)
+{
+    struct queue_use use = {0};
+    for (int i = 0; i < client->w->scenario->n_actions; i++) {
+        const struct request *other = client->w->clients->of_action[i].r;
+        if (!other || other == r) continue;
+        if (other->account.node && other->account.node->hello.role == NODE_WORKER) continue;
+        use.requests++;
+        use.tokens += other->spec.n_tokens;
+        if (!same_tenant(r, other)) continue;
+        use.tenant_requests++;
+        use.tenant_tokens += other->spec.n_tokens;
+    }
+    return use;
+}
+
+static bool queue_is_full(const struct client *client, const struct request *r)
+{
+    const struct scenario_options *o = client_options(client);
+    struct queue_use use = queue_used(client, r);
+    int64_t n = r->spec.n_tokens, requests = class_bound(o->max_queue_requests, r->spec.priority, o->queue_reserve);
+    int64_t tokens = class_bound(o->max_queue_tokens, r->spec.priority, o->queue_reserve);
+    if (use.requests >= requests || use.tokens + n > tokens) return true;
+    int64_t percent = o->tenant_percent;
+    if (!use.tenant_requests || !percent) return false; // the first request of a tenant is exempt
+    return (use.tenant_requests + 1) * (100 - percent) > percent * (requests - use.requests - 1) ||
+           (use.tenant_tokens + n) * (100 - percent) > percent * (tokens - use.tokens - n);
+}
+
+// No request is refused that could have been served.
+static void error_check(struct client *client, const struct request *r, enum status status, const char *message)
+{
+    bool scored = r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED; // a speculator may be missing
+    if (!*message) client_fail(client, "an error without a sentence");
+    switch (status) {
+    case STATUS_EXHAUSTED:
+        if (!queue_is_full(client, r)) client_fail(client, "refused as if the queue were full");
+        break;
+    case STATUS_DEADLINE:
+        if (!client->plan->request.deadline_us) client_fail(client, "missed a deadline that it does not have");
+        break;
+    case STATUS_OUT_OF_RANGE:
+        if (!scored && could_hold(client->w, r) && !queue_is_full(client, r))
+            world_fail(client->w, "request %" PRId64 ": refused, though a worker group can hold it: %s",
+                       client->plan->id, message);
+        break;
+    case STATUS_UNAVAILABLE:
+        if (!scored && !r->account.losses && could_hold(client->w, r))
+            client_fail(client, "refused while a worker group is attached");
+        break;
+    case STATUS_INTERNAL:
+        if (r->account.losses < 3) client_fail(client, "given up though fewer than three worker groups were lost");
+        break;
+    default: world_fail(client->w, "request %" PRId64 ": %s: %s", client->plan->id, status_name(status), message);
+    }
+}
+
+void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,
+                      const char *message)
+{
+    const struct scenario_request *plan = &client->plan->request;
+    switch (reason) {
+    case FINISH_REASON_LENGTH:
+        if (client->received != plan->max_tokens) client_fail(client, "the answer has not max_tokens tokens");
+        usage_check(client, r);
+        break;
+    case FINISH_REASON_STOP:
+        stop_check(client, r);
+        usage_check(client, r);
+        break;
+    case FINISH_REASON_CANCELLED:
+        if (!client->left && !sim_router_ended(client->w->router)) client_fail(client, "cancelled by nobody");
+        break;
+    case FINISH_REASON_ERROR: error_check(client, r, status, message); break;
+    }
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The events of a run that lie ahead, by time. Events of equal times are handled in the order in which they were added,
+// so a run depends on nothing but its scenario. Plain memory of its owner; O(log n).
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct world;
+struct event;
+
+typedef void event_fn(struct world *w, const struct event *event);
+
+struct event {
+    int64_t at_us;
+    uint64_t order;
+    event_fn *fn;
+    void *object;
+    uint64_t tag;   // of the object: which of its lives, timers or streams the event belongs to
+    uint8_t *bytes; // [n_bytes] a message; owned by the event
+    size_t n_bytes;
+};
+
+struct event_queue {
+    struct event *heap;
+    int n, capacity;
+    uint64_t last_order;
+};
+
+void event_queue_add(struct event_queue *queue, struct event event); // sets event.order
+struct event event_queue_take(struct event_queue *queue);            // the first; the queue must not be empty
+void event_queue_fini(struct event_queue *queue);                    // frees the messages of events left

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/expect.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "engine/block_manager.h"
+#include "sim/answers.h"
+#include "sim/load.h"
+#include "speculator/select.h"
+#include "worker/sampler.h"
+
+int32_t *expect_prompt(const struct scenario *scenario, const struct action *action)
+{
+    const struct scenario_request *plan = &action->request;
+    int vocab = (int)scenario->options.vocab;
+    if (scenario->load) return load_prompt(scenario->load, action, vocab);
+    int32_t *tokens = mem_alloc_array((size_t)plan->tokens, sizeof *tokens);
+    int64_t own = action->id * 4 + 2 + action->id % 2, head = plan->head * 4;
+    for (int i = 0; i < plan->tokens; i++) {
+        bool in_tail = plan->tail && i >= plan->tail_from, in_head = plan->head && i < plan->head_tokens;
+        tokens[i] = answer_prompt_token(in_tail ? plan->tail * 4 + 1 : in_head ? head : own, i, vocab);
+    }
+    return tokens;
+}
+
+// --- tokens
+
+void expect_begin(struct expectation *expect, const struct action *action, const struct request *r,
+                  const struct scenario_options *options)
+{
+    *expect = (struct expectation){.plan = &action->request,
+                                   .entry = ANSWER_START,
+                                   .n_prompt = r->spec.n_tokens,
+                                   .vocab = (int)options->vocab,
+                                   .samples = options->samples};
+    for (int k = 0; k < r->n_kept_ranges; k++)
+        for (int32_t i = r->kept[k].first; i <= r->kept[k].last; i++)
+            expect->entry = answer_entry(expect->entry, r->spec.tokens[i], i);
+}
+
+int32_t expect_next(const struct expectation *expect, bool *stops_p)
+{
+    const struct scenario_request *plan = expect->plan;
+    bool sampled = expect->samples && plan->temperature > 0;
+    double uniform = sampled ? sampler_uniform((uint64_t)plan->seed, (uint64_t)expect->index) : -1;
+    int32_t token = answer_token(expect->entry, uniform, expect->vocab);
+    bool ends = token == TOKEN_EOS && !plan->ignore_eos;
+    *stops_p = ends && expect->index >= plan->min_tokens;
+    return ends && !*stops_p ? 0 : token; // masked until min_tokens: all other tokens are equal, the first one wins
+}
+
+void expect_advance(struct expectation *expect, int32_t token)
+{
+    expect->entry = answer_entry(expect->entry, token, expect->n_prompt + expect->index);
+    expect->index++;
+}
+
+// --- kept tokens
+
+// The longest sequence that all speculators hold.
+static int64_t speculators_hold(const struct scenario *scenario)
+{
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < scenario->n_nodes; i++) {
+        const struct scenario_node *node = &scenario->nodes[i];
+        int64_t entries = node->kv_blocks * KV_BLOCK_TOKENS;
+        if (node->role) continue;
+        if (node->context < entries) entries = node->context;
+        if (entries < least) least = entries;
+    }
+    return least;
+}
+
+static void importance_of(const struct request *r, int vocab, float *importance)
+{
+    uint64_t query = ANSWER_START;
+    for (int i = 0; i < r->spec.n_tokens; i++)
+        query = answer_entry(query, r->spec.tokens[i], i);
+    int steps = 0;
+    for (int32_t next = 0; steps < r->spec.prefill.look_ahead && next != TOKEN_EOS; steps++) {
+        if (steps) query = answer_entry(query, next, r->spec.n_tokens + steps - 1);
+        for (int i = 0; i < r->spec.n_tokens; i++)
+            importance[i] += answer_importance(query, r->spec.tokens[i], i);
+        next = answer_token(query, -1, vocab);
+    }
+    for (int i = 0; i < r->spec.n_tokens; i++)
+        importance[i] /= (float)steps;
+}
+
+static bool ranges_equal(const struct token_range *a, int n_a, const struct token_range *b, int n_b)
+{
+    if (n_a != n_b) return false;
+    for (int i = 0; i < n_a; i++)
+        if (a[i].first != b[i].first || a[i].last != b[i].last) return false;
+    return true;
+}
+
+bool expect_kept(const struct scenario *scenario, const struct action *action, const struct request *r)
+{
+    int n = r->spec.n_tokens;
+    if (action->id % 4 || n + r->spec.prefill.look_ahead - 1 > speculators_hold(scenario)) return true;
+    const struct select_policy policy = {.keep_rate = r->spec.prefill.keep_rate,
+                                         .chunk_tokens = r->spec.prefill.chunk_tokens,
+                                         .paper_exact = r->spec.prefill.paper_exact,
+                                         .keep_first = r->spec.tokens[0] == TOKEN_BOS,
+                                         .tail_tokens = prefill_tail_tokens((int)scenario->options.tail_tokens, n),
+                                         .pinned = r->spec.pinned,
+                                         .n_pinned = r->spec.n_pinned};
+    float *importance = mem_alloc_array((size_t)n, sizeof *importance);
+    struct token_range *kept;
+    importance_of(r, (int)scenario->options.vocab, importance);
+    int n_kept = select_kept(importance, n, &policy, &kept);
+    bool equal = ranges_equal(kept, n_kept, r->kept, r->n_kept_ranges);
+    free(importance);
+    free(kept);
+    return equal;
+}
+
+// --- time
+
+static double pass_us(const struct scenario_node *node, double rows, double entries)
+{
+    double us = (double)node->fixed_us + rows * (double)node->row_ns / 1e3;
+    us += (rows * entries + rows * (rows + 1) / 2) * (double)node->pair_ps / 1e6;
+    return us * (1 + (double)node->noise_percent / 100);
+}
+
+static double alone_us(const struct scenario_node *node, const struct scenario_request *plan)
+{
+    double passes = (double)(plan->tokens / node->budget + 1),
+           steps = node->role ? (double)plan->max_tokens : (double)plan->look_ahead + 8;
+    return pass_us(node, (double)plan->tokens, 0) + passes * (double)node->fixed_us +
+           steps * pass_us(node, 1, (double)plan->tokens + steps);
+}
+
+int64_t expect_wait_max_us(const struct scenario *scenario)
+{
+    const struct scenario_options *o = &scenario->options;
+    double slowest[2] = {0, 0};
+    int n_requests = 0;
+    for (int i = 0; i < scenario->n_actions; i++)
+        n_requests += scenario->actions[i].kind == ACTION_REQUEST;
+    for (int k = 0; k < scenario->n_nodes; k++) {
+        double sum = 0;
+        for (int i = 0; i < scenario->n_actions; i++)
+            if (scenario->actions[i].kind == ACTION_REQUEST)
+                sum += alone_us(&scenario->nodes[k], &scenario->actions[i].request);
+        int role = scenario->nodes[k].role != 0;
+        if (sum > slowest[role]) slowest[role] = sum;
+    }
+    int64_t messages_us = (n_requests + 4) * (2 * (o->delay_us + o->jitter_us) + o->loop_us);
+    return 2 * o->max_wait_ms * 1000 + 1000000 + messages_us + (int64_t)(4 * (slowest[0] + slowest[1]));
+}

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// Applies the actions of a scenario when their time has come.
+#pragma once
+
+#include "sim/world.h"
+
+void action_apply(struct world *w, int action);

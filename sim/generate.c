@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/generate.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "bench/random.h"
+#include "model/generation.h"
+#include "sim/lies.h"
+
+enum { HEADS_MAX = 6, TENANTS_MAX = 5 };
+
+// What a seed has drawn for all its requests and faults.
+struct swarm {
+    struct random_source random;
+    struct scenario *s;
+    int64_t span_us; // of arrivals
+    int n_requests, n_heads, n_tenants;
+    int prompt_log2, output_log2; // the scales of lengths
+    bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits;
+    bool kinds[ACTION_KINDS]; // of faults
+    int n_kinds;
+};
+
+static int below(struct swarm *g, int n)
+{
+    return random_below(&g->random, n);
+}
+
+static bool one_in(struct swarm *g, int n)
+{
+    return below(g, n) == 0;
+}
+
+static int64_t between(struct swarm *g, int64_t least, int64_t most)
+{
+    return least + (int64_t)(random_unit(&g->random) * (double)(most - least + 1));
+}
+
+// Spread evenly over powers of two.
+static int64_t scaled(struct swarm *g, int64_t least, int64_t most)
+{
+    return (int64_t)((double)least * pow((double)most / (double)least, random_unit(&g->random)));
+}
+
+// --- options and nodes
+
+static void draw_options(struct swarm *g)
+{
+    struct scenario_options *o = &g->s->options;
+    o->noise_seed = (int64_t)(random_next(&g->random) >> 2);
+    o->vocab = one_in(g, 2) ? 64 : 512;
+    o->delay_us = scaled(g, 20, 5000);
+    if (one_in(g, 2)) o->loop_us = scaled(g, 1, 2000);
+    o->samples = !one_in(g, 4);
+    if (one_in(g, 3)) o->heartbeat_ms = scaled(g, 50, 5000);
+    if (one_in(g, 2)) o->jitter_us = scaled(g, 100, 300 * o->heartbeat_ms); // heartbeats must be able to come in time
+    if (one_in(g, 3)) o->max_queue_requests = scaled(g, 2, 100);
+    if (one_in(g, 4)) o->max_queue_tokens = scaled(g, 500, 50000);
+    if (one_in(g, 3)) o->queue_reserve = below(g, 50);
+    if (one_in(g, 3)) o->tenant_percent = below(g, 101);
+    if (one_in(g, 2)) o->max_wait_ms = one_in(g, 4) ? 0 : scaled(g, 10, 100000);
+    if (one_in(g, 2)) o->score_timeout_ms = scaled(g, 20, 20000);
+    if (one_in(g, 3)) o->worker_grace_ms = scaled(g, 10, 30000);
+    if (one_in(g, 2)) o->step_timeout_ms = scaled(g, 100, 20000);
+    if (one_in(g, 2)) o->stall_ms = one_in(g, 4) ? 0 : scaled(g, 200, 20000);
+    if (one_in(g, 2)) o->eject_ms = one_in(g, 4) ? 0 : scaled(g, 20, 10000);
+    if (one_in(g, 2)) o->min_tokens = scaled(g, 1, 512);
+    if (one_in(g, 2)) o->tail_tokens = one_in(g, 3) ? 0 : scaled(g, 1, 256);
+    if (one_in(g, 2)) o->bins_ahead = between(g, 1, 5);
+    if (one_in(g, 6) && !(o->known_limits & LIMIT_POLICIES)) o->policy = between(g, 1, 2);
+    if (one_in(g, 2)) o->batch_requests = scaled(g, 1, 32);
+    if (one_in(g, 2)) o->weight_of_1 = scaled(g, 100, 10000);
+}
+
+static void draw_node(struct swarm *g, int role, int id, const struct scenario_node *like)
+{
+    struct scenario_node node = like ? *like : (struct scenario_node){.role = role};
+    node.id = id;
+    node.up = 1;
+    if (!like || one_in(g, 3)) {
+        node.budget = scaled(g, 32, 1024);
+        node.kv_blocks = scaled(g, 24, one_in(g, 4) ? 4000 : 600);
+        node.max_seqs = scaled(g, 1, node.budget < 48 ? node.budget : 48);
+        if (node.budget < 48 && one_in(g, 4)) node.max_seqs = node.budget;
+        node.context = scaled(g, 200, 4000);
+        node.prefix_cache = one_in(g, 2);
+    }
+    if (!like || one_in(g, 3)) {
+        node.fixed_us = scaled(g, 200, 20000);
+        node.row_ns = scaled(g, 500, role ? 100000 : 20000);
+        node.pair_ps = scaled(g, 1, 20000);
+        node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
+    }
+    scenario_add_node(g->s, node);
+}
+
+static void draw_nodes(struct swarm *g)
+{
+    int n_workers = (int)scaled(g, 1, 6), n_speculators = one_in(g, 3) ? 0 : (int)scaled(g, 1, 4);
+    for (int i = 0; i < n_workers; i++)
+        draw_node(g, 1, i, i ? &g->s->nodes[0] : NULL);
+    for (int i = 0; i < n_speculators; i++)
+        draw_node(g, 0, i, i ? &g->s->nodes[n_workers] : NULL);
+    if (one_in(g, 6)) { // a twin of a node that is there, started later
+        struct scenario_node twin = g->s->nodes[below(g, g->s->n_nodes)];
+        twin.up = 0;
+        scenario_add_node(g->s, twin);
+    }
+    g->speculated = n_speculators && !one_in(g, 4);
+}
+
+// --- requests
+
+static int64_t draw_length(struct swarm *g, int log2)
+{
+    int64_t typical = INT64_C(1) << log2;
+    if (g->long_prompts && one_in(g, 12)) return scaled(g, typical, 3000);
+    return scaled(g, 1, typical);
+}
+
+static void draw_speculation(struct swarm *g, struct scenario_request *r)
+{
+    r->mode = below(g, 4);
+    r->keep = one_in(g, 8) ? 1000 : scaled(g, 20, 900);
+    r->look_ahead = one_in(g, 2) ? 0 : scaled(g, 1, 12);
+    r->chunk = one_in(g, 4) ? 0 : scaled(g, 1, 64);
+    r->window = one_in(g, 4) ? 1 + 2 * below(g, 20) : 0;
+    r->paper = one_in(g, 6);
+    if (one_in(g, 4)) {
+        r->pin_first = below(g, (int)r->tokens);
+        r->pin_last = between(g, r->pin_first, r->tokens - 1);
+    }
+    r->score_only = g->score_only && one_in(g, 6);
+    r->importance = one_in(g, 10);
+}
+
+// Now and then exactly as long as a node allows, or one more or less.
+static void draw_fit(struct swarm *g, struct scenario_request *r)
+{
+    if (!g->fits || !one_in(g, 6)) return;
+    const struct scenario_node *node = &g->s->nodes[below(g, g->s->n_nodes)];
+    int64_t most = one_in(g, 2) ? node->context : one_in(g, 2) ? node->kv_blocks * 16 + 1 : node->budget;
+    int64_t left = most + between(g, -1, 1) - r->max_tokens;
+    if (left >= 1 && left < 4000) r->tokens = left;
+}
+
+static void draw_sampling(struct swarm *g, struct scenario_request *r)
+{
+    r->seed = (int64_t)(random_next(&g->random) >> 1);
+    if (g->sampling && one_in(g, 2)) {
+        r->temperature = scaled(g, 100, 2000);
+    } else if (g->reading && one_in(g, 3)) {
+        r->reading = between(g, 1, 2);
+    }
+    r->ignore_eos = one_in(g, 3);
+    if (!r->ignore_eos && !r->temperature && r->reading != 2 && one_in(g, 4))
+        r->min_tokens = between(g, 1, r->max_tokens);
+    if (one_in(g, 8)) r->stop_after = between(g, 1, r->max_tokens);
+}
+
+static void draw_request(struct swarm *g, int64_t at_us, int id)
+{
+    struct action action = {.at_us = at_us, .kind = ACTION_REQUEST, .id = id};
+    struct scenario_request *r = &action.request;
+    r->tokens = draw_length(g, g->prompt_log2);
+    r->max_tokens = draw_length(g, g->output_log2);
+    if (r->max_tokens > 400) r->max_tokens = 400;
+    if (g->n_heads && !one_in(g, 4)) {
+        r->head = 1 + below(g, g->n_heads);
+        r->head_tokens = one_in(g, 4) ? r->tokens : scaled(g, 1, r->tokens);
+    }
+    if (g->n_heads && one_in(g, 4)) {
+        r->tail = 1 + below(g, 2);
+        r->tail_from = 16 * below(g, 4);
+    }
+    draw_fit(g, r);
+    draw_sampling(g, r);
+    r->mode = PREFILL_OFF;
+    if (g->speculated) draw_speculation(g, r);
+    if (g->n_tenants) r->tenant = below(g, g->n_tenants + 1);
+    if (g->priorities) r->priority = between(g, -10, 10);
+    if (g->deadlines && one_in(g, 3)) r->deadline_us = scaled(g, 1000, 20000000);
+    if (g->retries) r->retries = between(g, 0, 4);
+    scenario_add_action(g->s, action);
+    if (!g->cancels || !one_in(g, 5)) return;
+    action = (struct action){.kind = one_in(g, 4) ? ACTION_ABORT : ACTION_CANCEL, .id = id};
+    action.at_us = at_us + scaled(g, 1, g->span_us + 1000);
+    scenario_add_action(g->s, action);
+}
+
+static void draw_load(struct swarm *g, int64_t events)
+{
+    g->prompt_log2 = (int)between(g, 3, 10);
+    g->output_log2 = (int)between(g, 1, 7);
+    g->long_prompts = one_in(g, 2);
+    g->n_heads = one_in(g, 2) ? 0 : 1 + below(g, HEADS_MAX);
+    g->n_tenants = one_in(g, 2) ? 0 : 1 + below(g, TENANTS_MAX);
+    g->priorities = one_in(g, 3);
+    g->deadlines = one_in(g, 4);
+    g->cancels = one_in(g, 3);
+    g->sampling = one_in(g, 2);
+    g->reading = one_in(g, 4);
+    g->score_only = one_in(g, 4);
+    g->retries = one_in(g, 2);
+    g->bursts = one_in(g, 3);
+    g->fits = one_in(g, 3);
+    g->n_requests = (int)(events / (8 + (INT64_C(1) << g->output_log2)));
+    if (g->n_requests < 4) g->n_requests = 4;
+    double row_us = (double)g->s->nodes[0].row_ns / 1e3, fixed_us = (double)g->s->nodes[0].fixed_us;
+    double each_us = (double)(1 << g->prompt_log2) / 4 * row_us + (double)(1 << g->output_log2) / 8 * fixed_us;
+    g->span_us = (int64_t)(each_us * g->n_requests * (0.2 + 2 * random_unit(&g->random))) + 1000;
+}
+
+static void draw_requests(struct swarm *g)
+{
+    int64_t at_us = 0;
+    for (int i = 0; i < g->n_requests; i++) {
+        if (!g->bursts || one_in(g, 10)) at_us = between(g, 0, g->span_us);
+        draw_request(g, at_us + (g->bursts ? below(g, 1000) : 0), i + 1);
+    }
+}
+
+// --- faults
+
+static void draw_kinds(struct swarm *g)
+{
+    if (one_in(g, 4)) return; // no faults at all
+    for (int kind = ACTION_CRASH; kind < ACTION_KINDS; kind++) {
+        g->kinds[kind] = one_in(g, 4);
+        g->n_kinds += g->kinds[kind];
+    }
+}
+
+static enum action_kind draw_kind(struct swarm *g)
+{
+    int left = below(g, g->n_kinds), kind = ACTION_CRASH;
+    while (!g->kinds[kind] || left--)
+        kind++;
+    return (enum action_kind)kind;
+}
+
+static void draw_fault(struct swarm *g)
+{
+    struct action action = {.kind = draw_kind(g), .node = below(g, g->s->n_nodes)};
+    action.at_us = between(g, 0, g->span_us + g->span_us / 4);
+    action.for_us = scaled(g, 1000, 10000000);
+    if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
+    if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
+    if (action.kind == ACTION_LIE) action.value = below(g, LIES);
+    if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
+    scenario_add_action(g->s, action);
+}
+
+static void draw_faults(struct swarm *g)
+{
+    for (int i = 0; i < g->s->n_nodes; i++) {
+        struct action start = {.at_us = between(g, 0, g->span_us), .kind = ACTION_START, .node = i};
+        if (!g->s->nodes[i].up) scenario_add_action(g->s, start);
+    }
+    draw_kinds(g);
+    int n = g->n_kinds ? (int)scaled(g, 1, 13) : 0;
+    for (int i = 0; i < n; i++)
+        draw_fault(g);
+}
+
+void scenario_generate(uint64_t seed, int64_t events, int64_t known_limits, struct scenario *s)
+{
+    struct swarm g = {.random = random_stream(seed, 0), .s = s};
+    scenario_init(s);
+    s->options.known_limits = known_limits;
+    draw_options(&g);
+    draw_nodes(&g);
+    draw_load(&g, events);
+    draw_requests(&g);
+    draw_faults(&g);
+    scenario_sort(s);
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draws a scenario from a seed. Swarm testing (Groce et al., ISSTA 2012): each seed switches most features off and
+// draws its own options, sizes, shapes of load and mix of faults, so that rare combinations come up and no feature
+// hides another.
+#pragma once
+
+#include "sim/scenario.h"
+
+// `events`: roughly how many events the run will have. `known_limits`: see struct scenario_options.
+void scenario_generate(uint64_t seed, int64_t events, int64_t known_limits, struct scenario *s);

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// A load of a scenario that is measured rather than checked: the prompts of a trace, and nodes with the shape of a real
+// model, on which pacing depends. The state of the world is not recounted while it runs.
+#pragma once
+
+#include "bench/trace.h"
+#include "model/config.h"
+#include "sim/scenario.h"
+
+// The request with id k + 1 has the prompt of row k. Ids after the last row begin over with another seed: they are the
+// warm-up and share no prefix with the rest.
+struct scenario_load {
+    struct trace trace;
+    double length_scale;
+    uint64_t seed;
+    struct model_config shape[2]; // by the role of a node
+};
+
+// [action->request.tokens]; the caller frees them.
+int32_t *load_prompt(const struct scenario_load *load, const struct action *action, int vocab);

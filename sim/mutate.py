@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the simulator: draws small faults in the scheduling code, one at a time, and counts how many it detects.
+
+A fault is an inverted comparison, an off-by-one, a dropped statement or the like. The sources are copied to a folder of
+their own, so the working tree stays as it is. Prints one line per fault and a summary.
+"""
+import argparse
+import filecmp
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PARTS = {
+    "core": ["router/core/core.c", "router/core/dispatch.c", "router/core/ledger.c", "router/core/nodes.c",
+             "router/core/request_table.c", "router/core/requests.c"],
+    "sched": ["router/sched/" + name for name in sorted(os.listdir(os.path.join(ROOT, "router/sched")))
+              if name.endswith(".c")],
+    "worker": ["worker/admission.c", "worker/pace.c", "worker/pass.c", "worker/scheduler.c", "worker/sequence.c",
+               "worker/sequence_queue.c"],
+    "kv": ["engine/block_manager.c", "engine/prefix_cache.c", "engine/batch_builder.c"],
+}
+
+# Pattern, replacement, name. Applied to one place of one line.
+CHANGES = [
+    (r" < ", " <= ", "< to <="), (r" <= ", " < ", "<= to <"), (r" > ", " >= ", "> to >="), (r" >= ", " > ", ">= to >"),
+    (r" < ", " > ", "< to >"), (r" == ", " != ", "== to !="), (r" != ", " == ", "!= to =="),
+    (r" && ", " || ", "&& to ||"), (r" \|\| ", " && ", "|| to &&"), (r"\(!", "(", "! dropped"),
+    (r" \+ 1\b", "", "+ 1 dropped"), (r" - 1\b", "", "- 1 dropped"), (r" \+ ", " - ", "+ to -"), (r" - ", " + ", "- to +"),
+    (r" \+= ", " -= ", "+= to -="), (r" -= ", " += ", "-= to +="), (r"\+\+", "--", "++ to --"),
+    (r"return true;", "return false;", "true to false"), (r"return false;", "return true;", "false to true"),
+]
+STATEMENT = re.compile(r"^\s+(?!return|break|continue|case|default|goto|typedef|static|const|struct|enum|int|int64_t|int32_t|"
+                       r"uint64_t|double|float|bool|size_t|char|else|TRY)[\w\*\(][^{}]*;\s*$")
+LEFT_ALONE = re.compile(r"^\s*(//|#|\*)|log_event|LOG_|INVARIANT|assert|status_fail|\"|^\S|kind_case|free\(")
+
+
+def candidates(path):
+    """All faults that can be put into a file: (line number, changed line, name)."""
+    lines = open(path).read().split("\n")
+    found = []
+    for number, line in enumerate(lines):
+        if LEFT_ALONE.search(line) or not line.strip():
+            continue
+        code = line.split("//")[0]
+        for pattern, replacement, name in CHANGES:
+            for match in re.finditer(pattern, code):
+                found.append((number, code[:match.start()] + replacement + code[match.end():], name))
+        whole = number and lines[number - 1].rstrip().endswith((";", "{", "}"))
+        if STATEMENT.match(code) and whole and code.count("(") == code.count(")"):
+            found.append((number, re.match(r"\s*", code).group() + ";", "statement dropped"))
+    return found
+
+
+def draw(rng, count):
+    """`count` faults, spread evenly over the parts; within a part the file, its line and the change are drawn."""
+    faults, parts = [], list(PARTS)
+    while len(faults) < count:
+        path = rng.choice(PARTS[parts[len(faults) % len(parts)]])
+        choices = candidates(os.path.join(ROOT, path))
+        if not choices:
+            continue
+        number = rng.choice(sorted({c[0] for c in choices}))
+        fault = (path,) + rng.choice([c for c in choices if c[0] == number])
+        if fault not in faults:
+            faults.append(fault)
+    return faults
+
+
+def prepare(folder):
+    source, build = os.path.join(folder, "source"), os.path.join(folder, "build")
+    os.makedirs(folder, exist_ok=True)
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, text=True,
+                           capture_output=True).stdout.split("\n")
+    for name in filter(None, files):
+        target = os.path.join(source, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        same = os.path.isfile(target) and filecmp.cmp(os.path.join(ROOT, name), target, shallow=False)
+        if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault behind
+            shutil.copy(os.path.join(ROOT, name), target)
+    flags = "-O1 -Wno-error"
+    subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
+                    "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF"], check=True, stdout=subprocess.DEVNULL)
+    compile_program(build)
+    return source, build
+
+
+def compile_program(build):
+    return subprocess.run(["cmake", "--build", build, "--target", "forepack-sim", "-j", str(os.cpu_count())],
+                          capture_output=True, text=True)
+
+
+def run(build, options):
+    """None when every seed passes, else the first violation."""
+    command = [os.path.join(build, "bin/forepack-sim"), "--seeds", str(options.seeds), "--events", str(options.events),
+               "--jobs", str(options.jobs), "--shrink-runs", "0", "--log-level", "error"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+    except subprocess.TimeoutExpired:
+        return f"not done after {options.timeout} s"
+    if done.returncode == 0:
+        return None
+    lines = [line for line in done.stderr.split("\n") if line.startswith("seed ")]
+    return lines[0] if lines else f"exit code {done.returncode}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=40, help="faults to draw")
+    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--seeds", type=int, default=500, help="scenarios that each fault is looked for in")
+    parser.add_argument("--events", type=int, default=5000, help="rough size of a scenario")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--timeout", type=int, default=120, help="seconds for the scenarios of one fault; more: it hangs")
+    parser.add_argument("--folder", default=os.path.join(ROOT, "build/mutants"))
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the faults to try")
+    options = parser.parse_args()
+    faults = draw(random.Random(options.seed), options.count)
+    source, build = prepare(options.folder)
+    problem = run(build, options)
+    if problem:
+        sys.exit(f"without any fault: {problem}")
+    detected = tried = 0
+    for index, (path, number, changed, name) in enumerate(faults, 1):
+        if options.only and index not in options.only:
+            continue
+        target = os.path.join(source, path)
+        original = open(target).read()
+        lines = original.split("\n")
+        before, lines[number] = lines[number].strip(), changed
+        open(target, "w").write("\n".join(lines))
+        built = compile_program(build)
+        problem = run(build, options) if built.returncode == 0 else None
+        open(target, "w").write(original)
+        tried += 1
+        verdict = "does not compile" if built.returncode else "detected" if problem else "NOT DETECTED"
+        detected += verdict == "detected"
+        print(f"{index:3} {verdict:16} {path}:{number + 1} {name}: {before}", flush=True)
+        if problem:
+            print(f"    {problem[:160]}", flush=True)
+    print(f"{detected} of {tried} faults detected")
+
+
+if __name__ == "__main__":
+    main()

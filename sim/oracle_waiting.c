@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracle_waiting.h"
+
+#include "router/sched/node_choice.h"
+
+// --- indexes
+
+static void check_tree(struct world *w, const struct waiting_set *set, const struct tenant_queue *queue,
+                       const struct sched_request *r, int *n_p)
+{
+    if (!r || w->failed) return;
+    const struct sched_request *lower = r->lower[BY_LENGTH], *higher = r->higher[BY_LENGTH];
+    int blocks = r->need.blocks;
+    if (lower && lower->subtree_min[BY_LENGTH].blocks < blocks) blocks = lower->subtree_min[BY_LENGTH].blocks;
+    if (higher && higher->subtree_min[BY_LENGTH].blocks < blocks) blocks = higher->subtree_min[BY_LENGTH].blocks;
+    HOLDS(r->packable && r->tenant_queue == queue && r->need.rows == sched_request_rows(r));
+    int whole = set->role == NODE_WORKER ? sched_request_kv_blocks(r, PREFIX_BLOCK) : 0;
+    int shareable = set->role == NODE_WORKER ? sched_request_shareable_blocks(r, r->n_prefix) : 0;
+    HOLDS(r->need.blocks <= whole && r->need.blocks >= whole - shareable);
+    HOLDS(r->subtree_min[BY_LENGTH].blocks == blocks);
+    HOLDS(!lower || lower->need.rows <= r->need.rows);
+    HOLDS(!higher || higher->need.rows >= r->need.rows);
+    ++*n_p;
+    check_tree(w, set, queue, lower, n_p);
+    check_tree(w, set, queue, higher, n_p);
+}
+
+// In its shared-prefix group a request is the nearest to itself.
+static void check_group(struct world *w, const struct waiting_set *set, const struct sched_request *r)
+{
+    struct prefix_walk walk;
+    if (!r->packable || !prefix_group_pays(r->need.rows, r->n_prefix)) return;
+    prefix_walk_start(&walk, &set->groups, r->tenant_queue, r->prefix, r->n_prefix);
+    for (const struct sched_request *other; (other = prefix_walk_next(&walk)) != r && !w->failed;)
+        HOLDS(other && walk.blocks == r->n_prefix && other->tenant_queue == r->tenant_queue && other->packable);
+}
+
+static void check_due_order(struct world *w, const struct waiting_set *set)
+{
+    const struct request_need all = {INT32_MAX, INT32_MAX, INT32_MAX};
+    const struct sched_request *next = NULL;
+    for (const struct sched_request *r = set->overdue.first; r; r = r->next) {
+        next = due_index_next(&set->due_next, next, &all);
+        HOLDS(next == r);
+    }
+    HOLDS(!due_index_next(&set->due_next, next, &all));
+}
+
+static void check_tenants(struct world *w, const struct core *c, const struct waiting_set *set)
+{
+    const struct tenant_queues *tenants = &set->tenants;
+    int queues = 0, packable = 0, refs = 0;
+    for (size_t b = 0; b < tenants->n_buckets; b++) {
+        for (const struct tenant_queue *queue = tenants->buckets[b]; queue; queue = queue->next, queues++) {
+            int n = 0;
+            check_tree(w, set, queue, queue->packable.root, &n);
+            HOLDS(n == queue->packable.count && queue->refs > 0 && queue->served > -1e-6);
+            HOLDS(queue->in_level == (n > 0));
+            HOLDS(!n || !queue->lower || queue->lower->served <= queue->served);
+            HOLDS(!n || !queue->higher || queue->higher->served >= queue->served);
+            packable += n;
+            refs += queue->refs;
+        }
+    }
+    for (size_t b = 0; b < c->table.buckets; b++)
+        for (const struct request *r = c->table.by_number[b]; r; r = r->links.number_next)
+            refs -= r->sched.tenant_queue && r->sched.tenant_queue->owner == tenants;
+    HOLDS(queues == tenants->n && packable == set->n_packable && refs == 0);
+}
+
+static void check_sums(struct world *w, const struct waiting_set *set, int64_t rows, int64_t overdue_rows)
+{
+    struct cost_work by_level = {0, 0}, by_time = {0, 0};
+    for (int level = 0; level < PRIORITY_LEVELS; level++) {
+        by_level.rows += set->level_work[level].rows;
+        by_level.pairs += set->level_work[level].pairs;
+    }
+    for (int slot = 0; slot < DUE_SLOTS; slot++) {
+        by_time.rows += set->due_work[slot].rows;
+        by_time.pairs += set->due_work[slot].pairs;
+    }
+    HOLDS((int64_t)by_level.rows == rows && (int64_t)by_time.rows == rows);
+    HOLDS((int64_t)by_level.pairs == (int64_t)by_time.pairs && by_time.pairs >= by_time.rows);
+    HOLDS((int64_t)set->overdue_work.rows == overdue_rows);
+}
+
+// --- the set
+
+void oracle_waiting(struct world *w, const struct core *c, const struct waiting_set *set, int *n_p)
+{
+    int n = 0;
+    int64_t rows = 0, overdue_rows = 0;
+    const struct request_list *lists[] = {&set->queue, &set->overdue};
+    for (int k = 0; k < 2; k++) {
+        for (const struct sched_request *s = lists[k]->first; s; s = s->next, n++) {
+            const struct request *r = request_of(s);
+            HOLDS(r->state == (set->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
+            HOLDS(!r->account.node && !r->account.bin && s->list == lists[k]);
+            HOLDS(s->overdue == (k == 1));
+            HOLDS(!s->overdue || !s->prev || s->prev->due_us <= s->due_us);
+            rows += sched_request_rows(s);
+            if (s->overdue) overdue_rows += sched_request_rows(s);
+            check_group(w, set, s);
+        }
+    }
+    HOLDS(n == waiting_set_count(set) && rows == set->rows && set->n_picked == 0);
+    HOLDS(w->scenario->options.policy != BIN_DATASET || set->n_packable == n);
+    check_sums(w, set, rows - overdue_rows, overdue_rows);
+    check_due_order(w, set);
+    check_tenants(w, c, set);
+    *n_p += n;
+}
+
+// --- work conservation
+
+static bool some_cache(const struct core *c)
+{
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next)
+        if (node->prefixes) return true;
+    return false;
+}
+
+void oracle_waiting_beside_room(struct world *w, const struct core *c)
+{
+    bool caches = some_cache(c);
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        const struct waiting_set *set = &c->waiting[node->role];
+        if (c->view.reservation.node == node || node->draining) continue;
+        if (node->account.bins >= c->options.bins_ahead || node->account.requests.count >= node->limits.max_seqs)
+            continue;
+        const struct request_list *lists[] = {&set->overdue, &set->queue};
+        for (int k = 0; k < (node->account.bins || caches ? 1 : 2); k++) {
+            for (const struct sched_request *r = lists[k]->first; r; r = r->next) {
+                bool second_long = node->account.long_prompts && r->need.rows > sched_node_pass_rows(node);
+                HOLDS(!r->packable || second_long || r->runs_alone || !node_has_room(&c->view, node, r));
+            }
+        }
+    }
+}

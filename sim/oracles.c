@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracles.h"
+
+#include "sim/client.h"
+#include "sim/node.h"
+#include "sim/oracle_waiting.h"
+#include "sim/router.h"
+
+// --- nodes
+
+enum { BINS_MAX = 64 };
+
+struct bin_count {
+    const struct core_bin *bins[BINS_MAX];
+    int n, outstanding, open;
+};
+
+static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
+{
+    for (int i = 0; i < count->n; i++)
+        if (count->bins[i] == bin) return;
+    if (count->n < BINS_MAX) count->bins[count->n++] = bin;
+    count->open += bin->open;
+    count->outstanding += bin->open_fitting > 0;
+}
+
+static int held_blocks(const struct core_node *node, const struct request *r)
+{
+    return sched_node_shares_blocks(&node->sched) ? prefix_run_blocks(r->account.run) : 0;
+}
+
+// Blocks that the request holds and no request before it on the node does.
+static int distinct_blocks(const struct core_node *node, const struct sched_request *s)
+{
+    int held = held_blocks(node, request_of(s)), shared = 0;
+    for (const struct sched_request *other = node->sched.account.requests.first; other != s; other = other->next) {
+        int n = prefix_chain_common(s->prefix, held, other->prefix, held_blocks(node, request_of(other)));
+        if (n > shared) shared = n;
+    }
+    return held - shared;
+}
+
+static void check_node(struct world *w, const struct core_node *node)
+{
+    const struct node_account *account = &node->sched.account;
+    struct bin_count bins = {.n = 0};
+    int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0;
+    int n = 0, in_bins = 0, n_long = 0;
+    for (const struct sched_request *s = account->requests.first; s; s = s->next, n++) {
+        const struct request *r = request_of(s);
+        bool worker = node->hello.role == NODE_WORKER;
+        HOLDS(r->account.node == node);
+        HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
+        kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
+        context_blocks += r->account.own_blocks + held_blocks(node, r);
+        HOLDS(!worker ||
+              r->account.own_blocks + held_blocks(node, r) == sched_request_kv_blocks(s, node->hello.block_tokens));
+        if (!r->account.bin) continue;
+        bin_tokens += r->account.rows;
+        in_bins++;
+        n_long += r->account.is_long;
+        bin_count_add(&bins, r->account.bin);
+    }
+    HOLDS(n == account->requests.count && n <= node->hello.max_seqs);
+    HOLDS(bins.outstanding == account->bins && account->bins <= w->scenario->options.bins_ahead);
+    HOLDS(n_long == account->long_prompts && (n_long || account->long_tokens == 0));
+    HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
+    HOLDS(bin_tokens == account->bin_tokens);
+    HOLDS(kv_blocks == account->kv_blocks && context_blocks == account->context_blocks);
+}
+
+// --- the whole
+
+// The timer of a request is the earliest of what it waits for.
+static void check_timer(struct world *w, const struct core *c, const struct request *r)
+{
+    int64_t at_us = r->links.timer_index < 0 ? INT64_MAX : r->links.timer_us;
+    HOLDS(r->links.timer_index < 0 || c->timers.heap[r->links.timer_index] == r);
+    if (!r->usage.completion_tokens) HOLDS(at_us <= r->spec.ttft_deadline_us);
+    if (r->state == REQUEST_SCORING) HOLDS(at_us <= r->score_deadline_us);
+    bool waits = r->sched.list && !r->account.node;
+    if (waits && !r->sched.overdue && c->options.policy == BIN_DATASET) HOLDS(at_us <= r->sched.due_us);
+    if (r->state != REQUEST_READY || sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return;
+    int64_t since_us = r->spec.arrived_us > c->workers_gone_us ? r->spec.arrived_us : c->workers_gone_us;
+    HOLDS(at_us <= since_us + c->options.worker_grace_us);
+}
+
+static void check_ledger(struct world *w, const struct core *c)
+{
+    struct class_count waiting[QUEUE_CLASSES] = {{0, 0}};
+    int running = 0, n = 0;
+    for (size_t b = 0; b < c->table.buckets; b++) {
+        for (const struct request *r = c->table.by_number[b]; r; r = r->links.number_next, n++) {
+            bool on_worker = r->account.node && r->account.node->hello.role == NODE_WORKER;
+            struct class_count *class_count = &waiting[ledger_class_of(r->spec.priority)];
+            running += on_worker;
+            class_count->requests += !on_worker;
+            class_count->tokens += on_worker ? 0 : r->spec.n_tokens;
+            check_timer(w, c, r);
+        }
+    }
+    HOLDS(n == c->table.count && n == clients_in_router(w));
+    HOLDS(running == c->ledger.running);
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
+}
+
+// What the status says of the whole, against the requests and nodes.
+static void check_status(struct world *w, const struct core *c)
+{
+    struct core_status status;
+    core_get_status(c, &status);
+    const struct core_totals *t = &status.totals;
+    uint64_t in_router = (uint64_t)clients_in_router(w), decided = 0;
+    int n_nodes = 0, workers = 0, running = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node), n_nodes++)
+        workers += node->hello.role == NODE_WORKER;
+    for (int i = 0; i < status.n_nodes; i++)
+        running += status.nodes[i].hello.role == NODE_WORKER ? status.nodes[i].running : 0;
+    for (int k = 0; k < SKIP_COUNT; k++)
+        decided += t->skipped[k];
+    HOLDS(t->requests == t->done + t->failed + t->cancelled + t->refused + in_router && decided <= t->requests);
+    HOLDS(status.n_nodes == n_nodes && status.model_fingerprint == (workers ? 1 : 0));
+    HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0) && !status.draining);
+    HOLDS(status.running == running && status.waiting + running == (int)in_router);
+    HOLDS(t->kept_tokens <= t->prompt_tokens);
+    for (int role = 0; role < 2; role++) {
+        const struct bin_totals *bins = role ? &status.prefill_bins : &status.score_bins;
+        HOLDS(bins->items >= bins->bins && bins->capacity_tokens >= bins->tokens && bins->scan_cost >= bins->items);
+    }
+    core_status_fini(&status);
+}
+
+void oracles_check_tick(struct world *w)
+{
+    oracle_waiting_beside_room(w, sim_router_core(w->router));
+}
+
+void oracles_check(struct world *w)
+{
+    const struct core *c = sim_router_core(w->router);
+    if (c) {
+        int n = 0, open[NODE_ROLES] = {0};
+        oracle_waiting(w, c, &c->waiting[NODE_SPECULATOR], &n);
+        oracle_waiting(w, c, &c->waiting[NODE_WORKER], &n);
+        for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+            check_node(w, node);
+            n += node->sched.account.requests.count;
+            open[node->hello.role] += !node->sched.draining;
+        }
+        HOLDS(n == c->table.count); // every request waits or is on a node
+        HOLDS(open[NODE_SPECULATOR] == c->open_nodes[NODE_SPECULATOR] &&
+              open[NODE_WORKER] == c->open_nodes[NODE_WORKER]);
+        check_ledger(w, c);
+        check_status(w, c);
+    }
+    for (int i = 0; i < w->scenario->n_nodes; i++) {
+        const char *problem = sim_node_check(w->nodes[i]);
+        if (problem) world_fail(w, "node %d: %s", i, problem);
+    }
+}
+
+void oracles_check_idle(struct world *w)
+{
+    const struct core *c = sim_router_core(w->router);
+    oracles_check(w);
+    HOLDS(c && core_idle(c) && clients_in_router(w) == 0);
+    if (!c) return;
+    HOLDS(c->timers.count == 0 && c->ledger.running == 0 && !c->view.reservation.request);
+    for (int k = 0; k < QUEUE_CLASSES; k++)
+        HOLDS(c->ledger.waiting[k].requests == 0 && c->ledger.waiting[k].tokens == 0);
+    HOLDS(c->waiting[0].tenants.n == 0 && c->waiting[1].tenants.n == 0);
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
+        const struct node_account *account = &node->sched.account;
+        HOLDS(account->bins == 0 && account->bin_tokens == 0 && account->kv_blocks == 0 &&
+              account->requests.count == 0);
+        HOLDS(account->requests_in_bins == 0 && account->bin_attention_pairs < 1e-6);
+    }
+}

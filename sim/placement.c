@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/placement.h"
+
+#include <stdlib.h>
+
+#include "engine/block_manager.h"
+#include "sim/cached.h"
+#include "sim/client_state.h"
+#include "sim/node.h"
+
+static int blocks_max(const struct request *r, int n_tokens)
+{
+    return kv_blocks_for(n_tokens + r->spec.sampling.max_tokens);
+}
+
+// The router's account of the request against what it has sent to this node before.
+static void rows_check(struct client *client, struct prefix_set *prefixes, const uint64_t *blocks, int n)
+{
+    const struct request *r = client->r;
+    const struct node_hello *hello = &r->account.node->hello;
+    int rows = sched_request_rows(&r->sched), cached = hello->prefix_cache ? prefix_set_match(prefixes, blocks, n) : 0;
+    int most = (rows - 1) / KV_BLOCK_TOKENS;
+    if (cached > most) cached = most;
+    if (prefixes->blocks_placed <= hello->kv_blocks && r->account.rows != rows - KV_BLOCK_TOKENS * cached)
+        world_fail(client->w, "request %" PRId64 ": %d rows are expected to be computed, must be %d", client->plan->id,
+                   r->account.rows, rows - KV_BLOCK_TOKENS * cached);
+    prefixes->blocks_placed += n;
+    prefix_set_add(prefixes, blocks, n);
+}
+
+static void request_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes, uint64_t number)
+{
+    struct client *client = client_of_number(w, number);
+    struct request *r = client ? client->r : NULL;
+    if (!r || r->number != number || !r->account.node) {
+        world_fail(w, "a bin has request number %llu, which does not wait for it", (unsigned long long)number);
+        return;
+    }
+    const struct token_range whole = {0, r->spec.n_tokens - 1};
+    bool worker = r->account.node->hello.role == NODE_WORKER;
+    uint64_t *blocks;
+    int n = prefix_contents(r->spec.tokens, worker ? r->kept : &whole, worker ? r->n_kept_ranges : 1, &blocks);
+    rows_check(client, prefixes, blocks, n);
+    struct prefix_set *computed = sim_node_computed(node);
+    if (worker) {
+        int most = (r->usage.kept_tokens - 1) / KV_BLOCK_TOKENS, found = prefix_set_match(computed, blocks, n);
+        client->placed = (struct placement){node, sim_node_life(node), found < most ? found : most};
+        if (client->received) client->placed.node = NULL;
+        computed->blocks_placed += blocks_max(r, r->usage.kept_tokens + client->received);
+    }
+    free(blocks);
+}
+
+void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes,
+                    const Forepack__Cluster__V1__RouterMessage *message)
+{
+    if (w->scenario->load) return; // the router's record of a large cache is shorter than the cache
+    if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
+        for (size_t i = 0; i < message->prefill_bin->n_sequences; i++)
+            request_sent(w, node, prefixes, message->prefill_bin->sequences[i]->request);
+    } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN) {
+        for (size_t i = 0; i < message->score_bin->n_items; i++)
+            request_sent(w, node, prefixes, message->score_bin->items[i]->request);
+    }
+}
+
+void placement_answered(struct client *client)
+{
+    struct sim_node *node = client->placed.node;
+    const struct request *r = client->r;
+    if (!node || client->tainted || client->placed.life != sim_node_life(node)) return;
+    const struct node_hello *hello = &r->account.node->hello;
+    struct prefix_set *computed = sim_node_computed(node);
+    if (!hello->prefix_cache) return;
+    if (computed->blocks_placed <= hello->kv_blocks &&
+        r->usage.cached_tokens < KV_BLOCK_TOKENS * client->placed.cached_blocks)
+        world_fail(client->w, "request %" PRId64 ": %d tokens were found in the cache, %d have been computed before",
+                   client->plan->id, r->usage.cached_tokens, KV_BLOCK_TOKENS * client->placed.cached_blocks);
+    uint64_t *blocks;
+    int n = prefix_contents(r->spec.tokens, r->kept, r->n_kept_ranges, &blocks);
+    prefix_set_add(computed, blocks, n);
+    free(blocks);
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "bench/arrivals.h"
+#include "model/generation.h"
+
+enum { REQUESTS_DEFAULT = 100, WARM_UP_TOKENS = 8, ATTACH_US = 1000000 };
+
+// --- the load
+
+static enum status load_check(const struct plan_options *o)
+{
+    if (o->trace && o->prompt_tokens) return status_fail(STATUS_INVALID, "give one of --trace and --prompt-tokens");
+    if (!o->trace && !(o->qps > 0))
+        return status_fail(STATUS_INVALID, "--prompt-tokens: give --qps too (only --trace has recorded arrival times)");
+    if (!o->shape) return status_fail(STATUS_INVALID, "--shape: give the config.json of the workers' model");
+    if (o->speculators && !o->spec_shape)
+        return status_fail(STATUS_INVALID, "--spec-shape: give the config.json of the speculators' model");
+    return STATUS_OK;
+}
+
+// Rows without shared prefixes, as a trace.
+static void trace_make_up(const struct plan_options *o, struct trace *trace)
+{
+    int n = o->requests ? (int)o->requests : o->duration > 0 ? (int)ceil(o->qps * o->duration) : REQUESTS_DEFAULT;
+    for (int i = 0; i < n; i++) {
+        MEM_GROW(trace->rows, trace->n_rows, trace->rows_capacity);
+        trace->rows[trace->n_rows++] = (struct trace_row){.prompt_tokens = (int)o->prompt_tokens, .output_tokens = 1};
+    }
+}
+
+// Sets the times of the rows to those of the rate, or scales them.
+static void trace_set_times(const struct plan_options *o, struct trace *trace)
+{
+    int64_t *at_us = mem_alloc_array((size_t)trace->n_rows, sizeof *at_us);
+    bool constant = strcmp(o->arrivals, "constant") == 0;
+    if (o->qps > 0)
+        arrivals_make(constant ? ARRIVALS_CONSTANT : ARRIVALS_POISSON, o->qps, (uint64_t)o->load_seed, trace->n_rows,
+                      at_us);
+    for (int i = 0; i < trace->n_rows; i++)
+        trace->rows[i].arrival_ms = o->qps > 0 ? (double)at_us[i] / 1e3 : trace->rows[i].arrival_ms * o->time_scale;
+    free(at_us);
+}
+
+static enum status load_make(struct plan *plan)
+{
+    const struct plan_options *o = plan->o;
+    struct trace *trace = &plan->load.trace;
+    plan->load.length_scale = o->trace ? o->length_scale : 1;
+    plan->load.seed = (uint64_t)o->load_seed;
+    enum status status = load_check(o);
+    if (status == STATUS_OK && o->trace) status = trace_read(o->trace, trace);
+    if (status != STATUS_OK) return status;
+    if (!o->trace) trace_make_up(o, trace);
+    trace_set_times(o, trace);
+    plan->n_requests = trace->n_rows;
+    if (o->requests && o->requests < plan->n_requests) plan->n_requests = (int)o->requests;
+    while (o->duration > 0 && plan->n_requests > 1 && trace->rows[plan->n_requests - 1].arrival_ms > o->duration * 1e3)
+        plan->n_requests--;
+    return STATUS_OK;
+}
+
+// --- the scenario
+
+static void scenario_set_options(const struct plan *plan, struct scenario *s)
+{
+    const struct plan_options *o = plan->o;
+    s->load = &plan->load;
+    s->options.delay_us = o->network_us;
+    s->options.max_queue_requests = o->max_queue_requests;
+    s->options.max_queue_tokens = o->max_queue_tokens;
+    s->options.max_wait_ms = o->max_wait_ms;
+    s->options.bins_ahead = o->bins_ahead;
+    s->options.batch_requests = o->batch_requests;
+    s->options.min_tokens = o->speculate_min_tokens;
+    s->options.tail_tokens = o->tail_tokens;
+    s->options.score_timeout_ms = o->score_timeout_ms;
+    s->options.policy = strcmp(o->policy, "none") == 0    ? BIN_NONE
+                        : strcmp(o->policy, "batch") == 0 ? BIN_BATCH
+                                                          : BIN_DATASET;
+}
+
+// As forepack bench serve makes the request of a row: what exceeds the context is cut, first from the output.
+static struct scenario_request request_of_row(struct plan *plan, const struct trace_row *row)
+{
+    const struct plan_options *o = plan->o;
+    double context = (double)plan->node[NODE_WORKER].context, scale = plan->load.length_scale;
+    double output = fmax(1, round(row->output_tokens * scale)), prompt = fmax(1, ceil(row->prompt_tokens * scale));
+    if (o->max_tokens && (!o->trace || output > (double)o->max_tokens)) output = (double)o->max_tokens;
+    double whole = output + prompt;
+    output = fmin(output, context - 1);
+    prompt = fmin(prompt, context - output);
+    plan->n_clipped += output + prompt < whole;
+    struct prefill prefill;
+    prefill_defaults(&prefill);
+    prefill.mode = o->speculators ? PREFILL_AUTO : PREFILL_OFF;
+    if (o->prefill) prefill_mode_parse(o->prefill, &prefill.mode);
+    return (struct scenario_request){.tokens = (int64_t)prompt,
+                                     .max_tokens = (int64_t)output,
+                                     .ignore_eos = 1,
+                                     .mode = prefill.mode,
+                                     .keep = llround(o->keep_rate * 1e3),
+                                     .chunk = prefill.chunk_tokens};
+}
+
+// A request alone on a node, roughly, at most.
+static double alone_us(const struct scenario_node *node, const struct scenario_request *r)
+{
+    double rows = (double)r->tokens, steps = WARM_UP_TOKENS + 8;
+    double passes = ceil(rows / fmax(1, (double)node->budget)) + steps;
+    return passes * (double)node->fixed_us + (rows + steps) * (double)node->row_ns / 1e3 +
+           (rows / 2 + steps) * rows * (double)node->pair_ps / 1e6;
+}
+
+// The first rows, one after another, with other prompts.
+static void add_warm_up(struct plan *plan, struct scenario *s)
+{
+    int n_clipped = plan->n_clipped, n_rows = plan->load.trace.n_rows;
+    int64_t at_us = ATTACH_US;
+    for (int i = 0; i < plan->o->warm_up; i++) {
+        struct scenario_request r = request_of_row(plan, &plan->load.trace.rows[i % n_rows]);
+        if (r.max_tokens > WARM_UP_TOKENS) r.max_tokens = WARM_UP_TOKENS;
+        scenario_add_action(
+            s, (struct action){.at_us = at_us, .kind = ACTION_REQUEST, .id = n_rows + 1 + i % n_rows, .request = r});
+        at_us += (int64_t)(2 * (alone_us(&plan->node[0], &r) + alone_us(&plan->node[1], &r))) + ATTACH_US;
+    }
+    plan->begin_us = at_us;
+    plan->n_clipped = n_clipped;
+}
+
+static void scenario_make(struct plan *plan, struct scenario *s)
+{
+    scenario_init(s);
+    scenario_set_options(plan, s);
+    for (int role = NODE_ROLES - 1; role >= 0; role--) {
+        for (int i = 0; i < plan->nodes[role]; i++) {
+            plan->node[role].id = i;
+            scenario_add_node(s, plan->node[role]);
+        }
+    }
+    add_warm_up(plan, s);
+    for (int i = 0; i < plan->n_requests; i++) {
+        const struct trace_row *row = &plan->load.trace.rows[i];
+        scenario_add_action(s, (struct action){.at_us = plan->begin_us + llround(row->arrival_ms * 1e3),
+                                               .kind = ACTION_REQUEST,
+                                               .id = i + 1,
+                                               .request = request_of_row(plan, row)});
+    }
+}
+
+// --- the planner
+
+static enum status plan_run(struct plan *plan, json_t **report_p)
+{
+    struct scenario s;
+    scenario_make(plan, &s);
+    enum status status = plan_measure(plan, &s, report_p);
+    scenario_fini(&s);
+    return status;
+}
+
+int plan_main(const struct plan_options *options, bool json)
+{
+    struct plan plan = {.o = options};
+    json_t *report = NULL;
+    enum status status = load_make(&plan);
+    if (status == STATUS_OK) status = plan_nodes_make(&plan);
+    if (status == STATUS_OK) status = plan_run(&plan, &report);
+    trace_free(&plan.load.trace);
+    if (status != STATUS_OK) {
+        fprintf(stderr, "forepack-sim: %s\n", status_message());
+        return status == STATUS_INTERNAL ? 1 : 2;
+    }
+    if (json) {
+        json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    } else {
+        plan_print(&plan, report);
+    }
+    json_decref(report);
+    return 0;
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The nodes of a plan: their limits, and the costs of their passes, given, measured by a running cluster, or computed.
+#include <math.h>
+#include <string.h>
+
+#include "bench/work.h"
+#include "engine/block_manager.h"
+#include "model/json_file.h"
+#include "sim/plan.h"
+
+enum { TOKEN_BUDGET_DEFAULT = 2048, STATUS_BYTES_MAX = 64 << 20 };
+static const char *const role_names[NODE_ROLES] = {"speculator", "worker"};
+
+// What is known of a node of a role.
+struct known {
+    struct plan_costs costs;
+    int64_t token_budget, kv_blocks; // 0: not known
+};
+
+static bool costs_known(const struct plan_costs *costs)
+{
+    return costs->fixed_us + costs->row_us + costs->pair_us > 0;
+}
+
+// --- measured
+
+static void known_read(const json_t *nodes, const char *role, struct known *known)
+{
+    size_t i;
+    json_t *node;
+    json_array_foreach(nodes, i, node)
+    {
+        const char *name = json_string_value(json_object_get(node, "role"));
+        if (!name || strcmp(name, role) != 0) continue;
+        *known = (struct known){{json_number_value(json_object_get(node, "pass_fixed_us")),
+                                 json_number_value(json_object_get(node, "pass_row_us")),
+                                 json_number_value(json_object_get(node, "pass_pair_us"))},
+                                json_integer_value(json_object_get(node, "token_budget")),
+                                json_integer_value(json_object_get(node, "kv_blocks"))};
+        if (costs_known(&known->costs)) return;
+    }
+}
+
+static enum status status_read(const struct plan_options *o, struct known *known)
+{
+    json_t *object;
+    if (!o->status) return STATUS_OK;
+    const char *path = strcmp(o->status, "-") == 0 ? "/dev/stdin" : o->status;
+    enum status status = json_file_read(path, STATUS_BYTES_MAX, &object);
+    if (status != STATUS_OK) return status;
+    const json_t *nodes = json_object_get(object, "nodes");
+    if (json_is_array(nodes)) {
+        for (int role = 0; role < NODE_ROLES; role++)
+            known_read(nodes, role_names[role], &known[role]);
+    } else {
+        status = status_fail(STATUS_DATA, "%s: has no list \"nodes\": give what forepack status --json printed", path);
+    }
+    json_decref(object);
+    return status;
+}
+
+// --- computed
+
+// Every weight is read once, and arithmetic is added to that: passes that overlap both are faster.
+static struct plan_costs costs_compute(const struct plan *plan, int role)
+{
+    const struct plan_options *o = plan->o;
+    struct work_model work = work_model_of(&plan->load.shape[role], (double)o->weight_bytes, 0);
+    double ranks = (double)(role == NODE_WORKER ? o->tp : o->spec_tp);
+    double bytes_per_us = o->gbytes_per_s * 1e3 * ranks, flop_per_us = o->tflops * 1e6 * ranks;
+    return (struct plan_costs){.fixed_us = (work.layer_weights + work.head_weights) * work.weight_bytes / bytes_per_us,
+                               .row_us = 2 * work.layer_weights / flop_per_us,
+                               .pair_us = work.attention_flop / flop_per_us};
+}
+
+// --- the nodes
+
+static enum status costs_settle(const struct plan *plan, int role, struct plan_costs *costs)
+{
+    const struct plan_options *o = plan->o;
+    if (costs_known(&o->costs[role])) {
+        *costs = o->costs[role];
+    } else if (!o->status && o->tflops > 0 && o->gbytes_per_s > 0) {
+        *costs = costs_compute(plan, role);
+    } else if (!costs_known(costs)) {
+        const char *prefix = role == NODE_WORKER ? "" : "spec-";
+        return status_fail(STATUS_INVALID,
+                           "the costs of a pass of a %s are not known%s: give --%spass-fixed-us, --%spass-row-us and "
+                           "--%spass-pair-us, or --status FILE, or --tflops and --gbytes-per-s",
+                           role_names[role], o->status ? " to --status" : "", prefix, prefix, prefix);
+    }
+    return STATUS_OK;
+}
+
+static enum status node_make(struct plan *plan, int role, struct known *known)
+{
+    const struct plan_options *o = plan->o;
+    enum status status = costs_settle(plan, role, &known->costs);
+    if (status != STATUS_OK) return status;
+    const struct model_config *shape = &plan->load.shape[role];
+    int64_t budget = o->token_budget ? o->token_budget : known->token_budget, kv_blocks = known->kv_blocks;
+    int64_t context = shape->max_context;
+    if (shape->sliding_window && shape->sliding_window < context) context = shape->sliding_window;
+    if (role == NODE_WORKER && o->kv_blocks) kv_blocks = o->kv_blocks;
+    if (!kv_blocks) kv_blocks = kv_blocks_for((int)context) * o->max_seqs;
+    if (kv_blocks * KV_BLOCK_TOKENS < context) context = kv_blocks * KV_BLOCK_TOKENS;
+    plan->node[role] = (struct scenario_node){.role = role,
+                                              .up = 1,
+                                              .context = context,
+                                              .budget = budget ? budget : TOKEN_BUDGET_DEFAULT,
+                                              .kv_blocks = kv_blocks,
+                                              .max_seqs = o->max_seqs,
+                                              .prefix_cache = o->prefix_cache,
+                                              .fixed_us = llround(known->costs.fixed_us),
+                                              .row_ns = llround(known->costs.row_us * 1e3),
+                                              .pair_ps = llround(known->costs.pair_us * 1e6),
+                                              .itl_target_ms = o->itl_target_ms};
+    if (o->max_seqs > plan->node[role].budget)
+        return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
+                           (long long)o->max_seqs, (long long)plan->node[role].budget);
+    return STATUS_OK;
+}
+
+enum status plan_nodes_make(struct plan *plan)
+{
+    const struct plan_options *o = plan->o;
+    struct known known[NODE_ROLES] = {{.kv_blocks = 0}};
+    plan->nodes[NODE_WORKER] = (int)o->workers;
+    plan->nodes[NODE_SPECULATOR] = (int)o->speculators;
+    enum status status = model_config_read(o->shape, &plan->load.shape[NODE_WORKER]);
+    if (status == STATUS_OK && o->speculators)
+        status = model_config_read(o->spec_shape, &plan->load.shape[NODE_SPECULATOR]);
+    if (status == STATUS_OK) status = status_read(o, known);
+    for (int role = 0; role < NODE_ROLES && status == STATUS_OK; role++)
+        if (plan->nodes[role]) status = node_make(plan, role, &known[role]);
+    return status;
+}

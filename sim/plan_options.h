@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of the capacity planner. Those of the cluster have the names and defaults that they have in `forepack up`
+// and the router, those of the load the names of `forepack bench serve`.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/options.h"
+#include "model/limits.h"
+
+// Of a pass. All 0: not given.
+struct plan_costs {
+    double fixed_us, row_us, pair_us;
+};
+
+struct plan_options {
+    // The load.
+    char *trace, *arrivals;
+    int64_t prompt_tokens, max_tokens, requests, warm_up, load_seed;
+    double qps, duration, time_scale, length_scale;
+    // The cluster.
+    char *shape, *spec_shape, *policy, *prefill;
+    int64_t workers, speculators, tp, spec_tp;
+    int64_t token_budget, max_seqs, kv_blocks, itl_target_ms, network_us;
+    int64_t max_queue_requests, max_queue_tokens, max_wait_ms, bins_ahead, batch_requests;
+    int64_t speculate_min_tokens, tail_tokens, score_timeout_ms;
+    double keep_rate;
+    bool prefix_cache;
+    // The costs of passes.
+    char *status;
+    struct plan_costs costs[2]; // by role, see enum node_role
+    double tflops, gbytes_per_s;
+    int64_t weight_bytes;
+};
+
+// `p` is a static struct plan_options.
+// clang-format off
+#define PLAN_OPTION_ROWS(p)                                                                                            \
+    {.name = "-Planning: the load"},                                                                                   \
+    {.name = "trace", .type = OPTION_STRING, .value = &(p).trace, .placeholder = "FILE",                               \
+     .help = "plans instead: a CSV as for forepack bench serve, with arrival_ms, prompt_tokens, output_tokens and "    \
+             "optionally prefix_blocks"},                                                                              \
+    {.name = "prompt-tokens", .type = OPTION_INT, .value = &(p).prompt_tokens, .default_text = "0", .max = 1e7,        \
+     .unit = "tokens", .help = "plans instead: prompts of this length that share nothing, at the rate --qps"},         \
+    {.name = "max-tokens", .type = OPTION_INT, .value = &(p).max_tokens, .default_text = "0", .max = 1e7,              \
+     .unit = "tokens", .help = "longest output; 0: that of the trace, 1 with --prompt-tokens"},                        \
+    {.name = "qps", .type = OPTION_REAL, .value = &(p).qps, .default_text = "0", .max = 1e6, .unit = "requests/s",     \
+     .help = "arrival rate; 0: the times of the trace"},                                                               \
+    {.name = "arrivals", .type = OPTION_CHOICE, .value = &(p).arrivals, .default_text = "poisson",                     \
+     .choices = "poisson|constant", .help = "distribution of the gaps between requests with --qps"},                   \
+    {.name = "time-scale", .type = OPTION_REAL, .value = &(p).time_scale, .default_text = "1", .min = 1e-6,            \
+     .max = 1e6, .help = "factor on the gaps between the arrivals of the trace; 0.5 doubles the rate"},                \
+    {.name = "length-scale", .type = OPTION_REAL, .value = &(p).length_scale, .default_text = "1", .min = 1e-6,        \
+     .max = 1000, .help = "factor on the prompt and output lengths of the trace"},                                     \
+    {.name = "requests", .type = OPTION_INT, .value = &(p).requests, .default_text = "0", .max = 10000000,             \
+     .help = "most requests; 0: the whole trace, or 100"},                                                             \
+    {.name = "duration", .type = OPTION_REAL, .value = &(p).duration, .default_text = "0", .max = 1e6, .unit = "s",    \
+     .help = "time over which requests arrive; 0: no limit"},                                                          \
+    {.name = "warm-up", .type = OPTION_INT, .value = &(p).warm_up, .default_text = "4", .max = 100000,                 \
+     .unit = "requests", .help = "uncounted requests before the load, one at a time"},                                 \
+    {.name = "load-seed", .type = OPTION_INT, .value = &(p).load_seed, .default_text = "1", .max = 1e18,               \
+     .help = "seed of arrivals and prompts"},                                                                          \
+    {.name = "-Planning: the cluster"},                                                                                \
+    {.name = "workers", .type = OPTION_INT, .value = &(p).workers, .default_text = "1", .min = 1, .max = 10000,        \
+     .unit = "groups", .help = "number of worker groups"},                                                             \
+    {.name = "tp", .type = OPTION_INT, .value = &(p).tp, .default_text = "1", .min = 1, .max = 1024, .unit = "ranks",  \
+     .help = "tensor-parallel ranks of a worker group, for costs that are computed from the shape"},                   \
+    {.name = "shape", .type = OPTION_STRING, .value = &(p).shape, .placeholder = "FILE",                               \
+     .help = "config.json of the model of the workers"},                                                               \
+    {.name = "speculators", .type = OPTION_INT, .value = &(p).speculators, .default_text = "0", .max = 10000,          \
+     .help = "number of speculators"},                                                                                 \
+    {.name = "spec-tp", .type = OPTION_INT, .value = &(p).spec_tp, .default_text = "1", .min = 1, .max = 1024,         \
+     .unit = "ranks", .help = "tensor-parallel ranks of a speculator"},                                                \
+    {.name = "spec-shape", .type = OPTION_STRING, .value = &(p).spec_shape, .placeholder = "FILE",                     \
+     .help = "config.json of the model of the speculators"},                                                           \
+    {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(p).token_budget, .default_text = "0",            \
+     .max = MODEL_ROWS_MAX, .unit = "tokens",                                                                          \
+     .help = "maximum number of tokens of a forward pass, and of a bin; 0: that of --status, else 2048"},              \
+    {.name = "max-num-seqs", .type = OPTION_INT, .value = &(p).max_seqs, .default_text = "64", .min = 1,               \
+     .max = MODEL_SEQS_MAX, .unit = "sequences", .help = "maximum number of sequences of a node"},                     \
+    {.name = "kv-blocks", .type = OPTION_INT, .value = &(p).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,\
+     .unit = "blocks", .help = "KV cache of a worker group, as forepack plan says; 0: that of --status, else a full "  \
+                               "context per sequence"},                                                                \
+    {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(p).prefix_cache, .default_text = "true",         \
+     .help = "reuse the KV blocks of prompts that start with the same tokens"},                                        \
+    {.name = "itl-target-ms", .type = OPTION_INT, .value = &(p).itl_target_ms, .default_text = "0", .max = 3600000,    \
+     .unit = "ms", .help = "target duration of a mixed pass; 0: twice the duration of its decodes"},                   \
+    {.name = "network-us", .type = OPTION_INT, .value = &(p).network_us, .default_text = "200", .max = 1e7,            \
+     .unit = "us", .help = "time of a message between a client, the router and a node"},                               \
+    {.name = "max-queue-requests", .type = OPTION_INT, .value = &(p).max_queue_requests, .default_text = "10000",      \
+     .min = 1, .max = 10000000, .unit = "requests", .help = "requests that may wait; further requests are refused"},   \
+    {.name = "max-queue-tokens", .type = OPTION_INT, .value = &(p).max_queue_tokens, .default_text = "100000000",      \
+     .min = 1, .max = 1e15, .unit = "tokens", .help = "prompt tokens of all waiting requests"},                        \
+    {.name = "max-wait-ms", .type = OPTION_INT, .value = &(p).max_wait_ms, .default_text = "500", .max = 3600000,      \
+     .unit = "ms", .help = "waiting time after which a request is overdue"},                                           \
+    {.name = "bins-ahead", .type = OPTION_INT, .value = &(p).bins_ahead, .default_text = "2", .min = 1, .max = 64,     \
+     .unit = "bins", .help = "outstanding bins of a node at most"},                                                    \
+    {.name = "bin-policy", .type = OPTION_CHOICE, .value = &(p).policy, .default_text = "dataset",                     \
+     .choices = "none|batch|dataset", .help = "requests that may share a bin, as for the router"},                     \
+    {.name = "batch-requests", .type = OPTION_INT, .value = &(p).batch_requests, .default_text = "16", .min = 1,       \
+     .max = 1000000, .unit = "requests", .help = "size of an arrival batch with --bin-policy batch"},                  \
+    {.name = "prefill", .type = OPTION_CHOICE, .value = &(p).prefill, .choices = PREFILL_MODES,                        \
+     .help = "prefill mode of the requests; default auto with speculators, else off"},                                 \
+    {.name = "keep-rate", .type = OPTION_REAL, .value = &(p).keep_rate, .default_text = "0.3", .min = 0.001, .max = 1, \
+     .help = "share of the prompt's chunks to keep"},                                                                  \
+    {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &(p).speculate_min_tokens, .default_text = "512",    \
+     .max = 1e9, .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},               \
+    {.name = "tail-tokens", .type = OPTION_INT, .value = &(p).tail_tokens, .default_text = "128", .max = 1e9,          \
+     .unit = "tokens", .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},       \
+    {.name = "score-timeout-ms", .type = OPTION_INT, .value = &(p).score_timeout_ms, .default_text = "10000",          \
+     .min = 1, .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator"},            \
+    {.name = "-Planning: the cost of a pass, fixed + rows * row + attention pairs * pair"},                            \
+    {.name = "status", .type = OPTION_STRING, .value = &(p).status, .placeholder = "FILE",                             \
+     .help = "what forepack status --json printed of a running cluster: costs, token budget and KV blocks of each "    \
+             "role; - is standard input"},                                                                             \
+    {.name = "pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[1].fixed_us, .default_text = "0", .max = 1e9,   \
+     .unit = "us", .help = "of a worker group; with any of its three given, --status and --tflops do not count for it"},\
+    {.name = "pass-row-us", .type = OPTION_REAL, .value = &(p).costs[1].row_us, .default_text = "0", .max = 1e6,       \
+     .unit = "us", .help = "of a row"},                                                                                \
+    {.name = "pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[1].pair_us, .default_text = "0", .max = 1e3,     \
+     .unit = "us", .help = "of a row and a KV entry that it attends to"},                                              \
+    {.name = "spec-pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[0].fixed_us, .default_text = "0",          \
+     .max = 1e9, .unit = "us", .help = "of a speculator"},                                                             \
+    {.name = "spec-pass-row-us", .type = OPTION_REAL, .value = &(p).costs[0].row_us, .default_text = "0", .max = 1e6,  \
+     .unit = "us", .help = "of a speculator"},                                                                         \
+    {.name = "spec-pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[0].pair_us, .default_text = "0",            \
+     .max = 1e3, .unit = "us", .help = "of a speculator"},                                                             \
+    {.name = "tflops", .type = OPTION_REAL, .value = &(p).tflops, .default_text = "0", .max = 1e6, .unit = "TFLOP/s",  \
+     .help = "rate that a rank achieves: costs are computed from the shape"},                                          \
+    {.name = "gbytes-per-s", .type = OPTION_REAL, .value = &(p).gbytes_per_s, .default_text = "0", .max = 1e6,         \
+     .unit = "GB/s", .help = "rate at which a rank reads weights, with --tflops"},                                     \
+    {.name = "weight-bytes", .type = OPTION_INT, .value = &(p).weight_bytes, .default_text = "2", .min = 1, .max = 4,  \
+     .unit = "bytes", .help = "of a weight, with --tflops"}
+// clang-format on

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/router.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "router/core/core_state.h"
+#include "router/front/node_link.h"
+#include "sim/cached.h"
+#include "sim/client.h"
+#include "sim/node.h"
+#include "sim/oracles.h"
+#include "sim/placement.h"
+
+// The router's end of a stream.
+struct node_end {
+    struct node_link link; // first: the link's functions get this
+    struct stream *stream;
+    struct world *w;
+    struct prefix_set prefixes; // sent to the node
+    struct node_end *next;
+};
+
+struct sim_router {
+    struct world *w;
+    struct core *core; // NULL while it is down
+    struct node_end *ends;
+    struct tenant_weight weight;
+    int64_t tick_us; // of the next tick; INT64_MAX: none
+    int64_t stalled_until_us;
+    uint64_t ticks;
+    bool ended;
+};
+
+// --- the loop
+
+static void tick_plan(struct sim_router *router, int64_t at_us);
+
+static void tick(struct world *w, const struct event *event)
+{
+    struct sim_router *router = w->router;
+    if (!router->core || w->now_us != router->tick_us) return;
+    if (router->stalled_until_us > w->now_us) {
+        router->tick_us = INT64_MAX;
+        tick_plan(router, router->stalled_until_us);
+        return;
+    }
+    router->tick_us = INT64_MAX;
+    core_tick(router->core, w->now_us);
+    if (++router->ticks % 5 == 0) oracles_check_tick(w);
+    tick_plan(router, core_next_deadline_us(router->core));
+}
+
+static void tick_plan(struct sim_router *router, int64_t at_us)
+{
+    if (at_us < router->w->now_us) at_us = router->w->now_us;
+    if (at_us >= router->tick_us) return;
+    router->tick_us = at_us;
+    world_at(router->w, at_us, tick, router, 0, NULL, 0);
+}
+
+// What a batch of events is followed by.
+static void tick_soon(struct sim_router *router)
+{
+    tick_plan(router, router->w->now_us + router->w->scenario->options.loop_us);
+}
+
+void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint64_t tag)
+{
+    int64_t at_us = router->w->now_us;
+    if (router->stalled_until_us > at_us) at_us = router->stalled_until_us;
+    world_at(router->w, at_us, fn, object, tag, NULL, 0);
+    if (router->core) tick_plan(router, at_us + router->w->scenario->options.loop_us);
+}
+
+// --- the transport of a link
+
+static void end_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    struct node_end *end = (struct node_end *)link;
+    if (stream_is_suspect(end->stream) || sim_node_lies(stream_owner(end->stream, STREAM_NODE)))
+        clients_taint(end->w, sim_router_node_of(link));
+    placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message);
+    size_t n = forepack__cluster__v1__router_message__get_packed_size(message);
+    uint8_t *bytes = mem_alloc(n);
+    forepack__cluster__v1__router_message__pack(message, bytes);
+    stream_send(end->stream, STREAM_ROUTER, bytes, n);
+}
+
+static void closed_handle(struct world *w, const struct event *event)
+{
+    struct node_end *end = stream_owner(event->object, STREAM_ROUTER);
+    if (end && w->router->core) node_link_closed(&end->link, w->router->core, w->now_us);
+}
+
+// Like a call of gRPC, a stream that was finished is closed a little later.
+static void end_finish(struct node_link *link, enum status status, const char *reason)
+{
+    struct node_end *end = (struct node_end *)link;
+    stream_close(end->stream, STREAM_ROUTER, true);
+    sim_router_post(end->w->router, closed_handle, end->stream, 0);
+}
+
+static const char *end_peer(const struct node_link *link)
+{
+    return "sim";
+}
+
+static const struct node_link_ops end_ops = {end_send, end_finish, end_peer};
+
+int sim_router_node_of(const void *link)
+{
+    const struct node_end *end = link;
+    const struct world *w = end->w;
+    int i = 0;
+    while (w->nodes[i] != stream_owner(end->stream, STREAM_NODE))
+        i++;
+    return i;
+}
+
+// --- streams
+
+static struct node_end *end_of(struct sim_router *router, struct stream *s)
+{
+    struct node_end *end = stream_owner(s, STREAM_ROUTER);
+    if (end) return end;
+    end = mem_alloc(sizeof *end);
+    *end = (struct node_end){.stream = s, .w = router->w, .next = router->ends};
+    end->link.ops = &end_ops;
+    end->link.heartbeat_ms = router->w->scenario->options.heartbeat_ms;
+    end->link.tail_tokens = (int)router->w->scenario->options.tail_tokens;
+    router->ends = end;
+    stream_set_owner(s, STREAM_ROUTER, end);
+    return end;
+}
+
+static void message_handle(struct sim_router *router, struct stream *s, const uint8_t *bytes, size_t n)
+{
+    struct world *w = router->w;
+    struct node_end *end = end_of(router, s);
+    Forepack__Cluster__V1__NodeMessage *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
+    if (m) {
+        node_link_handle(&end->link, router->core, m, w->now_us);
+        forepack__cluster__v1__node_message__free_unpacked(m, NULL);
+    } else {
+        end_finish(&end->link, STATUS_INVALID, "the message is not a valid NodeMessage");
+    }
+    tick_soon(router);
+}
+
+static void late_handle(struct world *w, const struct event *event)
+{
+    if (w->router->core && stream_is_open(event->object, STREAM_ROUTER))
+        message_handle(w->router, event->object, event->bytes, event->n_bytes);
+}
+
+static void router_received(struct world *w, struct stream *s, const uint8_t *bytes, size_t n)
+{
+    struct sim_router *router = w->router;
+    if (!router->core) { // nobody listens
+        stream_break(s);
+    } else if (router->stalled_until_us >= w->now_us) { // also at the end of a stall: not before those that wait
+        // It waits in the kernel of a router that is stalled.
+        world_at(w, router->stalled_until_us, late_handle, s, 0, mem_copy(bytes, n), n);
+    } else {
+        message_handle(router, s, bytes, n);
+    }
+}
+
+static void router_closed(struct world *w, struct stream *s)
+{
+    if (stream_owner(s, STREAM_ROUTER)) sim_router_post(w->router, closed_handle, s, 0);
+}
+
+struct stream_events sim_router_events(void)
+{
+    return (struct stream_events){router_received, router_closed};
+}
+
+// --- start, end
+
+static void ready_changed(void *user, bool ready)
+{
+}
+
+static void core_start(struct sim_router *router)
+{
+    const struct scenario_options *o = &router->w->scenario->options;
+    router->weight = (struct tenant_weight){"t1", (double)o->weight_of_1 / 1e3};
+    const struct core_options options = {
+        .max_queue_requests = (int)o->max_queue_requests,
+        .max_queue_tokens = o->max_queue_tokens,
+        .queue_reserve_percent = (int)o->queue_reserve,
+        .tenant_queue_percent = (int)o->tenant_percent,
+        .tenant_weights = &router->weight,
+        .n_tenant_weights = 1,
+        .max_wait_us = o->max_wait_ms * 1000,
+        .score_timeout_us = o->score_timeout_ms * 1000,
+        .stall_us = o->stall_ms * 1000,
+        .eject_us = o->eject_ms * 1000,
+        .worker_grace_us = o->worker_grace_ms * 1000,
+        .heartbeat_us = o->heartbeat_ms * 1000,
+        .min_tokens = (int)o->min_tokens,
+        .tail_tokens = (int)o->tail_tokens,
+        .bins_ahead = (int)o->bins_ahead,
+        .policy = (enum bin_policy)o->policy,
+        .batch_requests = (int)o->batch_requests,
+        .tokenizer_fingerprint = SIM_TOKENIZER_FINGERPRINT,
+        .vocab_size = (int)o->vocab,
+    };
+    struct core_ops ops = {.ready_changed = ready_changed, .user = router};
+    node_link_core_ops(&ops);
+    router->core = core_create(&options, &ops);
+    router->tick_us = INT64_MAX;
+    tick_soon(router);
+}
+
+static void router_end(struct sim_router *router)
+{
+    if (!router->core) return;
+    router->ended = true;
+    core_free(router->core);
+    router->ended = false;
+    router->core = NULL;
+    for (struct node_end *end = router->ends, *next; end; end = next) {
+        next = end->next;
+        stream_set_owner(end->stream, STREAM_ROUTER, NULL);
+        prefix_set_clear(&end->prefixes);
+        free(end);
+    }
+    router->ends = NULL;
+    network_break(router->w->network);
+}
+
+static void router_starts(struct world *w, const struct event *event)
+{
+    if (!w->router->core) core_start(w->router);
+}
+
+void sim_router_restart(struct sim_router *router, int64_t for_us)
+{
+    if (!router->core) return;
+    router_end(router);
+    router->stalled_until_us = 0;
+    world_at(router->w, router->w->now_us + for_us, router_starts, router, 0, NULL, 0);
+}
+
+void sim_router_stall(struct sim_router *router, int64_t for_us)
+{
+    int64_t until_us = router->w->now_us + for_us;
+    if (router->core && until_us > router->stalled_until_us) router->stalled_until_us = until_us;
+}
+
+bool sim_router_listens(const struct sim_router *router)
+{
+    return router->core;
+}
+
+struct core *sim_router_core(const struct sim_router *router)
+{
+    return router->core;
+}
+
+bool sim_router_ended(const struct sim_router *router)
+{
+    return router->ended;
+}
+
+struct sim_router *sim_router_create(struct world *w)
+{
+    struct sim_router *router = mem_alloc(sizeof *router);
+    router->w = w;
+    core_start(router);
+    return router;
+}
+
+void sim_router_free(struct sim_router *router)
+{
+    router_end(router);
+    free(router);
+}

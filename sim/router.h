@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulated router process: the product's core, its end of every node's stream, and the loop that ticks it. It can
+// end and start again, and stall.
+#pragma once
+
+#include "sim/network.h"
+#include "sim/world.h"
+
+#define SIM_TOKENIZER_FINGERPRINT UINT64_C(77)
+
+struct core;
+struct request;
+
+struct sim_router *sim_router_create(struct world *w); // listens
+void sim_router_free(struct sim_router *router);
+struct stream_events sim_router_events(void);
+
+bool sim_router_listens(const struct sim_router *router); // nodes and clients can connect
+
+// Runs fn(w, event) in the router's thread as soon as it runs, followed by a tick.
+void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint64_t tag);
+
+// Faults.
+void sim_router_restart(struct sim_router *router, int64_t for_us);
+void sim_router_stall(struct sim_router *router, int64_t for_us);
+
+struct core *sim_router_core(const struct sim_router *router); // NULL while it is down
+bool sim_router_ended(const struct sim_router *router);        // it is being ended: requests end with it
+// The index of the node at the other end of a link of the core.
+int sim_router_node_of(const void *link);

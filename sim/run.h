@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a scenario from its first action until everything is idle again.
+#pragma once
+
+#include "sim/world.h"
+
+struct run_result {
+    uint64_t events, digest;
+    int64_t simulated_us;
+    bool failed;
+    char violation[512];
+};
+
+// Looks at the world at the time `from_us`, counted like the times of actions, and before it is freed.
+struct run_watch {
+    int64_t from_us;
+    void (*begin)(struct world *w, void *arg), (*end)(struct world *w, void *arg);
+    void *arg;
+};
+
+// `watch` may be NULL. The same scenario gives the same result in every new process: requests are numbered from 1
+// there.
+struct run_result run_scenario(const struct scenario *scenario, struct run_watch *watch);

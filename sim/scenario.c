@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/scenario.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+// A member as text.
+struct member {
+    const char *name;
+    size_t offset;
+};
+
+#define OPTION_ROW(name)  {#name, offsetof(struct scenario_options, name)},
+#define NODE_ROW(name)    {#name, offsetof(struct scenario_node, name)},
+#define REQUEST_ROW(name) {#name, offsetof(struct action, request) + offsetof(struct scenario_request, name)},
+static const struct member option_members[] = {SCENARIO_OPTIONS(OPTION_ROW){0}};
+static const struct member node_members[] = {SCENARIO_NODE(NODE_ROW){0}};
+static const struct member action_members[] = {{"id", offsetof(struct action, id)},
+                                               {"node", offsetof(struct action, node)},
+                                               {"for_us", offsetof(struct action, for_us)},
+                                               {"value", offsetof(struct action, value)},
+                                               SCENARIO_REQUEST(REQUEST_ROW){0}};
+
+#define KIND_NAME(kind, name) name,
+static const char *const kind_names[] = {SCENARIO_KINDS(KIND_NAME)};
+
+const char *action_kind_name(enum action_kind kind)
+{
+    return kind_names[kind];
+}
+
+void scenario_init(struct scenario *s)
+{
+    *s = (struct scenario){.options = {.noise_seed = 1,
+                                       .vocab = 512,
+                                       .delay_us = 100,
+                                       .samples = 1,
+                                       .heartbeat_ms = 1000,
+                                       .max_queue_requests = 10000,
+                                       .max_queue_tokens = 100000000,
+                                       .queue_reserve = 10,
+                                       .tenant_percent = 80,
+                                       .max_wait_ms = 500,
+                                       .score_timeout_ms = 10000,
+                                       .worker_grace_ms = 30000,
+                                       .step_timeout_ms = 120000,
+                                       .stall_ms = 30000,
+                                       .eject_ms = 10000,
+                                       .min_tokens = 512,
+                                       .tail_tokens = 128,
+                                       .bins_ahead = 2,
+                                       .batch_requests = 16,
+                                       .weight_of_1 = 1000,
+                                       .known_limits = LIMITS_ALL}};
+}
+
+void scenario_fini(struct scenario *s)
+{
+    free(s->nodes);
+    free(s->actions);
+    *s = (struct scenario){0};
+}
+
+void scenario_add_node(struct scenario *s, struct scenario_node node)
+{
+    MEM_GROW(s->nodes, s->n_nodes, s->nodes_capacity);
+    s->nodes[s->n_nodes++] = node;
+}
+
+void scenario_add_action(struct scenario *s, struct action action)
+{
+    MEM_GROW(s->actions, s->n_actions, s->actions_capacity);
+    s->actions[s->n_actions++] = action;
+}
+
+void scenario_sort(struct scenario *s)
+{
+    for (int i = 1; i < s->n_actions; i++) { // stable, and fast for a list that is nearly sorted
+        struct action action = s->actions[i];
+        int at = i;
+        for (; at && s->actions[at - 1].at_us > action.at_us; at--)
+            s->actions[at] = s->actions[at - 1];
+        s->actions[at] = action;
+    }
+}
+
+// --- writing
+
+static int64_t *member_of(void *object, const struct member *member)
+{
+    return (int64_t *)((char *)object + member->offset);
+}
+
+static void members_write(void *object, const struct member *members, bool zeros, FILE *file)
+{
+    for (; members->name; members++) {
+        int64_t value = *member_of(object, members);
+        if (value || zeros) fprintf(file, " %s=%lld", members->name, (long long)value);
+    }
+    fputc('\n', file);
+}
+
+void scenario_write(const struct scenario *s, FILE *file)
+{
+    fprintf(file, "option");
+    members_write((void *)&s->options, option_members, true, file);
+    for (int i = 0; i < s->n_nodes; i++) {
+        fprintf(file, "node");
+        members_write(&s->nodes[i], node_members, false, file);
+    }
+    for (int i = 0; i < s->n_actions; i++) {
+        fprintf(file, "at %lld %s", (long long)s->actions[i].at_us, kind_names[s->actions[i].kind]);
+        members_write(&s->actions[i], action_members, false, file);
+    }
+}
+
+// --- reading
+
+// The rest of a line: NAME=VALUE separated by blanks.
+static enum status members_read(char *text, const struct member *members, void *object)
+{
+    for (char *word = strtok(text, " \t\r\n"); word; word = strtok(NULL, " \t\r\n")) {
+        char *equals = strchr(word, '='), *end = "";
+        const struct member *member = members;
+        if (equals) *equals = 0;
+        while (member->name && strcmp(member->name, word) != 0)
+            member++;
+        if (!equals || !member->name) return status_fail(STATUS_INVALID, "'%s': no such name, or no value", word);
+        *member_of(object, member) = strtoll(equals + 1, &end, 10);
+        if (end == equals + 1 || *end) return status_fail(STATUS_INVALID, "%s '%s': a number", word, equals + 1);
+    }
+    return STATUS_OK;
+}
+
+static enum status action_read(char *text, struct scenario *s)
+{
+    struct action action = {0};
+    char kind[32] = "";
+    int used = 0;
+    long long at_us;
+    if (sscanf(text, "%lld %31s%n", &at_us, kind, &used) < 2)
+        return status_fail(STATUS_INVALID, "'at' needs a time and an action");
+    action.at_us = at_us;
+    while (action.kind < ACTION_KINDS && strcmp(kind_names[action.kind], kind) != 0)
+        action.kind++;
+    if (action.kind == ACTION_KINDS) return status_fail(STATUS_INVALID, "'%s': no such action", kind);
+    TRY(members_read(text + used, action_members, &action));
+    scenario_add_action(s, action);
+    return STATUS_OK;
+}
+
+static enum status line_read(char *line, struct scenario *s)
+{
+    line[strcspn(line, "#\r\n")] = 0;
+    char word[8] = "";
+    int used = 0;
+    struct scenario_node node = {0};
+    if (sscanf(line, "%7s%n", word, &used) < 1) return STATUS_OK;
+    if (strcmp(word, "option") == 0) return members_read(line + used, option_members, &s->options);
+    if (strcmp(word, "at") == 0) return action_read(line + used, s);
+    if (strcmp(word, "node") != 0)
+        return status_fail(STATUS_INVALID, "'%s': a line begins with option, node or at", word);
+    TRY(members_read(line + used, node_members, &node));
+    scenario_add_node(s, node);
+    return STATUS_OK;
+}
+
+static enum status scenario_check(const struct scenario *s)
+{
+    for (int i = 0; i < s->n_actions; i++) {
+        if (s->actions[i].node < 0 || (s->actions[i].node && s->actions[i].node >= s->n_nodes))
+            return status_fail(STATUS_INVALID, "node %lld: the scenario has %d nodes", (long long)s->actions[i].node,
+                               s->n_nodes);
+    }
+    return s->n_nodes ? STATUS_OK : status_fail(STATUS_INVALID, "the scenario has no node");
+}
+
+enum status scenario_read(const char *path, struct scenario *s)
+{
+    FILE *file = fopen(path, "r");
+    if (!file) return status_fail(STATUS_NOT_FOUND, "%s: %s", path, strerror(errno));
+    scenario_init(s);
+    char *line = NULL;
+    size_t capacity = 0;
+    int number = 0;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && getline(&line, &capacity, file) > 0) {
+        number++;
+        status = line_read(line, s);
+        if (status != STATUS_OK) status_context(status, "%s:%d", path, number);
+    }
+    free(line);
+    fclose(file);
+    if (status == STATUS_OK) status = scenario_check(s);
+    if (status == STATUS_OK) {
+        scenario_sort(s);
+    } else {
+        scenario_fini(s);
+    }
+    return status;
+}

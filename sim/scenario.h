@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// A scenario: everything that a run depends on. Options, nodes, and a list of actions with their times: requests that
+// arrive, clients that leave, faults. Generated from a seed (generate.h), or read from a file.
+//
+// Text format, one item a line, `#` begins a comment. Options that are not named have the router's defaults, other
+// values are 0:
+//
+//     option max_wait_ms=500 heartbeat_ms=1000
+//     node role=1 id=0 up=1 budget=512 kv_blocks=128 ...
+//     at 120000 request id=3 tokens=100 max_tokens=10
+//     at 130000 crash node=0 for_us=200000
+//
+// All values are whole numbers. Times of actions count from the start of the run, in microseconds.
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+// noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
+// the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
+// thousandths. known_limits: sum of enum known_limit, do not provoke or check what is known to fail.
+#define SCENARIO_OPTIONS(FIELD)                                                                                        \
+    FIELD(noise_seed)                                                                                                  \
+    FIELD(vocab)                                                                                                       \
+    FIELD(delay_us)                                                                                                    \
+    FIELD(jitter_us)                                                                                                   \
+    FIELD(loop_us)                                                                                                     \
+    FIELD(samples)                                                                                                     \
+    FIELD(heartbeat_ms)                                                                                                \
+    FIELD(max_queue_requests)                                                                                          \
+    FIELD(max_queue_tokens)                                                                                            \
+    FIELD(queue_reserve)                                                                                               \
+    FIELD(tenant_percent)                                                                                              \
+    FIELD(max_wait_ms)                                                                                                 \
+    FIELD(score_timeout_ms)                                                                                            \
+    FIELD(worker_grace_ms)                                                                                             \
+    FIELD(step_timeout_ms)                                                                                             \
+    FIELD(stall_ms)                                                                                                    \
+    FIELD(eject_ms)                                                                                                    \
+    FIELD(min_tokens)                                                                                                  \
+    FIELD(tail_tokens)                                                                                                 \
+    FIELD(bins_ahead)                                                                                                  \
+    FIELD(policy)                                                                                                      \
+    FIELD(batch_requests)                                                                                              \
+    FIELD(weight_of_1)                                                                                                 \
+    FIELD(known_limits)
+
+enum known_limit {
+    LIMIT_POLICIES = 2, // bin policies batch and none: requests may wait without end beside idle nodes
+    LIMITS_ALL = 2
+};
+
+// role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
+// of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
+// worker's option.
+#define SCENARIO_NODE(FIELD)                                                                                           \
+    FIELD(role)                                                                                                        \
+    FIELD(id)                                                                                                          \
+    FIELD(up)                                                                                                          \
+    FIELD(context)                                                                                                     \
+    FIELD(budget)                                                                                                      \
+    FIELD(kv_blocks)                                                                                                   \
+    FIELD(max_seqs)                                                                                                    \
+    FIELD(prefix_cache)                                                                                                \
+    FIELD(fixed_us)                                                                                                    \
+    FIELD(row_ns)                                                                                                      \
+    FIELD(pair_ps)                                                                                                     \
+    FIELD(noise_percent)                                                                                               \
+    FIELD(itl_target_ms)
+
+// head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
+// behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
+// log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
+// tries again after UNAVAILABLE, EXHAUSTED or a lost router.
+#define SCENARIO_REQUEST(FIELD)                                                                                        \
+    FIELD(tokens)                                                                                                      \
+    FIELD(head)                                                                                                        \
+    FIELD(head_tokens)                                                                                                 \
+    FIELD(tail)                                                                                                        \
+    FIELD(tail_from)                                                                                                   \
+    FIELD(max_tokens)                                                                                                  \
+    FIELD(min_tokens)                                                                                                  \
+    FIELD(seed)                                                                                                        \
+    FIELD(temperature)                                                                                                 \
+    FIELD(ignore_eos)                                                                                                  \
+    FIELD(reading)                                                                                                     \
+    FIELD(stop_after)                                                                                                  \
+    FIELD(tenant)                                                                                                      \
+    FIELD(priority)                                                                                                    \
+    FIELD(mode)                                                                                                        \
+    FIELD(keep)                                                                                                        \
+    FIELD(look_ahead)                                                                                                  \
+    FIELD(chunk)                                                                                                       \
+    FIELD(window)                                                                                                      \
+    FIELD(paper)                                                                                                       \
+    FIELD(pin_first)                                                                                                   \
+    FIELD(pin_last)                                                                                                    \
+    FIELD(score_only)                                                                                                  \
+    FIELD(importance)                                                                                                  \
+    FIELD(deadline_us)                                                                                                 \
+    FIELD(retries)
+
+// What happens, with the members of struct action that it uses.
+#define SCENARIO_KINDS(KIND)                                                                                           \
+    KIND(REQUEST, "request") /* id, and the members of `request` */                                                    \
+    KIND(CANCEL, "cancel")   /* id: the client of a request leaves */                                                  \
+    KIND(ABORT, "abort")     /* id: by the client's name of the request */                                             \
+    KIND(START, "start")     /* node */                                                                                \
+    KIND(CRASH, "crash")     /* node, for_us until it starts again, value 1: the router does not see its end */        \
+    KIND(BREAK, "break")     /* node, for_us: its next pass fails and ends it */                                       \
+    KIND(DRAIN, "drain")     /* node, for_us from its end until it starts again */                                     \
+    KIND(FREEZE, "freeze")   /* node, for_us: the whole process stops */                                               \
+    KIND(HANG, "hang")       /* node, for_us: its passes hang, its heartbeats go on */                                 \
+    KIND(SLOW, "slow")       /* node, for_us, value: times slower */                                                   \
+    KIND(LIE, "lie")         /* node, for_us, value: enum lie */                                                       \
+    KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
+    KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
+    KIND(RESTART, "restart") /* for_us: the router ends and starts again */                                            \
+    KIND(STALL, "stall")     /* for_us: the router's process does not run */
+
+enum action_kind {
+#define SCENARIO_ENUM(kind, name) ACTION_##kind,
+    SCENARIO_KINDS(SCENARIO_ENUM)
+#undef SCENARIO_ENUM
+        ACTION_KINDS
+};
+const char *action_kind_name(enum action_kind kind);
+
+#define SCENARIO_MEMBER(name) int64_t name;
+struct scenario_options {
+    SCENARIO_OPTIONS(SCENARIO_MEMBER)
+};
+struct scenario_node {
+    SCENARIO_NODE(SCENARIO_MEMBER)
+};
+struct scenario_request {
+    SCENARIO_REQUEST(SCENARIO_MEMBER)
+};
+#undef SCENARIO_MEMBER
+
+struct action {
+    int64_t at_us;
+    enum action_kind kind;
+    int64_t id, node, for_us, value;
+    struct scenario_request request;
+};
+
+struct scenario_load;
+
+struct scenario {
+    struct scenario_options options;
+    const struct scenario_load *load; // borrowed, not in the text; see load.h. NULL: requests make up their prompts
+    struct scenario_node *nodes;
+    int n_nodes, nodes_capacity;
+    struct action *actions; // by time
+    int n_actions, actions_capacity;
+};
+
+void scenario_init(struct scenario *s); // the router's defaults, no nodes, no actions
+void scenario_fini(struct scenario *s);
+void scenario_add_node(struct scenario *s, struct scenario_node node);
+void scenario_add_action(struct scenario *s, struct action action);
+void scenario_sort(struct scenario *s); // actions by time; those of equal times stay in order
+
+void scenario_write(const struct scenario *s, FILE *file);
+// STATUS_NOT_FOUND or STATUS_INVALID with a sentence that names the line. The actions are sorted.
+enum status scenario_read(const char *path, struct scenario *s);

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// See role.h: a worker group.
+#include "sim/role.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "worker/scheduler_state.h"
+#include "worker/service.h"
+
+static void *worker_create(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node)
+{
+    struct scheduler_limits limits = {
+        .token_budget = (int)plan->budget,
+        .max_seqs = (int)plan->max_seqs,
+        .context_tokens = (int)plan->context,
+        .kv_blocks = (int)plan->kv_blocks,
+        .prefix_cache = plan->prefix_cache,
+        .pace_us = plan->itl_target_ms ? plan->itl_target_ms * 1000 : PACE_TWICE,
+    };
+    struct service *service;
+    return service_create(engine, &limits, send, node, &service) == STATUS_OK ? service : NULL;
+}
+
+static void worker_free(void *service)
+{
+    service_free(service);
+}
+
+static void worker_handle(void *service, const Forepack__Cluster__V1__RouterMessage *message)
+{
+    service_handle(service, message);
+}
+
+static void worker_drop_all(void *service)
+{
+    service_drop_all(service);
+}
+
+static bool worker_busy(const void *service)
+{
+    return service_busy(service);
+}
+
+static enum status worker_step(void *service)
+{
+    return service_step(service);
+}
+
+static struct role_load worker_load(const void *service)
+{
+    struct scheduler_load load = service_get_load(service);
+    return (struct role_load){load.kv_blocks_free, load.running, load.waiting};
+}
+
+// Every block of a sequence has as many references as sequences have it, and all others are free.
+static const char *scheduler_check(const struct scheduler *s, int *refs)
+{
+    int referenced = 0;
+    for (int i = 0; i < s->n_running; i++) {
+        const struct sequence *q = s->running[i];
+        if (q->n_cached > q->n_blocks * KV_BLOCK_TOKENS) return "a sequence has more entries than its blocks hold";
+        if (q->n_cached >= q->n_tokens) return "a running sequence has no pending row";
+        if (q->n_tokens > q->n_kept + q->sampling.max_tokens) return "a sequence is longer than max_tokens allow";
+        for (int b = 0; b < q->n_blocks; b++)
+            referenced += !refs[q->blocks[b]]++;
+    }
+    for (const struct sequence *q = s->queue.head; q; q = q->next)
+        if (q->n_blocks) return "a waiting sequence holds KV blocks";
+    for (int b = 0; b < s->limits.kv_blocks; b++)
+        if (refs[b] != block_manager_refs(s->blocks, b))
+            return "the references of a KV block differ from its sequences";
+    if (block_manager_n_free(s->blocks) != s->limits.kv_blocks - referenced) return "KV blocks were lost";
+    return s->n_running > s->limits.max_seqs ? "more sequences run than max_seqs" : NULL;
+}
+
+static const char *worker_check(const void *service)
+{
+    const struct scheduler *s = service_scheduler(service);
+    int *refs = mem_alloc_array((size_t)s->limits.kv_blocks, sizeof *refs);
+    const char *problem = scheduler_check(s, refs);
+    free(refs);
+    return problem;
+}
+
+const struct role_ops worker_role = {worker_create, worker_free, worker_handle, worker_drop_all,
+                                     worker_busy,   worker_step, worker_load,   worker_check};

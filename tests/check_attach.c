@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which nodes the core lets attach: equal ids, and nodes that compute differently.
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+static void setup(void)
+{
+    fixture_init(&f);
+}
+
+// Attaches, or returns the refusal in status_message().
+static enum status try_attach(const struct node_hello *hello, struct core_node **node_p)
+{
+    static struct fake_node link;
+    return core_attach(f.c, hello, &link, f.now_us, node_p);
+}
+
+static void refused(const struct node_hello *hello, enum status status, const char *part)
+{
+    struct core_node *node;
+    ck_assert_int_eq(try_attach(hello, &node), status);
+    ck_assert_msg(strstr(status_message(), part) != NULL, "%s", status_message());
+}
+
+START_TEST(another_process_with_the_id_of_an_attached_node_is_refused)
+{
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w"), other = hello;
+    hello.instance = 11;
+    other.instance = 12;
+    snprintf(other.host, sizeof other.host, "elsewhere");
+    struct fake_node *first = fixture_attach(&f, &hello);
+    for (int i = 0; i < 3; i++) {
+        refused(&other, STATUS_EXISTS, "w on host elsewhere: another process, on host here, is attached with this id");
+        ck_assert(!first->lost);
+    }
+    fixture_detach(&f, first);
+    struct fake_node *second = fixture_attach(&f, &other);
+    ck_assert_ptr_nonnull(second->node);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(the_same_process_replaces_its_lost_connection)
+{
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.instance = 11;
+    struct fake_node *first = fixture_attach(&f, &hello), *second = fixture_attach(&f, &hello);
+    ck_assert(first->lost && !second->lost);
+    fixture_stop(&f);
+}
+END_TEST
+
+// A node whose connection is dead without notice keeps its id until three heartbeats are missing.
+START_TEST(an_id_is_free_once_its_node_is_silent)
+{
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w"), again = hello;
+    hello.instance = 11;
+    again.instance = 12; // started again
+    struct fake_node *first = fixture_attach(&f, &hello);
+    refused(&again, STATUS_EXISTS, "was heard 0.0 s ago");
+    fixture_advance(&f, 4 * f.options.heartbeat_us);
+    ck_assert(first->lost);
+    fixture_attach(&f, &again);
+    fixture_stop(&f);
+}
+END_TEST
+
+static const struct {
+    const char *backend, *dtype, *kv_dtype;
+} others[] = {{"cuda", "bf16", "bf16"}, {"cpu", "int8", "bf16"}, {"cpu", "bf16", "int8"}};
+
+static struct node_hello hello_that_computes(const char *id, const char *backend, const char *dtype,
+                                             const char *kv_dtype)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, id);
+    snprintf(hello.backend, sizeof hello.backend, "%s", backend);
+    snprintf(hello.dtype, sizeof hello.dtype, "%s", dtype);
+    snprintf(hello.kv_dtype, sizeof hello.kv_dtype, "%s", kv_dtype);
+    return hello;
+}
+
+START_TEST(nodes_of_a_role_compute_alike)
+{
+    f.options.mixed_numerics = _i >= 3;
+    fixture_start(&f);
+    struct node_hello first = hello_that_computes("a", "cpu", "bf16", "bf16");
+    struct node_hello second =
+        hello_that_computes("b", others[_i % 3].backend, others[_i % 3].dtype, others[_i % 3].kv_dtype);
+    fixture_attach(&f, &first);
+    if (_i < 3) {
+        refused(&second, STATUS_INVALID, "--mixed-numerics");
+    } else {
+        fixture_attach(&f, &second);
+    }
+    second.role = NODE_SPECULATOR; // of another role
+    snprintf(second.node_id, sizeof second.node_id, "c");
+    fixture_attach(&f, &second);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(a_drained_router_releases_its_nodes)
+{
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    struct fake_node *node = fixture_attach(&f, &hello);
+    core_drain(f.c);
+    ck_assert(core_idle(f.c));
+    core_release_nodes(f.c, f.now_us);
+    ck_assert(node->lost);
+    fixture_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("attach");
+    TCase *tcase = tcase_create("attach");
+    tcase_add_checked_fixture(tcase, setup, NULL);
+    tcase_add_test(tcase, another_process_with_the_id_of_an_attached_node_is_refused);
+    tcase_add_test(tcase, the_same_process_replaces_its_lost_connection);
+    tcase_add_test(tcase, an_id_is_free_once_its_node_is_silent);
+    tcase_add_loop_test(tcase, nodes_of_a_role_compute_alike, 0, 6);
+    tcase_add_test(tcase, a_drained_router_releases_its_nodes);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP8 gemms of the CUDA backend against products in double precision of the same bytes and scales: scales for each
+// output and for each block, numbers of rows for which the library has no FP8 algorithm, devices and slices for which
+// there are no block scales, and what fast accumulation loses. On a GPU or an emulated one; only the emulated one can
+// refuse algorithms.
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/convert.h"
+#include "tests/cuda_here.h"
+#include "tests/fp8_accumulator.h"
+#include "tests/kernel_fixture.h"
+
+#ifdef FOREPACK_CUDA_EMULATED
+#include "tests/cuda_emulator/emulator.h"
+enum { EMULATED = 1 };
+#else
+enum { EMULATED = 0 };
+static void emulator_refuse_fp8(int from_rows, int to_rows)
+{
+}
+static void emulator_refuse_fast_accum(void)
+{
+}
+static void emulator_set_capability(int major, int minor)
+{
+}
+#endif
+
+enum { ROWS_MAX = 72, BLOCK = 128 };
+
+static const struct backend_shape shape = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 16,
+                                           .inv_freq = (float[8]){1},
+                                           .max_rows = ROWS_MAX,
+                                           .max_seqs = 8,
+                                           .max_context = 64,
+                                           .n_kv_blocks = 32,
+                                           .fp8_as_stored = true};
+
+// Whether the device multiplies in FP8; prints why not.
+static bool fp8_is_here(void)
+{
+    struct backend *b;
+    const enum status status = backend_open("cuda", &shape, DTYPE_FP8, 0, &b);
+    if (status == STATUS_OK) b->ops->close(b);
+    if (status == STATUS_UNSUPPORTED) printf("skipped: %s\n", status_message()); // an Ampere
+    ck_assert(status == STATUS_OK || status == STATUS_UNSUPPORTED);
+    return status == STATUS_OK;
+}
+
+// Of errors relative to the largest result: of f32, on a GPU of sums in tensor cores, see fp8_accumulator.h.
+static const double BOUND = EMULATED ? 3e-5 : 2e-3;
+
+// ---- matrices ------------------------------------------------------------------------------------------------------
+
+// A stored FP8 matrix of n outputs.
+struct matrix {
+    int n, k, block; // block: 0 or BLOCK
+    uint8_t *bytes;
+    float *scale;
+};
+
+static struct matrix matrix_make(int n, int k, int block)
+{
+    const int across = (k + BLOCK - 1) / BLOCK;
+    struct matrix m = {n, k, block, mem_alloc((size_t)n * (size_t)k), random_floats((size_t)(n * across), 1)};
+    for (int i = 0; i < n * k; i++)
+        m.bytes[i] = e4m3_from_f32(random_float(300));
+    for (int i = 0; i < n * across; i++)
+        m.scale[i] = 0.0005f * (1.5f + m.scale[i]);
+    return m;
+}
+
+static void matrix_free(struct matrix *m)
+{
+    free(m->bytes);
+    free(m->scale);
+}
+
+static struct matrix_view matrix_view_of(const struct matrix *m)
+{
+    return (struct matrix_view){.data = m->bytes,
+                                .dtype = DTYPE_FP8,
+                                .rows = m->n,
+                                .columns = m->k,
+                                .row_stride_bytes = m->k,
+                                .scale = m->scale,
+                                .scale_dtype = DTYPE_F32,
+                                .scale_stride = m->block ? (m->k + BLOCK - 1) / BLOCK : 1,
+                                .scale_block = m->block};
+}
+
+static double matrix_scale(const struct matrix *m, int row, int column)
+{
+    return (double)m->scale[m->block ? row / BLOCK * ((m->k + BLOCK - 1) / BLOCK) + column / BLOCK : row];
+}
+
+// ---- products ------------------------------------------------------------------------------------------------------
+
+// How a gemm treats its operands.
+enum method {
+    IN_FP8,  // rows are quantised, with one scale or one for each block, as the matrix has them
+    IN_BF16, // rows as they are, the matrix rounded to bf16
+};
+
+// Row x [k] as FP8: values without scale, and the scale of every column.
+static void quantise_row(const float *x, int k, int group, double *values, double *scale)
+{
+    for (int first = 0; first < k; first += group) {
+        const int last = first + group < k ? first + group : k;
+        float largest = 0;
+        for (int i = first; i < last; i++)
+            largest = fmaxf(largest, fabsf(x[i]));
+        for (int i = first; i < last; i++) {
+            values[i] = largest > 0 ? (double)e4m3_to_f32(e4m3_from_f32(x[i] * (448 / largest))) : 0;
+            scale[i] = (double)(largest / 448);
+        }
+    }
+}
+
+// One output.
+static double product(const struct matrix *m, int n, const float *x, const double *values, const double *scale,
+                      enum method method)
+{
+    double sum = 0;
+    for (int i = 0; i < m->k; i++) {
+        const double w = (double)e4m3_to_f32(m->bytes[(size_t)n * (size_t)m->k + (size_t)i]) * matrix_scale(m, n, i);
+        sum +=
+            method == IN_BF16 ? (double)x[i] * (double)bf16_to_f32(bf16_from_f32((float)w)) : values[i] * scale[i] * w;
+    }
+    return sum;
+}
+
+// All outputs of `rows` rows.
+static double *products(const struct matrix *m, const float *x, int rows, enum method method)
+{
+    double *out = mem_alloc_array((size_t)rows * (size_t)m->n, sizeof *out);
+    double *values = mem_alloc_array((size_t)m->k, sizeof *values),
+           *scale = mem_alloc_array((size_t)m->k, sizeof *scale);
+    for (int r = 0; r < rows; r++) {
+        const float *row = x + (size_t)r * (size_t)m->k;
+        quantise_row(row, m->k, m->block ? m->block : m->k, values, scale);
+        for (int n = 0; n < m->n; n++)
+            out[r * m->n + n] = product(m, n, row, values, scale, method);
+    }
+    free(values), free(scale);
+    return out;
+}
+
+// ---- the backend ---------------------------------------------------------------------------------------------------
+
+struct bench {
+    struct backend *b;
+    struct tensor *x; // bf16 rows
+    float *values;    // their values
+    int k;
+};
+
+// Rows of an activation tensor, and their values, read back through an identity matrix in bf16.
+static struct bench bench_open(const struct backend_shape *s, int rows, int k)
+{
+    struct bench t = {.k = k};
+    OK(backend_open("cuda", s, DTYPE_FP8, 0, &t.b));
+    float *raw = random_floats((size_t)(rows * k), 2), *gain = random_floats((size_t)k, 1);
+    float *identity = mem_alloc_array((size_t)k * (size_t)k, sizeof *identity);
+    for (int i = 0; i < k; i++)
+        identity[i * k + i] = 1;
+    struct tensor *from = make_tensor(t.b, TENSOR_F32, rows, k), *back = make_tensor(t.b, TENSOR_F32, rows, k);
+    tensor_write(t.b, from, raw, (size_t)(rows * k));
+    t.x = make_tensor(t.b, TENSOR_ACTIVATION, rows, k);
+    OK(t.b->ops->rmsnorm(t.b, t.x, from, make_vector(t.b, gain, k), 1e-5f, NULL, rows));
+    OK(t.b->ops->linear(t.b, back, t.x, make_weight(t.b, identity, k, k), NULL, LINEAR_STORE, rows));
+    t.values = mem_alloc_array((size_t)(rows * k), sizeof *t.values);
+    OK(t.b->ops->read(t.b, back, rows, t.values));
+    free(raw), free(gain), free(identity);
+    return t;
+}
+
+static void bench_close(struct bench *t)
+{
+    t->b->ops->close(t->b);
+    free(t->values);
+}
+
+static double largest_of(const double *x, int n)
+{
+    double largest = 0;
+    for (int i = 0; i < n; i++)
+        largest = fmax(largest, fabs(x[i]));
+    return largest;
+}
+
+static void check_values(const float *got, const double *want, int n, double relative, const char *what, int rows)
+{
+    const double largest = largest_of(want, n);
+    for (int i = 0; i < n; i++)
+        ck_assert_msg(fabs((double)got[i] - want[i]) <= relative * largest, "%s, %d rows: number %d is %g, expected %g",
+                      what, rows, i, (double)got[i], want[i]);
+}
+
+// linear into f32: stored, added to 1, with a bias; and SwiGLU, all of the same weight. Rows behind the step's are
+// kept.
+static void check_modes(struct bench *t, const struct matrix *m, int rows, enum method method)
+{
+    struct backend *b = t->b;
+    const struct matrix_view view = matrix_view_of(m);
+    struct weight *w;
+    OK(b->ops->weight_create(b, &view, 1, &w));
+    double *want = products(m, t->values, rows, method);
+    float *bias = random_floats((size_t)m->n, 1), *ones = mem_alloc_array((size_t)(ROWS_MAX * m->n), sizeof *ones);
+    float *got = mem_alloc_array((size_t)(ROWS_MAX * m->n), sizeof *got);
+    for (int i = 0; i < ROWS_MAX * m->n; i++)
+        ones[i] = 1;
+    for (int mode = 0; mode < 3; mode++) {
+        struct tensor *out = make_tensor(b, TENSOR_F32, ROWS_MAX, m->n);
+        tensor_write(b, out, ones, (size_t)(ROWS_MAX * m->n));
+        struct weight *v = mode == 2 ? make_vector(b, bias, m->n) : NULL;
+        OK(b->ops->linear(b, out, t->x, w, v, mode == 1 ? LINEAR_ADD : LINEAR_STORE, rows));
+        OK(b->ops->read(b, out, ROWS_MAX, got));
+        for (int i = 0; i < rows * m->n; i++)
+            got[i] -= mode == 1 ? 1 : mode == 2 ? bias[i % m->n] : 0;
+        static const char *const names[] = {"stored", "added", "with a bias"};
+        check_values(got, want, rows * m->n, BOUND, names[mode], rows);
+        for (int i = rows * m->n; i < ROWS_MAX * m->n; i++)
+            ck_assert_msg(got[i] == 1, "%d rows: row %d has changed", rows, i / m->n);
+    }
+    free(want), free(bias), free(ones), free(got);
+}
+
+static void check_swiglu(struct bench *t, const struct matrix *gate_up, int rows, enum method method)
+{
+    struct backend *b = t->b;
+    const int n = gate_up->n / 2;
+    const struct matrix_view view = matrix_view_of(gate_up);
+    struct weight *w;
+    OK(b->ops->weight_create(b, &view, 1, &w)); // gate, then up, as weight_gate_up stores them
+    float *identity = mem_alloc_array((size_t)n * (size_t)n, sizeof *identity);
+    for (int i = 0; i < n; i++)
+        identity[i * n + i] = 1;
+    struct tensor *mlp = make_tensor(b, TENSOR_ACTIVATION, ROWS_MAX, n), *out = make_tensor(b, TENSOR_F32, ROWS_MAX, n);
+    float *got = mem_alloc_array((size_t)(rows * n), sizeof *got);
+    OK(b->ops->linear(b, mlp, t->x, w, NULL, LINEAR_SWIGLU, rows));
+    OK(b->ops->linear(b, out, mlp, make_weight(b, identity, n, n), NULL, LINEAR_STORE, rows));
+    OK(b->ops->read(b, out, rows, got));
+    double *both = products(gate_up, t->values, rows, method),
+           *want = mem_alloc_array((size_t)(rows * n), sizeof *want);
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < n; i++) {
+            const double gate = both[r * 2 * n + i];
+            want[r * n + i] = gate / (1 + exp(-gate)) * both[r * 2 * n + n + i];
+        }
+    check_values(got, want, rows * n, 0x1p-8, "SwiGLU", rows); // bf16
+    free(identity), free(got), free(both), free(want);
+}
+
+static void check_all(int n, int k, int block, const struct backend_shape *s, enum method few, int most_few,
+                      enum method many)
+{
+    static const int rows[] = {1, 3, 16, 18, 64};
+    struct bench t = bench_open(s, ROWS_MAX, k);
+    struct matrix m = matrix_make(n, k, block);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const enum method method = rows[i] <= most_few ? few : many;
+        check_modes(&t, &m, rows[i], method);
+        if (n % 2 == 0) check_swiglu(&t, &m, rows[i], method);
+    }
+    matrix_free(&m);
+    bench_close(&t);
+}
+
+// ---- tests ---------------------------------------------------------------------------------------------------------
+
+static const struct {
+    int n, k;
+} sizes[] = {{256, 256}, {272, 200}, {50, 136}};
+enum { SIZES = sizeof sizes / sizeof sizes[0] };
+
+START_TEST(gemms_equal_products_of_the_bytes_and_scales)
+{
+    if (!fp8_is_here()) return;
+    const int i = _i / 2, block = _i % 2 ? BLOCK : 0;
+    check_all(sizes[i].n, sizes[i].k, block, &shape, IN_FP8, 0, IN_FP8);
+}
+END_TEST
+
+// The library has no FP8 algorithm for up to 16 rows: these are multiplied in bf16, the others in FP8.
+START_TEST(numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16)
+{
+    if (!EMULATED) return;
+    const int i = _i / 2, block = _i % 2 ? BLOCK : 0;
+    emulator_refuse_fp8(1, 16);
+    check_all(sizes[i].n, sizes[i].k, block, &shape, IN_BF16, 16, IN_FP8);
+}
+END_TEST
+
+// The library accepts the largest number of rows of a bucket and refuses a smaller one.
+START_TEST(an_algorithm_that_refuses_fewer_rows_is_replaced)
+{
+    if (!EMULATED) return;
+    emulator_refuse_fp8(17, 20);
+    struct bench t = bench_open(&shape, ROWS_MAX, 256);
+    struct matrix m = matrix_make(128, 256, 0);
+    check_modes(&t, &m, 32, IN_FP8);
+    check_modes(&t, &m, 18, IN_BF16);
+    check_modes(&t, &m, 24, IN_FP8);
+    matrix_free(&m);
+    bench_close(&t);
+}
+END_TEST
+
+START_TEST(block_scales_are_multiplied_in_bf16_on_other_devices)
+{
+    if (!EMULATED) return;
+    emulator_set_capability(_i ? 10 : 8, _i ? 0 : 9);
+    check_all(128, 128, BLOCK, &shape, IN_BF16, 0, IN_BF16);
+}
+END_TEST
+
+// A slice that begins or ends within a block, as tensor parallelism makes them where it does not divide evenly.
+START_TEST(slices_of_blocks_are_multiplied_in_bf16)
+{
+    if (!fp8_is_here()) return;
+    enum { N = 256, K = 384, FIRST_ROW = 64, FIRST_COLUMN = 192 };
+    struct matrix m = matrix_make(N, K, BLOCK);
+    struct bench t = bench_open(&shape, ROWS_MAX, K - FIRST_COLUMN);
+    struct matrix_view view = matrix_view_of(&m);
+    view.data = m.bytes + FIRST_ROW * K + FIRST_COLUMN;
+    view.rows = N - FIRST_ROW;
+    view.columns = K - FIRST_COLUMN;
+    view.scale = m.scale + FIRST_ROW / BLOCK * (K / BLOCK) + FIRST_COLUMN / BLOCK;
+    view.scale_row = FIRST_ROW % BLOCK;
+    view.scale_column = FIRST_COLUMN % BLOCK;
+    struct weight *w;
+    OK(t.b->ops->weight_create(t.b, &view, 1, &w));
+    const int n = N - FIRST_ROW, k = K - FIRST_COLUMN, rows = 5;
+    struct tensor *out = make_tensor(t.b, TENSOR_F32, ROWS_MAX, n);
+    float *got = mem_alloc_array((size_t)(rows * n), sizeof *got);
+    double *want = mem_alloc_array((size_t)(rows * n), sizeof *want);
+    OK(t.b->ops->linear(t.b, out, t.x, w, NULL, LINEAR_STORE, rows));
+    OK(t.b->ops->read(t.b, out, rows, got));
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < k; j++) {
+                const int row = FIRST_ROW + i, column = FIRST_COLUMN + j;
+                const double value = (double)e4m3_to_f32(m.bytes[row * K + column]) * matrix_scale(&m, row, column);
+                want[r * n + i] += (double)t.values[r * k + j] * (double)bf16_to_f32(bf16_from_f32((float)value));
+            }
+    check_values(got, want, rows * n, BOUND, "a slice", rows);
+    free(got), free(want);
+    matrix_free(&m);
+    bench_close(&t);
+}
+END_TEST
+
+// ---- accumulation --------------------------------------------------------------------------------------------------
+
+// Root mean square of the error of a gemm relative to that of its results, both against exact sums of the same bytes.
+static double relative_error(const float *got, const double *want, int n)
+{
+    double error = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        all += want[i] * want[i];
+    }
+    return sqrt(error / all);
+}
+
+// The same error of the model in fp8_accumulator.h where sums are promoted to f32 every `promoted` products.
+static double modelled_error(const struct matrix *m, const float *x, int rows, int promoted, const double *want)
+{
+    float *u = mem_alloc_array((size_t)m->k, sizeof *u), *v = mem_alloc_array((size_t)m->k, sizeof *v);
+    float *sums = mem_alloc_array((size_t)(rows * m->n), sizeof *sums);
+    double *values = mem_alloc_array((size_t)m->k, sizeof *values),
+           *scale = mem_alloc_array((size_t)m->k, sizeof *scale);
+    for (int r = 0; r < rows; r++) {
+        quantise_row(x + (size_t)r * (size_t)m->k, m->k, m->k, values, scale);
+        for (int i = 0; i < m->k; i++)
+            u[i] = (float)values[i];
+        for (int n = 0; n < m->n; n++) {
+            float sum = 0;
+            for (int i = 0; i < m->k; i++)
+                v[i] = e4m3_to_f32(m->bytes[(size_t)n * (size_t)m->k + (size_t)i]);
+            for (int i = 0; i < m->k; i += promoted)
+                sum += (float)fp8_accumulate(0, u + i, v + i, promoted < m->k - i ? promoted : m->k - i);
+            sums[r * m->n + n] = (float)((double)sum * scale[0] * matrix_scale(m, n, 0));
+        }
+    }
+    const double error = relative_error(sums, want, rows * m->n);
+    free(u), free(v), free(sums), free(values), free(scale);
+    return error;
+}
+
+// Prints what fast accumulation loses: on a GPU this is the measurement, on the emulated one that of the model.
+START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
+{
+    if (!fp8_is_here()) return;
+    enum { N = 32, ROWS = 8 };
+    static const int ks[2][2] = {{1024, 4096}, {512, 1024}};
+    const int k = ks[EMULATED][_i];
+    struct matrix m = matrix_make(N, k, 0);
+    const struct matrix_view view = matrix_view_of(&m);
+    double error[2];
+    for (int fast = 0; fast < 2; fast++) {
+        struct backend_shape s = shape;
+        s.fp8_fast_accum = fast;
+        struct bench t = bench_open(&s, ROWS, k);
+        struct weight *w;
+        OK(t.b->ops->weight_create(t.b, &view, 1, &w));
+        struct tensor *out = make_tensor(t.b, TENSOR_F32, ROWS_MAX, N);
+        float got[ROWS * N];
+        OK(t.b->ops->linear(t.b, out, t.x, w, NULL, LINEAR_STORE, ROWS));
+        OK(t.b->ops->read(t.b, out, ROWS, got));
+        double *want = products(&m, t.values, ROWS, IN_FP8);
+        error[fast] = relative_error(got, want, ROWS * N);
+        if (fast)
+            printf(
+                "fp8 sums of %d products: relative error %.1e by default, %.1e with fast accumulation; the model has "
+                "%.1e and %.1e\n",
+                k, error[0], error[1], modelled_error(&m, t.values, ROWS, FP8_SUM_PROMOTED, want),
+                modelled_error(&m, t.values, ROWS, k, want));
+        free(want);
+        bench_close(&t);
+    }
+    ck_assert_double_le(error[0], EMULATED ? 1e-6 : 1e-3);
+    ck_assert_double_le(error[1], 0.02);
+    if (EMULATED) ck_assert_double_gt(error[1], 1e-4);
+    matrix_free(&m);
+}
+END_TEST
+
+// Without it sums are as by default, and still in FP8.
+START_TEST(fast_accumulation_that_is_not_supported_is_left_out)
+{
+    if (!EMULATED) return;
+    struct backend_shape s = shape;
+    s.fp8_fast_accum = true;
+    emulator_refuse_fast_accum();
+    check_all(128, 512, 0, &s, IN_FP8, 0, IN_FP8);
+}
+END_TEST
+
+int main(void)
+{
+    if (!cuda_is_here()) return EXIT_SKIPPED;
+    setenv("XDG_CACHE_HOME", "/dev/null", 1); // every start selects algorithms anew
+    Suite *suite = suite_create("cuda_fp8");
+    TCase *tests = tcase_create("cuda_fp8");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, gemms_equal_products_of_the_bytes_and_scales, 0, 2 * SIZES);
+    tcase_add_loop_test(tests, numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16, 0, 2 * SIZES);
+    tcase_add_test(tests, an_algorithm_that_refuses_fewer_rows_is_replaced);
+    tcase_add_loop_test(tests, block_scales_are_multiplied_in_bf16_on_other_devices, 0, 2);
+    tcase_add_test(tests, slices_of_blocks_are_multiplied_in_bf16);
+    tcase_add_loop_test(tests, fast_accumulation_loses_the_last_bits_of_sums, 0, 2);
+    tcase_add_test(tests, fast_accumulation_that_is_not_supported_is_left_out);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tuning finds the fastest algorithm of a gemm on a device that begins with low clocks and is disturbed now and then:
+// it works before it times, candidates take turns, and the fastest round of each counts.
+#include <stdlib.h>
+
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/kernel_fixture.h"
+
+enum { ALGORITHMS = 3, ROWS = 64, COLUMNS = 32, CALLS_MAX = 4096 };
+
+static int calls[CALLS_MAX], n_calls; // the algorithm of every gemm
+static int64_t worked_us;
+
+// Algorithm 0 is the fastest. The first 200 ms of work take twice as long, and a gemm in nine five times as long.
+static int64_t disturbed_time(int algorithm)
+{
+    static const int64_t us[ALGORITHMS] = {10000, 12000, 14000};
+    ck_assert_int_lt(n_calls, CALLS_MAX);
+    calls[n_calls++] = algorithm;
+    const int64_t taken_us = us[algorithm] * (worked_us < 200000 ? 2 : 1) * (n_calls % 9 == 0 ? 5 : 1);
+    worked_us += taken_us;
+    return taken_us;
+}
+
+static int64_t last_time(int algorithm)
+{
+    calls[n_calls++] = algorithm;
+    return 14000 - 1000 * algorithm;
+}
+
+static struct backend *b;
+static struct tensor *x, *out;
+static struct weight *w;
+
+static void setup(void)
+{
+    const struct backend_shape shape = {.n_layers = 1,
+                                        .n_heads = 1,
+                                        .n_kv_heads = 1,
+                                        .head_size = 16,
+                                        .inv_freq = (float[8]){1},
+                                        .max_rows = ROWS,
+                                        .max_seqs = 1,
+                                        .max_context = ROWS,
+                                        .n_kv_blocks = ROWS / KV_BLOCK_TOKENS};
+    unsetenv("XDG_CACHE_HOME"); // algorithms of an earlier test would be found
+    unsetenv("HOME");
+    OK(backend_open("cuda", &shape, DTYPE_BF16, 0, &b));
+    float *values = random_floats(COLUMNS * COLUMNS, 1);
+    struct matrix_view view = float_view(values, COLUMNS, COLUMNS);
+    OK(b->ops->weight_create(b, &view, 1, &w));
+    x = make_tensor(b, TENSOR_ACTIVATION, ROWS, COLUMNS);
+    out = make_tensor(b, TENSOR_F32, ROWS, COLUMNS);
+    const struct ragged_batch batch = ragged_warm_up_batch();
+    OK(b->ops->begin(b, &batch));
+    OK(b->ops->linear(b, out, x, w, NULL, LINEAR_STORE, 1));
+    OK(b->ops->wait(b));
+    free(values);
+}
+
+static void teardown(void)
+{
+    b->ops->close(b);
+    emulator_set_gemm_time(NULL);
+}
+
+static void tune(int64_t (*us)(int algorithm))
+{
+    emulator_set_gemm_time(us);
+    n_calls = 0;
+    worked_us = 0;
+    OK(b->ops->tune(b));
+}
+
+// The algorithm of the next gemm of one row.
+static int algorithm_in_use(void)
+{
+    n_calls = 0;
+    OK(b->ops->linear(b, out, x, w, NULL, LINEAR_STORE, 1));
+    OK(b->ops->wait(b));
+    ck_assert_int_eq(n_calls, 1);
+    return calls[0];
+}
+
+START_TEST(the_fastest_algorithm_is_chosen_on_an_idle_and_disturbed_device)
+{
+    tune(disturbed_time);
+    ck_assert_int_eq(algorithm_in_use(), 0);
+}
+END_TEST
+
+START_TEST(another_fastest_algorithm_is_chosen_as_well)
+{
+    tune(last_time);
+    ck_assert_int_eq(algorithm_in_use(), ALGORITHMS - 1);
+}
+END_TEST
+
+START_TEST(the_device_works_before_candidates_are_timed)
+{
+    tune(disturbed_time);
+    int64_t us = 0;
+    int i = ALGORITHMS; // each candidate has run once, to be loaded
+    while (i < n_calls && calls[i] == 0)
+        us += 10000, i++;
+    ck_assert_int_ge(us, 200000); // of 300 ms: some took longer
+}
+END_TEST
+
+START_TEST(candidates_take_turns)
+{
+    tune(disturbed_time);
+    int turns[ALGORITHMS] = {0}, buckets = 7; // 1, 2, 4 ... 64 rows
+    for (int i = 1; i < n_calls; i++)
+        turns[calls[i]] += calls[i] != calls[i - 1];
+    for (int a = 0; a < ALGORITHMS; a++)
+        ck_assert_int_ge(turns[a], 4 * buckets);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cuda_tune");
+    TCase *tests = tcase_create("cuda_tune");
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, the_fastest_algorithm_is_chosen_on_an_idle_and_disturbed_device);
+    tcase_add_test(tests, another_fastest_algorithm_is_chosen_as_well);
+    tcase_add_test(tests, the_device_works_before_candidates_are_timed);
+    tcase_add_test(tests, candidates_take_turns);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core: one tenant cannot fill the queue.
+#include <check.h>
+#include <string.h>
+
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+static const struct tenant_weight weights[] = {{"gold", 2}, {"silver", 1}};
+
+static void start(int percent, int n_weights)
+{
+    fixture_init(&f);
+    f.options.max_queue_requests = 100;
+    f.options.max_queue_tokens = 10000;
+    f.options.tenant_queue_percent = percent;
+    f.options.tenant_weights = weights;
+    f.options.n_tenant_weights = n_weights;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "worker-0");
+    fixture_attach(&f, &hello);
+}
+
+// Submits requests of `n_tokens` until one is refused; returns how many were not.
+static int fill(const char *tenant, int n_tokens, const char *reason)
+{
+    for (int n = 0;; n++) {
+        struct client *client = fixture_put(&f, tenant, n_tokens, 0); // no tick: all of them wait
+        if (!client->ends) continue;
+        ck_assert_int_eq(client->status, STATUS_EXHAUSTED);
+        ck_assert_msg(strstr(client->message, reason) != NULL, "%s", client->message);
+        return n;
+    }
+}
+
+START_TEST(a_tenant_alone_fills_its_part_and_others_fill_the_rest)
+{
+    start(80, 0);
+    ck_assert_int_eq(fill("greedy", 1, "the queue is full for this tenant: 80 of its requests"), 80);
+    ck_assert_int_eq(fill("other", 1, "for this tenant: 16 of its requests"), 16);
+    ck_assert_int_eq(fill(NULL, 1, "for this tenant: 3 of its requests"), 3);
+    fixture_advance(&f, SECOND); // the node takes what waits: there is room again
+    ck_assert_int_gt(fill("greedy", 1, "for this tenant"), 0);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(tokens_are_bounded_too)
+{
+    start(50, 0);
+    ck_assert_int_eq(fill("greedy", 1000, "for this tenant: 5 of its requests with 5000 prompt tokens"), 5);
+    ck_assert_int_eq(fill("other", 500, "for this tenant"), 5);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(tenants_without_a_weight_count_as_one)
+{
+    start(50, 2);
+    ck_assert_int_eq(fill("fresh-0", 1, "for this tenant"), 50);
+    struct client *refused = fixture_put(&f, "fresh-1", 1, 0);
+    ck_assert_int_eq(refused->status, STATUS_EXHAUSTED); // a new name does not help
+    ck_assert_int_eq(fill("gold", 1, "for this tenant"), 25);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(without_a_bound_one_tenant_fills_the_queue)
+{
+    start(0, 0);
+    ck_assert_int_eq(fill("greedy", 1, "the queue is full: 100 requests wait"), 100);
+    fixture_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("tenant queue share");
+    TCase *tcase = tcase_create("share");
+    tcase_add_test(tcase, a_tenant_alone_fills_its_part_and_others_fill_the_rest);
+    tcase_add_test(tcase, tokens_are_bounded_too);
+    tcase_add_test(tcase, tenants_without_a_weight_count_as_one);
+    tcase_add_test(tcase, without_a_bound_one_tenant_fills_the_queue);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The watchdog of one rank, and what the leader learns of a follower that ends. check_engine has the watchdog of a
+// group.
+#include <check.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "engine/roll_call.h"
+#include "engine/watchdog.h"
+
+static atomic_uint_least64_t progress;
+
+// Runs in a child process: returns its exit code, and its log in `words`.
+static int run_child(void (*run)(void), char *words, size_t size)
+{
+    int fds[2], status;
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        dup2(fds[1], STDERR_FILENO);
+        run();
+        _exit(0);
+    }
+    close(fds[1]);
+    size_t length = 0;
+    for (ssize_t n; length < size - 1 && (n = read(fds[0], words + length, size - 1 - length)) > 0;)
+        length += (size_t)n;
+    words[length] = 0;
+    close(fds[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void hang_alone(void)
+{
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_set_timeout(watchdog, 20);
+    watchdog_enter_open_ended(watchdog); // opening a model may take any time
+    usleep(100000);
+    watchdog_leave(watchdog);
+    watchdog_enter_pass(watchdog, 5);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_hung_pass_of_one_rank_ends_the_process)
+{
+    char words[4096];
+    ck_assert_int_eq(run_child(hang_alone, words, sizeof words), 1);
+    ck_assert_msg(strstr(words, "step_stuck rows=5 timeout_ms=20 reason=\"the pass makes no progress"), "%s", words);
+}
+END_TEST
+
+// A pass of more than twice the timeout.
+static void work_slowly(void)
+{
+    enum { TIMEOUT_MS = 700 };
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_set_timeout(watchdog, TIMEOUT_MS);
+    watchdog_enter_pass(watchdog, 5);
+    for (int64_t until_us = clock_now_us() + 2200 * TIMEOUT_MS; clock_now_us() < until_us; usleep(1000))
+        atomic_fetch_add(&progress, 1);
+    watchdog_leave(watchdog);
+    watchdog_stop(watchdog);
+}
+
+START_TEST(a_long_pass_that_makes_progress_goes_on)
+{
+    char words[4096];
+    ck_assert_msg(run_child(work_slowly, words, sizeof words) == 0, "%s", words);
+}
+END_TEST
+
+static void hang_in_check(void)
+{
+    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    watchdog_enter_check(watchdog, 20); // has a limit of its own, although passes have none
+    for (;;)
+        pause();
+}
+
+START_TEST(a_check_that_hangs_ends_the_process)
+{
+    char words[4096];
+    ck_assert_int_eq(run_child(hang_in_check, words, sizeof words), 1);
+    ck_assert_msg(strstr(words, "check_stuck timeout_ms=20"), "%s", words);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("watchdog");
+    TCase *tcase = tcase_create("watchdog");
+    tcase_add_test(tcase, a_hung_pass_of_one_rank_ends_the_process);
+    tcase_add_test(tcase, a_long_pass_that_makes_progress_goes_on);
+    tcase_add_test(tcase, a_check_that_hangs_ends_the_process);
+    tcase_set_timeout(tcase, 60);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA modules for check_cuda_module: with a version or without, and with a function that no program has.
+#include "kernels/module.h"
+#include "kernels/module_version.h"
+
+#ifdef MODULE_VERSION
+const char forepack_cuda_version[] = CUDA_MODULE_MARK MODULE_VERSION;
+#endif
+
+#ifdef MODULE_CALLS
+int no_program_has_this(void);
+#else
+static int no_program_has_this(void)
+{
+    return 0;
+}
+#endif
+
+enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
+{
+    return shape->max_rows == no_program_has_this() ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
+int cuda_list_devices(struct gpu_id *ids, int max)
+{
+    return 0;
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# forepack batch goes on when its router is killed and started again; when it gives up it says how to continue; and two
+# runs do not write one output.
+. "$(dirname "$0")/lib.sh"
+
+port=$(free_port)
+server=127.0.0.1:$port
+start_router() { start router "$bin/forepack-router" --model "$main_model" --port "$port"; router_pid=$last_pid; }
+kill_router() { kill -KILL "$router_pid" && wait "$router_pid" 2>/dev/null || true; }
+start_router
+start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --max-num-seqs 2
+worker_pid=$last_pid
+wait_until 60 "the worker is ready" ready
+
+# Two short answers, then ten that take much longer than finding out that the first two have arrived.
+jq -cn 'range(12) | {id: "row \(.)", prompt: "Hello \(.)", max_tokens: (if . < 2 then 10 else 200 end), ignore_eos: true, seed: ., temperature: 1}' >"$work/in.jsonl"
+asking=("$bin/forepack" batch --server "$server" --input "$work/in.jsonl")
+sorted() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
+"${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
+answered() { [ "$(grep -c . "$work/out.jsonl")" -ge "$1" ]; }
+
+# Two runs.
+kill -STOP "$worker_pid"
+start first "${asking[@]}" --output "$work/out.jsonl"
+batch_pid=$last_pid
+wait_until 30 "its output exists" test -e "$work/out.jsonl"
+code=0
+"${asking[@]}" --output "$work/out.jsonl" 2>"$work/second.log" || code=$?
+equal 2 "$code" "exit code of a second run"
+grep -q "another forepack batch is writing it" "$work/second.log" || fail "the second run says $(cat "$work/second.log")"
+
+# The router is killed with answers outstanding and starts again.
+kill -CONT "$worker_pid"
+wait_until 30 "some rows are answered" answered 2
+kill -STOP "$worker_pid"
+kill_router
+start_router
+kill -CONT "$worker_pid"
+wait "$batch_pid" || fail "the batch failed when the router was started again"
+equal "$(sorted "$work/calm.jsonl")" "$(sorted "$work/out.jsonl")" "answers over a restart of the router"
+equal 1 "$(grep -c "trying again for up to 300 s" "$work/first.log")" "lines about the lost router"
+
+# It gives up, and a second run continues.
+rm "$work/out.jsonl"
+start third "${asking[@]}" --output "$work/out.jsonl" --reconnect-s 1
+batch_pid=$last_pid
+wait_until 30 "some rows are answered" answered 2
+kill -STOP "$worker_pid"
+kill_router
+code=0
+wait "$batch_pid" || code=$?
+equal 1 "$code" "exit code of a batch that gives up"
+grep -q "[0-9]* of 12 rows are answered in .*out.jsonl: the same command again continues" "$work/third.log" || fail "the batch does not say how to continue"
+start_router
+kill -CONT "$worker_pid"
+wait_until 60 "the worker is back" ready
+"${asking[@]}" --output "$work/out.jsonl" 2>"$work/fourth.log"
+grep -q "^[1-9][0-9]* of 12 rows already have an answer" "$work/fourth.log" || fail "the second run started anew"
+equal "$(sorted "$work/calm.jsonl")" "$(sorted "$work/out.jsonl")" "answers of two runs"
+echo "batch: all passed"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The capacity planner: the report of a small trace is tests/sim/plan.json to the letter, more groups and faster passes do
+# what they must, and options that make no plan are refused with a sentence. Argument: forepack-sim.
+# PLAN_RECORD=1 writes tests/sim/plan.json anew.
+set -euo pipefail
+sim=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+trace=$root/tests/sim/plan.csv shape=$root/bench/shapes/llama-110m.json
+golden=$root/tests/sim/plan.json
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+costs=(--pass-fixed-us 8000 --pass-row-us 1000 --pass-pair-us 0.2)
+cluster=(--workers 2 --speculators 1 --spec-shape "$shape" --spec-pass-row-us 50 --max-num-batched-tokens 512 --kv-blocks 512)
+
+plan() { "$sim" --shape "$shape" --log-level error "$@"; }
+fail() { echo "$1"; exit 1; }
+number() { plan --json "${@:2}" | sed -n "s/^ \"$1\": \([0-9.]*\),\$/\1/p"; }
+less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }' || fail "$3: $1, $2"; }
+refused() { # SENTENCE OPTIONS...
+    local status=0
+    "$sim" "${@:2}" >"$work/out" 2>"$work/err" || status=$?
+    [ $status = 2 ] || fail "not refused (exit code $status): ${*:2}"
+    grep -qF -- "$1" "$work/err" || fail "${*:2}: the message lacks '$1': $(cat "$work/err")"
+}
+
+plan --trace "$trace" "${costs[@]}" "${cluster[@]}" --json >"$work/plan.json"
+[ -z "${PLAN_RECORD:-}" ] || cp "$work/plan.json" "$golden"
+diff "$golden" "$work/plan.json" || fail "the report differs from $golden"
+plan --trace "$trace" "${costs[@]}" | grep -q '^worker groups ' || fail "no row of the pool in the text"
+
+# Requests at a rate, without a trace. Costs from a status, and from figures of the machine.
+load=(--prompt-tokens 200 --max-tokens 5 --qps 4 --requests 50)
+one=$(number ttft_ms_p50 "${load[@]}" "${costs[@]}")
+less "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --workers 4)" "$one" "four groups are not faster than one"
+printf '{"nodes": [{"role": "worker", "pass_fixed_us": 8000, "pass_row_us": 1000.0, "pass_pair_us": 0.2, "kv_blocks": 131072,
+    "token_budget": 2048}]}' >"$work/status.json"
+[ "$(number ttft_ms_p50 "${load[@]}" --status "$work/status.json")" = "$one" ] || fail "a status gives another report"
+less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a faster machine is not faster"
+[ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||
+    fail "no request is refused by a full queue"
+
+refused "give one of --trace and --prompt-tokens" --trace "$trace" --prompt-tokens 3
+refused "--prompt-tokens: give --qps too" --prompt-tokens 3 --shape "$shape"
+refused "--shape: give the config.json" --trace "$trace"
+refused "--spec-shape: give the config.json" --trace "$trace" --shape "$shape" --speculators 1
+refused "costs of a pass of a worker are not known: give --pass-fixed-us" --trace "$trace" --shape "$shape"
+refused "costs of a pass of a speculator are not known: give --spec-pass-fixed-us" --trace "$trace" --shape "$shape" \
+    "${costs[@]}" --speculators 1 --spec-shape "$shape"
+refused "are not known to --status" --trace "$trace" --shape "$shape" --speculators 1 --spec-shape "$shape" \
+    --status "$work/status.json"
+refused 'has no list "nodes"' --trace "$trace" --shape "$shape" --status "$shape"
+refused "--max-num-seqs 64: must be at most --max-num-batched-tokens (32)" --trace "$trace" --shape "$shape" "${costs[@]}" \
+    --max-num-batched-tokens 32
+refused "$work/no.csv" --trace "$work/no.csv" --shape "$shape" "${costs[@]}"
+echo "report and refusals are as they must be"
