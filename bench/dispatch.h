@@ -30,6 +30,7 @@ struct dispatch_result {                 // CPU time
     int requests;                        // that ended; all, unless the time was up
     double submit_us;                    // to submit a request
     double dispatch_ms, dispatch_ms_max; // to plan and dispatch a bin: mean and maximum
+    double tick_ms_max;                  // the longest tick
     double token_us;                     // to pass on one token
     double request_us;                   // everything, for each request that ended
     double scan_cost;                    // waiting requests examined per dispatched request

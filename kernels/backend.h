@@ -227,6 +227,10 @@ struct backend_ops {
     // it gets the likeliest token, the lower id of equal logits. NaN counts as -inf.
     enum status (*sample)(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
                           int32_t first_id, int32_t n_ids, bool use_sampling);
+    // Runs fn(arg, item, thread) once for each item of [0, n_items) on the threads that compute the steps, and returns
+    // when all calls have returned. `thread` is in [0, host_threads()). Both operations or neither.
+    void (*host_run)(struct backend *b, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
+    int (*host_threads)(const struct backend *b);
     // Waits for all steps, as `read` does: lets ranks that read nothing notice a failed step.
     enum status (*wait)(struct backend *b);
     // Opens a comm for collectives on this backend's memory, ordered with its steps. All ranks call it together. `host`

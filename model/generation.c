@@ -16,6 +16,12 @@ enum { RANGE_FROM, RANGE_OVER };
 const struct generation_field sampling_fields[] = {SAMPLING_FIELDS(SAMPLING_ROW){0}};
 const struct generation_field prefill_fields[] = {PREFILL_FIELDS(PREFILL_ROW){0}};
 
+bool sampling_needs_host(const struct sampling *s, int index)
+{
+    return s->logprobs >= 0 || s->repetition_penalty != 1 || s->frequency_penalty != 0 || s->presence_penalty != 0 ||
+           index < s->min_tokens;
+}
+
 void sampling_defaults(struct sampling *s)
 {
 #define SAMPLING_DEFAULT(type, member, flag, default_value, ...) .member = default_value,

@@ -66,6 +66,10 @@ extern const struct generation_field sampling_fields[], prefill_fields[]; // a r
 // range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
+// Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, or end tokens
+// masked by min_tokens. The host samples such a token, which takes a few passes over the vocabulary.
+bool sampling_needs_host(const struct sampling *s, int index);
+
 void sampling_defaults(struct sampling *s);
 void prefill_defaults(struct prefill *p);
 

@@ -541,6 +541,21 @@ bool model_samples(const struct model *m)
     return m->backend->ops->sample != NULL;
 }
 
+int model_host_threads(const struct model *m)
+{
+    return m->backend->ops->host_threads ? m->backend->ops->host_threads(m->backend) : 1;
+}
+
+void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
+{
+    if (m->backend->ops->host_run) {
+        m->backend->ops->host_run(m->backend, fn, arg, n_items);
+        return;
+    }
+    for (int item = 0; item < n_items; item++)
+        fn(arg, item, 0);
+}
+
 bool model_measures(const struct model *m)
 {
     return m->backend->ops->measure != NULL;

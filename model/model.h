@@ -81,6 +81,12 @@ size_t model_logit_bytes(const struct model *m);
 // Whether the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);
 
+// Runs fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned: on the
+// threads of the CPU backend, else on the calling thread. `thread` is in [0, model_host_threads()). Between passes
+// only.
+int model_host_threads(const struct model *m);
+void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
+
 // The results of a pass on rank 0; NULL on other ranks and where the batch does not ask for them. Valid until the next
 // pass.
 struct forward_result {

@@ -230,6 +230,19 @@ int model_kv_blocks(const struct model *m)
     return m->kv_blocks;
 }
 
+int model_host_threads(const struct model *m)
+{
+    (void)m;
+    return 1;
+}
+
+void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
+{
+    (void)m;
+    for (int item = 0; item < n_items; item++)
+        fn(arg, item, 0);
+}
+
 bool model_samples(const struct model *m)
 {
     return m->samples;

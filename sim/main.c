@@ -67,7 +67,7 @@ static const struct option options[] = {
     {.name = "known-limits",
      .type = OPTION_INT,
      .value = &o.known_limits,
-     .default_text = "2",
+     .default_text = "6",
      .max = LIMITS_ALL,
      .help = "sum of the known limits of the cluster that scenarios leave out (docs/simulator.md); 0: none"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},

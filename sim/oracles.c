@@ -133,7 +133,8 @@ static void check_status(struct world *w, const struct core *c)
 
 void oracles_check_tick(struct world *w)
 {
-    oracle_waiting_beside_room(w, sim_router_core(w->router));
+    if (!(w->scenario->options.known_limits & LIMIT_BESIDE_ROOM))
+        oracle_waiting_beside_room(w, sim_router_core(w->router));
 }
 
 void oracles_check(struct world *w)

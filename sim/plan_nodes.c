@@ -45,15 +45,15 @@ static enum status status_read(const struct plan_options *o, struct known *known
 {
     json_t *object;
     if (!o->status) return STATUS_OK;
-    const char *path = strcmp(o->status, "-") == 0 ? "/dev/stdin" : o->status;
-    enum status status = json_file_read(path, STATUS_BYTES_MAX, &object);
+    enum status status = json_file_read(o->status, STATUS_BYTES_MAX, &object);
     if (status != STATUS_OK) return status;
     const json_t *nodes = json_object_get(object, "nodes");
     if (json_is_array(nodes)) {
         for (int role = 0; role < NODE_ROLES; role++)
             known_read(nodes, role_names[role], &known[role]);
     } else {
-        status = status_fail(STATUS_DATA, "%s: has no list \"nodes\": give what forepack status --json printed", path);
+        status =
+            status_fail(STATUS_DATA, "%s: has no list \"nodes\": give what forepack status --json printed", o->status);
     }
     json_decref(object);
     return status;

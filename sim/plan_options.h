@@ -112,8 +112,7 @@ struct plan_options {
      .min = 1, .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator"},            \
     {.name = "-Planning: the cost of a pass, fixed + rows * row + attention pairs * pair"},                            \
     {.name = "status", .type = OPTION_STRING, .value = &(p).status, .placeholder = "FILE",                             \
-     .help = "what forepack status --json printed of a running cluster: costs, token budget and KV blocks of each "    \
-             "role; - is standard input"},                                                                             \
+     .help = "what forepack status --json printed of a running cluster: costs, token budget and KV blocks of each role"},\
     {.name = "pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[1].fixed_us, .default_text = "0", .max = 1e9,   \
      .unit = "us", .help = "of a worker group; with any of its three given, --status and --tflops do not count for it"},\
     {.name = "pass-row-us", .type = OPTION_REAL, .value = &(p).costs[1].row_us, .default_text = "0", .max = 1e6,       \

@@ -48,8 +48,9 @@
     FIELD(known_limits)
 
 enum known_limit {
-    LIMIT_POLICIES = 2, // bin policies batch and none: requests may wait without end beside idle nodes
-    LIMITS_ALL = 2
+    LIMIT_POLICIES = 2,    // bin policies batch and none: requests may wait without end beside idle nodes
+    LIMIT_BESIDE_ROOM = 4, // a new request may wait until the next event though a second idle node has room for it
+    LIMITS_ALL = 6
 };
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times

@@ -102,7 +102,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
     struct scheduler_load load = service_get_load(service);
     log_event(LOG_INFO, "served", LOG_FIELD("prompt_rows", load.prompt_rows),
               LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("most_running", load.most_running),
-              LOG_FIELD("preemptions", load.preemptions));
+              LOG_FIELD("host_sampled", load.host_sampled), LOG_FIELD("preemptions", load.preemptions));
     service_free(service);
     return end;
 }

@@ -2,6 +2,7 @@
 // See pace.h.
 #include "worker/pace.h"
 
+#include <limits.h>
 #include <math.h>
 
 enum {
@@ -18,6 +19,8 @@ static const double AIM = 0.88;
 static const double BUDGET_MIN = 0.05;
 // Largest part of the budget that may be spent on reading cached entries.
 static const double READING_MAX = 0.65;
+// Largest part of the time beside decodes that may be spent on sampling on the host.
+static const double SAMPLING_MAX = 0.5;
 // Weight of a new measurement. Slow passes weigh more: requests have waited for them.
 static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
 // Growth of the prompt work in mixed passes, from one pass to the next.
@@ -56,6 +59,20 @@ static bool pace_decode_time_is_stale(const struct pace *p)
     return p->decode_us == 0 || other || p->mixed_passes >= MIXED_PASSES_MAX;
 }
 
+// The time that the target allows beside the decode rows.
+static double pace_added_us(const struct pace *p)
+{
+    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us);
+    return fmax(target_us - p->decode_us, BUDGET_MIN * p->decode_us);
+}
+
+int pace_sampled_max(const struct pace *p)
+{
+    if (p->target_us == PACE_UNLIMITED || p->decode_us == 0 || p->sample_us == 0) return INT_MAX;
+    double rows = SAMPLING_MAX * pace_added_us(p) / p->sample_us;
+    return rows < 1 ? 1 : rows < INT_MAX ? (int)rows : INT_MAX;
+}
+
 void pace_pass_begin(struct pace *p, int decodes)
 {
     p->decodes = decodes;
@@ -73,8 +90,8 @@ void pace_pass_begin(struct pace *p, int decodes)
         p->is_first = false; // this pass decodes alone
         return;
     }
-    double target_us = AIM * (p->target_us == PACE_TWICE ? 2 * p->decode_us : (double)p->target_us);
-    double added_us = fmax(target_us - p->decode_us, BUDGET_MIN * p->decode_us), us_per_work = p->us_per_work[1];
+    double added_us = pace_added_us(p), us_per_work = p->us_per_work[1];
+    added_us -= fmin(p->sampled * p->sample_us, SAMPLING_MAX * added_us);
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
     double work_in_time = us_per_work > 0 ? added_us / us_per_work : INFINITY;
     // Where decoding is bound by memory, a few prompt rows cost almost nothing, which says little about many rows.
@@ -148,6 +165,20 @@ void pace_release_half(struct pace *p, double reserved)
 bool pace_has_budget(const struct pace *p, bool whole)
 {
     return p->is_first || pace_would_grant(p, 0, 1, whole);
+}
+
+void pace_add_sampled(struct pace *p)
+{
+    p->sampled++;
+    if (p->us_per_work[1] > 0) p->budget = fmax(0, p->budget - p->sample_us / p->us_per_work[1]);
+}
+
+void pace_sampling_end(struct pace *p, int64_t us)
+{
+    if (p->sampled == 0) return;
+    double measured = (double)us / p->sampled, known = p->sample_us;
+    p->sample_us = known == 0 ? measured : known + (measured > known ? LEARN_SLOWER : LEARN) * (measured - known);
+    p->sampled = 0;
 }
 
 static double clamp(double value, double min, double max)

@@ -12,6 +12,11 @@
 // chunks. A prompt whose cached entries take longer to read than a pass may last skips passes and saves their budget
 // until it is enough: few passes are long then, and the mean time stays within the target.
 //
+// Sampling on the host is part of a pass, too. While other sequences run, the rows sampled on the host take at most
+// half of the time that the target allows beside the decode rows, or one row a pass; prompt rows get the rest. So
+// requests with penalties or log-probabilities do not lengthen a pass beyond the target, or by more than one sampled
+// row, once both times are measured.
+//
 // Pacing decides when rows are computed, never their result. Plain data without a clock; one thread.
 #pragma once
 
@@ -39,12 +44,14 @@ struct pace {
     int mixed_passes;      // mixed passes since decode_us was measured
     double us_per_work[2]; // without and with decode rows; 0: not known
     double mixed_work_max; // largest work of prompt rows in a mixed pass so far
+    double sample_us;      // time to sample one row on the host; 0: not known
     double saved_work;     // budget saved by a prompt that skipped a pass
 
     // The pass being composed.
     int decodes;
     double budget, work; // left for prompt rows; work of the prompt rows in it
     bool is_first;       // no prompt has rows in it yet
+    int sampled;         // its rows that the host samples
 };
 
 void pace_init(struct pace *p, const struct model_config *config, int64_t target_us);
@@ -66,5 +73,14 @@ bool pace_has_budget(const struct pace *p, bool whole);
 double pace_reserve_half(struct pace *p);
 void pace_release_half(struct pace *p, double reserved);
 
-// Ends the pass, which took `us`.
+// How many rows of a pass the host may sample beside other sequences, at least 1; INT_MAX: not limited.
+int pace_sampled_max(const struct pace *p);
+
+// Counts a row that the host will sample, in the pass being composed or, before pace_pass_begin(), the next one.
+void pace_add_sampled(struct pace *p);
+
+// The host has sampled the counted rows in `us`. Call it before pace_pass_end().
+void pace_sampling_end(struct pace *p, int64_t us);
+
+// Ends the pass, which took `us` without the counted rows' sampling.
 void pace_pass_end(struct pace *p, int64_t us);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which rows a pass contains: decode rows first, then prompt rows within the token budget and the pace.
+#include <limits.h>
+
 #include "worker/scheduler_state.h"
 
 // ---- rows ----
@@ -27,8 +29,14 @@ bool pass_is_sampled_by_backend(const struct scheduler *s, const struct sampler_
     return s->backend_samples && sampler_backend_can_sample(context);
 }
 
+static bool pass_host_samples(const struct scheduler *s, const struct sequence *q)
+{
+    struct sampler_context context = pass_sampler_context(s, q);
+    return !pass_is_sampled_by_backend(s, &context);
+}
+
 // The last row added yields the sequence's next token.
-static void pass_want_next_token(struct scheduler *s, const struct sequence *q)
+static void pass_want_next_token(struct scheduler *s, struct sequence *q)
 {
     struct sampler_context context = pass_sampler_context(s, q);
     int row = s->builder.batch.n_rows - 1;
@@ -37,12 +45,16 @@ static void pass_want_next_token(struct scheduler *s, const struct sequence *q)
         batch_builder_want_token(&s->builder, row, &sampling);
     } else {
         batch_builder_want_logits(&s->builder, row);
+        q->host_pass = s->n_passes;
+        s->host_rows_left--;
+        if (s->backend_samples) pace_add_sampled(&s->pace);
     }
 }
 
-// Adds the sequence's next n rows.
+// Adds the sequence's next n rows. The last pending row waits if the host may sample no more rows.
 static void pass_add_rows(struct scheduler *s, struct sequence *q, int n)
 {
+    if (n == sequence_pending(q) && s->host_rows_left == 0 && pass_host_samples(s, q)) n--;
     q->pass_rows = n;
     if (n == 0) return;
     int of_prompt = q->n_kept - q->n_cached;
@@ -127,11 +139,42 @@ static void add_short_prompts(struct scheduler *s, const struct sequence *longes
 
 // ---- the pass ----
 
+// Sets how many rows the host may sample: any number if it samples the tokens of all running sequences. Returns whether
+// that is enough for all decode rows.
+static bool limit_host_rows(struct scheduler *s)
+{
+    int decodes = 0, n = 0;
+    for (int i = 0; i < s->n_running; i++) {
+        if (!pass_host_samples(s, s->running[i])) continue;
+        n++;
+        decodes += sequence_pending(s->running[i]) == 1;
+    }
+    s->host_rows_left = n < s->n_running ? pace_sampled_max(&s->pace) : INT_MAX;
+    return decodes <= s->host_rows_left;
+}
+
+// Of the decoding sequences without a row in this pass, the one whose last token is oldest; NULL: none.
+static struct sequence *decode_with_oldest_token(const struct scheduler *s)
+{
+    struct sequence *oldest = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) > 1 || q->pass_rows > 0) continue;
+        if (!oldest || q->host_pass < oldest->host_pass) oldest = q;
+    }
+    return oldest;
+}
+
 // First, so that a long prompt does not delay the next token of the running sequences.
 static void add_decode_rows(struct scheduler *s)
 {
-    for (int i = 0; i < s->n_running; i++)
-        if (sequence_pending(s->running[i]) == 1) pass_add_rows(s, s->running[i], 1);
+    bool all = limit_host_rows(s);
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *q = s->running[i];
+        if (sequence_pending(q) == 1 && (all || !pass_host_samples(s, q))) pass_add_rows(s, q, 1);
+    }
+    while (!all && s->host_rows_left > 0)
+        pass_add_rows(s, decode_with_oldest_token(s), 1);
 }
 
 static void add_running_prompts(struct scheduler *s)
@@ -156,6 +199,7 @@ static void add_waiting_prompts(struct scheduler *s)
 const struct ragged_batch *pass_compose(struct scheduler *s)
 {
     batch_builder_reset(&s->builder);
+    s->n_passes++;
     admission_grow(s);
     s->rows_max = s->limits.token_budget;
     for (int i = 0; i < s->n_running; i++)

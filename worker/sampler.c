@@ -334,9 +334,7 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
 
 bool sampler_backend_can_sample(const struct sampler_context *context)
 {
-    const struct sampling *p = context->sampling;
-    return p->logprobs < 0 && p->repetition_penalty == 1 && p->frequency_penalty == 0 && p->presence_penalty == 0 &&
-           !masks_end_tokens(context);
+    return !sampling_needs_host(context->sampling, context->n_output);
 }
 
 struct row_sampling sampler_row_sampling(const struct sampler_context *context)

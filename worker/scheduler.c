@@ -24,13 +24,48 @@ const char *sequence_finish_name(enum sequence_finish finish)
 
 // ---- results of a pass ----
 
-// The token of logit row `row`, sampled by the backend or from the logits that it returned.
+struct host_sampling {
+    struct scheduler *scheduler;
+    const float *logits;
+};
+
+// Samples one row; `thread` has a sampler to itself.
+static void host_row_sample(void *arg, int row, int thread)
+{
+    const struct host_sampling *sampling = arg;
+    const struct scheduler *s = sampling->scheduler;
+    struct host_row *r = &s->host_rows[row];
+    struct sampler_context context = pass_sampler_context(s, r->sequence);
+    const float *logits = sampling->logits + (size_t)row * (size_t)s->config->vocab_size;
+    r->status = sampler_sample_token(s->samplers[thread], logits, &context, &r->token);
+}
+
+// Samples all rows whose logits were returned, before the sequences advance. Returns the time of the rows that pacing
+// counts.
+static int64_t sample_on_host(struct scheduler *s, const struct forward_result *result)
+{
+    int n = 0;
+    for (int i = 0; i < s->builder.batch.n_seqs; i++) {
+        struct sequence *q = s->batched[i];
+        struct sampler_context context = pass_sampler_context(s, q);
+        if (q->pass_rows < sequence_pending(q) || pass_is_sampled_by_backend(s, &context)) continue;
+        s->host_rows[n++].sequence = q;
+    }
+    if (n == 0) return 0;
+    int64_t begun_us = clock_now_us();
+    struct host_sampling sampling = {s, result->logits};
+    model_run_on_host(engine_model(s->engine), host_row_sample, &sampling, n);
+    s->host_sampled += (uint64_t)n;
+    return s->backend_samples ? clock_now_us() - begun_us : 0;
+}
+
+// The token of logit row `row`, sampled by the backend or by the host.
 static enum status sequence_next_token(struct scheduler *s, const struct sampler_context *context,
                                        const struct forward_result *result, int row, struct sampled_token *token_p)
 {
     if (!pass_is_sampled_by_backend(s, context)) {
-        const float *logits = result->logits + (size_t)row * (size_t)s->config->vocab_size;
-        return sampler_sample_token(s->sampler, logits, context, token_p);
+        *token_p = s->host_rows[row].token;
+        return s->host_rows[row].status == STATUS_OK ? STATUS_OK : sampler_fail_no_token();
     }
     *token_p = (struct sampled_token){.token = result->tokens[row]};
     return token_p->token < 0 ? sampler_fail_no_token() : STATUS_OK;
@@ -106,12 +141,13 @@ static int apply_results(struct scheduler *s, const struct forward_result *resul
 
 // ---- a step ----
 
-static enum status run_pass(struct scheduler *s, int *n_outputs_p)
+static enum status run_pass(struct scheduler *s, int *n_outputs_p, int64_t *sampling_us_p)
 {
     const struct ragged_batch *batch = pass_compose(s);
     INVARIANT(batch->n_rows > 0, "%d running and %d waiting sequences, but no rows", s->n_running, s->queue.n);
     struct forward_result result;
     TRY(engine_forward(s->engine, batch, &result));
+    *sampling_us_p = sample_on_host(s, &result);
     *n_outputs_p = apply_results(s, &result);
     return STATUS_OK;
 }
@@ -119,10 +155,10 @@ static enum status run_pass(struct scheduler *s, int *n_outputs_p)
 enum status scheduler_step(struct scheduler *s)
 {
     if (!scheduler_busy(s)) return STATUS_OK;
-    int64_t begun_us = clock_now_us();
+    int64_t begun_us = clock_now_us(), sampling_us = 0;
     int n_outputs = 0;
     no_alloc_begin("scheduler_step");
-    enum status status = run_pass(s, &n_outputs);
+    enum status status = run_pass(s, &n_outputs, &sampling_us);
     no_alloc_end();
     if (status != STATUS_OK) return status;
     const struct ragged_batch *batch = &s->builder.batch;
@@ -131,7 +167,8 @@ enum status scheduler_step(struct scheduler *s)
                                  .rows = batch->n_rows,
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
-    pace_pass_end(&s->pace, report.step_us);
+    pace_sampling_end(&s->pace, sampling_us);
+    pace_pass_end(&s->pace, report.step_us - sampling_us);
     s->report(s->arg, &report);
     return STATUS_OK;
 }
@@ -188,7 +225,7 @@ struct scheduler_load scheduler_get_load(const struct scheduler *s)
 {
     return (struct scheduler_load){s->n_running,    s->queue.n,     block_manager_n_free(s->blocks),
                                    s->most_running, s->preemptions, s->prompt_rows,
-                                   s->reused_rows};
+                                   s->reused_rows,  s->host_sampled};
 }
 
 // ---- the scheduler ----
@@ -232,7 +269,10 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->report = report;
     s->arg = arg;
     s->blocks = block_manager_create(limits->kv_blocks);
-    s->sampler = sampler_create(s->config->vocab_size);
+    s->n_samplers = model_host_threads(model);
+    s->samplers = mem_alloc_array((size_t)s->n_samplers, sizeof *s->samplers);
+    for (int i = 0; i < s->n_samplers; i++)
+        s->samplers[i] = sampler_create(s->config->vocab_size);
     s->backend_samples = model_samples(model);
     pace_init(&s->pace, s->config, limits->pace_us);
     struct batch_limits batch_limits = batch_limits_of(limits);
@@ -241,6 +281,7 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     s->running = mem_alloc_array(seqs, sizeof *s->running);
     s->batched = mem_alloc_array(seqs, sizeof *s->batched);
     s->outputs = mem_alloc_array(seqs, sizeof *s->outputs);
+    s->host_rows = mem_alloc_array(seqs, sizeof *s->host_rows);
     *scheduler_p = s;
     return STATUS_OK;
 }
@@ -249,10 +290,13 @@ void scheduler_free(struct scheduler *s)
 {
     scheduler_clear(s);
     block_manager_free(s->blocks);
-    sampler_free(s->sampler);
+    for (int i = 0; i < s->n_samplers; i++)
+        sampler_free(s->samplers[i]);
+    free(s->samplers);
     batch_builder_fini(&s->builder);
     free(s->running);
     free(s->batched);
     free(s->outputs);
+    free(s->host_rows);
     free(s);
 }

@@ -19,6 +19,10 @@
 // sequence with the most unshared entries is never the victim while others run, so every step brings a sequence closer
 // to its end. A sequence that cannot fit the whole cache is refused by scheduler_add().
 //
+// Sampling: the backend samples tokens where it can. The host samples the others, in parallel on the threads of the CPU
+// backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, the one whose
+// last token is oldest first, and the others of them skip the pass.
+//
 // Exact: tokens depend on model, request and tensor-parallel degree alone, not on other sequences, chunks, preemption,
 // replay or the content of the prefix cache.
 //
@@ -91,7 +95,8 @@ struct scheduler_load {
     // Since the start:
     int most_running;
     uint64_t preemptions;
-    uint64_t prompt_rows; // prompt rows computed; those of preempted sequences count again
-    uint64_t reused_rows; // rows found in the prefix cache instead
+    uint64_t prompt_rows;  // prompt rows computed; those of preempted sequences count again
+    uint64_t reused_rows;  // rows found in the prefix cache instead
+    uint64_t host_sampled; // tokens sampled on the host
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);

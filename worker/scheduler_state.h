@@ -11,6 +11,13 @@
 #include "worker/scheduler.h"
 #include "worker/sequence_queue.h"
 
+// A logit row whose token the host samples.
+struct host_row {
+    struct sequence *sequence;
+    enum status status; // of the sampler; the token is valid if it is STATUS_OK
+    struct sampled_token token;
+};
+
 struct scheduler {
     struct engine *engine; // borrowed
     const struct model_config *config;
@@ -18,18 +25,21 @@ struct scheduler {
     scheduler_report_fn *report;
     void *arg;
     struct block_manager *blocks;
-    struct sampler *sampler;
+    struct sampler **samplers; // [n_samplers] one for each of model_host_threads()
+    int n_samplers;
     bool backend_samples; // the backend can sample tokens, see model_samples()
 
     struct sequence_queue queue;
     struct sequence **running; // [max_seqs] in the order in which they were started
     int n_running, most_running;
-    uint64_t preemptions, prompt_rows, reused_rows;
+    uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes;
     struct pace pace;
 
     // The pass being composed.
     struct batch_builder builder;
     int rows_max;                    // its limit for now
+    int host_rows_left;              // logit rows that the host may still sample
+    struct host_row *host_rows;      // [max_seqs] by logit row
     struct sequence **batched;       // [max_seqs] its sequences, in the order of the batch
     struct sequence_output *outputs; // [max_seqs]
 };

@@ -49,6 +49,7 @@ struct sequence {
     bool reported_reused;      // n_reused has been reported
     bool is_chunked;           // a pass contained part of its prompt
     int pass_rows;             // rows in the pass being composed
+    uint64_t host_pass;        // number of the last pass after which the host sampled its token
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };

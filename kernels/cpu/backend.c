@@ -165,6 +165,18 @@ static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const stru
     return STATUS_OK;
 }
 
+// ---- work of the caller on the pool ----
+
+static void cpu_host_run(struct backend *b, thread_pool_fn fn, void *arg, int n_items)
+{
+    thread_pool_run(cpu_of(b)->pool, THREAD_POOL_DYNAMIC, fn, arg, n_items);
+}
+
+static int cpu_host_threads(const struct backend *b)
+{
+    return ((const struct cpu *)b)->threads;
+}
+
 // ---- opening --------------------------------------------------------------------------------------------------------
 
 static void cpu_close(struct backend *b)
@@ -212,6 +224,8 @@ static const struct backend_ops cpu_ops = {
     .attention = cpu_attention,
     .importance_data = cpu_importance_data,
     .importance_read = cpu_importance_read,
+    .host_run = cpu_host_run,
+    .host_threads = cpu_host_threads,
 };
 
 static enum status cpu_scratch_create(struct cpu *cpu)

@@ -39,6 +39,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
                          options->n_tenant_weights);
     }
     request_table_init(&c->table, key);
+    c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
     return c;
 }
@@ -273,12 +274,24 @@ bool core_abort(struct core *c, const char *id, int64_t now_us)
 
 // --- time
 
+// A tick handles at most this many timers, the earliest first, so that a queue that becomes due at once does not hold
+// up other events: the others are due at the next tick, which follows at once.
+enum { TIMERS_MAX = 256 };
+
+static void expire_requests(struct core *c, int64_t now_us)
+{
+    for (int i = 0; i < TIMERS_MAX; i++) {
+        struct request *r = request_timers_first(&c->timers);
+        if (!r || r->links.timer_us > now_us) return;
+        core_request_expire(c, r, now_us);
+    }
+}
+
 void core_tick(struct core *c, int64_t now_us)
 {
     core_nodes_check_silence(c, now_us);
     c->view.now_us = now_us;
-    for (struct request *r; (r = request_timers_first(&c->timers)) && r->links.timer_us <= now_us;)
-        core_request_expire(c, r, now_us);
+    expire_requests(c, now_us);
     core_health_check(c, now_us);
     core_dispatch(c, now_us);
 }
@@ -286,6 +299,7 @@ void core_tick(struct core *c, int64_t now_us)
 int64_t core_next_deadline_us(const struct core *c)
 {
     const struct request *r = request_timers_first(&c->timers);
+    if (core_dispatch_is_pending(c)) return c->view.now_us;
     int64_t next_us = r ? r->links.timer_us : INT64_MAX;
     int64_t listen_us = c->view.now_us + c->options.heartbeat_us; // see core_nodes_check_silence()
     if (c->view.nodes && listen_us < next_us) next_us = listen_us;

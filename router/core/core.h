@@ -134,7 +134,10 @@ struct sequence_result {
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
 // --- time. Handles silent nodes, deadlines and overdue requests, then dispatches bins. Call it after every batch of
-// events and at core_next_deadline_us() at the latest.
+// events and at core_next_deadline_us() at the latest. The work of one tick is bounded: while there is more, the
+// deadline has passed already, and the caller handles the events that have come and ticks again. Requests become
+// overdue by due time and then by age, the order in which overdue ones are served: the bound delays none behind one
+// that is due later.
 void core_tick(struct core *c, int64_t now_us);
 int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: no timer is set
 

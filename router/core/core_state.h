@@ -47,6 +47,7 @@ struct core {
     bool ready;                 // nodes.c
     bool draining;              // core.c
     uint64_t last_bin;          // dispatch.c
+    bool in_round[NODE_ROLES];  // dispatch.c; there is work of the round left for the next tick
 };
 
 // The first node of the list, the one attached last.

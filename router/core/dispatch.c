@@ -10,6 +10,10 @@
 #include "router/sched/node_choice.h"
 #include "router/sched/prefix_tails.h"
 
+// A tick dispatches to a pool until it has done this much work, see work_done(): about a millisecond. A thousand idle
+// nodes would otherwise hold up other events for a tenth of a second.
+enum { WORK_MAX = 2048 };
+
 static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struct request *const *requests, int n)
 {
     if (node->sched.role == NODE_WORKER) {
@@ -77,18 +81,38 @@ static void update_reservation(struct core *c)
     if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
 }
 
+// Requests dispatched and examined so far, and nodes asked.
+static uint64_t work_done(const struct core *c, enum node_role role)
+{
+    const struct bin_totals *totals = &c->ledger.bins[role];
+    return totals->items + totals->scan_cost + c->nodes[role].plans;
+}
+
+// Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
+static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
+{
+    struct waiting_set *set = &c->waiting[role];
+    uint64_t end = work_done(c, role) + WORK_MAX;
+    if (!c->in_round[role] && waiting_set_count(set)) node_index_start_round(&c->nodes[role], &c->view);
+    c->in_round[role] = false;
+    while (waiting_set_count(set)) {
+        c->in_round[role] = work_done(c, role) >= end;
+        if (c->in_round[role]) return;
+        core_requests_open_batch(c, role);
+        if (role == NODE_WORKER) update_reservation(c);
+        struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
+        if (!node) return;
+        dispatch_to(c, core_node_of(node), now_us);
+    }
+}
+
 void core_dispatch(struct core *c, int64_t now_us)
 {
-    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
-        struct waiting_set *set = &c->waiting[role];
-        if (!waiting_set_count(set)) continue;
-        node_index_start_round(&c->nodes[role], &c->view);
-        while (waiting_set_count(set)) {
-            core_requests_open_batch(c, role);
-            if (role == NODE_WORKER) update_reservation(c);
-            struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-            if (!node) break;
-            dispatch_to(c, core_node_of(node), now_us);
-        }
-    }
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        dispatch_round(c, role, now_us);
+}
+
+bool core_dispatch_is_pending(const struct core *c)
+{
+    return c->in_round[NODE_SPECULATOR] || c->in_round[NODE_WORKER];
 }

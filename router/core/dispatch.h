@@ -4,4 +4,5 @@
 
 #include "router/core/core_state.h"
 
-void core_dispatch(struct core *c, int64_t now_us);
+void core_dispatch(struct core *c, int64_t now_us);  // the work of one tick
+bool core_dispatch_is_pending(const struct core *c); // there was more work, for the next tick

@@ -11,6 +11,9 @@ enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after 
 // What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
+// The host samples about this many entries of the vocabulary in the time in which a GPU reads one row of an 8B model.
+enum { SAMPLED_ENTRIES_PER_ROW = 16384 };
+
 enum queue_class ledger_class_of(int32_t priority)
 {
     return priority < 0 ? QUEUE_LOW : priority > 0 ? QUEUE_HIGH : QUEUE_NORMAL;
@@ -287,11 +290,20 @@ void ledger_tokens_received(struct request *r, int n, int64_t now_us)
     ledger_bin_settled(r);
 }
 
+// What the latest `n` output tokens count in the tenant's counter.
+static double output_charge(const struct ledger *ledger, const struct request *r, int n)
+{
+    int end = r->usage.completion_tokens, on_host = 0;
+    for (int index = end - n; index < end; index++)
+        on_host += sampling_needs_host(&r->spec.sampling, index);
+    return OUTPUT_WEIGHT * n + (double)on_host * ledger->vocab_size / SAMPLED_ENTRIES_PER_ROW;
+}
+
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used)
 {
     r->usage.completion_tokens -= n - n_used;
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * n_used);
+    tenant_queue_charge(r->sched.tenant_queue, output_charge(ledger, r, n_used));
     r->account.node->tokens_out += (uint64_t)n;
 }
 

@@ -21,6 +21,7 @@ struct class_count {
 };
 
 struct ledger {
+    int vocab_size;
     int running;                               // requests on worker groups
     struct class_count waiting[QUEUE_CLASSES]; // all others
     struct core_totals totals;
@@ -69,7 +70,9 @@ void ledger_speculation_decided(struct ledger *ledger, const struct request *r);
 void ledger_prefill_cached(struct request *r, int cached_tokens);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct request *r, int n, int64_t now_us); // before the client has seen them
-// The client used the first n_used of the n tokens that were received last.
+// The client used the first n_used of the n tokens that were received last. The tenant is charged for those: two rows
+// for a token, and one more per 16,384 entries of the vocabulary for a token that the host samples
+// (sampling_needs_host).
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
 void ledger_kv_blocks_updated(struct request *r); // it has grown
 

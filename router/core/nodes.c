@@ -36,15 +36,32 @@ static void worker_gone(struct core *c, int context_tokens, int64_t now_us)
     c->workers_gone_us = now_us;
 }
 
-// The node takes no more work, for whatever reason: requests that waited for it alone go on without it.
+// Whether another node that takes work can hold all that the node could.
+static bool is_replaceable(const struct core *c, const struct core_node *node)
+{
+    const struct node_limits *lost = &node->sched.limits;
+    int64_t entries = (int64_t)lost->kv_blocks * lost->block_tokens;
+    for (const struct sched_node *other = c->view.nodes; other; other = other->next) {
+        const struct node_limits *limits = &other->limits;
+        if (other != &node->sched && other->role == node->sched.role && !other->draining &&
+            limits->context_tokens >= lost->context_tokens &&
+            (int64_t)limits->kv_blocks * limits->block_tokens >= entries)
+            return true;
+    }
+    return false;
+}
+
+// The node takes no more work, for whatever reason: requests that waited for it alone go on without it. The whole queue
+// is walked only if there may be some.
 static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
 {
     enum node_role role = node->sched.role;
     struct waiting_set *set = &c->waiting[role];
+    bool replaceable = is_replaceable(c, node);
     c->open_nodes[role]--;
     if (role == NODE_WORKER) worker_gone(c, node->hello.context_tokens, now_us);
     const struct request_list *lists[] = {&set->overdue, &set->queue};
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !replaceable; i++) {
         for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
             next = r->next;
             if (role == NODE_WORKER) {

@@ -110,16 +110,22 @@ static void heap_place(struct request_timers *timers, struct request *r, int ind
     r->links.timer_index = index;
 }
 
+// Equal times expire by age.
+static bool timer_is_before(const struct request *a, const struct request *b)
+{
+    if (a->links.timer_us != b->links.timer_us) return a->links.timer_us < b->links.timer_us;
+    return a->number < b->number;
+}
+
 static void heap_sift(struct request_timers *timers, struct request *r, int index)
 {
-    while (index > 0 && timers->heap[(index - 1) / 2]->links.timer_us > r->links.timer_us) {
+    while (index > 0 && timer_is_before(r, timers->heap[(index - 1) / 2])) {
         heap_place(timers, timers->heap[(index - 1) / 2], index);
         index = (index - 1) / 2;
     }
     for (int child; (child = 2 * index + 1) < timers->count; index = child) {
-        if (child + 1 < timers->count && timers->heap[child + 1]->links.timer_us < timers->heap[child]->links.timer_us)
-            child++;
-        if (timers->heap[child]->links.timer_us >= r->links.timer_us) break;
+        if (child + 1 < timers->count && timer_is_before(timers->heap[child + 1], timers->heap[child])) child++;
+        if (!timer_is_before(timers->heap[child], r)) break;
         heap_place(timers, timers->heap[child], index);
     }
     heap_place(timers, r, index);

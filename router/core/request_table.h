@@ -27,4 +27,5 @@ struct request_timers {
 };
 void request_timers_fini(struct request_timers *timers);
 void request_timers_set(struct request_timers *timers, struct request *r, int64_t at_us); // INT64_MAX: none
-struct request *request_timers_first(const struct request_timers *timers);                // NULL: none is set
+// The earliest, of equal times the oldest request. NULL: none is set.
+struct request *request_timers_first(const struct request_timers *timers);

@@ -94,8 +94,10 @@ static double finish_with(const struct sched_node *node, const struct sched_requ
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
     if (r->overdue || !r->n_prefix) return false;
+    const struct prefix_index *index = f->view->prefixes[f->node->role];
+    if (sched_request_rows_after(r, prefix_index_most(index, r->prefix, r->n_prefix)) >= rows) return false;
     struct prefix_hit hits[ELSEWHERE_MAX];
-    int n = prefix_index_lookup(f->view->prefixes[f->node->role], r->prefix, r->n_prefix, hits, ELSEWHERE_MAX);
+    int n = prefix_index_lookup(index, r->prefix, r->n_prefix, hits, ELSEWHERE_MAX);
     for (int i = 0; i < n; i++) {
         const struct sched_node *other = hits[i].node;
         int64_t rows_there = sched_request_rows_after(r, hits[i].blocks);

@@ -194,11 +194,17 @@ static int64_t rows_asked(const struct sched_node *node, const struct sched_view
     return node_min_bin_rows(view, node);
 }
 
+static int free_slots(const struct sched_node *node)
+{
+    return node->place.is_open ? node->limits.max_seqs - node->account.requests.count : 0;
+}
+
 static bool has_more_room(const struct sched_node *node)
 {
     const struct node_place *p = &node->place;
     return p->blocks > p->least_blocks || sched_node_pass_rows(node) > p->least_pass_rows ||
-           node->account.bins < p->most_bins || node->account.long_prompts < p->most_long_prompts;
+           free_slots(node) > p->least_slots || node->account.bins < p->most_bins ||
+           node->account.long_prompts < p->most_long_prompts;
 }
 
 // Requests that arrived while it had less may fit as soon as it has more than that.
@@ -207,6 +213,7 @@ static void note_room(struct sched_node *node)
     struct node_place *p = &node->place;
     p->least_blocks = p->blocks;
     p->least_pass_rows = sched_node_pass_rows(node);
+    p->least_slots = free_slots(node);
     p->most_bins = node->account.bins;
     p->most_long_prompts = node->account.long_prompts;
 }

@@ -487,6 +487,13 @@ int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain,
     return n_hits;
 }
 
+int prefix_index_most(const struct prefix_index *index, const uint64_t *chain, int n)
+{
+    int blocks;
+    index_walk(index, chain, n, false, &blocks);
+    return blocks;
+}
+
 int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, int n)
 {
     int blocks;

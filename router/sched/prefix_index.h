@@ -43,6 +43,7 @@ struct prefix_hit {
 int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain, int n, struct prefix_hit *hits,
                         int max);
 
+int prefix_index_most(const struct prefix_index *index, const uint64_t *chain, int n); // no node has more blocks of it
 int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, int n); // most held by one node
 
 // --- the record of a node

@@ -62,7 +62,7 @@ struct node_place {
     bool has_declined;           // it is asked again when it has more than the least since then, which is below
     uint64_t declined_round;
     int64_t least_blocks, least_pass_rows;
-    int most_bins, most_long_prompts;
+    int least_slots, most_bins, most_long_prompts;
     bool is_placed, is_changed, is_again;
     struct sched_node *lower, *higher, *changed_next, *again_next;
     struct node_room subtree;

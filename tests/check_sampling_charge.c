@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core: tokens that the host of a worker group samples are charged to the tenant that asks for them. While two
+// tenants wait, the tokens that each receives follow the charge.
+#include <check.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "tests/core_fixture.h"
+
+enum { PROMPT = 16, OUTPUT = 32, VOCABULARY = 131072 }; // 8 rows for a token sampled on the host
+
+static struct fixture f;
+static struct fake_node *worker;
+
+static void start(void)
+{
+    fixture_init(&f);
+    f.options.vocab_size = VOCABULARY;
+    f.options.max_wait_us = 1000 * (int64_t)SECOND;
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.vocab_size = VOCABULARY;
+    hello.max_seqs = 4;
+    worker = fixture_attach(&f, &hello);
+}
+
+static void put(const char *tenant, void (*change)(struct sampling *))
+{
+    struct client *client = fixture_request(&f, PROMPT, OUTPUT);
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.tenant = mem_string(tenant);
+    if (change) change(&client->r->spec.sampling);
+    fixture_submit(&f, client);
+}
+
+// One token for each request on the worker. Returns how many were for the tenant "asks".
+static int run_pass(int *all)
+{
+    uint64_t numbers[64];
+    int n = worker->n_requests, asks = 0;
+    for (int i = 0; i < n; i++)
+        numbers[i] = worker->requests[i];
+    for (int i = 0; i < n; i++) {
+        struct client *client = fixture_find(&f, numbers[i]);
+        asks += client->r->spec.tenant[0] == 'a';
+        fake_node_step(&f, worker, client, 1, 1, client->n_tokens + 1 == OUTPUT ? FINISH_REASON_LENGTH : -1);
+    }
+    *all += n;
+    return asks;
+}
+
+// Checks that of the tokens generated while both tenants have requests waiting, the tenant "asks", whose requests
+// `change` changed, receives `percent`.
+static void check_share(void (*change)(struct sampling *), int percent)
+{
+    start();
+    for (int i = 0; i < 150; i++) {
+        put("asks", change);
+        put("plain", NULL);
+    }
+    fixture_advance(&f, 0);
+    int asks = 0, all = 0;
+    for (int pass = 0; pass < 1000; pass++)
+        asks += run_pass(&all);
+    ck_assert_msg(abs(100 * asks - percent * all) < 5 * all, "%d of %d tokens", asks, all);
+    fixture_stop(&f);
+}
+
+static void list_logprobs(struct sampling *s)
+{
+    s->logprobs = 20;
+}
+
+static void penalise(struct sampling *s)
+{
+    s->frequency_penalty = 0.5;
+}
+
+static void mask_ends_of_half(struct sampling *s)
+{
+    s->min_tokens = OUTPUT / 2;
+}
+
+static void raise_temperature(struct sampling *s)
+{
+    s->temperature = 2;
+    s->top_k = 40;
+}
+
+// A request without them counts 16 + 32 x 2 = 80 rows, with them 16 + 32 x 10 = 336, with half of them 208.
+START_TEST(tokens_follow_the_charge)
+{
+    check_share(list_logprobs, 100 * 80 / (80 + 336));
+    check_share(penalise, 100 * 80 / (80 + 336));
+    check_share(mask_ends_of_half, 100 * 80 / (80 + 208));
+}
+END_TEST
+
+START_TEST(tokens_that_the_backend_can_sample_cost_the_same)
+{
+    check_share(raise_temperature, 50);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sampling charge");
+    TCase *tcase = tcase_create("charge");
+    tcase_add_test(tcase, tokens_follow_the_charge);
+    tcase_add_test(tcase, tokens_that_the_backend_can_sample_cost_the_same);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
