@@ -29,22 +29,23 @@ static enum status tensor_no_memory(int max_rows, int columns)
     return status_fail(STATUS_EXHAUSTED, "no memory for a tensor of %d x %d", max_rows, columns);
 }
 
-// Makes room for one more ACTIVATION quantised to bytes. Allocated with the tensors, so that gemms allocate nothing.
-static enum status quantised_reserve(struct cpu *cpu, int rows, int columns)
+// Makes room for one more ACTIVATION as packed x. Allocated with the tensors, so that gemms allocate nothing.
+static enum status packed_x_reserve(struct cpu *cpu, int rows, int columns)
 {
-    size_t bytes = (size_t)rows * cpu_quantised_stride(columns);
+    size_t padded_rows = ((size_t)rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
+    size_t bytes = padded_rows * cpu_packed_row_bytes(cpu, columns);
     size_t scales = (size_t)rows * (size_t)cpu_groups(cpu, columns);
-    if (bytes > cpu->quantised_bytes) {
-        free(cpu->quantised);
-        cpu->quantised = cpu_memory_alloc(bytes, 1, true);
-        cpu->quantised_bytes = cpu->quantised ? bytes : 0;
+    if (bytes > cpu->packed_x_bytes) {
+        free(cpu->packed_x);
+        cpu->packed_x = cpu_memory_alloc(bytes, 1, true);
+        cpu->packed_x_bytes = cpu->packed_x ? bytes : 0;
     }
     if (scales > cpu->row_scales) {
         free(cpu->row_scale);
         cpu->row_scale = cpu_memory_alloc(scales, sizeof *cpu->row_scale, true);
         cpu->row_scales = cpu->row_scale ? scales : 0;
     }
-    return cpu->quantised && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
+    return cpu->packed_x && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
 }
 
 // The padding behind a row is multiplied by zero weights, so it must hold numbers. Each thread clears the rows that it
@@ -59,8 +60,8 @@ static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, i
                                      struct tensor **tensor_p)
 {
     struct cpu *cpu = cpu_of(b);
-    if (kind == TENSOR_ACTIVATION && cpu_int8(cpu)) {
-        enum status status = quantised_reserve(cpu, max_rows, columns);
+    if (kind == TENSOR_ACTIVATION && (cpu_int8(cpu) || cpu_tiled(cpu))) {
+        enum status status = packed_x_reserve(cpu, max_rows, columns);
         if (status) return status;
     }
     struct tensor *t = mem_alloc(sizeof *t);
@@ -195,7 +196,7 @@ static void cpu_close(struct backend *b)
     free((void *)cpu->shape.inv_freq);
     free(cpu->cos_sin);
     free(cpu->scratch);
-    free(cpu->quantised);
+    free(cpu->packed_x);
     free(cpu->row_scale);
     cpu_attention_free(cpu);
     free(cpu);
@@ -230,7 +231,8 @@ static const struct backend_ops cpu_ops = {
 static enum status cpu_scratch_create(struct cpu *cpu)
 {
     const struct backend_shape *shape = &cpu->shape;
-    cpu->scratch_floats = (size_t)ROW_BLOCK * PANEL_COLUMNS + 16; // the rounding keeps threads on separate cache lines
+    const struct gemm_blocking *blocking = cpu_blocking(cpu);
+    cpu->scratch_floats = (size_t)blocking->rows * (size_t)blocking->panels * PANEL_COLUMNS + 16; // 16: separate lines
     cpu->cos_sin = cpu_memory_alloc((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
     if (cpu->cos_sin && cpu->scratch) return STATUS_OK;

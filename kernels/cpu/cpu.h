@@ -11,9 +11,15 @@
 #include "kernels/cpu/packed_cache.h"
 #include "kernels/cpu/thread_pool.h"
 
-// A gemm is cut into items of at most ROW_BLOCK rows by one panel, each computed BLOCK_WORDS of K at a time: that block
-// of x (384 KiB) and of the panel (128 KiB) fit a core's L2 cache of 1 MiB.
-enum { ROW_BLOCK = 192, BLOCK_WORDS = 512 };
+// How a gemm is cut: into items of at most `rows` rows by `panels` panels, each computed `words` of K at a time for all
+// of its panels.
+struct gemm_blocking {
+    int rows, words, panels;
+};
+
+// Row-major words: a block of x (384 KiB) and of a panel (128 KiB) fit a core's L2 cache of 1 MiB. Tiled words: a block
+// of x (1 MiB) fits an L2 cache of 2 MiB, beside the panel in use and the next one; the panels of an item share it.
+static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_blocking = {256, 1024, 8};
 
 // Queries (rows * heads of a KV group) in one item of attention: enough to read K and V from cache, few enough that
 // their sums and the K and V of two steps stay in a core's L1 and L2 caches.
@@ -37,6 +43,7 @@ struct weight {
     struct weight *next; // list of the backend's weights, for close
     enum weight_kind kind;
     bool gate_up;          // gate and up columns alternate, for LINEAR_SWIGLU
+    bool tiled;            // MATRIX: layout of the panels
     bool mapped;           // the arrays are part of cpu->packed_cache
     int64_t rows, columns; // N, K; a vector has one row
     int words;             // words of K; for a MATRIX padded to a multiple of step_words
@@ -97,10 +104,11 @@ struct cpu {
     size_t partial_floats;
     int max_slots;
 
-    // int8: quantised rows of the current gemm's x, sized for the largest ACTIVATION.
-    uint8_t *quantised; // [rows][cpu_quantised_stride()]
-    float *row_scale;   // [rows][groups]
-    size_t quantised_bytes, row_scales;
+    // The current gemm's x in the words that the kernel reads, where these are not the activations themselves (int8 or
+    // tiled), sized for the largest ACTIVATION.
+    char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
+    float *row_scale; // int8: [rows][groups]
+    size_t packed_x_bytes, row_scales;
 
     struct tensor *tensors;
     struct weight *weights;
@@ -123,10 +131,21 @@ static inline int cpu_groups(const struct cpu *cpu, int k)
     return cpu->gemm_type == GEMM_INT8_GROUPS ? (k + GROUP_SIZE - 1) / GROUP_SIZE : 1;
 }
 
-// Bytes from row to row: one cache line more than the row needs, as for tensors.
-static inline size_t cpu_quantised_stride(int k)
+static inline bool cpu_tiled(const struct cpu *cpu)
 {
-    return ((size_t)k + 63) / 64 * 64 + 64;
+    return cpu->isa->tiled && cpu->gemm_type != GEMM_F32;
+}
+
+static inline const struct gemm_blocking *cpu_blocking(const struct cpu *cpu)
+{
+    return cpu_tiled(cpu) ? &tiled_blocking : &row_major_blocking;
+}
+
+// Bytes of a row of packed_x. Row-major: one cache line more than the row needs, as for tensors.
+static inline size_t cpu_packed_row_bytes(const struct cpu *cpu, int k)
+{
+    size_t lines = ((size_t)gemm_word_count(k, cpu->gemm_type) * 4 + 63) / 64;
+    return (cpu_tiled(cpu) ? lines : lines + 1) * 64;
 }
 
 static inline struct cpu *cpu_of(struct backend *b)

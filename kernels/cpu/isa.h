@@ -19,7 +19,14 @@
 //      a weight: panel 0, panel 1, .. one after another; outputs and words beyond N and K are zeros
 //
 // A register tile computes up to 6 rows of x by 64 columns (AVX-512; 6 by 16 with AVX2, 6 by 8 portable) and keeps its
-// sums in registers. An AMX tile of B is 16 words by 16 columns of a panel, read in place with a stride of 256 bytes.
+// sums in registers.
+//
+// Tiled words (AMX, all types but f32). Panels and rows of x are cut into tiles of TILE_SIDE by TILE_SIDE words, each
+// contiguous, because a tile load is twice as fast from 16 neighbouring cache lines as from 16 distant ones:
+//
+//      a panel          [words / 16][4 tiles of 16 outputs][16 words][16 outputs]
+//      x                [rows / 16][words / 16][16 rows][16 words]
+//
 // A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile holds
 // both operands of SwiGLU; a panel then has 32 outputs.
 //
@@ -45,6 +52,8 @@ enum cpu_isa_level {
     CPU_ISA_COUNT
 };
 
+enum { TILE_SIDE = 16, TILE_SIZE = TILE_SIDE * TILE_SIDE };
+
 enum {
     PANEL_COLUMNS = 64,     // outputs in one panel of a packed weight
     TILE_ENTRIES = 64,      // KV entries in one step of the online softmax, counted from the sequence's first entry
@@ -69,16 +78,18 @@ static inline int gemm_word_count(int k, enum gemm_type type)
     return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : (k + 3) / 4;
 }
 
-// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. The
-// next block of the panel follows in memory. GEMM_INT8 leaves integers in c; panel_finish scales them.
+// One gemm over a block of K: c [rows][PANEL_COLUMNS] = (or +=) x [rows][words] times panel [words][PANEL_COLUMNS]. In
+// row-major panels the next block of the panel follows in memory. GEMM_INT8 leaves integers in c; panel_finish scales
+// them.
 struct panel_gemm {
     enum gemm_type type;
     bool accumulate; // not the first block of K: add to c
     int rows, words;
     float *c;
     const uint32_t *x;
-    size_t x_stride; // in words, from row to row
+    size_t x_stride; // in words, from row to row; tiled: from row tile to row tile
     const uint32_t *panel;
+    const uint32_t *next_panel; // tiled: the panel of the same shape that is used next, or NULL
     const uint32_t
         *start; // INT8: [groups of the block][PANEL_COLUMNS], start values of the sums: -128 * (sum of the weights)
     const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
@@ -170,6 +181,7 @@ static inline size_t importance_scratch_floats(int n, int head_size)
 struct cpu_isa {
     const char *name;
     int vector_floats; // width of a vector; gate_up weights alternate gate and up columns in this unit
+    bool tiled;        // words of all types but f32 are tiled
     int step_words;    // panels hold a multiple of this many words of K, padded with zeros; rows of x have the same
                        // padding
 

@@ -19,6 +19,7 @@ const struct cpu_isa CPU_ISA_SYMBOL = {
     .name = CPU_ISA_NAME,
     .vector_floats = VEC,
 #ifdef CPU_TILES
+    .tiled = true,
     .step_words = TILE_WORDS,
     .panel_gemm = panel_gemm_amx,
 #else

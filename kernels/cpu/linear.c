@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemms over the rows of a batch, cut into items of one row block by one panel and spread over the threads.
+// Gemms over the rows of a batch, cut into items of one row block by a group of panels and spread over the threads.
+#include <string.h>
+
 #include "kernels/cpu/cpu.h"
 
 struct gemm {
@@ -9,75 +11,128 @@ struct gemm {
     const struct weight *w, *bias;
     enum linear_mode mode;
     int rows, row_blocks, panels;
+    int panel_groups, block_words;
     int panel_columns; // outputs of a panel: PANEL_COLUMNS, half of it for SwiGLU
     const char *words; // row 0 of x in the words that the kernel reads
     size_t row_bytes;
 };
 
 // int8: quantises one row of x, with one scale for each group.
-static void quantise_row(void *arg, int row, int thread)
+static void quantise_row(const struct gemm *p, int row, uint8_t *out)
 {
-    const struct gemm *p = arg;
     const struct cpu *cpu = p->cpu;
     int k = p->x->columns, groups = p->w->groups, size = groups > 1 ? GROUP_SIZE : k;
     const char *x = cpu_row(p->x, row);
-    uint8_t *out = cpu->quantised + (size_t)row * p->row_bytes;
     for (int g = 0, at = 0; g < groups; g++, at += size)
         cpu->row_scale[row * groups + g] =
             cpu->isa->quantise(out + at, x + at * (p->x->bf16 ? 2 : 4), p->x->bf16, k - at < size ? k - at : size);
 }
 
-// One item: one panel by rows [row, row + rows).
-struct gemm_block {
-    int panel, row, rows;
-};
-
-// Row blocks have equal sizes. A thread starts with the panels that it packed (their pages are near it) and computes
-// all of them for one row block before the next, so consecutive items share their rows of x.
-static struct gemm_block gemm_block_at(const struct gemm *p, int item)
+static void pack_x_row(void *arg, int row, int thread)
 {
-    int threads = p->cpu->threads, owner = thread_pool_thread_of(p->panels, item / p->row_blocks, threads);
-    int first = thread_pool_range(p->panels, owner, threads), end = thread_pool_range(p->panels, owner + 1, threads);
-    int in_range = item - first * p->row_blocks, block = in_range / (end - first);
-    int row = (int)((int64_t)p->rows * block / p->row_blocks);
-    int row_end = (int)((int64_t)p->rows * (block + 1) / p->row_blocks);
-    return (struct gemm_block){.panel = first + in_range % (end - first), .row = row, .rows = row_end - row};
+    const struct gemm *p = arg;
+    quantise_row(p, row, (uint8_t *)p->cpu->packed_x + (size_t)row * p->row_bytes);
 }
 
-// c [rows][PANEL_COLUMNS] = the block's rows of x times its panel, one block of K after another.
-static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, float *c)
+// One row tile. int8 rows are quantised into the thread's scratch first.
+static void pack_x_tile(void *arg, int tile, int thread)
 {
-    const struct cpu *cpu = p->cpu;
-    const struct weight *w = p->w;
-    size_t scales = (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS;
-    struct panel_gemm gemm = {
-        .type = cpu->gemm_type, .rows = b->rows, .c = c, .x_stride = p->row_bytes / sizeof(uint32_t)};
-    for (int k = 0; k < w->words; k += BLOCK_WORDS) {
-        gemm.accumulate = k > 0;
-        gemm.words = w->words - k < BLOCK_WORDS ? w->words - k : BLOCK_WORDS;
-        gemm.x = (const uint32_t *)(const void *)(p->words + (size_t)b->row * p->row_bytes) + k;
-        gemm.panel = w->panels + ((size_t)b->panel * (size_t)w->words + (size_t)k) * PANEL_COLUMNS;
-        if (cpu_int8(cpu)) {
-            int group = w->groups > 1 ? k / GROUP_WORDS : 0;
-            gemm.start = w->start + scales + group * PANEL_COLUMNS;
-            gemm.w_scale = w->scale + scales + group * PANEL_COLUMNS;
-            gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
-            gemm.x_scale_stride = w->groups;
+    const struct gemm *p = arg;
+    char *out = p->cpu->packed_x + (size_t)tile * TILE_SIDE * p->row_bytes;
+    int first = tile * TILE_SIDE, rows = p->rows - first < TILE_SIDE ? p->rows - first : TILE_SIDE;
+    for (int r = 0; r < rows; r++) {
+        const char *from = cpu_row(p->x, first + r);
+        if (cpu_int8(p->cpu)) {
+            from = (const char *)cpu_thread_scratch(p->cpu, thread);
+            quantise_row(p, first + r, (uint8_t *)cpu_thread_scratch(p->cpu, thread));
         }
-        cpu->isa->panel_gemm(&gemm);
+        for (size_t at = 0; at < p->row_bytes; at += TILE_SIDE * 4)
+            memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, from + at, TILE_SIDE * 4);
     }
 }
 
-static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, float *c)
+// Sets `words` and `row_bytes`.
+static void gemm_pack_x(struct gemm *p)
+{
+    const struct cpu *cpu = p->cpu;
+    int64_t work = (int64_t)p->rows * p->x->columns;
+    if (!cpu_tiled(cpu) && !cpu_int8(cpu)) {
+        p->words = p->x->data;
+        p->row_bytes = (size_t)p->x->stride * (p->x->bf16 ? 2 : 4);
+        return;
+    }
+    p->words = cpu->packed_x;
+    p->row_bytes = cpu_packed_row_bytes(cpu, p->x->columns);
+    if (cpu_tiled(cpu))
+        cpu_run(cpu, THREAD_POOL_STATIC, work, pack_x_tile, p, (p->rows + TILE_SIDE - 1) / TILE_SIDE);
+    else
+        cpu_run(cpu, THREAD_POOL_STATIC, work, pack_x_row, p, p->rows);
+}
+
+// One item: panels [first_panel, end_panel) by rows [row, row + rows).
+struct gemm_block {
+    int first_panel, end_panel, row, rows;
+};
+
+// Row blocks have equal sizes, in whole pairs of row tiles where x is tiled. A thread starts with the panels that it
+// packed (their pages are near it) and computes all of them for one row block before the next, so consecutive items
+// share their rows of x.
+static struct gemm_block gemm_block_at(const struct gemm *p, int item)
+{
+    int n = p->panel_groups, threads = p->cpu->threads, owner = thread_pool_thread_of(n, item / p->row_blocks, threads);
+    int first = thread_pool_range(n, owner, threads), end = thread_pool_range(n, owner + 1, threads);
+    int in_range = item - first * p->row_blocks, block = in_range / (end - first);
+    int group = first + in_range % (end - first);
+    int unit = cpu_tiled(p->cpu) ? 2 * TILE_SIDE : 1, units = (p->rows + unit - 1) / unit;
+    int row = (int)((int64_t)units * block / p->row_blocks) * unit;
+    int row_end = (int)((int64_t)units * (block + 1) / p->row_blocks) * unit;
+    if (row_end > p->rows) row_end = p->rows;
+    return (struct gemm_block){.first_panel = thread_pool_range(p->panels, group, n),
+                               .end_panel = thread_pool_range(p->panels, group + 1, n),
+                               .row = row,
+                               .rows = row_end - row};
+}
+
+// c [rows][PANEL_COLUMNS] = (or +=, from the second block of K on) the block's rows of x times one of its panels, over
+// the block of K from word k on.
+static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c)
+{
+    const struct cpu *cpu = p->cpu;
+    const struct weight *w = p->w;
+    const size_t panel_words = (size_t)w->words * PANEL_COLUMNS;
+    size_t row_words = p->row_bytes / sizeof(uint32_t), unit = cpu_tiled(cpu) ? TILE_SIDE : 1;
+    struct panel_gemm gemm = {
+        .type = cpu->gemm_type,
+        .accumulate = k > 0,
+        .rows = b->rows,
+        .words = w->words - k < p->block_words ? w->words - k : p->block_words,
+        .c = c,
+        .x = (const uint32_t *)(const void *)p->words + (size_t)b->row * row_words + (size_t)k * unit,
+        .x_stride = row_words * unit,
+        .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
+    };
+    if (panel + 1 < w->n_panels) gemm.next_panel = gemm.panel + panel_words;
+    if (cpu_int8(cpu)) {
+        int group = w->groups > 1 ? k / GROUP_WORDS : 0;
+        size_t scales = ((size_t)panel * (size_t)w->groups + (size_t)group) * PANEL_COLUMNS;
+        gemm.start = w->start + scales;
+        gemm.w_scale = w->scale + scales;
+        gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
+        gemm.x_scale_stride = w->groups;
+    }
+    cpu->isa->panel_gemm(&gemm);
+}
+
+static void gemm_block_store(const struct gemm *p, const struct gemm_block *b, int panel, float *c)
 {
     const struct weight *w = p->w;
-    int column = b->panel * p->panel_columns, left = p->out->columns - column;
+    int column = panel * p->panel_columns, left = p->out->columns - column;
     bool integers = p->cpu->gemm_type == GEMM_INT8;
     struct panel_out out = {
         .mode = p->mode,
-        .bias = p->bias ? p->bias->vector + (size_t)b->panel * PANEL_COLUMNS : NULL,
+        .bias = p->bias ? p->bias->vector + (size_t)panel * PANEL_COLUMNS : NULL,
         .x_scale = integers ? p->cpu->row_scale + b->row : NULL,
-        .w_scale = integers ? w->scale + (size_t)b->panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
+        .w_scale = integers ? w->scale + (size_t)panel * (size_t)w->groups * PANEL_COLUMNS : NULL,
         .bf16 = p->out->bf16,
         .out = (char *)cpu_row(p->out, b->row) + (size_t)column * (p->out->bf16 ? 2 : 4),
         .stride = p->out->stride,
@@ -91,8 +146,25 @@ static void gemm_item(void *arg, int item, int thread)
     const struct gemm *p = arg;
     struct gemm_block block = gemm_block_at(p, item);
     float *c = cpu_thread_scratch(p->cpu, thread);
-    gemm_block_sum(p, &block, c);
-    gemm_block_store(p, &block, c);
+    size_t panel_floats = (size_t)block.rows * PANEL_COLUMNS;
+    for (int k = 0; k < p->w->words; k += p->block_words) {
+        bool last = k + p->block_words >= p->w->words;
+        for (int panel = block.first_panel; panel < block.end_panel; panel++) {
+            float *sums = c + (size_t)(panel - block.first_panel) * panel_floats;
+            gemm_block_sum(p, &block, panel, k, sums);
+            if (last) gemm_block_store(p, &block, panel, sums);
+        }
+    }
+}
+
+// Groups of panels as large as an item may be, but several for each thread. One panel where K is a single block: its
+// sums are stored at once, so a group would not save reading x again.
+static int gemm_panel_groups(const struct gemm *p, const struct gemm_blocking *blocking)
+{
+    if (p->w->words <= blocking->words) return p->panels;
+    int panels = p->panels / (2 * p->cpu->threads);
+    if (panels > blocking->panels) panels = blocking->panels;
+    return panels > 1 ? (p->panels + panels - 1) / panels : p->panels;
 }
 
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
@@ -114,15 +186,11 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
     struct gemm p = {.cpu = cpu, .out = out, .x = x, .w = w, .bias = bias, .mode = mode, .rows = rows};
     p.panel_columns = w->gate_up ? PANEL_COLUMNS / 2 : PANEL_COLUMNS;
     p.panels = (out->columns + p.panel_columns - 1) / p.panel_columns;
-    p.row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    if (cpu_int8(cpu)) {
-        p.words = (const char *)cpu->quantised;
-        p.row_bytes = cpu_quantised_stride(x->columns);
-        cpu_run(cpu, THREAD_POOL_STATIC, (int64_t)rows * x->columns, quantise_row, &p, rows);
-    } else {
-        p.words = x->data;
-        p.row_bytes = (size_t)x->stride * (x->bf16 ? 2 : 4);
-    }
-    cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, gemm_item, &p, p.panels, p.row_blocks);
+    const struct gemm_blocking *blocking = cpu_blocking(cpu);
+    p.row_blocks = (rows + blocking->rows - 1) / blocking->rows;
+    p.panel_groups = gemm_panel_groups(&p, blocking);
+    p.block_words = blocking->words;
+    gemm_pack_x(&p);
+    cpu_run_groups(cpu, (int64_t)rows * w->rows * w->columns, gemm_item, &p, p.panel_groups, p.row_blocks);
     return STATUS_OK;
 }

@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { TILE_COUNT = 8, TILE_MAX_ROWS = 16, TILE_WORDS = 16 };
+#include "kernels/cpu/isa.h"
+
+enum { TILE_COUNT = 8, TILE_MAX_ROWS = TILE_SIDE, TILE_WORDS = TILE_SIDE };
 
 // Tile shapes in the layout of ldtilecfg.
 struct tile_config {

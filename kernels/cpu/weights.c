@@ -76,8 +76,19 @@ static quad quad_load(const void *from)
     return value;
 }
 
-// Turns PACK_WORDS words of four rows into four neighbouring columns of `to` [PACK_WORDS][PANEL_COLUMNS].
-static void transpose_four_rows(uint32_t *to, const char *const row[4])
+// Where a step of PACK_WORDS words of K of one column is: word k at `at` + k * stride.
+struct packed_column {
+    size_t at, stride;
+};
+
+static struct packed_column packed_column_of(bool tiled, int column)
+{
+    if (!tiled) return (struct packed_column){(size_t)column, PANEL_COLUMNS};
+    return (struct packed_column){(size_t)(column / TILE_SIDE * TILE_SIZE + column % TILE_SIDE), TILE_SIDE};
+}
+
+// Turns PACK_WORDS words of four rows into four neighbouring columns of `to`, whose words are `stride` apart.
+static void transpose_four_rows(uint32_t *to, size_t stride, const char *const row[4])
 {
     for (int k = 0; k < PACK_WORDS; k += 4) {
         quad a = quad_load(row[0] + 4 * k), b = quad_load(row[1] + 4 * k);
@@ -91,7 +102,7 @@ static void transpose_four_rows(uint32_t *to, const char *const row[4])
                            __builtin_shuffle(ab_high, cd_high, (quad){0, 1, 4, 5}),
                            __builtin_shuffle(ab_high, cd_high, (quad){2, 3, 6, 7})};
         for (int i = 0; i < 4; i++)
-            memcpy(to + (k + i) * PANEL_COLUMNS, &columns[i], sizeof columns[i]);
+            memcpy(to + (size_t)(k + i) * stride, &columns[i], sizeof columns[i]);
     }
 }
 
@@ -143,8 +154,8 @@ static void panel_source_prefetch(const struct panel_source *columns, int k, int
 }
 
 // Words [k, k + words) of four columns, at most PACK_WORDS. `plain`: the source rows hold PACK_WORDS whole words there.
-static void transpose_columns(uint32_t *to, const struct panel_source *columns, int first, int k, int words, bool plain,
-                              bool bf16)
+static void transpose_columns(uint32_t *to, bool tiled, const struct panel_source *columns, int first, int k, int words,
+                              bool plain, bool bf16)
 {
     uint32_t made[4][PACK_WORDS];
     const char *row[4];
@@ -157,7 +168,8 @@ static void transpose_columns(uint32_t *to, const struct panel_source *columns, 
         row[i] = memset(made[i], 0, sizeof made[i]);
         if (view) row_words(view, columns->row[first + i], k, words, bf16, made[i]);
     }
-    transpose_four_rows(to + first, row);
+    struct packed_column column = packed_column_of(tiled, first);
+    transpose_four_rows(to + column.at, column.stride, row);
 }
 
 struct packing {
@@ -185,7 +197,7 @@ static void pack_panel(void *arg, int panel, int thread)
         int words = w->words - k < PACK_WORDS ? w->words - k : PACK_WORDS;
         panel_source_prefetch(&columns, k + PREFETCH_WORDS, 1);
         for (int c = 0; c < PANEL_COLUMNS; c += 4)
-            transpose_columns(chunk, &columns, c, k, words, k + PACK_WORDS <= plain_words, bf16);
+            transpose_columns(chunk, cpu_tiled(p->cpu), &columns, c, k, words, k + PACK_WORDS <= plain_words, bf16);
         store_nontemporal(to + (size_t)k * PANEL_COLUMNS, chunk, (size_t)words * PANEL_COLUMNS);
     }
     store_fence();
@@ -242,7 +254,8 @@ static void pack_panel_int8(void *arg, int panel, int thread)
     for (int k = 0; k < w->words; k += PACK_WORDS) {
         for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
             const char *at = (const char *)bytes + c * row_bytes + (size_t)k * 4;
-            transpose_four_rows(chunk + c,
+            struct packed_column column = packed_column_of(cpu_tiled(p->cpu), (int)c);
+            transpose_four_rows(chunk + column.at, column.stride,
                                 (const char *[]){at, at + row_bytes, at + 2 * row_bytes, at + 3 * row_bytes});
         }
         for (int i = 0; i < PACK_WORDS * PANEL_COLUMNS; i++)
@@ -256,7 +269,7 @@ static void pack_panel_int8(void *arg, int panel, int thread)
 static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t rows, int64_t columns)
 {
     struct weight *w = mem_alloc(sizeof *w);
-    *w = (struct weight){.next = cpu->weights, .kind = kind, .rows = rows, .columns = columns};
+    *w = (struct weight){.next = cpu->weights, .kind = kind, .tiled = cpu_tiled(cpu), .rows = rows, .columns = columns};
     int step = cpu->isa->step_words;
     w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, cpu->gemm_type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
@@ -303,8 +316,8 @@ bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key)
 {
     struct cpu *cpu = cpu_of(b);
     char layout[48];
-    snprintf(layout, sizeof layout, "cpu type %d panel %d vector %d step %d", (int)cpu->gemm_type, PANEL_COLUMNS,
-             cpu->isa->vector_floats, cpu->isa->step_words);
+    snprintf(layout, sizeof layout, "cpu type %d panel %d vector %d step %d tiled %d", (int)cpu->gemm_type,
+             PANEL_COLUMNS, cpu->isa->vector_floats, cpu->isa->step_words, cpu_tiled(cpu));
     char *full = mem_format("%s-cpu%d-%d.weights", path, cpu->isa->vector_floats, cpu->isa->step_words);
     cpu->packed_cache = packed_cache_open(full, layout, key);
     free(full);
@@ -457,6 +470,17 @@ void cpu_weight_free(struct weight *w)
     free(w);
 }
 
+// Word k of a row. A row of a tied table is a column of one of the head's panels.
+static inline uint32_t table_word(const struct weight *table, int64_t row, int64_t k)
+{
+    const struct weight *head = table->head;
+    if (!head) return table->table[row * table->words + k];
+    const uint32_t *panel = head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)head->words * PANEL_COLUMNS;
+    struct packed_column column = packed_column_of(head->tiled, (int)(row % PANEL_COLUMNS));
+    return panel[k / PACK_WORDS * PACK_WORDS * PANEL_COLUMNS + k % PACK_WORDS * (int64_t)column.stride +
+                 (int64_t)column.at];
+}
+
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out)
 {
     int64_t row = (int64_t)token - table->first_row;
@@ -464,14 +488,8 @@ void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, flo
         memset(out, 0, (size_t)table->columns * sizeof *out);
         return;
     }
-    // A row of a tied table is a column of one of the head's panels.
-    size_t step = table->head ? PANEL_COLUMNS : 1;
-    const uint32_t *words = table->table + (size_t)row * (size_t)table->words;
-    if (table->head)
-        words = table->head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)table->head->words * PANEL_COLUMNS +
-                row % PANEL_COLUMNS;
     for (int64_t i = 0; i < table->columns; i++) {
-        uint32_t word = words[(size_t)(bf16 ? i / 2 : i) * step];
+        uint32_t word = table_word(table, row, bf16 ? i / 2 : i);
         out[i] = f32_from_bits(!bf16 ? word : i % 2 ? word & 0xffff0000 : word << 16);
     }
 }
