@@ -185,10 +185,10 @@ static struct member *member_add(struct prefix_run *edge, struct prefix_record *
     return m;
 }
 
-static void list_remove(struct member *m)
+static void list_remove(struct prefix_record *record, struct member *m)
 {
-    *(m->older ? &m->older->younger : &m->record->oldest) = m->younger;
-    *(m->younger ? &m->younger->older : &m->record->youngest) = m->older;
+    *(record->oldest == m ? &record->oldest : &m->older->younger) = m->younger;
+    *(record->youngest == m ? &record->youngest : &m->younger->older) = m->older;
 }
 
 static void list_insert(struct member *m, struct member *older)
@@ -222,15 +222,15 @@ static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
 }
 
 // The member of the edge is removed from its arrays, and the edge with its last member.
-static void member_remove(struct member *m)
+static void member_remove(struct prefix_record *record, struct member *m)
 {
     struct prefix_run *edge = m->edge;
-    int at = member_place(edge, m->record);
+    int at = member_place(edge, record);
     memmove(edge->members + at, edge->members + at + 1, (size_t)(--edge->n_members - at) * sizeof *edge->members);
     member_resize(m, 0);
-    m->record->bytes -= MEMBER_BYTES;
-    list_remove(m);
-    edge_shrink(m->record->index, edge);
+    record->bytes -= MEMBER_BYTES;
+    list_remove(record, m);
+    edge_shrink(record->index, edge);
     free(m);
 }
 
@@ -249,7 +249,7 @@ static void record_trim(struct prefix_record *record)
         int64_t over = larger(record->blocks - record->capacity, (over_bytes + MARK_BYTES - 1) / MARK_BYTES);
         if (over <= 0) return;
         if (over >= m->blocks) {
-            member_remove(m);
+            member_remove(record, m);
         } else {
             member_resize(m, m->blocks - (int)over);
             edge_shrink(record->index, m->edge);
@@ -318,7 +318,7 @@ static void member_hold(struct member *m)
 {
     struct prefix_record *record = m->record;
     if (m->holds++) return;
-    if (m->blocks) list_remove(m); // it was there before
+    if (m->blocks) list_remove(m->record, m); // it was there before
     member_resize(m, edge_blocks(m->edge));
     m->edge->n_holding++;
     record->held_blocks += m->blocks;
@@ -404,7 +404,7 @@ void prefix_record_close(struct prefix_record *record)
     if (!record) return;
     INVARIANT(record->held_blocks == 0, "%lld blocks are still held", (long long)record->held_blocks);
     while (record->oldest)
-        member_remove(record->oldest);
+        member_remove(record, record->oldest);
     free(record);
 }
 
