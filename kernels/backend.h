@@ -239,6 +239,8 @@ struct backend_ops {
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Total and free bytes of the device.
     enum status (*memory)(struct backend *b, size_t *total_p, size_t *free_p);
+    // Host memory per row of a pass that the backend has allocated beside the tensors. NULL: none.
+    size_t (*row_bytes)(const struct backend *b);
     // Device memory that the backend has allocated so far. Valid until the next call.
     const struct device_memory *(*allocated)(struct backend *b);
     // Creates the KV cache with n_kv_blocks instead of shape.n_kv_blocks. Called once, before the first `begin`, by

@@ -400,6 +400,7 @@ static enum status make_buffers(struct model *m)
         else
             m->row_bytes += list[i].bytes / (size_t)m->shape.max_rows;
     }
+    if (b->ops->row_bytes) m->row_bytes += b->ops->row_bytes(b);
     if (m->comm->rank != 0) return STATUS_OK;
     m->host_tokens = mem_alloc_array((size_t)m->max_logit_rows, sizeof *m->host_tokens);
     if (copies || size > 1) m->host_logits = make_host_rows(m, m->config.vocab_size);

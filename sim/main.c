@@ -73,7 +73,7 @@ static const struct option options[] = {
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},
     PLAN_OPTION_ROWS(o.plan),
     {.name = "-Logging"},
-    LOG_OPTION_ROWS(o.log),
+    LOG_OPTION_ROWS_FROM(o.log, "error"), // a run logs what a whole cluster logs
     {0},
 };
 

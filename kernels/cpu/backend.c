@@ -48,6 +48,12 @@ static enum status packed_x_reserve(struct cpu *cpu, int rows, int columns)
     return cpu->packed_x && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
 }
 
+static size_t cpu_row_bytes(const struct backend *b)
+{
+    const struct cpu *cpu = (const struct cpu *)b;
+    return (cpu->packed_x_bytes + cpu->row_scales * sizeof *cpu->row_scale) / (size_t)cpu->shape.max_rows;
+}
+
 // The padding behind a row is multiplied by zero weights, so it must hold numbers. Each thread clears the rows that it
 // will write later, which places their pages near it.
 static void tensor_clear_row(void *arg, int row, int thread)
@@ -209,6 +215,7 @@ static const struct backend_ops cpu_ops = {
     .tensor_create = cpu_tensor_create,
     .tensor_data = cpu_tensor_data,
     .read = cpu_tensor_read,
+    .row_bytes = cpu_row_bytes,
     .weight_create = cpu_weight_create,
     .weight_gate_up = cpu_weight_gate_up,
     .weight_embedding = cpu_weight_embedding,
