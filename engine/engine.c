@@ -57,7 +57,7 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// The working thread is done with what it did together with the other ranks.
+// The working thread has ended its work with the other ranks.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);

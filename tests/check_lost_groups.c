@@ -56,7 +56,7 @@ START_TEST(a_request_that_ends_its_groups_ends_three_at_most)
 }
 END_TEST
 
-// The group that a suspected request needs for itself finishes what it has and gets no more until then.
+// A group that is to run a suspected request alone first finishes its other requests and gets no new ones.
 START_TEST(a_suspected_request_gets_a_busy_group_to_itself)
 {
     struct fake_node *first = attach(0);
