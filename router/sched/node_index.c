@@ -124,7 +124,7 @@ struct node_search {
     const struct sched_request *r; // NULL: nodes that may take what waits
     int64_t rows;                  // that wait
     int64_t blocks;                // that the request needs on a node where it shares none
-    enum { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_BLOCKS } kind;
+    enum { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_IDLE_UNASKED, SEARCH_BLOCKS } kind;
 };
 
 static bool node_fits(const struct node_search *s, const struct sched_node *node)
@@ -138,9 +138,9 @@ static bool node_fits(const struct node_search *s, const struct sched_node *node
 static bool room_matches(const struct node_search *s, const struct node_room *room, int64_t needed)
 {
     if (s->kind == SEARCH_ASKED) return room->asks_rows <= s->rows;
-    int64_t blocks = s->kind == SEARCH_BLOCKS ? room->blocks
-                     : s->kind == SEARCH_IDLE ? room->idle_blocks
-                                              : room->open_blocks;
+    int64_t blocks = s->kind == SEARCH_BLOCKS                                   ? room->blocks
+                     : s->kind == SEARCH_IDLE || s->kind == SEARCH_IDLE_UNASKED ? room->idle_blocks
+                                                                                : room->open_blocks;
     return blocks >= needed && room->context >= s->r->need.context;
 }
 
@@ -152,6 +152,7 @@ static bool node_matches(const struct node_search *s, const struct sched_node *n
     if (s->kind == SEARCH_BLOCKS)
         return sched_node_can_hold(node, s->r) && sched_node_blocks_asked(node, s->r) <= sched_node_blocks_left(node);
     if (s->kind == SEARCH_OPEN_THIS_ROUND && node->place.declined_round == node->place.index->round) return false;
+    if (s->kind == SEARCH_IDLE_UNASKED && node->place.declined_joined >= s->r->joined) return false;
     return node_fits(s, node);
 }
 
@@ -359,12 +360,23 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
     return node;
 }
 
+struct sched_node *node_index_next_for(struct node_index *index, const struct sched_view *view,
+                                       const struct sched_request *r)
+{
+    update_changed(index, view);
+    struct node_search s = {.view = view, .r = r, .kind = SEARCH_IDLE_UNASKED};
+    struct sched_node *node = index_first(index, &s);
+    index->plans += node != NULL;
+    return node;
+}
+
 void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere)
 {
     struct node_place *p = &node->place;
     ask(node, p->takes_any ? NEVER : view->waiting[node->role].rows + rows_missing);
     p->has_declined = true;
     p->declined_round = p->index->round;
+    p->declined_joined = view->waiting[node->role].joined;
     note_room(node);
     if (!elsewhere || p->is_again) return;
     p->is_again = true;

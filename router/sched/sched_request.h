@@ -68,6 +68,7 @@ struct sched_request {
     int64_t due_us;                    // when it should be dispatched at the latest; 0: at once
     bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
     bool packable;                     // in the indexes
+    uint64_t joined;                   // the indexes, as the waiting set counts
     uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
     struct request_need need;
 

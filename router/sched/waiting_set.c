@@ -67,6 +67,19 @@ static void make_packable(struct waiting_set *set, struct sched_request *r)
 {
     tenant_queue_catch_up(r->tenant_queue);
     index_add(set, r);
+    r->joined = ++set->joined;
+    if (!set->unasked && !r->overdue) set->unasked = r;
+}
+
+void waiting_set_asked(struct waiting_set *set)
+{
+    set->unasked = set->unasked->next && set->unasked->next->packable ? set->unasked->next : NULL;
+}
+
+static void list_leave(struct waiting_set *set, struct sched_request *r)
+{
+    if (set->unasked == r) waiting_set_asked(set);
+    request_list_remove(r);
 }
 
 int waiting_set_open_batch(struct waiting_set *set)
@@ -122,7 +135,7 @@ void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r)
     sums_add(set, r, -1);
     r->overdue = true;
     sums_add(set, r, 1);
-    request_list_remove(r);
+    list_leave(set, r);
     insert_overdue(set, r);
     if (r->packable) due_index_add(&set->due_next, r);
 }
@@ -152,7 +165,7 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r)
     if (r->packable) index_remove(set, r);
     sums_add(set, r, -1);
     r->overdue = false;
-    request_list_remove(r);
+    list_leave(set, r);
 }
 
 void waiting_set_release(struct sched_request *r)
