@@ -29,7 +29,8 @@ void node_index_note_change(struct sched_node *node); // its account, cost model
 void node_index_start_round(struct node_index *index, const struct sched_view *view);
 // Of the nodes that may take what waits, the one that is predicted to finish first. NULL: none.
 struct sched_node *node_index_next(struct node_index *index, const struct sched_view *view);
-// An idle node that declined before the request joined the waiting set and has room for it. NULL: none.
+// A node with room for the request that declined before the request became packable or overdue: an idle one, for an
+// overdue request any. NULL: none.
 struct sched_node *node_index_next_for(struct node_index *index, const struct sched_view *view,
                                        const struct sched_request *r);
 // A plan for the node was empty: `rows_missing` more rows have to wait until another one is made. `elsewhere`: a

@@ -63,23 +63,29 @@ static void index_remove(struct waiting_set *set, struct sched_request *r)
     set->n_packable--;
 }
 
+static void unasked_add(struct waiting_set *set, struct sched_request *r)
+{
+    r->joined = ++set->joined;
+    if (r->unasked_link) return;
+    r->unasked_next = NULL;
+    r->unasked_link = set->unasked ? set->unasked_end : &set->unasked;
+    *r->unasked_link = r;
+    set->unasked_end = &r->unasked_next;
+}
+
+void waiting_set_asked(struct waiting_set *set, struct sched_request *r)
+{
+    if (!r->unasked_link) return;
+    *r->unasked_link = r->unasked_next;
+    *(r->unasked_next ? &r->unasked_next->unasked_link : &set->unasked_end) = r->unasked_link;
+    r->unasked_link = NULL;
+}
+
 static void make_packable(struct waiting_set *set, struct sched_request *r)
 {
     tenant_queue_catch_up(r->tenant_queue);
     index_add(set, r);
-    r->joined = ++set->joined;
-    if (!set->unasked && !r->overdue) set->unasked = r;
-}
-
-void waiting_set_asked(struct waiting_set *set)
-{
-    set->unasked = set->unasked->next && set->unasked->next->packable ? set->unasked->next : NULL;
-}
-
-static void list_leave(struct waiting_set *set, struct sched_request *r)
-{
-    if (set->unasked == r) waiting_set_asked(set);
-    request_list_remove(r);
+    unasked_add(set, r);
 }
 
 int waiting_set_open_batch(struct waiting_set *set)
@@ -135,9 +141,11 @@ void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r)
     sums_add(set, r, -1);
     r->overdue = true;
     sums_add(set, r, 1);
-    list_leave(set, r);
+    request_list_remove(r);
     insert_overdue(set, r);
-    if (r->packable) due_index_add(&set->due_next, r);
+    if (!r->packable) return;
+    due_index_add(&set->due_next, r);
+    unasked_add(set, r);
 }
 
 void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t due_us, bool returned)
@@ -165,7 +173,8 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r)
     if (r->packable) index_remove(set, r);
     sums_add(set, r, -1);
     r->overdue = false;
-    list_leave(set, r);
+    waiting_set_asked(set, r);
+    request_list_remove(r);
 }
 
 void waiting_set_release(struct sched_request *r)
