@@ -20,7 +20,8 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. known_limits: sum of enum known_limit, do not provoke or check what is known to fail.
+// thousandths. salted: tenants share no prefixes. known_limits: sum of enum known_limit, do not provoke or check what
+// is known to fail.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -45,6 +46,7 @@
     FIELD(policy)                                                                                                      \
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
+    FIELD(salted)                                                                                                      \
     FIELD(known_limits)
 
 enum known_limit {
