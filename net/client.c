@@ -23,6 +23,8 @@ struct rpc_channel {
     char *target;
     grpc_channel *core;
     struct net_queue queue;
+    pthread_mutex_t mutex; // guards what follows
+    char *authorization;   // "Bearer TOKEN"; NULL: none
 };
 
 struct received {
@@ -34,6 +36,7 @@ struct rpc_stream {
     struct rpc_channel *channel; // borrowed
     int64_t timeout_ms;
     uint32_t metadata_flags;
+    grpc_metadata authorization; // its value is empty when the channel has no token
     struct net_tag on_received, on_sent, on_ended;
     grpc_byte_buffer *received; // this and the next three: written by C-core, read by the queue's thread
     grpc_metadata_array initial, trailing;
@@ -97,6 +100,7 @@ static void stream_release_and_unlock(struct rpc_stream *stream)
         net_metadata_free(&stream->initial);
         net_metadata_free(&stream->trailing);
         grpc_slice_unref(stream->details);
+        grpc_slice_unref(stream->authorization.value);
         net_outbox_clear(&stream->outbox);
     }
     bool gone = stream->closed && !stream->core;
@@ -131,7 +135,11 @@ static void stream_send_next(struct rpc_stream *stream)
     bool half_close =
         stream->half_closing && !stream->half_closed && (!message || stream->outbox.first == stream->outbox.last);
     if (stream->greeted && !message && !half_close) return;
-    if (!stream->greeted) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
+    if (!stream->greeted) {
+        ops[n] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
+        ops[n].data.send_initial_metadata.count = !GRPC_SLICE_IS_EMPTY(stream->authorization.value);
+        ops[n++].data.send_initial_metadata.metadata = &stream->authorization;
+    }
     if (message) net_outbox_start_send(&stream->outbox, &ops[n++]);
     if (half_close) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     stream->greeted = true;
@@ -250,7 +258,21 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
     channel->core = grpc_channel_create(target, plain, &(grpc_channel_args){sizeof args / sizeof args[0], args});
     grpc_channel_credentials_release(plain);
     net_queue_open(&channel->queue);
+    pthread_mutex_init(&channel->mutex, NULL);
     *channel_p = channel;
+    return STATUS_OK;
+}
+
+enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token)
+{
+    for (const char *at = token; at && *at; at++) {
+        if (*at <= ' ' || *at > '~')
+            return status_fail(STATUS_INVALID, "the token has a character that is not printable ASCII");
+    }
+    pthread_mutex_lock(&channel->mutex);
+    free(channel->authorization);
+    channel->authorization = token ? mem_format("Bearer %s", token) : NULL;
+    pthread_mutex_unlock(&channel->mutex);
     return STATUS_OK;
 }
 
@@ -260,6 +282,8 @@ void rpc_channel_close(struct rpc_channel *channel)
     // Closed streams start no batch; their outstanding events are handled here.
     net_queue_close(&channel->queue);
     grpc_channel_destroy(channel->core);
+    pthread_mutex_destroy(&channel->mutex);
+    free(channel->authorization);
     free(channel->target);
     free(channel);
     net_object_closed();
@@ -284,6 +308,11 @@ static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     stream->details = grpc_empty_slice();
+    pthread_mutex_lock(&channel->mutex);
+    stream->authorization.key = grpc_slice_from_static_string("authorization");
+    stream->authorization.value =
+        channel->authorization ? grpc_slice_from_copied_string(channel->authorization) : grpc_empty_slice();
+    pthread_mutex_unlock(&channel->mutex);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->changed, NULL);
     gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);

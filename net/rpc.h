@@ -56,8 +56,12 @@ struct rpc_server_options {
     const char *address;              // "0.0.0.0:50051", "[::]:0", ...
     const struct rpc_method *methods; // borrowed until the server is closed
     void *context;                    // rpc_call_context() of every call
-    size_t max_message_bytes;         // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int threads;                      // completion-queue threads, beside the one of dedicated methods; 0: 2
+    // Asked at the start of every call of `methods`, before a message is received, on the call's thread; must not
+    // block. A failure, with its sentence, ends the call: its message is not read and none of its handlers runs. Health
+    // and reflection are open to everyone. NULL: every caller is allowed.
+    enum status (*authorise)(struct rpc_call *call);
+    size_t max_message_bytes; // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
+    int threads;              // completion-queue threads, beside the one of dedicated methods; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
@@ -79,8 +83,12 @@ void *rpc_call_user(const struct rpc_call *call);
 void rpc_call_ref(struct rpc_call *call);
 void rpc_call_unref(struct rpc_call *call);
 const char *rpc_call_path(const struct rpc_call *call);
-const char *rpc_call_peer(const struct rpc_call *call);
-int64_t rpc_call_deadline_us(const struct rpc_call *call); // on clock_now_us(); INT64_MAX: none
+const char *rpc_call_peer(const struct rpc_call *call);      // address, for logs
+const char *rpc_call_peer_name(const struct rpc_call *call); // name in its verified certificate; NULL: it has none
+int64_t rpc_call_deadline_us(const struct rpc_call *call);   // on clock_now_us(); INT64_MAX: none
+// Who the server's `authorise` found the caller to be, for the handlers; `release` frees it with the call, NULL: not.
+void rpc_call_set_identity(struct rpc_call *call, void *identity, void (*release)(void *identity));
+void *rpc_call_identity(const struct rpc_call *call); // NULL: not set
 // Value of a request metadata key (lower case), valid as long as the call; NULL: not sent.
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
 
@@ -104,6 +112,9 @@ struct rpc_channel; // connections to one target, shared by its calls
 struct rpc_stream;  // one call, of any kind
 
 enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p);
+// Later calls carry "authorization: Bearer TOKEN" (copied); NULL: none. INVALID unless the token is printable ASCII
+// without spaces. Any thread.
+enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
 // timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.

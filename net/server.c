@@ -279,6 +279,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     net_object_opened();
     server->methods = options->methods;
     server->context = options->context;
+    server->authorise = options->authorise;
     pthread_mutex_init(&server->mutex, NULL);
     monotonic_cond_init(&server->changed);
     server->on_stopped = (struct net_tag){server_on_stopped, server};

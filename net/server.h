@@ -16,6 +16,7 @@ struct rpc_server {
     grpc_server *core;
     const struct rpc_method *methods; // borrowed
     void *context;                    // borrowed
+    enum status (*authorise)(struct rpc_call *call);
     int port;
     int n_queues; // the last one serves the dedicated methods, if there are any
     struct net_queue *queues;
@@ -38,8 +39,10 @@ struct rpc_call {
     const struct rpc_method *method;
     bool builtin; // health or reflection: a closing server does not wait for it
     atomic_int refs;
-    void *context, *user;
+    void *context, *user, *identity;
+    void (*release_identity)(void *identity);
     char *path, *peer; // gpr_free()
+    char *peer_name;   // free()
     int64_t deadline_us;
     int n_metadata;
     char **metadata;                  // key, value, key, value...
