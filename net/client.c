@@ -15,6 +15,7 @@
 
 #include "base/mem.h"
 #include "net/core.h"
+#include "net/tls.h"
 
 // Bound on received messages that are not read yet; beyond it flow control makes the server wait.
 #define INBOX_BYTES ((size_t)256 << 10)
@@ -240,8 +241,17 @@ static enum status target_check(const char *target)
 
 enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 {
-    enum status status = target_check(target ? target : "");
-    if (status) return status;
+    return rpc_channel_open_tls(target, NULL, channel_p);
+}
+
+enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p)
+{
+    grpc_channel_credentials *credentials = NULL;
+    TRY(target_check(target ? target : ""));
+    if (tls)
+        TRY(net_tls_client_credentials(tls, &credentials));
+    else
+        credentials = grpc_insecure_credentials_create();
     grpc_arg args[] = {
         net_arg("grpc.enable_http_proxy", 0), // http_proxy in the environment would capture even loopback
         net_arg("grpc.max_receive_message_length", (int)NET_MESSAGE_BYTES),
@@ -254,9 +264,8 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
     struct rpc_channel *channel = mem_alloc(sizeof *channel);
     net_object_opened();
     channel->target = mem_string(target);
-    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
-    channel->core = grpc_channel_create(target, plain, &(grpc_channel_args){sizeof args / sizeof args[0], args});
-    grpc_channel_credentials_release(plain);
+    channel->core = grpc_channel_create(target, credentials, &(grpc_channel_args){sizeof args / sizeof args[0], args});
+    grpc_channel_credentials_release(credentials);
     net_queue_open(&channel->queue);
     pthread_mutex_init(&channel->mutex, NULL);
     *channel_p = channel;
@@ -375,6 +384,23 @@ static bool text_starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+// Why no connection came about, as C-core words it, and what to look at.
+static const char *connect_advice(const char *text)
+{
+    static const struct {
+        const char *part, *advice;
+    } known[] = {
+        {"certificate verify failed", "its certificate has expired or is of an authority that is not trusted here"},
+        {"is not in peer certificate", "its certificate is for other hosts"},
+        {"wrong version number", "it does not use TLS, this client does"},
+        {"Socket closed", "it ended the connection at the start; does it want TLS or another client certificate?"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strstr(text, known[i].part)) return known[i].advice;
+    }
+    return "is the server running there?";
+}
+
 // The status of the ended call. The most frequent texts of C-core are replaced by sentences that say what to do.
 static enum status stream_status(const struct rpc_stream *stream)
 {
@@ -383,7 +409,7 @@ static enum status stream_status(const struct rpc_stream *stream)
     if (stream->code == GRPC_STATUS_UNAVAILABLE &&
         (text_starts_with(text, "failed to connect") || text_starts_with(text, "DNS resolution failed") ||
          text_starts_with(text, "empty address list")))
-        return status_fail(STATUS_UNAVAILABLE, "cannot reach %s: is the server running there? (%s)", target, text);
+        return status_fail(STATUS_UNAVAILABLE, "cannot reach %s: %s (%s)", target, connect_advice(text), text);
     if (stream->code == GRPC_STATUS_DEADLINE_EXCEEDED && stream->timeout_ms > 0 &&
         strcmp(text, "Deadline Exceeded") == 0)
         return status_fail(STATUS_DEADLINE, "%s did not answer within %lld ms", target, (long long)stream->timeout_ms);

@@ -68,11 +68,13 @@ enum status rpc_status(int code)
 
 // --- start, end, log
 
-// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here.
+// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here, except
+// the one before it ends the process.
 static void net_log_grpc(gpr_log_func_args *args)
 {
-    log_event(LOG_DEBUG, "grpc_logged", LOG_FIELD("file", args->file), LOG_FIELD("line", args->line),
-              LOG_FIELD("message", args->message));
+    bool fatal = strncmp(args->message, "assertion failed", strlen("assertion failed")) == 0;
+    log_event(fatal ? LOG_ERROR : LOG_DEBUG, "grpc_logged", LOG_FIELD("file", args->file),
+              LOG_FIELD("line", args->line), LOG_FIELD("message", args->message));
 }
 
 void rpc_init(void)

@@ -24,6 +24,7 @@ struct rpc_server {
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
+    struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls
 
     pthread_mutex_t mutex; // guards what follows
