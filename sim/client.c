@@ -41,6 +41,7 @@ static struct request *request_make(struct client *client)
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
+    if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
     if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
     return r;
