@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/generation_json.h"
 
 struct request_flags request_flags;
 
@@ -130,58 +131,12 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
 
 // --- JSON rows
 
-static enum status type_refuse(const char *key, const char *expected)
-{
-    return status_fail(STATUS_INVALID, "%s: must be %s", key, expected);
-}
-
-static enum status int_from_json(const char *key, const json_t *value, int *number_p)
-{
-    if (!json_is_integer(value)) return type_refuse(key, "a whole number");
-    *number_p = clamp_int(json_integer_value(value));
-    return STATUS_OK;
-}
-
-static enum status bool_from_json(const char *key, const json_t *value, bool *on_p)
-{
-    if (!json_is_boolean(value)) return type_refuse(key, "true or false");
-    *on_p = json_is_true(value);
-    return STATUS_OK;
-}
-
 static enum status string_from_json(const char *key, const json_t *value, char **text_p)
 {
-    if (!json_is_string(value)) return type_refuse(key, "a string");
+    if (!json_is_string(value)) return json_refuse_type(key, "a string");
     free(*text_p);
     *text_p = mem_string(json_string_value(value));
     return STATUS_OK;
-}
-
-// A row may spell out that it wants no log probabilities: -1.
-static enum status optional_from_json(const struct generation_field *f, const json_t *value, int *number_p)
-{
-    enum status status = int_from_json(f->name, value, number_p);
-    bool none = *number_p < 0 && *number_p == f->default_value;
-    return status == STATUS_OK && !none ? generation_field_check(f, *number_p) : status;
-}
-
-static enum status field_from_json(const struct generation_field *f, const json_t *value, void *object)
-{
-    void *to = (char *)object + f->offset;
-    switch (f->type) {
-    case GENERATION_FIELD_INT: return int_from_json(f->name, value, to);
-    case GENERATION_FIELD_OPTIONAL: return optional_from_json(f, value, to);
-    case GENERATION_FIELD_BOOL: return bool_from_json(f->name, value, to);
-    case GENERATION_FIELD_UINT64:
-        if (!json_is_integer(value)) return type_refuse(f->name, "a whole number");
-        *(uint64_t *)to = (uint64_t)json_integer_value(value);
-        return STATUS_OK;
-    case GENERATION_FIELD_REAL:
-        if (!json_is_number(value)) return type_refuse(f->name, "a number");
-        *(double *)to = json_number_value(value);
-        return STATUS_OK;
-    }
-    return STATUS_INTERNAL;
 }
 
 static void prompt_clear(struct request_spec *spec)
@@ -205,19 +160,19 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
 {
     prompt_clear(spec);
     if (strcmp(key, "prompt") == 0) {
-        if (!json_is_string(value)) return type_refuse(key, "a string");
+        if (!json_is_string(value)) return json_refuse_type(key, "a string");
         spec->text_bytes = json_string_length(value);
         spec->text = mem_copy(json_string_value(value), spec->text_bytes + 1);
         return STATUS_OK;
     }
-    if (!json_is_array(value)) return type_refuse(key, "a list");
+    if (!json_is_array(value)) return json_refuse_type(key, "a list");
     size_t n = json_array_size(value);
     if (strcmp(key, "token_ids") == 0) {
         spec->token_ids = mem_alloc_array(n + 1, sizeof *spec->token_ids);
         for (size_t i = 0; i < n; i++) {
             const json_t *id = json_array_get(value, i);
             if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT_MAX) {
-                return type_refuse(key, "a list of token ids");
+                return json_refuse_type(key, "a list of token ids");
             }
             spec->token_ids[spec->n_token_ids++] = (int32_t)json_integer_value(id);
         }
@@ -228,7 +183,7 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
         const json_t *turn = json_array_get(value, i);
         const char *role = json_string_value(json_object_get(turn, "role"));
         const char *content = json_string_value(json_object_get(turn, "content"));
-        if (!role || !content) return type_refuse(key, "a list of {\"role\": ..., \"content\": ...}");
+        if (!role || !content) return json_refuse_type(key, "a list of {\"role\": ..., \"content\": ...}");
         spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), mem_string(content)};
     }
     return STATUS_OK;
@@ -245,46 +200,14 @@ static enum status stop_from_json(const json_t *value, struct request_spec *spec
 {
     stop_clear(spec);
     if (json_is_string(value)) return stop_add(spec, json_string_value(value));
-    if (!json_is_array(value)) return type_refuse("stop", "a string or a list of strings");
+    if (!json_is_array(value)) return json_refuse_type("stop", "a string or a list of strings");
     size_t i;
     json_t *item;
     json_array_foreach(value, i, item)
     {
-        if (!json_is_string(item)) return type_refuse("stop", "a string or a list of strings");
+        if (!json_is_string(item)) return json_refuse_type("stop", "a string or a list of strings");
         enum status status = stop_add(spec, json_string_value(item));
         if (status != STATUS_OK) return status;
-    }
-    return STATUS_OK;
-}
-
-static enum status stop_ids_from_json(const json_t *value, struct sampling *s)
-{
-    if (!json_is_array(value)) return type_refuse("stop_token_ids", "a list of token ids");
-    s->n_stop_ids = 0;
-    size_t i;
-    json_t *item;
-    json_array_foreach(value, i, item)
-    {
-        enum status status = stop_id_add(s, json_is_integer(item) ? json_integer_value(item) : -1);
-        if (status != STATUS_OK) return status;
-    }
-    return STATUS_OK;
-}
-
-// {"ID": BIAS}, as in OpenAI's API.
-static enum status logit_bias_from_json(json_t *value, struct logit_bias *bias)
-{
-    const char *key;
-    json_t *number;
-    if (!json_is_object(value)) return type_refuse("logit_bias", "an object of numbers by token id");
-    logit_bias_free(bias);
-    json_object_foreach(value, key, number)
-    {
-        char *end;
-        long long id = strtoll(key, &end, 10);
-        if (*end || end == key || !json_is_number(number))
-            return type_refuse("logit_bias", "an object of numbers by token id");
-        TRY(logit_bias_add(bias, id, json_number_value(number)));
     }
     return STATUS_OK;
 }
@@ -293,7 +216,7 @@ static enum status mode_from_json(const json_t *value, struct request_spec *spec
 {
     const char *name = json_string_value(value);
     if (!name || !prefill_mode_parse(name, &spec->prefill.mode))
-        return type_refuse("prefill", "auto, on, off or required");
+        return json_refuse_type("prefill", "auto, on, off or required");
     spec->prefill_mode_given = true;
     return STATUS_OK;
 }
@@ -309,7 +232,7 @@ static enum status id_from_json(const json_t *value, struct request_spec *spec)
 static enum status deadline_from_json(const json_t *value, struct request_spec *spec)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
-        return type_refuse("ttft_deadline_ms", "a whole number from 0 to 4294967295");
+        return json_refuse_type("ttft_deadline_ms", "a whole number from 0 to 4294967295");
     spec->ttft_deadline_ms = json_integer_value(value);
     return STATUS_OK;
 }
@@ -322,27 +245,27 @@ static const struct generation_field *field_by_name(const struct generation_fiel
     return NULL;
 }
 
-static enum status key_from_json(struct request_spec *spec, const char *key, json_t *value, bool *known_p)
+static enum status key_from_json(struct request_spec *spec, const char *key, const json_t *value, bool *known_p)
 {
     *known_p = true;
     const struct generation_field *field = field_by_name(sampling_fields, key);
     if (field) {
         spec->sampling_given |= generation_field_bit(sampling_fields, key);
-        return field_from_json(field, value, &spec->sampling);
+        return generation_field_from_json(field, value, &spec->sampling);
     }
     if ((field = field_by_name(prefill_fields, key))) {
         spec->prefill_given |= generation_field_bit(prefill_fields, key);
-        return field_from_json(field, value, &spec->prefill);
+        return generation_field_from_json(field, value, &spec->prefill);
     }
     if (strcmp(key, "id") == 0) return id_from_json(value, spec);
     if (strcmp(key, "prompt") == 0 || strcmp(key, "token_ids") == 0 || strcmp(key, "messages") == 0)
         return prompt_from_json(key, value, spec);
     if (strcmp(key, "stop") == 0) return stop_from_json(value, spec);
-    if (strcmp(key, "stop_token_ids") == 0) return stop_ids_from_json(value, &spec->sampling);
-    if (strcmp(key, "logit_bias") == 0) return logit_bias_from_json(value, &spec->sampling.logit_bias);
+    if (strcmp(key, "stop_token_ids") == 0) return sampling_stop_ids_from_json(value, &spec->sampling);
+    if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
-    if (strcmp(key, "return_kept") == 0) return bool_from_json(key, value, &spec->return_kept);
-    if (strcmp(key, "priority") == 0) return int_from_json(key, value, &spec->priority);
+    if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
+    if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
     if (strcmp(key, "model") == 0) return string_from_json(key, value, &spec->model_name);
     if (strcmp(key, "ttft_deadline_ms") == 0) return deadline_from_json(value, spec);
