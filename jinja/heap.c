@@ -24,6 +24,8 @@ void run_fail(struct run *run, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(run->sentence + n, sizeof run->sentence - (size_t)n, format, arguments);
     va_end(arguments);
+    for (char *c = run->sentence; *c; c++) // one line
+        if (*c > 0 && *c < ' ') *c = ' ';
     size_t bad;
     if (!utf8_valid(run->sentence, strlen(run->sentence), &bad)) run->sentence[bad] = 0; // cut inside a character
     longjmp(run->jump, 1);
