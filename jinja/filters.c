@@ -351,8 +351,9 @@ static struct value filter_length(struct run *run, struct call *call)
 
 static struct value filter_list(struct run *run, struct call *call)
 {
-    struct list *items = value_items(run, call->self);
-    return value_list(items);
+    struct list *copy = list_new(run, 0);
+    *copy = *value_items(run, call->self); // another list with the same elements: neither can be changed
+    return value_list(copy);
 }
 
 static struct value filter_first(struct run *run, struct call *call)

@@ -133,6 +133,7 @@ struct percent {
     struct value arguments;
     size_t at, used; // of the format; of the arguments
     bool named;      // an argument was taken by its name
+    bool safe;       // the format is Markup: arguments are escaped
 };
 
 static struct value next_argument(struct percent *p)
@@ -214,6 +215,7 @@ static void add_percent_text(struct percent *p, struct value v, struct spec *spe
         text_add_repr(p->run, repr, v);
         v = value_text(p->run, repr);
     }
+    if (p->safe) v = string_escape(p->run, v);
     if (spec->align == '=') spec->align = '>';
     spec->fill = value_string(p->run, " ").string;
     add_text(p->run, p->text, v, spec, '>');
@@ -255,6 +257,7 @@ struct value string_percent(struct run *run, struct value format, struct value a
 {
     const struct string *s = format.string;
     struct percent p = {.run = run, .format = s, .text = text_new(run, s->n + 32), .arguments = arguments};
+    p.safe = format.safe;
     while (p.at < s->n) {
         const char *percent = memchr(s->data + p.at, '%', s->n - p.at);
         size_t until = percent ? (size_t)(percent - s->data) : s->n;
@@ -265,7 +268,9 @@ struct value string_percent(struct run *run, struct value format, struct value a
     bool all = arguments.kind == KIND_TUPLE ? p.used == arguments.list->n : p.used > 0;
     bool container = arguments.kind == KIND_DICT || arguments.kind == KIND_LIST || arguments.kind == KIND_UNDEFINED;
     if (!all && !container && !p.named) run_fail(run, "not all arguments converted during string formatting");
-    return value_text(run, p.text);
+    struct value v = value_text(run, p.text);
+    v.safe = format.safe;
+    return v;
 }
 
 // ---- "{}".
@@ -412,6 +417,7 @@ static void add_field(struct braces *b, struct value field)
         b->next = inner.next;
         spec = value_text(b->run, inner.text);
     }
+    if (b->format.safe) v = string_escape(b->run, value_str(b->run, v));
     add_formatted(b, v, spec);
 }
 
@@ -456,5 +462,7 @@ struct value string_format(struct run *run, struct value format, const struct ar
     struct braces b = {
         .run = run, .format = format, .text = text_new(run, format.string->n + 32), .arguments = arguments};
     braces_add(&b);
-    return value_text(run, b.text);
+    struct value v = value_text(run, b.text);
+    v.safe = format.safe;
+    return v;
 }

@@ -274,6 +274,10 @@ static void read_code(struct lexer *lx, bool block)
 
 static void skip_comment(struct lexer *lx, size_t from)
 {
+    if (from >= lx->n) { // nothing follows: Jinja does not miss the end
+        lx->at = lx->n;
+        return;
+    }
     const char *close = from <= lx->n ? memmem(lx->source + from, lx->n - from, "#}", 2) : NULL;
     if (!close) run_fail(lx->run, "Missing end of comment tag");
     size_t at = (size_t)(close - lx->source);
@@ -299,6 +303,7 @@ static char tag_sign(const struct lexer *lx, size_t at)
 
 static void read_raw(struct lexer *lx)
 {
+    if (lx->at >= lx->n) return; // nothing follows: Jinja does not miss the end
     for (size_t at = lx->at; at + 1 < lx->n; at++) {
         size_t end = lx->source[at] == '{' && lx->source[at + 1] == '%' ? word_block(lx, at, "endraw", false) : 0;
         if (!end) continue;

@@ -165,7 +165,7 @@ static enum status convert_messages(const struct chat_template *chat, const json
         message = json_array_get(messages, i);
         if (!json_is_object(message))
             status = status_fail(STATUS_INVALID, "messages[%zu]: %s: must be an object", i, json_type_name(message));
-        else if (!json_is_string(json_object_get(message, "role")))
+        else if (!json_string_length(json_object_get(message, "role")))
             status = status_fail(STATUS_INVALID, "messages[%zu].role: must be a string such as \"user\"", i);
         if (status != STATUS_OK) break;
         message = json_copy(message);

@@ -124,6 +124,45 @@ START_TEST(published_templates_render_as_in_transformers)
 }
 END_TEST
 
+// ---- Cases of the repository.
+
+START_TEST(expressions_and_statements_mean_what_they_mean_to_jinja)
+{
+    char *path = repository_data("jinja/cases.json");
+    json_t *root = json_read(path), *c;
+    size_t i;
+    int wrong = 0;
+    json_array_foreach(json_object_get(root, "cases"), i, c)
+    {
+        const char *source = json_string_value(json_object_get(c, "template"));
+        const json_t *expected = json_object_get(c, "text");
+        struct inputs inputs = {0};
+        struct jinja_template *t = NULL;
+        struct jinja_output output = {0};
+        struct tm now = time_of(json_string_value(json_object_get(root, "now")));
+        add_members(&inputs, json_object_get(root, "variables"));
+        enum status status = jinja_compile(source, strlen(source), &t);
+        if (status == STATUS_OK) status = jinja_render(t, inputs.at, inputs.n, &now, &limits, &output);
+        json_t *got = status == STATUS_OK ? json_stringn(output.text, output.text_bytes) : NULL;
+        if (got && expected ? !json_equal(got, expected) : got || expected) {
+            wrong++;
+            printf("%s\n  expected %s\n  got      %s\n", source,
+                   expected ? json_string_value(expected) : json_string_value(json_object_get(c, "error")),
+                   got ? json_string_value(got) : status_message());
+        } else if (!got && getenv("JINJA_TEST_VERBOSE")) {
+            printf("%s\n  error %s\n  ours  %s\n", source, json_string_value(json_object_get(c, "error")),
+                   status_message());
+        }
+        json_decref(got);
+        jinja_output_fini(&output);
+        jinja_free(t);
+    }
+    ck_assert_int_eq(wrong, 0);
+    json_decref(root);
+    free(path);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     bool external = external_data_wanted(argc, argv);
@@ -134,6 +173,7 @@ int main(int argc, char **argv)
     if (external) {
         tcase_add_test(tc, published_templates_render_as_in_transformers);
     } else {
+        tcase_add_test(tc, expressions_and_statements_mean_what_they_mean_to_jinja);
     }
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
