@@ -216,9 +216,10 @@ struct value string_strip(struct run *run, struct value v, struct value chars, b
 struct value string_replace(struct run *run, struct value s, struct value old, struct value with, int64_t count)
 {
     const struct string *from = s.string, *part = old.string;
-    struct text *text = text_new(run, from->n);
     size_t at = 0;
     run_spend(run, from->n / 16);
+    if (string_find(from->data, from->n, part->data, part->n) == SIZE_MAX) return s;
+    struct text *text = text_new(run, from->n);
     for (; count != 0 && at <= from->n; count -= count > 0) {
         size_t found = string_find(from->data + at, from->n - at, part->data, part->n), length = part->n;
         if (found == SIZE_MAX) break;
@@ -232,7 +233,6 @@ struct value string_replace(struct run *run, struct value s, struct value old, s
         text_add_string(run, text, value_part(run, s, at, at + length).string);
         at += length;
     }
-    if (!text->used && at == 0) return s;
     text_add_string(run, text, value_part(run, s, at, from->n).string);
     return value_text(run, text);
 }
