@@ -9,3 +9,4 @@ int command_score(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
+int command_render(int argc, char **argv);

@@ -15,7 +15,7 @@
 #include "router/front/intake_pool.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *chat_template, *host, *policy, *tenant_weights, *prefill;
     double keep_rate;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -33,6 +33,8 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
     {.name = "-Network"},
@@ -161,6 +163,17 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
+// Without a usable template the router serves text prompts only. A file that the operator names must be usable.
+static enum status chat_open(struct front *front)
+{
+    enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (o.chat_template) return status_context(status, "--chat-template");
+    front->chat_problem = mem_string(status_message());
+    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("why", front->chat_problem));
+    return STATUS_OK;
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -170,9 +183,7 @@ static enum status front_open(struct front *front)
         return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d",
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
-    if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
-        front->chat_problem = mem_string(status_message());
-    }
+    TRY(chat_open(front));
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;

@@ -32,7 +32,7 @@ struct front {
     const char *model_name; // the name that clients ask for
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no known template, `chat_problem` says why
+    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
