@@ -59,6 +59,7 @@ struct http_server_options {
     int64_t head_ms;                  // [10000] from accepting, or from a request's first byte, until its head is there
     int64_t stall_ms;                 // [30000] for each KiB of a body; without progress of an unread response
     int64_t idle_ms;                  // [120000] between two requests
+    int64_t tls_check_ms;             // [1000] at least, between two looks at the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);

@@ -140,7 +140,7 @@ void socket_shutdown(struct connection *c); // of the sending side
 void socket_close(struct connection *c, bool reset);
 
 // --- tls.c
-enum status http_tls_open(const struct http_tls_files *files, struct http_tls **tls_p);
+enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
 SSL *http_tls_accept(struct http_tls *tls, int fd); // reads changed files first; NULL: no memory
 void http_tls_close(struct http_tls *tls);          // NULL is allowed
 
