@@ -38,6 +38,7 @@ struct connection {
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;  // bytes of the next request, not yet parsed
+    size_t in_charge;       // of them, counted in server->body_bytes
     struct http_buffer out; // bytes of the response that go to the socket next
     struct http_scan scan;
     struct http_chunks chunks;
