@@ -538,7 +538,14 @@ static enum status ports_check(void)
 {
     if (!o.node_port) o.node_port = o.port + 1;
     char *clients = mem_format("%s:%lld", o.host, (long long)o.port), *nodes = node_address();
-    enum status status = rpc_address_check(clients);
+    bool loopback = true;
+    enum status status = rpc_address_is_loopback(clients, &loopback);
+    if (!loopback && !o.insecure)
+        status = status_fail(STATUS_INVALID,
+                             "--host %s: other machines could connect without TLS: give --insecure on a network that "
+                             "you trust, or start the programs one by one, with certificates",
+                             o.host);
+    if (status == STATUS_OK) status = rpc_address_check(clients);
     if (status == STATUS_OK) status = rpc_address_check(nodes);
     free(clients);
     free(nodes);

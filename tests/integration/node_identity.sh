@@ -42,6 +42,11 @@ equal 2 "$(grep -c "warn router listening_insecurely" "$work/insecure.log")" "wa
 kill -TERM "$last_pid"
 wait "$last_pid" || fail "the insecure router did not end well"
 
+code=0
+"$bin/forepack" up --host 0.0.0.0 --port "$(free_port)" 2>"$work/up-refused" || code=$?
+equal 2 "$code" "exit code of forepack up beyond loopback"
+grep -q "without TLS: give --insecure" "$work/up-refused" || fail "forepack up beyond loopback: $(cat "$work/up-refused")"
+
 # --- nodes: mutual TLS and a token
 
 choose_ports
