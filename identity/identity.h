@@ -33,11 +33,14 @@ bool principal_is_operator(struct principal *p);
 // DENIED if a request names another tenant than the key's (empty: it names none) or a higher priority than the key may.
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 
-// A request with a prompt of this many tokens starts. UNAUTHENTICATED if the key has expired or was revoked after the
-// call was authenticated, which may be long ago. EXHAUSTED: a limit is used up; *retry_us_p is the time after which it
-// is not, 0: unknown. Each request that starts ends once.
-enum status identity_admit(struct principal *p, int64_t prompt_tokens, int64_t *retry_us_p);
-void identity_release(struct principal *p, int64_t tokens); // as limits_end()
+// A request starts. UNAUTHENTICATED if the key has expired or was revoked after the call was authenticated, which may
+// be long ago. EXHAUSTED: a limit is used up; *retry_us_p is the time after which it is not, 0: unknown.
+enum status identity_admit(struct principal *p, int64_t *retry_us_p);
+// The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
+enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
+void identity_join(struct principal *p);                  // one more request of a message that was admitted
+void identity_charge(struct principal *p, double tokens); // of a prompt, or generated; negative: are given back
+void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:
 // tenants are named by whoever writes the key file.

@@ -11,18 +11,19 @@
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/grpc_access.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill, *api_keys;
     double keep_rate;
     int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
         max_message_mb;
-    bool mixed_numerics;
+    bool mixed_numerics, share_prefix_cache;
     struct log_options log;
 } o;
 
@@ -49,6 +50,13 @@ static const struct option options[] = {
     {.name = "tokenise-queue-mb", .type = OPTION_INT, .value = &o.tokenise_queue_mb, .default_text = "256", .min = 1,
      .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further ones are refused with "
                                             "RESOURCE_EXHAUSTED"},
+    {.name = "-Clients"},
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
+             "given: every client is allowed"},
+    {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
+     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
+             "a prompt of another one began like its own"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
      .min = 1, .max = 10000000, .unit = "requests",
@@ -173,6 +181,8 @@ static enum status front_open(struct front *front)
     if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
         front->chat_problem = mem_string(status_message());
     }
+    if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
@@ -192,6 +202,7 @@ static void front_close(struct front *front)
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
+    identity_close(front->identity);
 }
 
 // 0: no bound.
@@ -308,6 +319,7 @@ static enum status router_open_server(struct front *front, const struct rpc_meth
         .address = address,
         .methods = methods,
         .context = front,
+        .authorise = front_authorise,
         .max_message_bytes = (size_t)o.max_message_mb << 20,
     };
     enum status status = rpc_server_open(&server_options, server_p);

@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xc91a21f1c6e80c04, 0x211869dc4b498363, 0x13bad75c0d30f391, 0x0ac9209151989e8c, 0x1350cf5a0b223955,
-    0x4b7e3e42cd837b1a, 0xfa64e86fba4518d6, 0xae27225335320ae2, 0x4ba28db98a1e6cb5, 0xc4070b6a695f06b3,
-    0x5e929ea1e30f4cb4, 0x8d29c851db562e9e, 0x72bc50d2a7afddd9, 0x8c7e74f295da7331, 0x439ad04a6d41f649,
-    0x02fcf29b361d0678, 0x4ca28f152383b3d9, 0x0af72e2b27c2e469, 0x0b030449ce2661bb, 0x3a34e3b972fe681c,
-    0xa794aa1ee9d8158e, 0x9d4f772e18d2b87d, 0x4c5073864a947e4c, 0xdf24edd3484d0d23,
+    0xd80a400fe8542449, 0x245f8230db504260, 0x33c941e55acbdc00, 0x5b6a3fe2b931a86d, 0xd80a7a24b43159f2,
+    0x2f229cab21ee1729, 0x1159f63ff962292e, 0x8a630cba772d760a, 0x1e1a24e8b92a1574, 0x8018843d834f95f9,
+    0x213b6b9f010ea277, 0x571759656101c28b, 0x17f7f1efe34cab60, 0xa64d66fc2a4467e1, 0x0bfd946f40be8350,
+    0x80d2628b8a2456b5, 0xdb675385bbc692a9, 0x2f9d1b7b849cc4cd, 0x3d584472502ca00f, 0x80d3da3a7b556b84,
+    0xf619c102cdb79291, 0x6d396914472e54f4, 0xeed88cb79ba82e0f, 0x8409889c6f832839,
 };
 
 // What differs from seed to seed.
@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);
