@@ -75,7 +75,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
 
 // --- the end
 
-static void client_submit(struct world *w, const struct event *event);
+static void submit_later(struct world *w, const struct event *event);
 
 // Half a second, then twice as long each time.
 static bool client_retries(struct client *client, bool lost, enum status status)
@@ -84,7 +84,7 @@ static bool client_retries(struct client *client, bool lost, enum status status)
     if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
     struct world *w = client->w;
     client->received = 0; // the answer begins again
-    world_at(w, w->now_us + (INT64_C(500000) << client->tries), client_submit, client, 0, NULL, 0);
+    world_at(w, w->now_us + (INT64_C(500000) << client->tries), submit_later, client, 0, NULL, 0);
     return true;
 }
 

@@ -86,6 +86,7 @@ struct request_account {
     double output_tokens;          // generated; those that the host samples count as more, by their charge
     int losses;                    // nodes lost under it since its last token
     int64_t charged_us;            // `timing` accounts for all time up to here
+    int64_t token_us;              // when its latest token came
 };
 
 // Links of the containers in request_table.h.

@@ -92,6 +92,10 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->generated = (uint32_t)r->usage.completion_tokens;
     forepack__cluster__v1__sampling__init(sampling);
     sampling_to_message(&r->spec.sampling, GENERATION_ALL_GIVEN, &sampling->base);
+    const struct logit_bias *bias = &r->spec.sampling.logit_bias;
+    sampling->logit_bias_ids = (uint32_t *)bias->ids; // never negative
+    sampling->logit_bias = bias->numbers;
+    sampling->n_logit_bias_ids = sampling->n_logit_bias = (size_t)bias->n;
     m->sampling = sampling;
     m->salt = r->spec.prefix_salt;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
