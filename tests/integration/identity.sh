@@ -16,10 +16,9 @@ key small --tenant acme --tokens-per-day 10
 key single --tenant single --concurrency 1
 equal 600 "$(stat -c %a "$keys")" "mode of the key file"
 
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --heartbeat-ms 60000 --api-keys "$keys" --log-level debug
-start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --log-level debug
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 60000 --api-keys "$keys" --log-level debug
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --log-level debug
 worker=$last_pid
 
 # as KEY COMMAND FLAGS...: a command of forepack with this key; its error is in `error`.
