@@ -68,6 +68,32 @@ static enum status spec_check(const struct request_spec *spec)
 #define COPY_TO_SAMPLING(type, field, flag, ...) COPY_GIVEN(sampling, type, field, flag)
 #define COPY_TO_PREFILL(type, field, flag, ...)  COPY_GIVEN(prefill, type, field, flag)
 
+// "ID=BIAS,ID=BIAS"
+static enum status logit_bias_parse(const char *text, struct logit_bias *bias)
+{
+    const char *at = text;
+    do {
+        char *after_id, *end;
+        errno = 0;
+        long long id = strtoll(at, &after_id, 10);
+        double number = *after_id == '=' ? strtod(after_id + 1, &end) : 0;
+        if (errno || after_id == at || *after_id != '=' || end == after_id + 1 || (*end && *end != ','))
+            return status_fail(STATUS_INVALID, "--logit-bias %s: must be ID=BIAS, such as 5=-100,7=2.5", text);
+        TRY(logit_bias_add(bias, id, number));
+        at = end + (*end == ',');
+    } while (at[-1] == ',');
+    return STATUS_OK;
+}
+
+static enum status logit_bias_from_flags(struct logit_bias *bias)
+{
+    const struct option_list *list = &request_flags.logit_bias;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < list->count && status == STATUS_OK; i++)
+        status = logit_bias_parse(list->items[i], bias);
+    return status;
+}
+
 static enum status stop_from_flags(struct request_spec *spec)
 {
     const struct request_flags *f = &request_flags;
@@ -99,6 +125,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     spec->model_name = mem_string(f->model_name);
     spec->ttft_deadline_ms = f->ttft_deadline_ms;
     enum status status = stop_from_flags(spec);
+    if (status == STATUS_OK) status = logit_bias_from_flags(&spec->sampling.logit_bias);
     return status == STATUS_OK ? spec_check(spec) : status;
 }
 
@@ -235,6 +262,7 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
         return prompt_from_json(key, value, spec);
     if (strcmp(key, "stop") == 0) return stop_from_json(value, spec);
     if (strcmp(key, "stop_token_ids") == 0) return sampling_stop_ids_from_json(value, &spec->sampling);
+    if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
@@ -276,6 +304,7 @@ void request_spec_copy(const struct request_spec *from, struct request_spec *to)
         to->messages[i].role = mem_string(from->messages[i].role);
         to->messages[i].content = mem_string(from->messages[i].content);
     }
+    to->sampling.logit_bias = logit_bias_copy(&from->sampling.logit_bias);
     if (from->stop) to->stop = mem_alloc_array((size_t)from->n_stop + 1, sizeof *to->stop);
     for (int i = 0; i < from->n_stop; i++)
         to->stop[i] = mem_string(from->stop[i]);
@@ -289,6 +318,7 @@ void request_spec_free(struct request_spec *spec)
     free(spec->tenant);
     stop_clear(spec);
     free(spec->stop);
+    logit_bias_free(&spec->sampling.logit_bias);
     *spec = (struct request_spec){0};
 }
 
@@ -334,12 +364,31 @@ static ProtobufCBinaryData *stop_messages(const struct request_spec *spec)
     return stops;
 }
 
+typedef Forepack__V1__SamplingOptions__LogitBiasEntry bias_entry;
+
+// The entries and the list of pointers to them, in one block.
+static bias_entry **bias_messages(const struct logit_bias *bias)
+{
+    size_t n = (size_t)bias->n;
+    bias_entry **list = mem_alloc(n * (sizeof *list + sizeof **list) + 1);
+    bias_entry *entries = (bias_entry *)(list + n);
+    for (size_t i = 0; i < n; i++) {
+        forepack__v1__sampling_options__logit_bias_entry__init(&entries[i]);
+        entries[i].key = (uint32_t)bias->ids[i];
+        entries[i].value = bias->numbers[i];
+        list[i] = &entries[i];
+    }
+    return list;
+}
+
 struct rpc_bytes request_spec_pack(const struct request_spec *spec)
 {
     Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
     sampling_to_message(&spec->sampling, spec->sampling_given, &sampling.base);
     sampling.stop = stop_messages(spec);
     sampling.n_stop = (size_t)spec->n_stop;
+    sampling.logit_bias = bias_messages(&spec->sampling.logit_bias);
+    sampling.n_logit_bias = (size_t)spec->sampling.logit_bias.n;
 
     Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;
     request.sampling = &sampling;
@@ -359,6 +408,7 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     bytes.data = mem_alloc(bytes.size);
     forepack__v1__generate_request__pack(&request, bytes.data);
     free(sampling.stop);
+    free(sampling.logit_bias);
     free(request.messages);
     free(request.prefill);
     return bytes;

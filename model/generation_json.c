@@ -2,6 +2,7 @@
 #include "model/generation_json.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 enum status json_refuse_type(const char *key, const char *expected)
 {
@@ -67,5 +68,28 @@ enum status sampling_stop_ids_from_json(const json_t *value, struct sampling *s)
     size_t i;
     json_t *item;
     json_array_foreach(value, i, item) TRY(stop_id_from_json(item, s));
+    return STATUS_OK;
+}
+
+static enum status bias_refuse(void)
+{
+    return json_refuse_type("logit_bias", "an object of numbers by token id");
+}
+
+static enum status bias_from_json(const char *key, const json_t *number, struct logit_bias *bias)
+{
+    char *end;
+    long long id = strtoll(key, &end, 10);
+    if (*end || end == key || !json_is_number(number)) return bias_refuse();
+    return logit_bias_add(bias, id, json_number_value(number));
+}
+
+enum status sampling_logit_bias_from_json(const json_t *value, struct sampling *s)
+{
+    if (!json_is_object(value)) return bias_refuse();
+    logit_bias_free(&s->logit_bias);
+    const char *key;
+    json_t *number;
+    json_object_foreach((json_t *)value, key, number) TRY(bias_from_json(key, number, &s->logit_bias));
     return STATUS_OK;
 }

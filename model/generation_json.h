@@ -16,3 +16,5 @@ enum status json_read_bool(const char *key, const json_t *value, bool *on_p);
 // Into the field's member of a struct sampling or struct prefill. An OPTIONAL field may spell out its default, -1.
 enum status generation_field_from_json(const struct generation_field *field, const json_t *value, void *object);
 enum status sampling_stop_ids_from_json(const json_t *value, struct sampling *s);
+// {"ID": BIAS}, as in OpenAI's API.
+enum status sampling_logit_bias_from_json(const json_t *value, struct sampling *s);
