@@ -61,9 +61,10 @@ static struct principal *principal_create(const struct api_key *key)
     return p;
 }
 
-void principal_ref(struct principal *p)
+struct principal *principal_ref(struct principal *p)
 {
-    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    return p;
 }
 
 void principal_unref(struct principal *p)

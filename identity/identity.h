@@ -24,8 +24,8 @@ void identity_close(struct identity *identity); // principals may live on; NULL 
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
-void principal_ref(struct principal *p);
-void principal_unref(struct principal *p);               // NULL is allowed
+struct principal *principal_ref(struct principal *p); // returns it; NULL is allowed, as for the next one
+void principal_unref(struct principal *p);
 const char *principal_key_id(const struct principal *p); // valid while the principal is referenced
 const char *principal_tenant(const struct principal *p);
 bool principal_is_operator(struct principal *p);

@@ -36,7 +36,7 @@ static int64_t wait_us(const struct limit *l)
 
 static enum status refuse(const struct limit *l, int64_t us)
 {
-    return status_fail(STATUS_EXHAUSTED, "the %lld %s of this API key are used up: try again in %.1f s",
+    return status_fail(STATUS_EXHAUSTED, "this API key has %lld %s, which are used up: try again in %.1f s",
                        (long long)l->size, l->what, ceil((double)us / 1e5) / 10);
 }
 
@@ -69,8 +69,7 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
     list(use, limits, now_us, all);
     TRY(check(all, LIMITS, retry_us_p));
     if (limits->concurrency && use->running >= limits->concurrency)
-        return status_fail(STATUS_EXHAUSTED,
-                           "%lld requests of this API key run, as many as it may: wait for one to end",
+        return status_fail(STATUS_EXHAUSTED, "this API key runs %lld requests, as many as it may: wait for one to end",
                            (long long)use->running);
     limits_join(use, limits, now_us);
     return STATUS_OK;

@@ -64,7 +64,7 @@ static void answer_unlink(struct answer *a)
 void client_check_idle(struct client *client)
 {
     if (client->answers || atomic_load(&client->reading)) return;
-    client->ops->idle(client);
+    if (client->ops->idle) client->ops->idle(client);
     if (client->closed) client->ops->free(client);
 }
 
@@ -90,17 +90,22 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     client_check_idle(client);
 }
 
-// --- events posted to the core's thread
+static void answer_free(struct answer *a)
+{
+    request_free(a->request);
+    text_stream_free(a->text);
+    free(a);
+}
 
-// Of a client that has gone.
-static void answers_drop(struct answer *first)
+void answers_free(struct answer *first)
 {
     for (struct answer *next; first; first = next) {
         next = first->next;
-        answer_charge(first, first->request);
         answer_free(first);
     }
 }
+
+// --- events posted to the core's thread
 
 static void answers_link(struct client *client, struct answer *first)
 {
@@ -117,7 +122,9 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
     struct answer *first = arg;
     struct client *client = first->client;
     if (client->closed) { // while the message was read
-        answers_drop(first);
+        for (struct answer *a = first; a; a = a->next)
+            answer_charge(a, a->request);
+        answers_free(first);
     } else {
         int n = 0;
         for (struct answer *a = first; a; a = a->next)
@@ -152,12 +159,6 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
-enum status client_admit(struct client *client, int64_t *retry_us_p)
-{
-    *retry_us_p = 0;
-    return client->principal ? identity_admit(client->principal, retry_us_p) : STATUS_OK;
-}
-
 enum status client_check(const struct client *client, const char *tenant, int32_t priority)
 {
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
@@ -182,14 +183,6 @@ struct answer *answer_create(struct client *client, int64_t arrived_us)
     a->request->spec.arrived_us = arrived_us;
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
     return a;
-}
-
-void answer_free(struct answer *a)
-{
-    if (!a) return;
-    request_free(a->request);
-    text_stream_free(a->text);
-    free(a);
 }
 
 // The tenant of the request: that of the caller's key, or the one that the request names.

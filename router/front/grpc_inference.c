@@ -119,8 +119,9 @@ static void call_refuse(struct client_call *c, const char *client_id, enum statu
 // Whether a message that has just come is read.
 static bool call_admit(struct client_call *c, const char *client_id)
 {
-    int64_t retry_us;
-    enum status status = client_admit(&c->client, &retry_us);
+    struct principal *p = c->client.principal;
+    int64_t retry_us = 0;
+    enum status status = p ? identity_admit(p, &retry_us) : STATUS_OK;
     if (status != STATUS_OK) {
         call_answer_refused(c, client_id, status, retry_us);
         return false;
@@ -137,7 +138,7 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
         return;
     }
     call_refuse(c, client_id, status);
-    answer_free(a);
+    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
@@ -159,7 +160,7 @@ static void generate_read(const struct grpc_message *message)
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
-    if (status == STATUS_OK) status = wire_request_read(client->front, m, a->request, &a->text);
+    if (status == STATUS_OK) status = wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text);
     call_answer(a, m->request_id, status);
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }

@@ -14,6 +14,7 @@ key old --tenant acme --expires 2020-01-01
 key few --tenant acme --requests-per-minute 2
 key small --tenant acme --tokens-per-day 10
 key single --tenant single --concurrency 1
+key late --tenant late
 equal 600 "$(stat -c %a "$keys")" "mode of the key file"
 
 choose_ports
@@ -59,15 +60,47 @@ equal 1 "$(as boss status --json | jq '.nodes | length')" "nodes that an operato
 # Limits.
 ask few Hi >/dev/null
 ask few Hi >/dev/null
-refused "the 2 requests per minute of this API key are used up: try again in" ask few Hi
+refused "this API key has 2 requests per minute, which are used up: try again in" ask few Hi
 ask small one two three four five six seven eight nine ten eleven twelve >/dev/null
-refused "the 10 tokens per day of this API key are used up" ask small Hi
+refused "10 tokens per day, which are used up" ask small Hi
 
 # A prompt that a tenant has sent is in the cache for that tenant alone.
 prompt=$(seq 1 60 | tr '\n' ' ')
 equal 0 "$(ask acme "$prompt" | field .usage.cached_tokens)" "tokens reused by a new prompt"
 [ "$(ask acme "$prompt" | field .usage.cached_tokens)" -gt 0 ] || fail "a tenant does not reuse its own prompt"
 equal 0 "$(ask globex "$prompt" | field .usage.cached_tokens)" "tokens reused by another tenant"
+
+# The same over HTTP. http KEY HEADER PATH [BODY]: the status, and the code and param of an error.
+http() {
+    /usr/bin/python3 - "$http_port" "$work/$1.key" "${@:2}" <<'PY'
+import http.client, json, sys
+port, key, header, path, *body = sys.argv[1:]
+key = open(key).read().strip()
+connection = http.client.HTTPConnection("127.0.0.1", int(port))
+connection.request("POST" if body else "GET", path, body[0] if body else None,
+                   {header: "Bearer " + key if header == "authorization" else key} if header else {})
+answer = connection.getresponse()
+text = json.loads(answer.read())
+if answer.status == 200:
+    print(200, text.get("usage", {}).get("prompt_tokens_details", {}).get("cached_tokens"))
+else:
+    assert key not in str(text)
+    assert answer.status != 401 or answer.getheader("WWW-Authenticate") == "Bearer"
+    assert answer.status != 429 or int(answer.getheader("retry-after-ms")) > 1000
+    print(answer.status, text["error"]["code"], text["error"]["param"])
+PY
+}
+body() { jq -nc --arg prompt "$1" '{prompt: $prompt, max_tokens: 2}'; }
+equal "200 None" "$(http acme "" /health)" "health without a key"
+equal "401 invalid_api_key None" "$(http acme "" /v1/models)" "models without a key"
+equal "401 invalid_api_key None" "$(http wrong x-api-key /v1/completions "$(body Hi)")" "a completion with a wrong key"
+equal "200 None" "$(http acme x-api-key /v1/models)" "models with Anthropic's header"
+equal "200 0" "$(http late authorization /v1/completions "$(body "$prompt")")" "a completion, nothing reused of another tenant"
+equal "200 160" "$(http globex authorization /v1/completions "$(body "$prompt")")" "a completion that reuses the tenant's prompt over gRPC"
+equal "403 permission_denied tenant" "$(http acme authorization /v1/completions '{"prompt": "Hi", "tenant": "globex"}')" "another tenant"
+equal "403 permission_denied priority" "$(http acme authorization /v1/chat/completions '{"messages": [{"role": "user", "content": "Hi"}], "priority": 3}')" "a high priority"
+equal "429 rate_limit_exceeded None" "$(http few authorization /v1/completions "$(body Hi)")" "over the limit"
+equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"
 
 # Requests that wait: a tenant aborts its own only, and the ids of others are free to be used.
 # call KEY generate|abort ID: the number of aborted requests, or how the request ended.
@@ -98,7 +131,7 @@ for name in acme globex single; do
     waiting+=("$last_pid")
     wait_until 20 "a request of $name waits" held ${#waiting[@]}
 done
-refused "1 requests of this API key run, as many as it may" ask single Hi
+refused "this API key runs 1 requests, as many as it may" ask single Hi
 equal 'INVALID_ARGUMENT request_id "mine" is running already: choose another one' "$(call acme generate mine)" "an id twice"
 equal 0 "$(call acme abort other)" "requests aborted by an unknown id"
 equal 1 "$(call globex abort mine)" "requests aborted by their tenant"
@@ -111,11 +144,11 @@ is_refused() { ! as "$1" status; }
 "$bin/forepack" keys revoke --file "$keys" acme 2>/dev/null
 wait_until 20 "the key is refused" is_refused acme
 refused "the API key acme was revoked" ask acme Hi
-key late --tenant acme
+key new --tenant acme
 kill -CONT "$worker"
 wait "${waiting[@]}"
 equal "done done" "$(cat "$work/acme-call.log") $(cat "$work/single-call.log")" "end of requests, one of them of the revoked key"
-is_taken() { ask late Hi; }
+is_taken() { ask new Hi; }
 wait_until 20 "the new key is taken" is_taken
 echo "broken" >>"$keys"
 unusable() { ask late Hi && grep -q api_keys_unusable "$work/router.log"; }
