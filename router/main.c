@@ -12,12 +12,13 @@
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -26,7 +27,7 @@ static struct {
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
-    bool mixed_numerics;
+    bool mixed_numerics, share_prefix_cache;
     struct log_options log;
 } o;
 
@@ -42,6 +43,12 @@ static const struct option options[] = {
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
+             "given: every client is allowed"},
+    {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
+     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
+             "a prompt of another one began like its own"},
     {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
@@ -187,6 +194,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
+    if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
@@ -206,6 +215,7 @@ static void front_close(struct front *front)
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
+    identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
 
@@ -333,7 +343,7 @@ static struct intake_pool *router_open_pool(void)
 }
 
 // Serves until a signal has come and the core is drained.
-static enum status router_serve(struct front *front, sigset_t *signals)
+static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
     struct rpc_method methods[] = {
         front_generate,   front_generate_many, front_score,        front_abort, front_tokenize,
@@ -341,19 +351,19 @@ static enum status router_serve(struct front *front, sigset_t *signals)
     };
     for (int i = 0; i < 3; i++) // those with a prompt
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
-    struct listeners listeners;
-    TRY(listeners_open(&o.listen, front, methods, &listeners));
-    __atomic_store_n(&front->server, listeners.clients, __ATOMIC_RELEASE);
+    TRY(listeners_open(&o.listen, front, methods, listeners));
+    __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
-              LOG_FIELD("port", rpc_server_port(listeners.clients)),
-              LOG_FIELD("node_port", rpc_server_port(listeners.nodes)), LOG_FIELD("model", front->model_name),
+              LOG_FIELD("port", rpc_server_port(listeners->clients)),
+              LOG_FIELD("http_port", http_service_port(listeners->http)),
+              LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_name),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
-    listeners_close(&listeners, 1000);
+    listeners_close(listeners, 1000);
     return STATUS_OK;
 }
 
@@ -366,9 +376,11 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->loop = loop_start(core);
     front->pool = router_open_pool();
     rpc_init();
-    enum status status = router_serve(front, signals);
+    struct listeners listeners = {0};
+    enum status status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
+    http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
     return status;

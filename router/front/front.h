@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
-// them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
+// The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
+// messages of clients and nodes, posts them to the core's thread as events, and sends what the core answers. front
+// includes core; core never includes front.
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   grpc_access.c     callers by their API keys
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
@@ -23,6 +25,7 @@
 
 #include <stdatomic.h>
 
+#include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
@@ -36,6 +39,8 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
+    struct identity *identity; // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;   // among tenants
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
@@ -49,8 +54,9 @@ struct front {
     int refusals_unlogged;
     atomic_bool draining; // no new prompts are taken
     struct rpc_server
-        *server; // of clients; atomic; NULL until the server is open, while the core's thread already runs
-    bool ready;  // core's thread only
+        *server;         // of clients; atomic; NULL until the server is open, while the core's thread already runs
+    bool ready;          // core's thread only
+    atomic_bool serving; // a new request would be served
 };
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
