@@ -91,6 +91,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.row_ns = scaled(g, 500, role ? 100000 : 20000);
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
+        if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
 }

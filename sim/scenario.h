@@ -48,7 +48,7 @@
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
-// worker's option.
+// worker's option; -1: unlimited.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
