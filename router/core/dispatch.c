@@ -95,6 +95,16 @@ static uint64_t work_done(const struct core *c, enum node_role role)
     return totals->items + totals->scan_cost + c->nodes[role].plans;
 }
 
+// A request that became packable or overdue wakes one node, which may take others: it then wakes another one.
+static struct sched_node *next_for_unasked(struct core *c, enum node_role role)
+{
+    struct waiting_set *set = &c->waiting[role];
+    struct sched_node *node = NULL;
+    while (set->unasked && !(node = node_index_next_for(&c->nodes[role], &c->view, set->unasked)))
+        waiting_set_asked(set, set->unasked);
+    return node;
+}
+
 // Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
 static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 {
@@ -108,6 +118,7 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         core_requests_open_batch(c, role);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
+        if (!node) node = next_for_unasked(c, role);
         if (!node) return;
         dispatch_to(c, core_node_of(node), now_us);
     }

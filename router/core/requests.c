@@ -22,7 +22,8 @@ enum { LOSSES_ALONE = 2, LOSSES_MAX };
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens, kept, n_kept,
+                                          &r->sched.prefix);
 }
 
 // --- timers
