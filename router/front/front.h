@@ -11,6 +11,7 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
+//   metrics_reporter.c  the thread that writes metrics
 //   grpc_attach.c     Attach: the stream of a node
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
@@ -27,6 +28,11 @@
 #include "model/tokenizer.h"
 #include "net/rpc.h"
 #include "router/core/loop.h"
+
+// Requests that were refused before the core saw them, by status.
+struct refusals {
+    atomic_ullong counts[STATUS_COUNT];
+};
 
 struct front {
     const char *model_name; // the name that clients ask for
@@ -45,7 +51,13 @@ struct front {
     atomic_bool draining;      // no new prompts are taken
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
     bool ready;                // core's thread only
+    struct refusals *refusals; // any thread; NULL: they are not counted
 };
+
+static inline void front_refused(const struct front *front, enum status status)
+{
+    if (front->refusals) atomic_fetch_add_explicit(&front->refusals->counts[status], 1, memory_order_relaxed);
+}
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
