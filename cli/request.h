@@ -94,8 +94,6 @@ extern struct request_flags request_flags;
      .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
 // clang-format on
 
-#define SERVER_DEFAULT "127.0.0.1:50051"
-
 // A checked spec without a prompt from the flags; `table` is the option table that was parsed.
 enum status request_spec_from_flags(const struct option *table, struct request_spec *spec);
 // Sets the fields that a JSON object has: id, one of prompt, messages and token_ids, and any sampling or prefill field.

@@ -148,6 +148,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .prompt_tokens = int_from_number(m->prompt_tokens),
         .penalty_ids = (const int32_t *)m->penalty_ids,
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
+        .salt = m->salt,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
