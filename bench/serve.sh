@@ -50,7 +50,7 @@ start_cluster() {
     local n router_flags worker_flags
     read -ra router_flags <<<"$2"
     read -ra worker_flags <<<"$3"
-    "$bin/forepack-router" --model "$pair/main" --port "$port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
+    "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)
     "$bin/forepack-worker" --model "$pair/main" --router "$server" --threads "$threads" --log-level warn \
         "${worker_flags[@]}" 2>>"$out/serve.log" &

@@ -34,7 +34,8 @@ static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
     char *prefill;
     double keep_rate;
-    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
+    int64_t tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
+        itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache;
     struct log_options log;
@@ -93,6 +94,8 @@ static const struct option options[] = {
      .help = "address that the router listens on"},
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
+    {.name = "http-port", .type = OPTION_INT, .value = &o.http_port, .default_text = "8000", .min = -1, .max = 65535,
+     .help = "port of the router's OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
     {.name = "-Behaviour"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
@@ -197,6 +200,7 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
     argument_add_text(a, "--host", o.host);
     argument_add_number(a, "--port", o.port);
+    argument_add_number(a, "--http-port", o.http_port);
     argument_add_text(a, "--prefill", o.prefill);
     argument_take(a, mem_format("--keep-rate=%.9g", o.keep_rate));
     argument_add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
@@ -405,6 +409,8 @@ static void print_ready(void)
            (long long)o.workers, o.workers == 1 ? "" : "s", (long long)o.tp, o.tp == 1 ? "" : "s",
            (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host,
            (long long)o.port, o.host, (long long)o.port);
+    if (o.http_port > 0)
+        printf("       http://%s:%lld/v1 for clients of OpenAI's API\n", o.host, (long long)o.http_port);
     fflush(stdout);
 }
 
@@ -478,13 +484,22 @@ static char *demo_model(const char *name)
     return real;
 }
 
-// A router that already listens on the port would accept these nodes in place of its own, so check before any start.
-static enum status port_check(void)
+static enum status port_check(int64_t port)
 {
-    char *address = mem_format("%s:%lld", o.host, (long long)o.port);
+    char *address = mem_format("%s:%lld", o.host, (long long)port);
     enum status status = rpc_address_check(address);
     free(address);
     return status;
+}
+
+// A router that already listens on a port would accept these nodes and clients in place of this one, so check before
+// any start.
+static enum status ports_check(void)
+{
+    TRY(port_check(o.port));
+    if (o.http_port <= 0) return STATUS_OK;
+    enum status status = port_check(o.http_port);
+    return status == STATUS_OK ? status : status_context(status, "--http-port");
 }
 
 static enum status models_configure(void)
@@ -537,7 +552,7 @@ static enum status configure(void)
     TRY(models_configure());
     children_configure();
     TRY(gpus_configure());
-    return port_check();
+    return ports_check();
 }
 
 // A descriptor that reports the signals, which are blocked from now on.
@@ -556,7 +571,8 @@ static int signals_open(void)
 int command_up(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P]\n"
+                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P] "
+                 "[--http-port P]\n"
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");

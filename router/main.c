@@ -11,6 +11,7 @@
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
 
@@ -21,7 +22,7 @@ static struct {
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
-        max_message_mb;
+        max_message_mb, http_port;
     bool mixed_numerics;
     struct log_options log;
 } o;
@@ -40,6 +41,8 @@ static const struct option options[] = {
      .help = "address to listen on; 0.0.0.0 or [::] listens on all interfaces"},
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .max = 65535,
      .help = "gRPC port for clients and nodes; 0 takes a free port, which the log names"},
+    {.name = "http-port", .type = OPTION_INT, .value = &o.http_port, .default_text = "8000", .min = -1, .max = 65535,
+     .help = "port of the OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
     {.name = "max-message-mb", .type = OPTION_INT, .value = &o.max_message_mb, .default_text = "64", .min = 1,
      .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received take "
                                          "at most four times this together (at least 256 MiB)"},
@@ -316,8 +319,16 @@ static enum status router_open_server(struct front *front, const struct rpc_meth
     return status;
 }
 
+// *service_p stays NULL without an HTTP API.
+static enum status router_open_http(struct front *front, struct http_service **service_p)
+{
+    const struct http_service_options service_options = {
+        .host = o.host, .port = (int)o.http_port, .max_body_bytes = (size_t)o.max_message_mb << 20};
+    return o.http_port < 0 ? STATUS_OK : http_service_open(front, &service_options, service_p);
+}
+
 // Serves until a signal has come and the core is drained.
-static enum status router_serve(struct front *front, sigset_t *signals)
+static enum status router_serve(struct front *front, struct http_service **http_p, sigset_t *signals)
 {
     struct rpc_method methods[] = {
         front_generate,   front_generate_many, front_score,        front_abort,  front_tokenize,
@@ -327,16 +338,22 @@ static enum status router_serve(struct front *front, sigset_t *signals)
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
     struct rpc_server *server;
     TRY(router_open_server(front, methods, &server));
+    enum status status = router_open_http(front, http_p);
+    if (status != STATUS_OK) {
+        rpc_server_close(server, 0);
+        return status;
+    }
     __atomic_store_n(&front->server, server, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.host), LOG_FIELD("port", rpc_server_port(server)),
-              LOG_FIELD("model", front->model_name), LOG_FIELD("context_tokens", front->config.max_context),
-              LOG_FIELD("vocab_size", front->config.vocab_size),
+              LOG_FIELD("http_port", *http_p ? http_service_port(*http_p) : -1), LOG_FIELD("model", front->model_name),
+              LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     rpc_server_close(server, 1000);
+    http_service_close(*http_p, 1000);
     return STATUS_OK;
 }
 
@@ -349,9 +366,11 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->loop = loop_start(core);
     front->pool = router_open_pool();
     rpc_init();
-    enum status status = router_serve(front, signals);
+    struct http_service *http = NULL;
+    enum status status = router_serve(front, &http, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
+    http_service_free(http);
     core_free(core);
     rpc_shutdown();
     return status;

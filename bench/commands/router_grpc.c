@@ -98,8 +98,8 @@ static _Noreturn void router_exec(const char *path, const char *port, const char
     if (o.core >= 0) CPU_SET((size_t)o.core, &cores);
     if (o.core >= 0 && sched_setaffinity(0, sizeof cores, &cores)) _exit(3);
     if (!freopen(o.log, "a", stderr)) _exit(3);
-    execl(path, path, "--model", o.model, "--port", port, "--tokenise-threads", threads, o.shape ? "--shape" : NULL,
-          o.shape, (char *)NULL);
+    execl(path, path, "--model", o.model, "--port", port, "--http-port", "-1", "--tokenise-threads", threads,
+          o.shape ? "--shape" : NULL, o.shape, (char *)NULL);
     _exit(3);
 }
 

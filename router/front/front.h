@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
-// them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
+// The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
+// messages of clients and nodes, posts them to the core's thread as events, and sends what the core answers. front
+// includes core; core never includes front.
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
@@ -51,6 +52,7 @@ struct front {
     atomic_bool draining;      // no new prompts are taken
     struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
     bool ready;                // core's thread only
+    atomic_bool serving;       // a new request would be served
     struct refusals *refusals; // any thread; NULL: they are not counted
 };
 

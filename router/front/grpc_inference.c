@@ -118,7 +118,7 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
         return;
     }
     call_refuse(c, client_id, status);
-    answer_free(a);
+    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
@@ -142,7 +142,7 @@ static void generate_read(const struct grpc_message *message)
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
-    call_answer(a, m->request_id, wire_request_read(client->front, m, a->request, &a->text));
+    call_answer(a, m->request_id, wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text));
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
 

@@ -8,7 +8,7 @@
 #include "proto/fields.h"
 #include "router/front/intake.h"
 
-enum { READ_AT_ONCE_BYTES = 4096, TENANT_ROOM = 257, FIELDS_MAX = 1 << 17 };
+enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17 };
 
 struct message_job {
     struct intake_job job; // first: the pool's pointer is ours
@@ -38,7 +38,7 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
-    if (size <= READ_AT_ONCE_BYTES) {
+    if (size <= INTAKE_AT_ONCE_BYTES) {
         read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
         return STATUS_OK;
     }

@@ -6,7 +6,7 @@
 
 port=$(free_port)
 server=127.0.0.1:$port
-start_router() { start router "$bin/forepack-router" --model "$main_model" --port "$port"; router_pid=$last_pid; }
+start_router() { start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port"; router_pid=$last_pid; }
 kill_router() { kill -KILL "$router_pid" && wait "$router_pid" 2>/dev/null || true; }
 start_router
 start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --max-num-seqs 2

@@ -89,7 +89,7 @@ stop_up
 open_unread_pipe
 port=$(free_port)
 server=127.0.0.1:$port
-start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --main "$main_model" --tp 2 --speculators 0 \
+start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --http-port -1 --main "$main_model" --tp 2 --speculators 0 \
     --log-level debug
 up_pid=$last_pid
 exec 8>&-

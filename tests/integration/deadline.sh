@@ -6,7 +6,7 @@
 
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --heartbeat-ms 60000 --max-wait-ms 3600000 \
+start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port" --heartbeat-ms 60000 --max-wait-ms 3600000 \
     --log-level debug
 router=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --router "$server"

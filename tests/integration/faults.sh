@@ -5,7 +5,7 @@
 
 port=$(free_port)
 server=127.0.0.1:$port
-start_router() { start router "$bin/forepack-router" --model "$main_model" --port "$port" --heartbeat-ms 500 \
+start_router() { start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port" --heartbeat-ms 500 \
     --worker-grace-ms 600000 --score-timeout-ms 600000; router_pid=$last_pid; }
 start_worker() { start "worker$1" "$bin/forepack-worker" --model "$main_model" --router "$server" --node-id "worker-$1" --threads 1; worker_pid=$last_pid; }
 start_spec() { start "spec$1" "$bin/forepack-speculator" --model "$spec_model" --router "$server" --node-id "spec-$1" --threads 1; spec_pid=$last_pid; }

@@ -6,7 +6,7 @@
 
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port"
+start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port"
 wait_until 30 "the router answers" status_json
 
 start_group() {

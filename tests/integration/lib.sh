@@ -88,7 +88,9 @@ up_spoke() { grep -q ^ready: "$work/up.log" || ! kill -0 "$up_pid"; }
 start_up() { # start_up FLAGS...: a whole cluster with `forepack up`
     port=$(free_port)
     server=127.0.0.1:$port
-    start up "$bin/forepack" up --port "$port" --main "$main_model" --spec "$spec_model" "$@"
+    http_port=$(free_port)
+    while [ "$http_port" = "$port" ]; do http_port=$(free_port); done
+    start up "$bin/forepack" up --port "$port" --http-port "$http_port" --main "$main_model" --spec "$spec_model" "$@"
     up_pid=$last_pid
     wait_until 120 "the cluster is ready" up_spoke
     grep -q ^ready: "$work/up.log" || fail "the cluster did not start"

@@ -18,7 +18,7 @@ hoard=16 hoard_mb=512 # connections with endless messages, and the memory that t
 
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --max-queue-requests $((crowd / 10)) \
+start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port" --max-queue-requests $((crowd / 10)) \
     --heartbeat-ms 2000 --log-level warn
 router_pid=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --log-level warn

@@ -56,7 +56,7 @@ server=10.77.0.1:50051
 forepack() { (on 1 router "$bin/forepack" "$@"); }
 status_json() { forepack status --server "$server" --json; }
 
-start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
+start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --http-port -1 --host 10.77.0.1 --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
 # In a PID namespace of its own: its process id is that of the other speculator.
 start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --kill-child "$bin/forepack-speculator" --model "$spec_model" --router "$server" --threads 1; }
 worker=("$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)

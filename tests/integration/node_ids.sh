@@ -6,7 +6,7 @@
 
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port"
+start router "$bin/forepack-router" --model "$main_model" --http-port -1 --port "$port"
 router_pid=$last_pid
 start_twin() { start "$1" "$bin/forepack-worker" --model "$main_model" --router "$server" --node-id twin --threads 1; }
 

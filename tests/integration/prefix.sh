@@ -66,7 +66,7 @@ waiting() { status_is ".queue.running == 1 and .queue.waiting == $1"; }
 mixed() {
     port=$(free_port)
     server=127.0.0.1:$port
-    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --bins-ahead 1 \
+    start router "$bin/forepack-router" --model "$main_model" --http-port -1 --shape "$work/main.json" --port "$port" --bins-ahead 1 \
         --heartbeat-ms 60000 --max-wait-ms 3600000
     local router=$last_pid
     start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
@@ -107,7 +107,7 @@ jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {i
     ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
 port=$(free_port)
 server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --heartbeat-ms 60000 --bins-ahead 4
+start router "$bin/forepack-router" --model "$main_model" --http-port -1 --shape "$work/main.json" --port "$port" --heartbeat-ms 60000 --bins-ahead 4
 router=$last_pid
 start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
     --kv-blocks $two_documents --max-num-batched-tokens 8192 --itl-target-ms 100000
