@@ -12,10 +12,10 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
-//   metrics_reporter.c  the thread that writes metrics
 //   grpc_attach.c     Attach: the stream of a node
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
+//   metrics_reporter.c  the thread that writes metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
 // an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
