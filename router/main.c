@@ -381,7 +381,8 @@ int main(int argc, char **argv)
     sigset_t signals;
     signals_block(&signals);
 
-    struct front front = {0};
+    struct refusals refusals = {0};
+    struct front front = {.refusals = &refusals};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;

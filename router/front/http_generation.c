@@ -383,6 +383,7 @@ static void generation_refuse(struct http_generation *g, enum status status)
 {
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
+    front_refused(g->client.front, status);
     http_refuse(g->x, status);
     client_not_submitted(&g->client);
 }
