@@ -73,6 +73,7 @@ struct core_options {
     int batch_requests;  // of BIN_BATCH
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
+    uint64_t model_fingerprints[NODE_ROLES]; // the only model accepted for a role; 0: any
     int vocab_size;
     struct hash_key hash_key;  // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
     int64_t (*clock_us)(void); // by which planning is timed, for metrics alone; NULL: it is not timed

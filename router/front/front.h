@@ -13,12 +13,13 @@
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_attach.c     Attach: the stream of a node
+//   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
 //
-// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
-// an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
-// the server runs, except for the fields that say otherwise.
+// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
+// with an I/O thread of its own. The core's thread never sees text. struct front is constant while the servers run,
+// except for the fields that say otherwise.
 #pragma once
 
 #include <stdatomic.h>
@@ -28,6 +29,7 @@
 #include "model/tokenizer.h"
 #include "net/rpc.h"
 #include "router/core/loop.h"
+#include "router/front/cluster_token.h"
 
 struct front {
     const char *model_name; // the name that clients ask for
@@ -43,15 +45,21 @@ struct front {
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
-    atomic_bool draining;      // no new prompts are taken
-    struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
-    bool ready;                // core's thread only
-    atomic_bool serving;       // a new request would be served
+    struct cluster_token *cluster_token; // NULL: nodes need none
+    atomic_bool draining;                // no new prompts are taken
+    struct rpc_server
+        *server;         // of clients; atomic; NULL until the server is open, while the core's thread already runs
+    bool ready;          // core's thread only
+    atomic_bool serving; // a new request would be served
 };
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
 extern const struct rpc_method front_attach;                                                           // grpc_attach
+
+// rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
+// token.
+enum status front_authorise_node(struct rpc_call *call);
 
 // Fills in the core's actions towards nodes and clients; their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);

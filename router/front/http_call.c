@@ -32,6 +32,7 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_DEADLINE] = {504, "server_error", "deadline_exceeded"},
     [STATUS_CANCELLED] = {499, "server_error", "cancelled"},
     [STATUS_UNAUTHENTICATED] = {401, "invalid_request_error", "invalid_api_key"},
+    [STATUS_DENIED] = {403, "invalid_request_error", "permission_denied"},
     [STATUS_UNSUPPORTED] = {400, "invalid_request_error", "unsupported_parameter"},
     [STATUS_DATA] = {400, "invalid_request_error", NULL},
     [STATUS_INTERNAL] = {500, "server_error", NULL},
