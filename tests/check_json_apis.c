@@ -136,6 +136,8 @@ END_TEST
 
 START_TEST(a_response_that_needs_more_is_refused)
 {
+#define TEN  "0123456789"
+#define LONG TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
     static const struct refusal cases[] = {
         {"{}", "input: must be a string or a list of items"},
         {"{\"input\":[]}", "input: must be"},
@@ -162,7 +164,12 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"text\":{\"format\":5}}", "text.format: not supported"},
         {"{\"input\":\"a\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity: not supported"},
         {"{\"input\":\"a\",\"text\":\"x\"}", "text: must be an object"},
-        {"{\"input\":\"a\",\"metadata\":{\"a\":1}}", "metadata: must be an object of strings"},
+        {"{\"input\":\"a\",\"metadata\":{\"a\":1}}", "metadata: must be an object of at most 16 strings"},
+        {"{\"input\":\"a\",\"metadata\":{\"a\":\"" LONG LONG "\"}}", "metadata: must be an object of at most 16"},
+        {"{\"input\":\"a\",\"metadata\":{\"" LONG "\":\"a\"}}", "metadata: must be an object of at most 16"},
+        {"{\"input\":\"a\",\"prompt_cache_key\":\"" LONG LONG "\"}", "prompt_cache_key: 520 bytes long"},
+        {"{\"input\":\"a\",\"safety_identifier\":[]}", "safety_identifier: must be a string"},
+        {"{\"input\":\"a\",\"parallel_tool_calls\":5}", "parallel_tool_calls: must be true or false"},
         {"{\"input\":\"a\",\"metadata\":[]}", "metadata: must be an object"},
         {"{\"input\":\"a\",\"instructions\":[]}", "instructions: must be a string"},
         {"{\"input\":\"a\",\"store\":\"yes\"}", "store: must be true or false"},

@@ -63,8 +63,8 @@ static const char *const own_fields[] = {"input",
                                          NULL};
 
 struct values {
-    const char *instructions;
-    bool store;
+    const char *instructions, *safety_identifier, *prompt_cache_key;
+    bool store, parallel_tool_calls;
     int64_t max_output_tokens;
     const json_t *metadata, *text, *stream_options;
 };
@@ -77,19 +77,35 @@ static const struct json_field fields[] = {
     FIELD(instructions, NAME),
     FIELD(store, BOOL),
     FIELD(max_output_tokens, INT, .min = 1, .max = INT_MAX), // a response of no token has no end
+    FIELD(safety_identifier, NAME),
+    FIELD(prompt_cache_key, NAME),
+    FIELD(parallel_tool_calls, BOOL),
     FIELD(metadata, OBJECT),
     FIELD(text, OBJECT),
     FIELD(stream_options, OBJECT),
     {0},
 };
 
+// A response repeats these fields, a stream several times: OpenAI's bounds, in bytes.
+enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
+
+static enum status check_identifier(const char *name, const char *value)
+{
+    if (!value || strlen(value) <= IDENTIFIER_MAX) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s: %zu bytes long, at most %d are allowed", name, strlen(value),
+                       IDENTIFIER_MAX);
+}
+
 static enum status check_metadata(const json_t *metadata)
 {
+    static const char expected[] = "an object of at most 16 strings, of at most 512 bytes, with keys of at most 64";
     const char *key;
     json_t *value;
+    if (json_object_size(metadata) > METADATA_MAX) return json_refuse_type("metadata", expected);
     json_object_foreach((json_t *)metadata, key, value)
     {
-        if (!json_is_string(value)) return json_refuse_type("metadata", "an object of strings");
+        if (!json_is_string(value) || json_string_length(value) > METADATA_VALUE_MAX || strlen(key) > METADATA_KEY_MAX)
+            return json_refuse_type("metadata", expected);
     }
     return STATUS_OK;
 }
@@ -147,6 +163,8 @@ enum status responses_to_chat(const json_t *body, json_t **chat_p)
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    TRY(check_identifier("safety_identifier", v.safety_identifier));
+    TRY(check_identifier("prompt_cache_key", v.prompt_cache_key));
     if (v.metadata) TRY(check_metadata(v.metadata));
     if (v.text) TRY(check_text(v.text));
     json_t *chat = json_copy_without(body, own_fields);

@@ -99,6 +99,8 @@ def test_logprobs_and_logit_bias():
     assert first not in banned.choices[0].model_extra["token_ids"]
     forced = chat(logit_bias={str(first): 100}, max_tokens=3, extra_body={"return_token_ids": True, "ignore_eos": True})
     assert forced.choices[0].model_extra["token_ids"] == 3 * [first]
+    choices = chat(logit_bias={str(first): 100}, max_tokens=3, n=2, extra_body={"return_token_ids": True, "ignore_eos": True}).choices
+    assert [c.model_extra["token_ids"] for c in choices] == 2 * [3 * [first]]
     refused(openai.BadRequestError, "logit_bias", chat, logit_bias={"1": 101})
     refused(openai.BadRequestError, "logit_bias", chat, logit_bias={"99999999": 1})
 
