@@ -219,6 +219,7 @@ static const char *error_type(enum status status)
     switch (status) {
     case STATUS_NOT_FOUND: return "not_found_error";
     case STATUS_UNAUTHENTICATED: return "authentication_error";
+    case STATUS_DENIED: return "permission_error";
     case STATUS_EXHAUSTED: return "rate_limit_error";
     case STATUS_UNAVAILABLE: return "overloaded_error";
     case STATUS_DEADLINE: return "timeout_error";

@@ -2,7 +2,7 @@
 """The official client of Anthropic's API, unmodified, against a running cluster: messages, streams, stop sequences,
 counting tokens, errors, many requests at once.
 
-Usage: anthropic_client.py URL PROMPTS.jsonl
+Usage: anthropic_client.py URL GRPC_HOST:PORT PROMPTS.jsonl
 """
 import asyncio
 import json
@@ -11,7 +11,9 @@ import sys
 import anthropic
 import openai
 
-url, prompts_file = sys.argv[1:3]
+from abort import abort
+
+url, server, prompts_file = sys.argv[1:4]
 client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
 chat = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
 with open(prompts_file) as file:
@@ -96,6 +98,17 @@ def test_count_tokens():
     usage = ask().usage
     count = client.messages.count_tokens(model=model, messages=turns, system=SYSTEM)
     assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_a_stream_that_fails():
+    stream = ask(stream=True, max_tokens=2000, extra_body={"ignore_eos": True})
+    try:
+        for event in stream:
+            if event.type == "message_start":
+                abort(server, event.message.id)
+        raise AssertionError("the stream did not fail")
+    except anthropic.APIError as error:
+        assert error.body["error"]["type"] == "api_error", error.body
 
 
 def test_errors():

@@ -11,6 +11,8 @@ import sys
 
 import openai
 
+from abort import abort
+
 url, server, prompts_file, forepack = sys.argv[1:5]
 client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
 with open(prompts_file) as file:
@@ -144,6 +146,23 @@ def test_responses():
     refused(openai.BadRequestError, "text", respond, text={"format": {"type": "json_object"}})
     refused(openai.BadRequestError, "max_output_tokens", respond, max_output_tokens=0)
     refused(openai.NotFoundError, None, respond, model="no-such-model")
+
+
+def test_streams_that_fail():
+    events = respond(stream=True, max_output_tokens=2000, extra_body={"ignore_eos": True})
+    first = next(iter(events))
+    abort(server, first.response.id)
+    last = list(events)[-1]
+    assert last.type == "response.failed" and last.response.status == "failed", last
+    assert last.response.error.code == "server_error" and "cancelled" in last.response.error.message, last
+    stream = chat(stream=True, max_tokens=2000, extra_body={"ignore_eos": True})
+    try:
+        abort(server, next(iter(stream)).id)
+        for _ in stream:
+            pass
+        raise AssertionError("the stream did not fail")
+    except openai.APIError as error:
+        assert error.code == "cancelled", error
 
 
 def test_errors():
