@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "router/front/json_anthropic.h"
 
 #define RETRY_AFTER_S  "1"
 #define RETRY_AFTER_MS "1000" // read by the clients of OpenAI
@@ -75,10 +76,21 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
     error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
 }
 
+// Clients of Anthropic's API expect its errors and the header request-id.
+static bool is_anthropic(const struct http_exchange *x)
+{
+    static const char path[] = "/v1/messages";
+    return strncmp(http_path(x), path, strlen(path)) == 0;
+}
+
 void http_fail(struct http_exchange *x, enum status status, const char *message)
 {
     struct bytes body = {0};
-    http_error_add(&body, status, message);
+    if (is_anthropic(x)) {
+        anthropic_add_error(&body, status, message);
+    } else {
+        http_error_add(&body, status, message);
+    }
     if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) {
         http_add_header(x, "Retry-After", RETRY_AFTER_S);
         http_add_header(x, "retry-after-ms", RETRY_AFTER_MS);
@@ -146,6 +158,7 @@ void http_call_on_head(struct http_exchange *x)
     }
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
+    if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x);
     if (status != STATUS_OK) http_refuse(x, status);
 }

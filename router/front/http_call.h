@@ -23,7 +23,8 @@ void http_call_on_close(struct http_exchange *x, bool disconnected);
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
-// Answers with the error object of a status; EXHAUSTED and UNAVAILABLE have the header Retry-After.
+// Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
+// header Retry-After.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 void http_refuse(struct http_exchange *x, enum status status); // http_fail() with status_message()
 int http_status_of(enum status status);
