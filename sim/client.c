@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "bench/quantiles.h"
 #include "sim/client_state.h"
+#include "sim/oracle_fair.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -41,6 +42,7 @@ static struct request *request_make(struct client *client)
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
+    if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
     if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
     return r;
@@ -63,6 +65,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
     client->result.last_us = client->w->now_us;
     for (int i = 0; i < n && !client->w->failed; i++) {
         client_check_token(client, client->r, tokens[i]);
+        oracle_fair_served(client->w->fair, client->r, OUTPUT_WEIGHT);
         world_digest(client->w, (uint64_t)tokens[i]);
         if (plan->stop_after && client->received == plan->stop_after) {
             *n_used_p = i + 1;
@@ -74,7 +77,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
 
 // --- the end
 
-static void client_submit(struct world *w, const struct event *event);
+static void submit_later(struct world *w, const struct event *event);
 
 // Half a second, then twice as long each time.
 static bool client_retries(struct client *client, bool lost, enum status status)
@@ -83,7 +86,7 @@ static bool client_retries(struct client *client, bool lost, enum status status)
     if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
     struct world *w = client->w;
     client->received = 0; // the answer begins again
-    world_at(w, w->now_us + (INT64_C(500000) << client->tries), client_submit, client, 0, NULL, 0);
+    world_at(w, w->now_us + (INT64_C(500000) << client->tries), submit_later, client, 0, NULL, 0);
     return true;
 }
 
@@ -197,7 +200,7 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    if (!core_abort(sim_router_core(w->router), client->r->id, w->now_us)) client_fail(client, "cannot be aborted");
+    if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
 }
 
 void client_abort(struct world *w, int64_t id)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "router/core/core_state.h"
 
 // A member as text.
 struct member {
@@ -56,7 +57,7 @@ void scenario_init(struct scenario *s)
                                        .bins_ahead = 2,
                                        .batch_requests = 16,
                                        .weight_of_1 = 1000,
-                                       .known_limits = LIMITS_ALL}};
+                                       .tick_work = CORE_TICK_WORK}};
 }
 
 void scenario_fini(struct scenario *s)

@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xc91a21f1c6e80c04, 0x211869dc4b498363, 0x13bad75c0d30f391, 0x0ac9209151989e8c, 0x1350cf5a0b223955,
-    0x4b7e3e42cd837b1a, 0xfa64e86fba4518d6, 0xae27225335320ae2, 0x4ba28db98a1e6cb5, 0xc4070b6a695f06b3,
-    0x5e929ea1e30f4cb4, 0x8d29c851db562e9e, 0x72bc50d2a7afddd9, 0x8c7e74f295da7331, 0x439ad04a6d41f649,
-    0x02fcf29b361d0678, 0x4ca28f152383b3d9, 0x0af72e2b27c2e469, 0x0b030449ce2661bb, 0x3a34e3b972fe681c,
-    0xa794aa1ee9d8158e, 0x9d4f772e18d2b87d, 0x4c5073864a947e4c, 0xdf24edd3484d0d23,
+    0xfeffe7a9dd4dbc09, 0xe273fa8e593ecac1, 0x6df62eb7e94cfcaf, 0x5b1251ba1160544f, 0xafe5cba8b9c29c38,
+    0xb60c5a5287ee2161, 0x3d28c15b3d572b5a, 0xc67d123efa5aef71, 0x9ec5b7a8dc530c56, 0x2ff4f4a5156fc90a,
+    0xc2cd4fd2e58ded02, 0x703ac0e0f8f4ae99, 0x1392aff78860b660, 0x5ad6543743baf5ec, 0x4038417d508875ba,
+    0x0487e69b77aa894d, 0xfd2a35aa05d12f88, 0xd0b55a0568003c7e, 0xe4173135e92ed238, 0x2b7066055f28f18f,
+    0xf6a6af9b3ba1f29a, 0x8469a4a3811c8657, 0x9aaad53964c47df9, 0x2b1dd4f8313bae69,
 };
 
 // What differs from seed to seed.
@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);

@@ -10,10 +10,6 @@
 #include "router/sched/node_choice.h"
 #include "router/sched/prefix_tails.h"
 
-// A tick dispatches to a pool until it has done this much work, see work_done(): about a millisecond. A thousand idle
-// nodes would otherwise hold up other events for a tenth of a second.
-enum { WORK_MAX = 2048 };
-
 static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struct request *const *requests, int n)
 {
     if (node->sched.role == NODE_WORKER) {
@@ -56,17 +52,24 @@ static int64_t blocks_of(const struct sched_node *node, const struct bin_plan *p
     return blocks;
 }
 
+static int64_t clock_us(const struct core *c)
+{
+    return c->options.clock_us ? c->options.clock_us() : 0;
+}
+
 // Plans one bin for the node and dispatches it.
 static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[node->sched.role];
     struct bin_plan plan;
+    int64_t start_us = clock_us(c);
     plan_bin(&c->view, &node->sched, set, &plan);
     if (!plan.n) {
         ledger_scanned(&c->ledger, set->role, plan.scan_cost);
         node_index_decline(&node->sched, &c->view, plan.rows_missing, plan.elsewhere);
         return;
     }
+    if (c->options.clock_us) histogram_add(&c->ledger.measures.plan[set->role], clock_us(c) - start_us);
     if (c->view.reservation.node == &node->sched) c->view.reservation.lent_blocks += blocks_of(&node->sched, &plan);
     plan_apply(c, set, node, &plan, now_us);
 }
@@ -88,11 +91,26 @@ static uint64_t work_done(const struct core *c, enum node_role role)
     return totals->items + totals->scan_cost + c->nodes[role].plans;
 }
 
+// A request that became packable or overdue wakes one node, which may take others: it then wakes another one.
+static struct sched_node *next_for_unasked(struct core *c, enum node_role role)
+{
+    struct waiting_set *set = &c->waiting[role];
+    struct sched_node *node = NULL;
+    while (set->unasked && !(node = node_index_next_for(&c->nodes[role], &c->view, set->unasked)))
+        waiting_set_asked(set, set->unasked);
+    return node;
+}
+
+static uint64_t pool_changes(const struct core *c, enum node_role role)
+{
+    return c->nodes[role].changes + c->waiting[role].joined;
+}
+
 // Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
 static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[role];
-    uint64_t end = work_done(c, role) + WORK_MAX;
+    uint64_t end = work_done(c, role) + (uint64_t)c->options.tick_work;
     if (!c->in_round[role] && waiting_set_count(set)) node_index_start_round(&c->nodes[role], &c->view);
     c->in_round[role] = false;
     while (waiting_set_count(set)) {
@@ -101,15 +119,20 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         core_requests_open_batch(c, role);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        if (!node) return;
+        if (!node) node = next_for_unasked(c, role);
+        if (!node) break;
         dispatch_to(c, core_node_of(node), now_us);
     }
+    c->settled[role] = pool_changes(c, role);
 }
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
+    // While a round goes on, the other pool begins one only after a change: two rounds that each take several ticks
+    // would otherwise begin for ever, one for the sake of the other.
+    bool goes_on = core_dispatch_is_pending(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
-        dispatch_round(c, role, now_us);
+        if (!goes_on || c->in_round[role] || c->settled[role] != pool_changes(c, role)) dispatch_round(c, role, now_us);
 }
 
 bool core_dispatch_is_pending(const struct core *c)
