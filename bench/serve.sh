@@ -51,7 +51,7 @@ start_cluster() {
     local n router_flags worker_flags
     read -ra router_flags <<<"$2"
     read -ra worker_flags <<<"$3"
-    "$bin/forepack-router" --model "$pair/main" --port "$port" \
+    "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 \
         --node-listen "127.0.0.1:$node_port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)
     "$bin/forepack-worker" --model "$pair/main" --router "127.0.0.1:$node_port" --threads "$threads" --log-level warn \

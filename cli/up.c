@@ -36,7 +36,7 @@ static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
     char *prefill, *token_file;
     double keep_rate;
-    int64_t node_port, tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks,
+    int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
         itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache, insecure;
@@ -96,6 +96,8 @@ static const struct option options[] = {
      .help = "address that the router listens on"},
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
+    {.name = "http-port", .type = OPTION_INT, .value = &o.http_port, .default_text = "8000", .min = -1, .max = 65535,
+     .help = "port of the router's OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
     {.name = "node-port", .type = OPTION_INT, .value = &o.node_port, .default_text = "0", .max = 65535,
      .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &o.token_file, .placeholder = "FILE",
@@ -247,6 +249,7 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
     argument_add_text(a, "--host", o.host);
     argument_add_number(a, "--port", o.port);
+    argument_add_number(a, "--http-port", o.http_port);
     argument_add(a, "--node-listen");
     argument_take(a, node_address());
     argument_add_text(a, "--cluster-token-file", token_path());
@@ -460,6 +463,8 @@ static void print_ready(void)
            (long long)o.workers, o.workers == 1 ? "" : "s", (long long)o.tp, o.tp == 1 ? "" : "s",
            (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host,
            (long long)o.port, o.host, (long long)o.port);
+    if (o.http_port > 0)
+        printf("       http://%s:%lld/v1 for clients of OpenAI's API\n", o.host, (long long)o.http_port);
     fflush(stdout);
 }
 
@@ -533,23 +538,36 @@ static char *demo_model(const char *name)
     return real;
 }
 
+// Takes `address`, which is on the heap.
+static enum status port_check(const char *option, char *address)
+{
+    enum status status = rpc_address_check(address);
+    free(address);
+    return status == STATUS_OK ? status : status_context(status, "%s", option);
+}
+
+static enum status exposure_check(void)
+{
+    bool loopback;
+    char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
+    enum status status = rpc_address_is_loopback(clients, &loopback);
+    free(clients);
+    if (status != STATUS_OK || loopback || o.insecure) return status;
+    return status_fail(STATUS_INVALID,
+                       "--host %s: other machines could connect without TLS: give --insecure on a network that you "
+                       "trust, or start the programs one by one, with certificates",
+                       o.host);
+}
+
 // Before any start, so that one sentence says what is wrong.
 static enum status ports_check(void)
 {
     if (!o.node_port) o.node_port = o.port + 1;
-    char *clients = mem_format("%s:%lld", o.host, (long long)o.port), *nodes = node_address();
-    bool loopback = true;
-    enum status status = rpc_address_is_loopback(clients, &loopback);
-    if (!loopback && !o.insecure)
-        status = status_fail(STATUS_INVALID,
-                             "--host %s: other machines could connect without TLS: give --insecure on a network that "
-                             "you trust, or start the programs one by one, with certificates",
-                             o.host);
-    if (status == STATUS_OK) status = rpc_address_check(clients);
-    if (status == STATUS_OK) status = rpc_address_check(nodes);
-    free(clients);
-    free(nodes);
-    return status;
+    TRY(exposure_check());
+    TRY(port_check("--port", mem_format("%s:%lld", o.host, (long long)o.port)));
+    TRY(port_check("--node-port", node_address()));
+    if (o.http_port > 0) TRY(port_check("--http-port", mem_format("%s:%lld", o.host, (long long)o.http_port)));
+    return STATUS_OK;
 }
 
 static enum status models_configure(void)
@@ -622,7 +640,8 @@ static int signals_open(void)
 int command_up(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P]\n"
+                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P] "
+                 "[--http-port P]\n"
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/front/http_service.h"
 
 // A client or node with a certificate shows it at least this often, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
@@ -118,6 +119,16 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
     return status;
 }
 
+static enum status http_open(const struct listen_options *o, struct front *front, struct listeners *l)
+{
+    const struct http_tls_files tls = {o->tls_cert, o->tls_key, o->tls_client_ca};
+    const struct http_service_options options = {.host = o->host,
+                                                 .port = (int)o->http_port,
+                                                 .tls = tls.cert ? &tls : NULL,
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
+    return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
+}
+
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners)
 {
@@ -125,12 +136,14 @@ enum status listeners_open(const struct listen_options *options, struct front *f
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
     TRY(nodes_open(options, front, listeners));
     enum status status = clients_open(options, front, methods, &listeners->clients);
+    if (status == STATUS_OK) status = http_open(options, front, listeners);
     if (status != STATUS_OK) listeners_close(listeners, 0);
     return status;
 }
 
 void listeners_close(struct listeners *listeners, int grace_ms)
 {
+    http_service_close(listeners->http, grace_ms);
     rpc_server_close(listeners->clients, grace_ms);
     rpc_server_close(listeners->nodes, grace_ms);
 }

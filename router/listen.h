@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's listeners: one for clients, one for nodes. Each has its own server, so that neither serves the other's
-// methods.
+// The router's listeners: gRPC and HTTP for clients, gRPC for nodes. Each has its own server, so that none serves the
+// other's methods.
 //
 // The rule of exposure: without TLS nothing listens beyond loopback, and nodes beyond loopback must also prove who they
 // are, with a certificate or the cluster token. --insecure lifts both.
@@ -14,7 +14,7 @@ struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
-    int64_t port, max_message_mb;
+    int64_t port, http_port, max_message_mb;
     bool insecure;
 };
 
@@ -25,6 +25,8 @@ struct listen_options {
      .help = "address to listen on for clients; 0.0.0.0 or [::] listens on all interfaces"},                           \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
      .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
+    {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
+     .help = "port of the OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},      \
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
@@ -56,10 +58,11 @@ enum status listen_check(const struct listen_options *options);
 
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
+    struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
     struct rpc_method node_methods[2];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
-void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listener, then the nodes'
+void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

@@ -12,6 +12,7 @@
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
 #include "router/listen.h"
@@ -322,7 +323,7 @@ static struct intake_pool *router_open_pool(void)
 }
 
 // Serves until a signal has come and the core is drained.
-static enum status router_serve(struct front *front, sigset_t *signals)
+static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
     struct rpc_method methods[] = {
         front_generate,   front_generate_many, front_score,        front_abort, front_tokenize,
@@ -330,19 +331,19 @@ static enum status router_serve(struct front *front, sigset_t *signals)
     };
     for (int i = 0; i < 3; i++) // those with a prompt
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
-    struct listeners listeners;
-    TRY(listeners_open(&o.listen, front, methods, &listeners));
-    __atomic_store_n(&front->server, listeners.clients, __ATOMIC_RELEASE);
+    TRY(listeners_open(&o.listen, front, methods, listeners));
+    __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
-              LOG_FIELD("port", rpc_server_port(listeners.clients)),
-              LOG_FIELD("node_port", rpc_server_port(listeners.nodes)), LOG_FIELD("model", front->model_name),
+              LOG_FIELD("port", rpc_server_port(listeners->clients)),
+              LOG_FIELD("http_port", http_service_port(listeners->http)),
+              LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_name),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
-    listeners_close(&listeners, 1000);
+    listeners_close(listeners, 1000);
     return STATUS_OK;
 }
 
@@ -355,9 +356,11 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->loop = loop_start(core);
     front->pool = router_open_pool();
     rpc_init();
-    enum status status = router_serve(front, signals);
+    struct listeners listeners = {0};
+    enum status status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
+    http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
     return status;
@@ -390,7 +393,8 @@ int main(int argc, char **argv)
     signals_block(&signals);
     file_limit_raise();
 
-    struct front front = {0};
+    struct refusals refusals = {0};
+    struct front front = {.refusals = &refusals};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;

@@ -128,6 +128,8 @@ static inline struct request *request_of(const struct sched_request *r)
 
 struct request *request_create(void); // any thread
 void request_free(struct request *r);
+// A deep copy of the spec, into a request that was just created.
+void request_copy_spec(const struct request *from, struct request *to);
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 
 bool request_may_follow(enum request_state from, enum request_state to);

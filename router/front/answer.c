@@ -20,6 +20,7 @@ static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct a
         a->n_tokens++;
         text_stream_push(a->text, tokens[chunk->n++], a->n_tokens >= a->min_tokens, &piece);
         stopped = piece.stop >= 0;
+        if (stopped) a->stop = piece.stop;
         if (n == 1) {
             chunk->text = piece.text;
         } else {
@@ -64,7 +65,7 @@ static void answer_unlink(struct answer *a)
 void client_check_idle(struct client *client)
 {
     if (client->answers || atomic_load(&client->reading)) return;
-    client->ops->idle(client);
+    if (client->ops->idle) client->ops->idle(client);
     if (client->closed) client->ops->free(client);
 }
 
@@ -80,15 +81,22 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     client_check_idle(client);
 }
 
-// --- events posted to the core's thread
+static void answer_free(struct answer *a)
+{
+    request_free(a->request);
+    text_stream_free(a->text);
+    free(a);
+}
 
-static void answers_free(struct answer *first)
+void answers_free(struct answer *first)
 {
     for (struct answer *next; first; first = next) {
         next = first->next;
         answer_free(first);
     }
 }
+
+// --- events posted to the core's thread
 
 static void answers_link(struct client *client, struct answer *first)
 {
@@ -154,18 +162,11 @@ struct answer *answer_create(struct client *client, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
     a->client = client;
+    a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
     return a;
-}
-
-void answer_free(struct answer *a)
-{
-    if (!a) return;
-    request_free(a->request);
-    text_stream_free(a->text);
-    free(a);
 }
 
 void answers_submit(struct answer *first, const char *method)

@@ -32,7 +32,7 @@ struct client_ops {                           // core's thread
     // The last call for an answer; answer_rest() has the text that was held back.
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
-    void (*idle)(struct client *client); // no answer runs, and no message is being read
+    void (*idle)(struct client *client); // no answer runs, and no message is being read; may be NULL
     void (*free)(struct client *client); // closed and idle; nothing refers to it
 };
 
@@ -54,6 +54,7 @@ struct answer {
     int index; // among the answers of an HTTP exchange
     bool return_kept;
     int min_tokens, n_tokens;
+    int stop; // the stop string that ended the text, by its place in the request; -1: none
     struct answer *prev, *next;
 };
 
@@ -62,7 +63,7 @@ void client_reading(struct client *client); // a message has arrived
 // It was refused, or dropped because its client is gone.
 void client_not_submitted(struct client *client);
 struct answer *answer_create(struct client *client, int64_t arrived_us);
-void answer_free(struct answer *a); // of an answer that is not submitted; NULL is allowed
+void answers_free(struct answer *first); // of answers that are not submitted, linked by `next`; NULL is allowed
 // Hands the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log.
 void answers_submit(struct answer *first, const char *method);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
-// them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
+// The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
+// messages of clients and nodes, posts them to the core's thread as events, and sends what the core answers. front
+// includes core; core never includes front.
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
@@ -15,6 +16,7 @@
 //   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
+//   metrics_reporter.c  the thread that writes metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
 // with an I/O thread of its own. The core's thread never sees text. struct front is constant while the servers run,
@@ -29,6 +31,11 @@
 #include "net/rpc.h"
 #include "router/core/loop.h"
 #include "router/front/cluster_token.h"
+
+// Requests that were refused before the core saw them, by status.
+struct refusals {
+    atomic_ullong counts[STATUS_COUNT];
+};
 
 struct front {
     const char *model_name; // the name that clients ask for
@@ -47,11 +54,17 @@ struct front {
     struct cluster_token *cluster_token; // NULL: nodes need none
     int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
     int refusals_unlogged;
-    atomic_bool draining; // no new prompts are taken
-    struct rpc_server
-        *server; // of clients; atomic; NULL until the server is open, while the core's thread already runs
-    bool ready;  // core's thread only
+    atomic_bool draining;      // no new prompts are taken
+    struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
+    bool ready;                // core's thread only
+    atomic_bool serving;       // a new request would be served
+    struct refusals *refusals; // any thread; NULL: they are not counted
 };
+
+static inline void front_refused(const struct front *front, enum status status)
+{
+    if (front->refusals) atomic_fetch_add_explicit(&front->refusals->counts[status], 1, memory_order_relaxed);
+}
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info

@@ -133,8 +133,9 @@ enum status front_authorise_node(struct rpc_call *call)
 void front_publish_ready(struct front *front)
 {
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
-    if (!server) return; // main() calls again once the server is open
     bool serving = front->ready && !atomic_load(&front->draining);
+    atomic_store(&front->serving, serving);
+    if (!server) return; // main() calls again once the server is open
     rpc_server_set_serving(server, "", serving);
     rpc_server_set_serving(server, "forepack.v1.Inference", serving);
 }

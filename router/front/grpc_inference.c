@@ -102,6 +102,7 @@ static void call_refuse(struct client_call *c, const char *client_id, enum statu
 {
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
+    front_refused(c->client.front, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());
     else
@@ -117,7 +118,7 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
         return;
     }
     call_refuse(c, client_id, status);
-    answer_free(a);
+    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
@@ -126,7 +127,10 @@ static void *message_unpack(const struct grpc_message *message, const ProtobufCM
     struct client_call *c = rpc_call_user(message->call);
     void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
-    if (!message->dropped) reply_refuse(c->call, STATUS_INVALID);
+    if (!message->dropped) {
+        front_refused(c->client.front, STATUS_INVALID);
+        reply_refuse(c->call, STATUS_INVALID);
+    }
     client_not_submitted(&c->client);
     return NULL;
 }
@@ -138,7 +142,7 @@ static void generate_read(const struct grpc_message *message)
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
-    call_answer(a, m->request_id, wire_request_read(client->front, m, a->request, &a->text));
+    call_answer(a, m->request_id, wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text));
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
 

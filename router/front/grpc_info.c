@@ -13,26 +13,6 @@
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
 
-// Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
-enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
-
-static enum status tokenize_read(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
-                                 int *n_p)
-{
-    TRY(intake_check_model(front, m->model));
-    if (!m->n_messages) {
-        unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
-        return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
-    }
-    const struct wire_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
-    struct intake_tokens tokens;
-    TRY(wire_prompt_read(front, &prompt, &tokens));
-    free(tokens.pinned);
-    *tokens_p = tokens.tokens;
-    *n_p = tokens.n_tokens;
-    return STATUS_OK;
-}
-
 static void tokenize_read_message(const struct grpc_message *message)
 {
     struct rpc_call *call = message->call;
@@ -46,7 +26,7 @@ static void tokenize_read_message(const struct grpc_message *message)
     }
     int32_t *tokens = NULL;
     int n = 0;
-    enum status status = tokenize_read(front, m, &tokens, &n);
+    enum status status = wire_tokenize(front, m, &tokens, &n);
     if (status == STATUS_OK) {
         Forepack__V1__TokenizeResponse response = FOREPACK__V1__TOKENIZE_RESPONSE__INIT;
         response.token_ids = (uint32_t *)tokens;
@@ -65,23 +45,6 @@ static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, siz
     if (status != STATUS_OK) reply_refuse(call, status);
 }
 
-static enum status detokenize_read(const struct front *front, const Forepack__V1__DetokenizeRequest *m, char **text_p,
-                                   size_t *text_bytes_p)
-{
-    TRY(intake_check_model(front, m->model));
-    if (m->n_token_ids > DETOKENIZE_IDS_MAX) {
-        return status_fail(STATUS_OUT_OF_RANGE, "token_ids: %zu given, at most %d are allowed", m->n_token_ids,
-                           DETOKENIZE_IDS_MAX);
-    }
-    for (size_t i = 0; i < m->n_token_ids; i++) {
-        if (m->token_ids[i] > INT_MAX)
-            return status_fail(STATUS_INVALID, "token_ids: %u is not a token id", m->token_ids[i]);
-    }
-    unsigned flags = (m->keep_special ? 0 : TOKENIZER_SKIP_SPECIAL) | (m->continuation ? TOKENIZER_CONTINUATION : 0);
-    return tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids, flags, text_p,
-                            text_bytes_p);
-}
-
 static void detokenize_read_message(const struct grpc_message *message)
 {
     struct rpc_call *call = message->call;
@@ -95,7 +58,7 @@ static void detokenize_read_message(const struct grpc_message *message)
     }
     char *text = NULL;
     size_t text_bytes = 0;
-    enum status status = detokenize_read(front, m, &text, &text_bytes);
+    enum status status = wire_detokenize(front, m, &text, &text_bytes);
     if (status == STATUS_OK) {
         Forepack__V1__DetokenizeResponse response = FOREPACK__V1__DETOKENIZE_RESPONSE__INIT;
         response.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};

@@ -9,7 +9,7 @@
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "router/front/intake.h"
 
-enum { READ_AT_ONCE_BYTES = 4096, TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
+enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
 
 struct message_job {
     struct intake_job job; // first: the pool's pointer is ours
@@ -39,7 +39,7 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
-    if (size <= READ_AT_ONCE_BYTES) {
+    if (size <= INTAKE_AT_ONCE_BYTES) {
         read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
         return STATUS_OK;
     }

@@ -122,11 +122,11 @@ printf 'not json\n' >"$work/in.jsonl"
 expect 2 "in.jsonl:1: not JSON" "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res2.jsonl"
 
 # A second router on the same port.
-expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" \
+expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --http-port -1 \
     --node-listen 127.0.0.1:0 --log-level error
 
 before=$(status_json | jq .totals.replays)
-expect 2 "port $port.*in use" "$forepack" up --port "$port" --main "$main_model" --speculators 0
+expect 2 "port $port.*in use" "$forepack" up --port "$port" --http-port -1 --main "$main_model" --speculators 0
 status_is ".totals.replays == $before and (.nodes | length) == 2" || fail "a second cluster on the port disturbed the first"
 
 wait_until 20 "every KV block is free" all_returned

@@ -88,7 +88,7 @@ stop_up
 # writes to its own.
 open_unread_pipe
 choose_ports
-start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --node-port "$node_port" --main "$main_model" --tp 2 \
+start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --http-port -1 --node-port "$node_port" --main "$main_model" --tp 2 \
     --speculators 0 --log-level debug
 up_pid=$last_pid
 exec 8>&-

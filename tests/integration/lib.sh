@@ -65,7 +65,9 @@ choose_ports() {
     node_port=$(free_port)
     while [ "$node_port" = "$port" ]; do node_port=$(free_port); done
     node_server=127.0.0.1:$node_port
-    listen=(--port "$port" --node-listen "$node_server")
+    http_port=$(free_port)
+    while [ "$http_port" = "$port" ] || [ "$http_port" = "$node_port" ]; do http_port=$(free_port); done
+    listen=(--port "$port" --http-port "$http_port" --node-listen "$node_server")
 }
 
 # Opens descriptor 8: a pipe without a reader, on which every write fails.
@@ -97,7 +99,7 @@ up_spoke() { grep -q ^ready: "$work/up.log" || ! kill -0 "$up_pid"; }
 
 start_up() { # start_up FLAGS...: a whole cluster with `forepack up`
     choose_ports
-    start up "$bin/forepack" up --port "$port" --node-port "$node_port" --main "$main_model" --spec "$spec_model" "$@"
+    start up "$bin/forepack" up --port "$port" --http-port "$http_port" --node-port "$node_port" --main "$main_model" --spec "$spec_model" "$@"
     up_pid=$last_pid
     wait_until 120 "the cluster is ready" up_spoke
     grep -q ^ready: "$work/up.log" || fail "the cluster did not start"

@@ -61,7 +61,7 @@ attach=(--router 10.77.0.1:50052 --node-tls-ca "$certs/ca.pem" --node-tls-cert "
 forepack() { (on 1 router "$bin/forepack" "$@"); }
 status_json() { forepack status --server "$server" --tls-ca "$certs/ca.pem" --json; }
 
-start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 "${router_tls[@]}" --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
+start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 --http-port -1 "${router_tls[@]}" --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
 # In a PID namespace of its own: its process id is that of the other speculator.
 start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --kill-child "$bin/forepack-speculator" --model "$spec_model" "${attach[@]}" --threads 1; }
 worker=("$bin/forepack-worker" --model "$main_model" "${attach[@]}" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)

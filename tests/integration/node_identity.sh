@@ -8,7 +8,7 @@
 refuses() {
     local pattern=$1 code=0
     shift
-    timeout 60 "$bin/forepack-router" --model "$main_model" --port 0 "$@" >"$work/refused" 2>&1 || code=$?
+    timeout 60 "$bin/forepack-router" --model "$main_model" --port 0 --http-port 0 "$@" >"$work/refused" 2>&1 || code=$?
     equal 2 "$code" "exit code of a router with $*"
     grep -q "start_failed .*$pattern" "$work/refused" || fail "no '$pattern' for $*: $(cat "$work/refused")"
 }
@@ -36,7 +36,7 @@ refuses "every user can read this secret" --node-listen 127.0.0.1:0 --cluster-to
 (umask 077; echo short >"$work/short")
 refuses "must have at least 16" --node-listen 127.0.0.1:0 --cluster-token-file "$work/short"
 
-start insecure "$bin/forepack-router" --model "$main_model" --host 0.0.0.0 --port 0 --node-listen 0.0.0.0:0 --insecure
+start insecure "$bin/forepack-router" --model "$main_model" --host 0.0.0.0 --port 0 --http-port 0 --node-listen 0.0.0.0:0 --insecure
 wait_until 20 "an insecure router listens" grep -q router_listening "$work/insecure.log"
 equal 2 "$(grep -c "warn router listening_insecurely" "$work/insecure.log")" "warnings of an insecure router"
 kill -TERM "$last_pid"
