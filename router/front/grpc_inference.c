@@ -103,6 +103,7 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
 {
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
+    front_refused(c->client.front, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());
     else
@@ -147,7 +148,10 @@ static void *message_unpack(const struct grpc_message *message, const ProtobufCM
     struct client_call *c = rpc_call_user(message->call);
     void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
-    if (!message->dropped) reply_refuse(c->call, STATUS_INVALID);
+    if (!message->dropped) {
+        front_refused(c->client.front, STATUS_INVALID);
+        reply_refuse(c->call, STATUS_INVALID);
+    }
     client_not_submitted(&c->client);
     return NULL;
 }

@@ -98,6 +98,7 @@ static enum status read_request(const struct front *front, const json_t *body, s
 
 static void score_refuse(struct score *s, enum status status)
 {
+    front_refused(s->client.front, status);
     http_refuse(s->x, status);
     client_not_submitted(&s->client);
 }

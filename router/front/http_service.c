@@ -8,9 +8,12 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "router/front/http_anthropic.h"
 #include "router/front/http_info.h"
+#include "router/front/http_metrics.h"
 #include "router/front/http_openai.h"
 #include "router/front/intake.h"
+#include "router/front/metrics_reporter.h"
 
 enum { PING_EVERY_US = 5000000 };
 
@@ -32,6 +35,16 @@ static void completions_post(struct http_exchange *x)
     generation_post(x, &http_completions);
 }
 
+static void responses_post(struct http_exchange *x)
+{
+    generation_post(x, &http_responses);
+}
+
+static void messages_post(struct http_exchange *x)
+{
+    generation_post(x, &http_anthropic);
+}
+
 // --- routes
 
 #define ROUTE(method_, path_, handler)                                                                                 \
@@ -41,6 +54,9 @@ static void completions_post(struct http_exchange *x)
 static const struct http_route routes[] = {
     ROUTE("POST", "/v1/chat/completions", chat_post),
     ROUTE("POST", "/v1/completions", completions_post),
+    ROUTE("POST", "/v1/responses", responses_post),
+    ROUTE("POST", "/v1/messages", messages_post),
+    ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),
     ROUTE("GET", "/v1/models", http_models_get),
     ROUTE("GET", "/v1/models/*", http_models_get),
@@ -49,6 +65,7 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/health", http_health_get),
     ROUTE("GET", "/ready", http_ready_get),
     ROUTE("GET", "/version", http_version_get),
+    ROUTE("GET", "/metrics", http_metrics_get),
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -129,8 +146,10 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     service->front = front;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front);
+    service->reporter = metrics_reporter_open(front);
     enum status status = server_open(service, options);
     if (status != STATUS_OK) {
+        metrics_reporter_close(service->reporter);
         free(service->routes);
         free(service);
         return status;
@@ -156,6 +175,7 @@ void http_service_close(struct http_service *service, int grace_ms)
     pthread_mutex_unlock(&service->lock);
     pthread_join(service->pinger, NULL);
     http_server_close(service->server, grace_ms);
+    metrics_reporter_close(service->reporter);
 }
 
 void http_service_free(struct http_service *service)
