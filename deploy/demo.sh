@@ -42,10 +42,11 @@ finish() {
 }
 trap finish EXIT
 
-# Without --port: the first free port from 50051 on.
+# Without --port: the first of two free ports from 50051 on; nodes attach at the second.
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 if [ -z "$port" ]; then
     port=50051
-    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+    while taken "$port" || taken "$((port + 1))"; do port=$((port + 2)); done
 fi
 server=127.0.0.1:$port
 http_port=8000

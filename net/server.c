@@ -2,15 +2,11 @@
 // The server: its port, its completion queues, accepting calls, and closing in order (refuse, drain, cancel, free).
 #include "net/server.h"
 
-#include <errno.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/string_util.h>
 #include <limits.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -115,45 +111,6 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 }
 
 // --- opening
-
-// The colon between host and port, or NULL with the reason recorded. C-core would read a missing port as 443.
-static const char *address_colon(const char *address)
-{
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    long port = colon ? strtol(colon + 1, &end, 10) : -1;
-    if (colon && end > colon + 1 && !*end && port >= 0 && port <= 65535) return colon;
-    status_fail(STATUS_INVALID, "address '%s': must be HOST:PORT with a port from 0 to 65535", address);
-    return NULL;
-}
-
-enum status rpc_address_check(const char *address)
-{
-    const char *colon = address_colon(address);
-    if (!colon) return STATUS_INVALID;
-    char *host = mem_string(address), *bare = host;
-    host[colon - address] = 0;
-    if (*host == '[' && colon[-1] == ']') {
-        host[colon - address - 1] = 0;
-        bare++;
-    }
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    int error = getaddrinfo(*bare ? bare : NULL, colon + 1, &hints, &found);
-    free(host);
-    if (error) return status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error));
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    // listen() too, because sockets with SO_REUSEADDR can share a port until one of them listens.
-    bool failed = fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1);
-    int reason = failed ? errno : 0;
-    if (fd >= 0) close(fd);
-    freeaddrinfo(found);
-    if (!reason) return STATUS_OK;
-    if (reason == EADDRINUSE)
-        return status_fail(STATUS_INVALID,
-                           "port %s is in use: stop the program that listens there or choose another port", colon + 1);
-    return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
-}
 
 // Memory for messages that are not received completely, of all connections together, in largest messages. Honest
 // clients stay far below it; slow senders may reach it. Over it C-core reads less, closes idle connections and then
@@ -284,7 +241,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
-    if (!address_colon(options->address)) return STATUS_INVALID;
+    if (!net_address_colon(options->address)) return STATUS_INVALID;
     struct net_tls *tls = NULL;
     if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
     struct rpc_server *server = mem_alloc(sizeof *server);

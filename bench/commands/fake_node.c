@@ -66,7 +66,7 @@ static void *node_run(void *argument)
         if (kind == NODE_MESSAGE && event.message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
             answer_bin(node, event.message->prefill_bin);
         node_event_free(&event);
-    } while (kind != NODE_DRAIN && kind != NODE_REFUSED);
+    } while (kind != NODE_DRAIN);
     return NULL;
 }
 
@@ -86,7 +86,7 @@ static enum status read_model_info(const char *server, Forepack__V1__ModelInfo *
     return status;
 }
 
-enum status fake_node_open(const char *server, struct fake_node **node_p)
+enum status fake_node_open(const char *server, const char *nodes, struct fake_node **node_p)
 {
     Forepack__V1__ModelInfo *info;
     TRY(read_model_info(server, &info));
@@ -103,7 +103,8 @@ enum status fake_node_open(const char *server, struct fake_node **node_p)
     hello.kv_blocks = KV_BLOCKS;
     hello.max_seqs = SEQS;
     struct fake_node *node = mem_alloc(sizeof *node);
-    enum status status = node_start(server, &hello, &(struct node_callbacks){0}, &node->node);
+    const struct node_router router = {.address = nodes};
+    enum status status = node_start(&router, &hello, &(struct node_callbacks){0}, &node->node);
     forepack__v1__model_info__free_unpacked(info, NULL);
     if (status != STATUS_OK) {
         free(node);

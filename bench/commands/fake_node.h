@@ -7,7 +7,8 @@
 
 struct fake_node;
 
-// Attaches with the tokenizer and vocabulary that the router at `server` reports; returns before the router has it.
+// Attaches at `nodes`, the router's address for nodes, with the tokenizer and vocabulary that it reports to clients at
+// `server`; returns before the router has it.
 // node_block_signals() must have been called before the first thread started: closing the node uses SIGTERM.
-enum status fake_node_open(const char *server, struct fake_node **node_p);
+enum status fake_node_open(const char *server, const char *nodes, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

@@ -90,7 +90,7 @@ static char *router_path(void)
     return mem_format("%.*s/forepack-router", slash ? (int)(slash - self) : 1, slash ? self : ".");
 }
 
-static _Noreturn void router_exec(const char *path, const char *port, const char *threads)
+static _Noreturn void router_exec(const char *path, const char *port, const char *nodes, const char *threads)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     cpu_set_t cores;
@@ -98,18 +98,18 @@ static _Noreturn void router_exec(const char *path, const char *port, const char
     if (o.core >= 0) CPU_SET((size_t)o.core, &cores);
     if (o.core >= 0 && sched_setaffinity(0, sizeof cores, &cores)) _exit(3);
     if (!freopen(o.log, "a", stderr)) _exit(3);
-    execl(path, path, "--model", o.model, "--port", port, "--http-port", "-1", "--tokenise-threads", threads,
-          o.shape ? "--shape" : NULL, o.shape, (char *)NULL);
+    execl(path, path, "--model", o.model, "--port", port, "--http-port", "-1", "--node-listen", nodes,
+          "--tokenise-threads", threads, o.shape ? "--shape" : NULL, o.shape, (char *)NULL);
     _exit(3);
 }
 
 // Before rpc_init(), because a fork must not copy gRPC's threads.
-static enum status router_start(int port, pid_t *pid_p)
+static enum status router_start(int port, const char *nodes, pid_t *pid_p)
 {
     char *path = router_path(), *port_text = mem_format("%d", port);
     char *threads = mem_format("%lld", (long long)o.tokenise_threads);
     *pid_p = fork();
-    if (*pid_p == 0) router_exec(path, port_text, threads);
+    if (*pid_p == 0) router_exec(path, port_text, nodes, threads);
     free(threads);
     free(port_text);
     free(path);
@@ -310,7 +310,7 @@ static enum status wait_for_router(struct rpc_channel *channel, bool serving)
     return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
 }
 
-static enum status measure(const char *server, pid_t router, json_t *rows)
+static enum status measure(const char *server, const char *nodes, pid_t router, json_t *rows)
 {
     struct run run = {.channels = mem_alloc_array((size_t)o.connections, sizeof(struct rpc_channel *))};
     struct fake_node *node = NULL;
@@ -319,7 +319,7 @@ static enum status measure(const char *server, pid_t router, json_t *rows)
     for (int i = 0; i < o.connections && status == STATUS_OK; i++)
         status = rpc_channel_open(server, &run.channels[i]);
     if (status == STATUS_OK) status = wait_for_router(run.channels[0], false);
-    if (status == STATUS_OK) status = fake_node_open(server, &node);
+    if (status == STATUS_OK) status = fake_node_open(server, nodes, &node);
     if (status == STATUS_OK) status = wait_for_router(run.channels[0], true);
     if (status == STATUS_OK) {
         run.message = make_message(run.channels[0]);
@@ -342,14 +342,16 @@ int bench_router_grpc(int argc, char **argv)
                  argc, argv, NULL);
     json_t *rows = json_array();
     pid_t router = 0;
-    int port = 0;
+    int port = 0, node_port = 0;
     enum status status = o.model ? free_port(&port) : status_fail(STATUS_INVALID, "--model DIR is required");
-    if (status == STATUS_OK) status = router_start(port, &router);
+    if (status == STATUS_OK) status = free_port(&node_port);
+    char *nodes = mem_format("127.0.0.1:%d", node_port);
+    if (status == STATUS_OK) status = router_start(port, nodes, &router);
     if (status == STATUS_OK) {
         char *server = mem_format("127.0.0.1:%d", port);
         node_block_signals();
         rpc_init();
-        status = measure(server, router, rows);
+        status = measure(server, nodes, router, rows);
         rpc_shutdown();
         free(server);
         kill(router, SIGTERM);
@@ -358,6 +360,7 @@ int bench_router_grpc(int argc, char **argv)
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     json_decref(rows);
+    free(nodes);
     options_free(options);
     return code;
 }

@@ -81,6 +81,7 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec = *spec;
     to->spec.tokens = mem_copy(spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens);
     to->spec.pinned = mem_copy(spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned);
+    to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
     to->spec.tenant = mem_string(spec->tenant);
 }
 

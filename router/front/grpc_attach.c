@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/grpc_intake.h"
 #include "router/front/node_link.h"
 #include "router/front/reply.h"
 
@@ -77,9 +78,9 @@ static void attach_on_open(struct rpc_call *call)
 static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct attachment *a = rpc_call_user(call);
-    node_message *m = forepack__cluster__v1__node_message__unpack(NULL, size, bytes);
+    node_message *m = grpc_node_message_unpack(bytes, size);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid NodeMessage");
+        rpc_call_finish(call, STATUS_INVALID, status_message());
         return;
     }
     struct node_event *event = mem_alloc(sizeof *event);
@@ -102,8 +103,16 @@ const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/At
                                         .on_open = attach_on_open,
                                         .on_message = attach_on_message,
                                         .on_half_close = attach_on_half_close,
-                                        .on_close = attach_on_close,
-                                        .dedicated = true};
+                                        .on_close = attach_on_close};
+
+enum status front_authorise_node(struct rpc_call *call)
+{
+    const struct front *front = rpc_call_context(call);
+    if (!front->cluster_token) return STATUS_OK;
+    enum status status = cluster_token_check(front->cluster_token, rpc_call_metadata(call, "authorization"));
+    if (status != STATUS_OK) log_event(LOG_WARN, "node_refused", LOG_FIELD("peer", rpc_call_peer(call)), LOG_REASON);
+    return status;
+}
 
 // --- readiness
 

@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "router/front/http_service.h"
 
-#define RETRY_AFTER_S  "1"
-#define RETRY_AFTER_MS "1000" // read by the clients of OpenAI
+#define RETRY_US 1000000
 
 // --- errors
 
@@ -31,6 +31,7 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_DEADLINE] = {504, "server_error", "deadline_exceeded"},
     [STATUS_CANCELLED] = {499, "server_error", "cancelled"},
     [STATUS_UNAUTHENTICATED] = {401, "invalid_request_error", "invalid_api_key"},
+    [STATUS_DENIED] = {403, "invalid_request_error", "permission_denied"},
     [STATUS_UNSUPPORTED] = {400, "invalid_request_error", "unsupported_parameter"},
     [STATUS_DATA] = {400, "invalid_request_error", NULL},
     [STATUS_INTERNAL] = {500, "server_error", NULL},
@@ -74,16 +75,28 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
     error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
 }
 
-void http_fail(struct http_exchange *x, enum status status, const char *message)
+static void add_retry(struct http_exchange *x, int64_t retry_us)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999999) / 1000000);
+    http_add_header(x, "Retry-After", number);
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999) / 1000);
+    http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
+}
+
+static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
 {
     struct bytes body = {0};
     http_error_add(&body, status, message);
-    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) {
-        http_add_header(x, "Retry-After", RETRY_AFTER_S);
-        http_add_header(x, "retry-after-ms", RETRY_AFTER_MS);
-    }
+    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) add_retry(x, retry_us);
+    if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
     http_respond(x, http_status_of(status), "application/json", body.data, body.n);
     bytes_free(&body);
+}
+
+void http_fail(struct http_exchange *x, enum status status, const char *message)
+{
+    fail_until(x, status, message, RETRY_US);
 }
 
 void http_refuse(struct http_exchange *x, enum status status)
@@ -127,10 +140,50 @@ static bool id_valid(const char *id)
 
 // --- every exchange
 
-// Whether the caller may use the API. Every caller may.
-static enum status http_authorise(struct http_exchange *x)
+static const struct front *front_of(const struct http_exchange *x)
 {
-    return STATUS_OK;
+    return ((const struct http_service *)http_context(x))->front;
+}
+
+// For load balancers, as the health service of gRPC, and for Prometheus if the operator says so.
+static bool open_to_all(const struct front *front, const char *path)
+{
+    if (strcmp(path, "/metrics") == 0) return front->metrics_open;
+    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
+}
+
+// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`.
+static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
+{
+    const struct front *front = front_of(x);
+    struct identity *identity = front->identity;
+    const char *authorization = http_header(x, "authorization");
+    if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
+    return authorization ? identity_authenticate(identity, authorization, principal_p)
+                         : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p);
+}
+
+typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);
+
+static bool admit(struct http_exchange *x, admit_fn *limits)
+{
+    struct principal *p = ((struct http_call *)http_user(x))->principal;
+    int64_t retry_us = 0;
+    enum status status = p ? limits(p, &retry_us) : STATUS_OK;
+    if (status == STATUS_OK) return true;
+    front_refused(front_of(x), status);
+    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    return false;
+}
+
+bool http_admit(struct http_exchange *x)
+{
+    return admit(x, identity_admit);
+}
+
+bool http_admit_call(struct http_exchange *x)
+{
+    return admit(x, identity_admit_call);
 }
 
 void http_call_on_head(struct http_exchange *x)
@@ -145,13 +198,16 @@ void http_call_on_head(struct http_exchange *x)
     }
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
-    enum status status = http_authorise(x);
-    if (status != STATUS_OK) http_refuse(x, status);
+    enum status status = http_authorise(x, &call->principal);
+    if (status == STATUS_OK) return;
+    front_refused(front_of(x), status);
+    http_refuse(x, status);
 }
 
 void http_call_on_close(struct http_exchange *x, bool disconnected)
 {
     struct http_call *call = http_user(x);
     if (call->client) client_close(call->client);
+    principal_unref(call->principal);
     free(call);
 }

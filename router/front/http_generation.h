@@ -75,7 +75,6 @@ struct http_generation {
     struct http_exchange *x; // our reference
     const struct http_api *api;
     struct http_streams *streams;
-    char *tenant; // of the caller, owned; NULL: the body may name one
 
     // Constant once the body is read.
     char id[HTTP_ID_ROOM];

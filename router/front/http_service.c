@@ -112,6 +112,7 @@ static enum status server_open(struct http_service *service, const struct http_s
     const struct http_server_options server_options = {
         .host = address,
         .port = options->port,
+        .tls = options->tls,
         .routes = service->routes,
         .context = service,
         .max_body_bytes = options->max_body_bytes,
@@ -148,7 +149,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
 
 int http_service_port(const struct http_service *service)
 {
-    return http_server_port(service->server);
+    return service ? http_server_port(service->server) : -1;
 }
 
 void http_service_close(struct http_service *service, int grace_ms)

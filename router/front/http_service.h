@@ -37,15 +37,16 @@ struct http_service {
 };
 
 struct http_service_options {
-    const char *host; // an IPv6 address may be in brackets
-    int port;         // 0: a free port
+    const char *host;                 // an IPv6 address may be in brackets
+    int port;                         // 0: a free port
+    const struct http_tls_files *tls; // NULL: plain
     size_t max_body_bytes;
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
-int http_service_port(const struct http_service *service);
+int http_service_port(const struct http_service *service); // -1 for NULL
 // Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread:
 // close before loop_stop(), free afterwards. NULL is allowed.
 void http_service_close(struct http_service *service, int grace_ms);
