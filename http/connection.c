@@ -62,6 +62,7 @@ static void close_with(struct connection *c, bool reset)
     socket_close(c, reset);
     http_buffer_free(&c->in);
     http_buffer_free(&c->out);
+    atomic_fetch_sub(&server->body_bytes, c->in_charge);
     http_addresses_remove(server->addresses, &c->address);
     atomic_fetch_sub(&server->connections, 1);
     http_loop_bury(c->loop, c);
@@ -460,6 +461,22 @@ static void shake_hands(struct connection *c)
         connection_close(c);
 }
 
+// Bytes that wait to be parsed count like bodies: many clients that send heads slowly, or requests ahead, must not take
+// more memory than the limit either.
+static void charge_input(struct connection *c)
+{
+    struct http_server *server = c->loop->server;
+    size_t kept = http_buffer_size(&c->in), before = c->in_charge;
+    if (kept == before) return;
+    c->in_charge = kept;
+    size_t total = atomic_fetch_add(&server->body_bytes, kept - before) + kept - before;
+    if (kept < before || total <= server->o.max_bodies_bytes) return;
+    if (c->state == HTTP_HEAD)
+        refuse(c, 503, "the server is receiving too many requests; try again later");
+    else
+        connection_close(c);
+}
+
 static void check_peer(struct connection *c)
 {
     if (c->state == HTTP_CLOSED) return;
@@ -485,6 +502,7 @@ void connection_turn(struct connection *c)
     do {
         read_input(c, &share);
     } while (flush(c, &share) && share > 0 && --requests > 0);
+    if (c->state != HTTP_CLOSED) charge_input(c);
     check_peer(c);
     note_ready(c);
 }

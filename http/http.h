@@ -54,11 +54,12 @@ struct http_server_options {
     int max_connections_per_address;  // [0: no bound]
     size_t max_head_bytes;            // [32 KiB]
     size_t max_body_bytes;            // [64 MiB]
-    size_t max_bodies_bytes;          // [256 MiB] of all bodies being received; further requests are answered with 503
-    size_t max_unread_bytes;          // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    int64_t head_ms;                  // [10000] from accepting, or from a request's first byte, until its head is there
-    int64_t stall_ms;                 // [30000] for each KiB of a body; without progress of an unread response
-    int64_t idle_ms;                  // [120000] between two requests
+    size_t max_bodies_bytes; // [256 MiB] of all bodies and unparsed heads; further requests are answered with 503
+    size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
+    int64_t head_ms;         // [10000] from accepting, or from a request's first byte, until its head is there
+    int64_t stall_ms;        // [30000] for each KiB of a body; without progress of an unread response
+    int64_t idle_ms;         // [120000] between two requests
+    int64_t tls_check_ms;    // [1000] at least, between two looks at the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
@@ -75,7 +76,7 @@ void http_server_stop_accepting(struct http_server *server);
 void http_server_close(struct http_server *server, int grace_ms);
 struct http_server_status {
     int connections, exchanges;           // open ones
-    size_t unread_bytes, body_bytes;      // of all responses that sockets have not taken; of all bodies
+    size_t unread_bytes, body_bytes;      // of all responses that sockets have not taken; of all bodies and heads
     uint64_t accepted, refused, requests; // connections, connections, and requests with a whole head, so far
 };
 void http_server_get_status(struct http_server *server, struct http_server_status *status);

@@ -38,6 +38,7 @@ struct connection {
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;  // bytes of the next request, not yet parsed
+    size_t in_charge;       // of them, counted in server->body_bytes
     struct http_buffer out; // bytes of the response that go to the socket next
     struct http_scan scan;
     struct http_chunks chunks;
@@ -140,7 +141,7 @@ void socket_shutdown(struct connection *c); // of the sending side
 void socket_close(struct connection *c, bool reset);
 
 // --- tls.c
-enum status http_tls_open(const struct http_tls_files *files, struct http_tls **tls_p);
+enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
 SSL *http_tls_accept(struct http_tls *tls, int fd); // reads changed files first; NULL: no memory
 void http_tls_close(struct http_tls *tls);          // NULL is allowed
 

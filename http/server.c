@@ -30,6 +30,7 @@ static void set_defaults(struct http_server_options *o)
     if (!o->head_ms) o->head_ms = 10000;
     if (!o->stall_ms) o->stall_ms = 30000;
     if (!o->idle_ms) o->idle_ms = 120000;
+    if (!o->tls_check_ms) o->tls_check_ms = 1000;
 }
 
 static void set_option(int fd, int level, int name, int value)
@@ -117,7 +118,7 @@ static void close_loops(struct http_server *s)
 
 static enum status start(struct http_server *s)
 {
-    if (s->o.tls) TRY(http_tls_open(s->o.tls, &s->tls));
+    if (s->o.tls) TRY(http_tls_open(s->o.tls, s->o.tls_check_ms, &s->tls));
     TRY(open_listener(&s->o, &s->listen_fd));
     s->port = port_of(s->listen_fd);
     raise_descriptors(s->o.max_connections);

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { N_FILES = 3, CHECK_US = 1000000 };
+enum { N_FILES = 3 };
 
 // Tells versions of a file apart.
 struct version {
@@ -26,6 +26,7 @@ struct http_tls {
     SSL_CTX *context;
     struct version version[N_FILES]; // of the files that were read last, usable or not
     int64_t check_us;                // when to look at the files again
+    int64_t interval_us;
 };
 
 // --- a context from the files
@@ -83,6 +84,7 @@ static void set_options(SSL_CTX *context)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
     SSL_CTX_set_num_tickets(context, 1);
+    SSL_CTX_set_read_ahead(context, 1); // one read(2) takes whole records
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
     SSL_CTX_set_default_passwd_cb(context, no_password);
 }
@@ -118,7 +120,7 @@ static void reload_changed(struct http_tls *tls)
 {
     int64_t now_us = clock_now_us();
     if (now_us < tls->check_us) return;
-    tls->check_us = now_us + CHECK_US;
+    tls->check_us = now_us + tls->interval_us;
     struct version version[N_FILES];
     read_versions(tls->file, version);
     if (memcmp(version, tls->version, sizeof version) == 0) return;
@@ -146,15 +148,16 @@ SSL *http_tls_accept(struct http_tls *tls, int fd)
     return NULL;
 }
 
-enum status http_tls_open(const struct http_tls_files *files, struct http_tls **tls_p)
+enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p)
 {
     struct http_tls *tls = mem_alloc(sizeof *tls);
+    tls->interval_us = 1000 * check_ms;
     pthread_mutex_init(&tls->lock, NULL);
     tls->file[0] = mem_string(files->cert);
     tls->file[1] = mem_string(files->key);
     tls->file[2] = mem_string(files->client_ca);
     read_versions(tls->file, tls->version);
-    tls->check_us = clock_now_us() + CHECK_US;
+    tls->check_us = clock_now_us() + tls->interval_us;
     enum status status = make_context(tls->file, &tls->context);
     if (status == STATUS_OK)
         *tls_p = tls;

@@ -314,6 +314,28 @@ START_TEST(bodies_beyond_the_total_are_refused)
 }
 END_TEST
 
+START_TEST(heads_count_like_bodies)
+{
+    open_server((struct http_server_options){.max_bodies_bytes = 50000});
+    char head[30001] = "GET /hello HTTP/1.1\r\nX: ";
+    memset(head + strlen(head), 'x', sizeof head - 1 - strlen(head));
+    int first = client_connect(port()), second = client_connect(port());
+    client_send(first, head);
+    AWAIT(server_status().body_bytes == 30000);
+    client_send(second, head);
+    struct client_text text = client_receive_all(second);
+    expect_start(text.bytes, "HTTP/1.1 503");
+    free(text.bytes);
+    close(second);
+    client_send(first, "\r\nHost: x\r\n\r\n");
+    text = client_receive_until(first, "hello");
+    free(text.bytes);
+    AWAIT(server_status().body_bytes == 0);
+    close(first);
+    close_server();
+}
+END_TEST
+
 // --- streams
 
 START_TEST(a_stream_is_chunked_and_its_connection_goes_on)
@@ -683,6 +705,7 @@ int main(void)
     tcase_add_test(bodies, a_caller_is_refused_before_the_body_is_read);
     tcase_add_test(bodies, a_body_above_the_limit_is_refused_and_the_client_reads_why);
     tcase_add_test(bodies, bodies_beyond_the_total_are_refused);
+    tcase_add_test(bodies, heads_count_like_bodies);
     suite_add_tcase(suite, bodies);
     TCase *streams = tcase_create("streams");
     tcase_add_test(streams, a_stream_is_chunked_and_its_connection_goes_on);

@@ -20,6 +20,7 @@ static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct a
         a->n_tokens++;
         text_stream_push(a->text, tokens[chunk->n++], a->n_tokens >= a->min_tokens, &piece);
         stopped = piece.stop >= 0;
+        if (stopped) a->stop = piece.stop;
         if (n == 1) {
             chunk->text = piece.text;
         } else {
@@ -179,6 +180,7 @@ struct answer *answer_create(struct client *client, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
     a->client = client;
+    a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
     a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};

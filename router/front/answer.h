@@ -56,6 +56,7 @@ struct answer {
     int index; // among the answers of an HTTP exchange
     bool return_kept;
     int min_tokens, n_tokens;
+    int stop; // the stop string that ended the text, by its place in the request; -1: none
     struct answer *prev, *next;
 };
 

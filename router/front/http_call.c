@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "router/front/http_service.h"
+#include "router/front/json_anthropic.h"
 
 #define RETRY_US 1000000
 
@@ -75,6 +76,13 @@ void http_error_add(struct bytes *out, enum status status, const char *message)
     error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
 }
 
+// Clients of Anthropic's API expect its errors and the header request-id.
+static bool is_anthropic(const struct http_exchange *x)
+{
+    static const char path[] = "/v1/messages";
+    return strncmp(http_path(x), path, strlen(path)) == 0;
+}
+
 static void add_retry(struct http_exchange *x, int64_t retry_us)
 {
     char number[24];
@@ -87,7 +95,11 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
 static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
 {
     struct bytes body = {0};
-    http_error_add(&body, status, message);
+    if (is_anthropic(x)) {
+        anthropic_add_error(&body, status, message);
+    } else {
+        http_error_add(&body, status, message);
+    }
     if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) add_retry(x, retry_us);
     if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
     http_respond(x, http_status_of(status), "application/json", body.data, body.n);
@@ -198,6 +210,7 @@ void http_call_on_head(struct http_exchange *x)
     }
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
+    if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x, &call->principal);
     if (status == STATUS_OK) return;
     front_refused(front_of(x), status);

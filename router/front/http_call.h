@@ -29,7 +29,8 @@ bool http_admit_call(struct http_exchange *x);
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
-// Answers with the error object of a status; EXHAUSTED and UNAVAILABLE have the header Retry-After: a second.
+// Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
+// header Retry-After: a second.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 void http_refuse(struct http_exchange *x, enum status status); // http_fail() with status_message()
 int http_status_of(enum status status);

@@ -39,6 +39,8 @@ void http_input_fini(struct http_input *in)
         free(memory);
     }
     json_generation_fini(&in->fields);
+    if (in->data.free) in->data.free(in->data.value);
+    json_decref(in->translated);
 }
 
 // --- core's thread: sending
@@ -216,7 +218,7 @@ static void choice_end(struct http_generation *g, struct http_choice *choice, st
     if (g->stream) g->api->finish(g, choice, out);
     if (--g->n_left) return;
     if (g->stream) {
-        g->api->end(g, out);
+        if (g->api->end) g->api->end(g, out);
     } else {
         prefill_headers_add(g);
         g->api->whole(g, out);
@@ -237,6 +239,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     struct bytes *out = scratch_of(g);
     usage_update(g, choice, r, r->usage.completion_tokens);
     choice->reason = reason;
+    choice->stop = a->stop;
     if (g->return_kept && r->kept) http_ranges_add(&choice->kept, r->kept, r->n_kept_ranges);
     if (g->stream) {
         stream_begin(g);
@@ -272,6 +275,7 @@ static void generation_free(struct client *client)
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);
+    if (g->data.free) g->data.free(g->data.value);
     principal_unref(client->principal);
     http_unref(g->x);
     free(g);
@@ -364,6 +368,8 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->return_token_ids = fields->return_token_ids;
     g->return_kept = fields->prefill_options.return_kept;
     g->n = fields->n;
+    g->data = in->data;
+    in->data = (struct http_data){0};
 }
 
 static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,

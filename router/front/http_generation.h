@@ -22,6 +22,12 @@ struct http_prompt { // exactly one of text, ids and messages
     size_t n_messages;
 };
 
+// Data of an API, kept from its reader to the end of the generation.
+struct http_data {
+    void *value;
+    void (*free)(void *value); // NULL: no data
+};
+
 // What a body asks for. Borrows from the body.
 struct http_input {
     struct json_generation fields;
@@ -29,6 +35,8 @@ struct http_input {
     int n_prompts;
     int default_tokens; // max_tokens where the body has none
     bool echo;          // the answer starts with the prompt
+    json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
+    struct http_data data;
     struct http_memory *memory;
 };
 // Memory that lives as long as the input; zeroed.
@@ -46,6 +54,7 @@ struct http_choice {
     struct bytes token_ids;                    // likewise
     struct bytes kept;                         // likewise; "" unless asked for
     enum finish_reason reason;
+    int stop;                     // as in struct answer
     struct request_usage counted; // in the usage of the generation
     int64_t n_characters;         // of the text of its tokens, with log-probabilities
 };
@@ -56,7 +65,7 @@ struct http_api {
     const char *object;       // "chat.completion"
     const char *chunk_object; // of an event; NULL: as `object`
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends to the choice's lists, [chunk->n] log-probabilities.
+    // Appends to the choice's lists, [chunk->n] log-probabilities. NULL: the API has none.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
     // Streams: appends events to `out`. `begin` may be NULL.
@@ -64,7 +73,7 @@ struct http_api {
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
-    void (*end)(struct http_generation *g, struct bytes *out); // after the last choice
+    void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
     // The whole answer.
     void (*whole)(struct http_generation *g, struct bytes *out);
@@ -75,6 +84,7 @@ struct http_generation {
     struct http_exchange *x; // our reference
     const struct http_api *api;
     struct http_streams *streams;
+    struct http_data data;
 
     // Constant once the body is read.
     char id[HTTP_ID_ROOM];

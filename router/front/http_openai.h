@@ -23,4 +23,4 @@ void openai_add_extras(const struct http_generation *g, const struct http_choice
 // The text of a token as JSON: part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
 
-extern const struct http_api http_chat, http_completions;
+extern const struct http_api http_chat, http_completions, http_responses;

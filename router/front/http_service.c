@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "router/front/http_anthropic.h"
 #include "router/front/http_info.h"
 #include "router/front/http_metrics.h"
 #include "router/front/http_openai.h"
@@ -34,6 +35,16 @@ static void completions_post(struct http_exchange *x)
     generation_post(x, &http_completions);
 }
 
+static void responses_post(struct http_exchange *x)
+{
+    generation_post(x, &http_responses);
+}
+
+static void messages_post(struct http_exchange *x)
+{
+    generation_post(x, &http_anthropic);
+}
+
 // --- routes
 
 #define ROUTE(method_, path_, handler)                                                                                 \
@@ -43,6 +54,9 @@ static void completions_post(struct http_exchange *x)
 static const struct http_route routes[] = {
     ROUTE("POST", "/v1/chat/completions", chat_post),
     ROUTE("POST", "/v1/completions", completions_post),
+    ROUTE("POST", "/v1/responses", responses_post),
+    ROUTE("POST", "/v1/messages", messages_post),
+    ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),
     ROUTE("GET", "/v1/models", http_models_get),
     ROUTE("GET", "/v1/models/*", http_models_get),

@@ -14,6 +14,9 @@
 //   http_openai.c       what the next two have in common
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
+//   http_responses.c    /v1/responses, by json_responses.c
+//   http_anthropic.c    /v1/messages, by json_anthropic.c
+//   json_translate.c    what these two have in common
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics

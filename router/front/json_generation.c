@@ -6,13 +6,14 @@
 
 #include "base/mem.h"
 #include "model/generation_json.h"
+#include "model/logit_bias_entries.h"
 #include "router/front/json_body.h"
 
 struct values {
     const char *model, *tenant, *user, *prefill;
     bool stream, include_usage, continuous_usage, return_kept, return_token_ids;
     int64_t n, best_of, priority, ttft_deadline_ms;
-    const json_t *stream_options, *stop, *stop_token_ids, *pinned;
+    const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -28,6 +29,7 @@ static const struct json_field fields[] = {
     FIELD(best_of, INT, .min = 1, .max = JSON_CHOICES_MAX),
     FIELD(stop, ANY),
     FIELD(stop_token_ids, ANY),
+    FIELD(logit_bias, ANY),
     FIELD(user, NAME),
     FIELD(tenant, NAME),
     FIELD(priority, INT, .min = INT32_MIN, .max = INT32_MAX),
@@ -45,7 +47,6 @@ static const struct json_field stream_fields[] = {
 };
 
 static const struct json_unsupported unsupported[] = {
-    {"logit_bias", "{}", NULL},
     {"quality", NULL, "give keep_rate"},
     {"drafts", "\"off\"", NULL},
     {"prompt_logprobs", NULL, NULL},
@@ -126,6 +127,15 @@ static enum status read_stop(const json_t *value, struct json_generation *g)
     }
     g->sampling_options.stop = g->stop;
     g->sampling_options.n_stop = n;
+    return STATUS_OK;
+}
+
+static enum status read_logit_bias(const json_t *value, struct json_generation *g)
+{
+    TRY(sampling_logit_bias_from_json(value, &g->sampling));
+    g->logit_bias = logit_bias_entries(&g->sampling.logit_bias);
+    g->sampling_options.logit_bias = g->logit_bias;
+    g->sampling_options.n_logit_bias = (size_t)g->sampling.logit_bias.n;
     return STATUS_OK;
 }
 
@@ -226,6 +236,7 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
     set_values(&v, g);
     TRY(read_sampling(body, g));
     if (v.stop) TRY(read_stop(v.stop, g));
+    if (v.logit_bias) TRY(read_logit_bias(v.logit_bias, g));
     if (v.stop_token_ids) TRY(sampling_stop_ids_from_json(v.stop_token_ids, &g->sampling));
     return read_prefill(body, &v, g);
 }
@@ -240,6 +251,8 @@ enum status json_generation_finish(struct json_generation *g)
 void json_generation_fini(struct json_generation *g)
 {
     free(g->stop);
+    free(g->logit_bias);
+    logit_bias_free(&g->sampling.logit_bias);
     free(g->pinned);
     free(g->pinned_list);
 }

@@ -22,6 +22,7 @@ struct json_generation {
     struct sampling sampling;
     generation_given sampling_given;
     ProtobufCBinaryData *stop;
+    Forepack__V1__SamplingOptions__LogitBiasEntry **logit_bias;
     Forepack__V1__TokenRange *pinned, **pinned_list;
 };
 
