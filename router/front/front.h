@@ -43,7 +43,7 @@ struct front {
     const char *model_name; // the name that clients ask for
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no known template, `chat_problem` says why
+    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
     struct identity *identity; // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;   // among tenants
