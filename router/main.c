@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -394,12 +395,23 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
+// As many connections as the system allows: gRPC 1.51 accepts none any more once it has run out of descriptors
+// (CVE-2023-4785).
+static void file_limit_raise(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
     sigset_t signals;
     signals_block(&signals);
+    file_limit_raise();
 
     struct refusals refusals = {0};
     struct front front = {.refusals = &refusals};
