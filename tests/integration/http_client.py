@@ -253,6 +253,7 @@ def check_errors(model):
     refused(completions, {"prompt": [10 ** 9]}, 400, "token_ids", None, "outside the vocabulary")
     refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
+    refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
     refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, None, length, "context")
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})
