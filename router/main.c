@@ -17,7 +17,7 @@
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -26,7 +26,7 @@ static struct {
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
-    bool mixed_numerics;
+    bool mixed_numerics, share_prefix_cache;
     struct log_options log;
 } o;
 
@@ -40,6 +40,12 @@ static const struct option options[] = {
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
+             "given: every client is allowed"},
+    {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
+     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
+             "a prompt of another one began like its own"},
     {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
@@ -176,6 +182,8 @@ static enum status front_open(struct front *front)
     if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
         front->chat_problem = mem_string(status_message());
     }
+    if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
@@ -195,6 +203,7 @@ static void front_close(struct front *front)
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
+    identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
 
@@ -381,7 +390,8 @@ int main(int argc, char **argv)
     sigset_t signals;
     signals_block(&signals);
 
-    struct front front = {0};
+    struct refusals refusals = {0};
+    struct front front = {.refusals = &refusals};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;

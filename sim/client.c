@@ -198,7 +198,7 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    if (!core_abort(sim_router_core(w->router), client->r->id, w->now_us)) client_fail(client, "cannot be aborted");
+    if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
 }
 
 void client_abort(struct world *w, int64_t id)

@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);

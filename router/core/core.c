@@ -191,7 +191,7 @@ static enum status check_request(const struct core *c, const struct request *r, 
 {
     if (c->draining) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
     if (r->spec.n_tokens < 1) return status_fail(STATUS_INVALID, "the prompt is empty: at least one token is needed");
-    if (r->id && request_table_find_id(&c->table, r->id)) {
+    if (r->id && request_table_find_id(&c->table, r->id, r->spec.owner)) {
         return status_fail(STATUS_INVALID, "request_id \"%s\" is running already: choose another one", r->id);
     }
     if (r->spec.ttft_deadline_us <= now_us) {
@@ -267,11 +267,12 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us)
     return r;
 }
 
-bool core_abort(struct core *c, const char *id, int64_t now_us)
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
-    struct request *r = request_table_find_id(&c->table, id);
-    if (r) request_cancel(c, r, now_us);
-    return r;
+    bool found = false;
+    for (struct request *r; (r = request_table_find_id(&c->table, id, owner)); found = true)
+        request_cancel(c, r, now_us);
+    return found;
 }
 
 // --- time

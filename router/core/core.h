@@ -85,9 +85,10 @@ void core_free(struct core *c); // every request left ends as CANCELLED first
 // --- clients. core_submit takes over the request. A refusal ends it through sink.done like any other end (EXHAUSTED,
 // UNAVAILABLE, OUT_OF_RANGE, DEADLINE, INVALID for an id that is running already).
 void core_submit(struct core *c, struct request *r, int64_t now_us);
-// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort); false: not found.
+// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort), if it is of this owner (0:
+// of any owner, all requests of this id); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
-bool core_abort(struct core *c, const char *id, int64_t now_us);
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another

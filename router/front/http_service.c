@@ -10,8 +10,10 @@
 #include "base/monotonic_cond.h"
 #include "router/front/http_anthropic.h"
 #include "router/front/http_info.h"
+#include "router/front/http_metrics.h"
 #include "router/front/http_openai.h"
 #include "router/front/intake.h"
+#include "router/front/metrics_reporter.h"
 
 enum { PING_EVERY_US = 5000000 };
 
@@ -63,6 +65,7 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/health", http_health_get),
     ROUTE("GET", "/ready", http_ready_get),
     ROUTE("GET", "/version", http_version_get),
+    ROUTE("GET", "/metrics", http_metrics_get),
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -143,8 +146,10 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     service->front = front;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front);
+    service->reporter = metrics_reporter_open(front);
     enum status status = server_open(service, options);
     if (status != STATUS_OK) {
+        metrics_reporter_close(service->reporter);
         free(service->routes);
         free(service);
         return status;
@@ -170,6 +175,7 @@ void http_service_close(struct http_service *service, int grace_ms)
     pthread_mutex_unlock(&service->lock);
     pthread_join(service->pinger, NULL);
     http_server_close(service->server, grace_ms);
+    metrics_reporter_close(service->reporter);
 }
 
 void http_service_free(struct http_service *service)

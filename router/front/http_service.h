@@ -19,6 +19,7 @@
 //   json_translate.c    what these two have in common
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
+//   http_metrics.c      /metrics
 #pragma once
 
 #include <pthread.h>
@@ -29,8 +30,9 @@ struct http_service {
     struct front *front;
     struct http_server *server;
     struct http_streams streams; // core's thread only
-    int64_t started_s;           // Unix time
-    struct http_route *routes;   // owned
+    struct metrics_reporter *reporter;
+    int64_t started_s;         // Unix time
+    struct http_route *routes; // owned
     pthread_t pinger;
     pthread_mutex_t lock; // guards `closing`
     pthread_cond_t wake;
