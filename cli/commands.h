@@ -10,3 +10,4 @@ int command_keys(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
+int command_render(int argc, char **argv);

@@ -30,6 +30,7 @@ static const struct program_command commands[] = {
     {"keys", command_keys, "add, list and revoke API keys"},
     {"tokenize", command_tokenize, "print the token ids of a text"},
     {"detokenize", command_detokenize, "print the text of token ids"},
+    {"render", command_render, "print the prompt that a chat template makes of a conversation"},
     {"plan", command_plan, "print memory and cost of a model on given GPUs"},
     {"bench", command_bench, "measure the engine, kernels, packing, the router, or a cluster under load"},
 };

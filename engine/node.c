@@ -54,7 +54,7 @@ struct node {
     pthread_t reader, heartbeat;
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
     bool refused;        // by the reader alone: the last attempt to attach
-    bool trouble_logged; // by the reader alone: that the router is unreachable is logged once, until Welcome
+    char *trouble;       // by the reader alone: why the router is unreachable, as logged last; NULL: not since Welcome
     int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
@@ -247,12 +247,14 @@ static void refused_log(struct node *node, const char *reason)
               LOG_FIELD("effect", "the node tries again"));
 }
 
-// An attempt to attach that failed without an answer of the router: the first time as a warning.
+// An attempt to attach that failed without an answer of the router. Each reason is a warning once.
 static void unreachable_log(struct node *node, const char *reason)
 {
-    log_event(node->trouble_logged ? LOG_DEBUG : LOG_WARN, "router_unreachable", LOG_FIELD("router", node->router),
+    bool known = node->trouble && strcmp(node->trouble, reason) == 0;
+    log_event(known ? LOG_DEBUG : LOG_WARN, "router_unreachable", LOG_FIELD("router", node->router),
               LOG_FIELD("reason", reason));
-    node->trouble_logged = true;
+    free(node->trouble);
+    node->trouble = mem_string(reason);
 }
 
 // OK: ended by the router without an error.
@@ -283,7 +285,8 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
     heartbeat_wake(node);
-    node->trouble_logged = false;
+    free(node->trouble);
+    node->trouble = NULL;
     log_event(LOG_INFO, "router_attached", LOG_FIELD("router", node->router),
               LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
 }
@@ -560,6 +563,7 @@ static void node_free(struct node *node)
     free(node->tls_key);
     free(node->tls_ca);
     free(node->token_file);
+    free(node->trouble);
     free(node);
     rpc_shutdown();
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -17,7 +18,7 @@
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -37,6 +38,8 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
@@ -170,6 +173,17 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
+// Without a usable template the router serves text prompts only. A file that the operator names must be usable.
+static enum status chat_open(struct front *front)
+{
+    enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (o.chat_template) return status_context(status, "--chat-template");
+    front->chat_problem = mem_string(status_message());
+    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("why", front->chat_problem));
+    return STATUS_OK;
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -179,9 +193,7 @@ static enum status front_open(struct front *front)
         return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d",
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
-    if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
-        front->chat_problem = mem_string(status_message());
-    }
+    TRY(chat_open(front));
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
@@ -383,12 +395,23 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
+// As many connections as the system allows: gRPC 1.51 accepts none any more once it has run out of descriptors
+// (CVE-2023-4785).
+static void file_limit_raise(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
     sigset_t signals;
     signals_block(&signals);
+    file_limit_raise();
 
     struct refusals refusals = {0};
     struct front front = {.refusals = &refusals};

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "bench/quantiles.h"
 #include "sim/client_state.h"
+#include "sim/oracle_fair.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -64,6 +65,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
     client->result.last_us = client->w->now_us;
     for (int i = 0; i < n && !client->w->failed; i++) {
         client_check_token(client, client->r, tokens[i]);
+        oracle_fair_served(client->w->fair, client->r, OUTPUT_WEIGHT);
         world_digest(client->w, (uint64_t)tokens[i]);
         if (plan->stop_after && client->received == plan->stop_after) {
             *n_used_p = i + 1;

@@ -482,7 +482,7 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
         twins[i]->r->id = mem_string("twin");
         fixture_submit(&f, twins[i]);
     }
-    ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_INVALID);
+    ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_EXISTS);
     ck_assert(strstr(twins[1]->message, "twin") && !twins[0]->ends);
     ck_assert(core_abort(f.c, "twin", 0, f.now_us));
     struct client *again = fixture_request(&f, 10, 4); // free again

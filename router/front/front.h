@@ -43,7 +43,7 @@ struct front {
     const char *model_name; // the name that clients ask for
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no known template, `chat_problem` says why
+    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
     struct identity *identity; // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;   // among tenants
@@ -56,7 +56,9 @@ struct front {
     struct loop *loop;
     struct intake_pool *pool;
     struct cluster_token *cluster_token; // NULL: nodes need none
-    atomic_bool draining;                // no new prompts are taken
+    int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
+    int refusals_unlogged;
+    atomic_bool draining;      // no new prompts are taken
     struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served

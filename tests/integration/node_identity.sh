@@ -42,6 +42,11 @@ equal 2 "$(grep -c "warn router listening_insecurely" "$work/insecure.log")" "wa
 kill -TERM "$last_pid"
 wait "$last_pid" || fail "the insecure router did not end well"
 
+code=0
+"$bin/forepack" up --host 0.0.0.0 --port "$(free_port)" 2>"$work/up-refused" || code=$?
+equal 2 "$code" "exit code of forepack up beyond loopback"
+grep -q "without TLS: give --insecure" "$work/up-refused" || fail "forepack up beyond loopback: $(cat "$work/up-refused")"
+
 # --- nodes: mutual TLS and a token
 
 choose_ports
@@ -53,16 +58,21 @@ status_json() { "$bin/forepack" status --server "$server" --tls-ca "$certs/ca.pe
 worker=("$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1)
 mine=(--node-tls-ca "$certs/ca.pem" --node-tls-cert "$certs/node.pem" --node-tls-key "$certs/node.key")
 
-# attach SERVER [TOKEN]: calls Attach with bytes that are no message; prints code and sentence.
+# attach SERVER [TOKEN]: calls Attach with bytes that are no message, or with PAYLOAD=results with a message of 1.2 million
+# empty results; prints code and sentence.
 attach() {
     /usr/bin/python3 - "$certs" "$@" <<'PYTHON'
-import sys, grpc
+import os, sys, grpc
+results = b"\x0a\x00" * 1200000  # field 1 of StepResults
+length = len(results)
+varint = bytes([length & 127 | 128, length >> 7 & 127 | 128, length >> 14 & 127 | 128, length >> 21])
+payload = b"\x22" + varint + results if os.environ.get("PAYLOAD") else b"\xff" * 100
 certs, server, *token = sys.argv[1:]
 read = lambda name: open(f"{certs}/{name}", "rb").read()
 channel = grpc.secure_channel(server, grpc.ssl_channel_credentials(read("ca.pem"), read("node.key"), read("node.pem")))
 call = channel.stream_stream("/forepack.cluster.v1.Cluster/Attach")
 try:
-    for _ in call(iter([b"\xff" * 100]), timeout=60, metadata=[("authorization", "Bearer " + t) for t in token]):
+    for _ in call(iter([payload]), timeout=60, metadata=[("authorization", "Bearer " + t) for t in token]):
         pass
 except grpc.RpcError as error:
     print(error.code().name, error.details())
@@ -76,6 +86,7 @@ expect_attach() { # expect_attach PATTERN SERVER [TOKEN]
 expect_attach "UNAUTHENTICATED this router asks for a cluster token*" "$node_server"
 expect_attach "UNAUTHENTICATED the cluster token is not this router's*" "$node_server" "a-secret-of-enough-characterS"
 expect_attach "INVALID_ARGUMENT the message is not a valid NodeMessage" "$node_server" "a-secret-of-enough-characters"
+PAYLOAD=results expect_attach "INVALID_ARGUMENT the message has more than 1048576 fields*" "$node_server" "a-secret-of-enough-characters"
 expect_attach "UNIMPLEMENTED *" "$server" "a-secret-of-enough-characters" # clients cannot attach
 
 start foreign "${worker[@]}" --cluster-token-file "$work/token" --node-tls-ca "$certs/ca.pem" \
