@@ -10,17 +10,12 @@
 #include "cli/remote.h"
 
 static struct {
-    char *server;
+    struct remote remote;
     bool json;
 } o;
 
 static const struct option options[] = {
-    {.name = "server",
-     .type = OPTION_STRING,
-     .value = &o.server,
-     .default_text = SERVER_DEFAULT,
-     .placeholder = "HOST:PORT",
-     .help = "address of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object"},
     {0},
 };
@@ -237,7 +232,7 @@ int command_status(int argc, char **argv)
     rpc_init();
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
-    enum status status = remote_call(o.server, "/forepack.v1.Inference/GetClusterInfo", &request.base,
+    enum status status = remote_call(&o.remote, "/forepack.v1.Inference/GetClusterInfo", &request.base,
                                      &forepack__v1__cluster_info__descriptor, &answer);
     if (status == STATUS_OK) {
         const Forepack__V1__ClusterInfo *info = (const void *)answer;
@@ -248,7 +243,7 @@ int command_status(int argc, char **argv)
                 status_print_text(info);
             }
         } else {
-            status = status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.server,
+            status = status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.remote.server,
                                  FOREPACK_VERSION);
         }
         protobuf_c_message_free_unpacked(answer, NULL);

@@ -212,12 +212,13 @@ void node_send(struct node *node, const node_message *message)
     free(bytes);
 }
 
-void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running, uint32_t waiting)
+void node_set_load(struct node *node, const struct node_load *load)
 {
     pthread_mutex_lock(&node->mutex);
-    node->load.kv_blocks_free = kv_blocks_free;
-    node->load.running = running;
-    node->load.waiting = waiting;
+    node->load.kv_blocks_free = load->kv_blocks_free;
+    node->load.running = load->running;
+    node->load.waiting = load->waiting;
+    node->load.preemptions = load->preemptions;
     node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
 }

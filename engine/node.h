@@ -65,9 +65,14 @@ void node_event_free(struct node_event *event);
 // has not yet returned the NODE_ATTACHED of the current stream, since the message then belongs to an earlier one.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
+struct node_load {
+    uint32_t kv_blocks_free, running, waiting; // requests
+    uint64_t preemptions;                      // since the process started
+};
+
 // Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less
 // those whose last result was sent. The working thread; cheap.
-void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running, uint32_t waiting);
+void node_set_load(struct node *node, const struct node_load *load);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.
 void node_stop(struct node *node);

@@ -19,7 +19,7 @@ const struct generation_field prefill_fields[] = {PREFILL_FIELDS(PREFILL_ROW){0}
 bool sampling_needs_host(const struct sampling *s, int index)
 {
     return s->logprobs >= 0 || s->repetition_penalty != 1 || s->frequency_penalty != 0 || s->presence_penalty != 0 ||
-           index < s->min_tokens;
+           s->logit_bias.n > 0 || index < s->min_tokens;
 }
 
 void sampling_defaults(struct sampling *s)
@@ -99,7 +99,8 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
 {
     enum status status = fields_check(sampling_fields, s);
     if (status == STATUS_OK) status = min_tokens_check(s);
-    return status == STATUS_OK ? stop_ids_check(s, vocab_size) : status;
+    if (status == STATUS_OK) status = stop_ids_check(s, vocab_size);
+    return status == STATUS_OK ? logit_bias_check(&s->logit_bias, vocab_size) : status;
 }
 
 enum status prefill_check(const struct prefill *p)

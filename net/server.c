@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "net/tls.h"
 
 // Calls that a queue, or a dedicated method, can accept before its thread runs again.
 #define ACCEPTS 16
@@ -159,9 +160,15 @@ enum status rpc_address_check(const char *address)
 // ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-static grpc_server *server_core_create(size_t max_message_bytes)
+// Bounds on what a connection may hold without doing anything. C-core has none on the number of connections.
+#define CONNECTION_ARGS                                                                                                \
+    net_arg("grpc.server_handshake_timeout_ms", 10000), net_arg("grpc.max_connection_idle_ms", 600000),                \
+        net_arg("grpc.max_concurrent_streams", 16384) /* further calls wait at the client */
+
+static grpc_server *server_core_create(const struct rpc_server_options *options)
 {
-    size_t limit = max_message_bytes ? max_message_bytes : NET_MESSAGE_BYTES;
+    size_t limit = options->max_message_bytes ? options->max_message_bytes : NET_MESSAGE_BYTES;
+    int64_t age_ms = options->max_connection_age_ms;
     size_t quota_bytes = INCOMPLETE_MESSAGES_MAX * (limit > NET_MESSAGE_BYTES ? limit : NET_MESSAGE_BYTES);
     grpc_resource_quota *quota = grpc_resource_quota_create("server");
     grpc_resource_quota_resize(quota, quota_bytes);
@@ -171,7 +178,9 @@ static grpc_server *server_core_create(size_t max_message_bytes)
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         net_arg("grpc.so_reuseport", 0), // else a second server gets the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
-        net_arg("grpc.max_concurrent_streams", 16384), // per connection; further calls wait at the client
+        // Without a time of grace, so that running calls end by themselves.
+        net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
+        CONNECTION_ARGS,
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
@@ -217,6 +226,7 @@ static void server_free(struct rpc_server *server)
         net_queue_close(&server->queues[i]);
     net_health_free(server->health);
     net_symbols_free(server->symbols);
+    net_tls_free(server->tls);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->mutex);
     free(server->accepts);
@@ -275,23 +285,28 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
     if (!address_colon(options->address)) return STATUS_INVALID;
+    struct net_tls *tls = NULL;
+    if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
     struct rpc_server *server = mem_alloc(sizeof *server);
     net_object_opened();
+    server->tls = tls;
     server->methods = options->methods;
     server->context = options->context;
+    server->authorise = options->authorise;
     pthread_mutex_init(&server->mutex, NULL);
     monotonic_cond_init(&server->changed);
     server->on_stopped = (struct net_tag){server_on_stopped, server};
     server->health = net_health_create(options->methods);
     server->symbols = net_symbols_create();
 
-    server->core = server_core_create(options->max_message_bytes);
+    server->core = server_core_create(options);
     int threads = options->threads > 0 ? options->threads : 2;
     server_open_queues(server, threads);
     server_create_accepts(server, threads);
-    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
-    server->port = grpc_server_add_http2_port(server->core, options->address, plain);
-    grpc_server_credentials_release(plain);
+    grpc_server_credentials *credentials =
+        server->tls ? net_tls_server_credentials(server->tls) : grpc_insecure_server_credentials_create();
+    server->port = grpc_server_add_http2_port(server->core, options->address, credentials);
+    grpc_server_credentials_release(credentials);
     grpc_server_start(server->core);
     if (server->port == 0) {
         enum status status = rpc_address_check(options->address); // for the reason, which C-core does not return

@@ -16,6 +16,7 @@ struct rpc_server {
     grpc_server *core;
     const struct rpc_method *methods; // borrowed
     void *context;                    // borrowed
+    enum status (*authorise)(struct rpc_call *call);
     int port;
     int n_queues; // the last one serves the dedicated methods, if there are any
     struct net_queue *queues;
@@ -23,6 +24,7 @@ struct rpc_server {
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
+    struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls
 
     pthread_mutex_t mutex; // guards what follows
@@ -38,8 +40,10 @@ struct rpc_call {
     const struct rpc_method *method;
     bool builtin; // health or reflection: a closing server does not wait for it
     atomic_int refs;
-    void *context, *user;
+    void *context, *user, *identity;
+    void (*release_identity)(void *identity);
     char *path, *peer; // gpr_free()
+    char *peer_name;   // free()
     int64_t deadline_us;
     int n_metadata;
     char **metadata;                  // key, value, key, value...

@@ -225,6 +225,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
         .vocab_size = front->config.vocab_size,
+        .clock_us = clock_now_us,
     };
     return core_create(&core_options, &ops);
 }

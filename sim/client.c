@@ -41,6 +41,7 @@ static struct request *request_make(struct client *client)
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
+    if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
     if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
     return r;
@@ -74,7 +75,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
 
 // --- the end
 
-static void client_submit(struct world *w, const struct event *event);
+static void submit_later(struct world *w, const struct event *event);
 
 // Half a second, then twice as long each time.
 static bool client_retries(struct client *client, bool lost, enum status status)
@@ -83,7 +84,7 @@ static bool client_retries(struct client *client, bool lost, enum status status)
     if (!lost && status != STATUS_UNAVAILABLE && status != STATUS_EXHAUSTED) return false;
     struct world *w = client->w;
     client->received = 0; // the answer begins again
-    world_at(w, w->now_us + (INT64_C(500000) << client->tries), client_submit, client, 0, NULL, 0);
+    world_at(w, w->now_us + (INT64_C(500000) << client->tries), submit_later, client, 0, NULL, 0);
     return true;
 }
 

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/faults.h"
 
+#include "router/sched/view.h"
 #include "sim/client.h"
 #include "sim/node.h"
 #include "sim/router.h"
 
 // How long requests may suffer after a fault has ended: until its node is missed (three heartbeats), has attached again
-// (at most five seconds of backoff), was ejected for a while, and every request on it has been computed again.
+// (at most five seconds of backoff), was ejected for a while, and every request on it has been computed again. Under
+// the bin policies batch and none all requests also wait behind one that no attached group can hold, until its time of
+// grace is over.
 static int64_t recovery_us(const struct world *w)
 {
     const struct scenario_options *o = &w->scenario->options;
-    return (4 * o->heartbeat_ms + 4 * o->eject_ms) * 1000 + 8000000;
+    int64_t grace_ms = o->policy == BIN_DATASET ? 0 : o->worker_grace_ms;
+    return (4 * o->heartbeat_ms + 4 * o->eject_ms + grace_ms) * 1000 + 8000000;
 }
 
 static void disturb(struct world *w, const struct action *action)

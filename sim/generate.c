@@ -68,7 +68,7 @@ static void draw_options(struct swarm *g)
     if (one_in(g, 2)) o->min_tokens = scaled(g, 1, 512);
     if (one_in(g, 2)) o->tail_tokens = one_in(g, 3) ? 0 : scaled(g, 1, 256);
     if (one_in(g, 2)) o->bins_ahead = between(g, 1, 5);
-    if (one_in(g, 6) && !(o->known_limits & LIMIT_POLICIES)) o->policy = between(g, 1, 2);
+    if (one_in(g, 6)) o->policy = between(g, 1, 2);
     if (one_in(g, 2)) o->batch_requests = scaled(g, 1, 32);
     if (one_in(g, 2)) o->weight_of_1 = scaled(g, 100, 10000);
 }
@@ -264,15 +264,15 @@ static void draw_faults(struct swarm *g)
         draw_fault(g);
 }
 
-void scenario_generate(uint64_t seed, int64_t events, int64_t known_limits, struct scenario *s)
+void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
     scenario_init(s);
-    s->options.known_limits = known_limits;
     draw_options(&g);
     draw_nodes(&g);
     draw_load(&g, events);
     draw_requests(&g);
     draw_faults(&g);
+    s->options.salted = one_in(&g, 2);
     scenario_sort(s);
 }

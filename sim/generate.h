@@ -6,5 +6,5 @@
 
 #include "sim/scenario.h"
 
-// `events`: roughly how many events the run will have. `known_limits`: see struct scenario_options.
-void scenario_generate(uint64_t seed, int64_t events, int64_t known_limits, struct scenario *s);
+// `events`: roughly how many events the run will have.
+void scenario_generate(uint64_t seed, int64_t events, struct scenario *s);

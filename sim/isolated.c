@@ -62,8 +62,7 @@ void isolated_run(const struct scenario *scenario, bool quiet, struct run_result
 
 // --- many
 
-void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int64_t known_limits, int jobs,
-                        isolated_end_fn *on_end, void *arg)
+void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int jobs, isolated_end_fn *on_end, void *arg)
 {
     size_t slots = (size_t)jobs;
     struct run_result *results = results_share(slots);
@@ -72,7 +71,7 @@ void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int64_t know
     for (uint64_t started = 0, ended = 0; ended < n && (more || ended < started);) {
         if (more && started < n && started - ended < slots) {
             struct scenario s;
-            scenario_generate(first + started, events, known_limits, &s);
+            scenario_generate(first + started, events, &s);
             pids[started % slots] = run_start(&s, false, &results[started % slots]);
             scenario_fini(&s);
             started++;

@@ -13,5 +13,4 @@ void isolated_run(const struct scenario *scenario, bool quiet, struct run_result
 // Runs the scenarios of `n` seeds from `first` on, `jobs` at a time, and calls `on_end` for each in the order of seeds.
 // False from on_end ends the series.
 typedef bool isolated_end_fn(void *arg, uint64_t seed, const struct run_result *result);
-void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int64_t known_limits, int jobs,
-                        isolated_end_fn *on_end, void *arg);
+void isolated_run_seeds(uint64_t first, uint64_t n, int64_t events, int jobs, isolated_end_fn *on_end, void *arg);

@@ -11,7 +11,7 @@
 #include "sim/shrink.h"
 
 static struct {
-    int64_t seed, seeds, events, jobs, shrink_runs, known_limits;
+    int64_t seed, seeds, events, jobs, shrink_runs;
     bool print, json;
     char *replay;
     struct plan_options plan;
@@ -64,12 +64,6 @@ static const struct option options[] = {
      .max = 1e6,
      .unit = "runs",
      .help = "runs that may be spent on making a failing scenario smaller; 0 prints it as it is"},
-    {.name = "known-limits",
-     .type = OPTION_INT,
-     .value = &o.known_limits,
-     .default_text = "6",
-     .max = LIMITS_ALL,
-     .help = "sum of the known limits of the cluster that scenarios leave out (docs/simulator.md); 0: none"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},
     PLAN_OPTION_ROWS(o.plan),
     {.name = "-Logging"},
@@ -130,11 +124,11 @@ static void failure_print(struct scenario *s, struct run_result result)
 static int run_seeds(void)
 {
     struct series series = {0};
-    isolated_run_seeds((uint64_t)o.seed, (uint64_t)o.seeds, o.events, o.known_limits, (int)o.jobs, seed_ended, &series);
+    isolated_run_seeds((uint64_t)o.seed, (uint64_t)o.seeds, o.events, (int)o.jobs, seed_ended, &series);
     series_print(&series);
     if (!series.failed) return 0;
     struct scenario s;
-    scenario_generate(series.first_failed, o.events, o.known_limits, &s);
+    scenario_generate(series.first_failed, o.events, &s);
     failure_print(&s, series.failure);
     scenario_fini(&s);
     return 1;
@@ -159,7 +153,7 @@ static int run_replay(void)
 static int print_scenario(void)
 {
     struct scenario s;
-    scenario_generate((uint64_t)o.seed, o.events, o.known_limits, &s);
+    scenario_generate((uint64_t)o.seed, o.events, &s);
     scenario_write(&s, stdout);
     scenario_fini(&s);
     return 0;

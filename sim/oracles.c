@@ -133,8 +133,7 @@ static void check_status(struct world *w, const struct core *c)
 
 void oracles_check_tick(struct world *w)
 {
-    if (!(w->scenario->options.known_limits & LIMIT_BESIDE_ROOM))
-        oracle_waiting_beside_room(w, sim_router_core(w->router));
+    oracle_waiting_beside_room(w, sim_router_core(w->router));
 }
 
 void oracles_check(struct world *w)

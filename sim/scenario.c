@@ -55,8 +55,7 @@ void scenario_init(struct scenario *s)
                                        .tail_tokens = 128,
                                        .bins_ahead = 2,
                                        .batch_requests = 16,
-                                       .weight_of_1 = 1000,
-                                       .known_limits = LIMITS_ALL}};
+                                       .weight_of_1 = 1000}};
 }
 
 void scenario_fini(struct scenario *s)

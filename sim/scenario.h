@@ -20,7 +20,7 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths. known_limits: sum of enum known_limit, do not provoke or check what is known to fail.
+// thousandths. salted: tenants share no prefixes.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -45,13 +45,7 @@
     FIELD(policy)                                                                                                      \
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
-    FIELD(known_limits)
-
-enum known_limit {
-    LIMIT_POLICIES = 2,    // bin policies batch and none: requests may wait without end beside idle nodes
-    LIMIT_BESIDE_ROOM = 4, // a new request may wait until the next event though a second idle node has room for it
-    LIMITS_ALL = 6
-};
+    FIELD(salted)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the

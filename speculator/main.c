@@ -46,7 +46,8 @@ static void handle_event(struct speculator *s, const struct node_event *event)
 static void report_load(struct speculator *s)
 {
     struct scorer_load load = score_service_get_load(s->service);
-    node_set_load(s->node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+    node_set_load(
+        s->node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting, 0});
 }
 
 // Handles all waiting events; without work, waits for one.

@@ -31,7 +31,7 @@ START_TEST(a_scenario_read_from_its_text_is_the_same)
     int fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);
     struct scenario s, again;
-    scenario_generate(7, 3000, LIMITS_ALL, &s);
+    scenario_generate(7, 3000, &s);
     FILE *file = fdopen(fd, "w");
     scenario_write(&s, file);
     fclose(file);
@@ -67,7 +67,7 @@ END_TEST
 START_TEST(a_failing_scenario_is_shrunk_to_its_cause)
 {
     struct scenario s;
-    scenario_generate(3, 2000, LIMITS_ALL, &s);
+    scenario_generate(3, 2000, &s);
     ck_assert_int_gt(s.n_actions, 10);
     scenario_add_node(
         &s, (struct scenario_node){.role = 1, .id = 99, .context = 100, .budget = 4, .kv_blocks = 10, .max_seqs = 8});

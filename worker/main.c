@@ -51,7 +51,8 @@ static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage 
 static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
-    node_set_load(node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+    node_set_load(node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running,
+                                            (uint32_t)load.waiting, load.preemptions});
 }
 
 // Handles events one at a time, runs a step when there is no event, and sleeps when there is no work either.

@@ -74,7 +74,8 @@ struct core_options {
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
     int vocab_size;
-    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
+    struct hash_key hash_key;  // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
+    int64_t (*clock_us)(void); // by which planning is timed, for metrics alone; NULL: it is not timed
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
@@ -97,9 +98,10 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 struct node_heartbeat {
     int kv_blocks_free;
-    uint64_t progress; // grows while the node computes; 0: not counted
-    uint64_t last_bin; // the latest that the node counts in `requests`; 0: the node counts none
-    int64_t requests;  // that the node works on or has waiting
+    uint64_t preemptions; // since its process started
+    uint64_t progress;    // grows while the node computes; 0: not counted
+    uint64_t last_bin;    // the latest that the node counts in `requests`; 0: the node counts none
+    int64_t requests;     // that the node works on or has waiting
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it

@@ -56,17 +56,24 @@ static int64_t blocks_of(const struct sched_node *node, const struct bin_plan *p
     return blocks;
 }
 
+static int64_t clock_us(const struct core *c)
+{
+    return c->options.clock_us ? c->options.clock_us() : 0;
+}
+
 // Plans one bin for the node and dispatches it.
 static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[node->sched.role];
     struct bin_plan plan;
+    int64_t start_us = clock_us(c);
     plan_bin(&c->view, &node->sched, set, &plan);
     if (!plan.n) {
         ledger_scanned(&c->ledger, set->role, plan.scan_cost);
         node_index_decline(&node->sched, &c->view, plan.rows_missing, plan.elsewhere);
         return;
     }
+    if (c->options.clock_us) histogram_add(&c->ledger.measures.plan[set->role], clock_us(c) - start_us);
     if (c->view.reservation.node == &node->sched) c->view.reservation.lent_blocks += blocks_of(&node->sched, &plan);
     plan_apply(c, set, node, &plan, now_us);
 }
@@ -88,6 +95,16 @@ static uint64_t work_done(const struct core *c, enum node_role role)
     return totals->items + totals->scan_cost + c->nodes[role].plans;
 }
 
+// A request that became packable or overdue wakes one node, which may take others: it then wakes another one.
+static struct sched_node *next_for_unasked(struct core *c, enum node_role role)
+{
+    struct waiting_set *set = &c->waiting[role];
+    struct sched_node *node = NULL;
+    while (set->unasked && !(node = node_index_next_for(&c->nodes[role], &c->view, set->unasked)))
+        waiting_set_asked(set, set->unasked);
+    return node;
+}
+
 // Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
 static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 {
@@ -101,6 +118,7 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         core_requests_open_batch(c, role);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
+        if (!node) node = next_for_unasked(c, role);
         if (!node) return;
         dispatch_to(c, core_node_of(node), now_us);
     }

@@ -102,8 +102,9 @@ static void node_unlink(struct core *c, const struct core_node *node)
     before->sched.next = node->sched.next;
 }
 
-static void node_free(struct core_node *node)
+static void node_free(struct core *c, struct core_node *node)
 {
+    node_measures_release(&c->ledger.nodes, node->measures);
     prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
@@ -111,7 +112,7 @@ static void node_free(struct core_node *node)
 }
 
 // The node leaves the core, its requests go back. Nothing is sent over its link any more.
-static void node_remove(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+static void node_remove(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     enum node_role role = node->sched.role;
     struct request_list *requests = &node->sched.account.requests;
@@ -122,7 +123,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
-            core_request_replay(c, request_of(requests->last), now_us);
+            core_request_replay(c, request_of(requests->last), loss, now_us);
         } else {
             core_request_lost_at_speculator(c, request_of(requests->last), now_us);
         }
@@ -130,13 +131,13 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
     if (!node->sched.draining) node_closed(c, node, now_us);
-    node_free(node);
+    node_free(c, node);
 }
 
-void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+void core_node_lose(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     void *link = node->link;
-    node_remove(c, node, reason, now_us);
+    node_remove(c, node, loss, reason, now_us);
     c->ops.node_lost(link, reason);
 }
 
@@ -156,7 +157,7 @@ void core_nodes_check_silence(struct core *c, int64_t now_us)
             continue;
         }
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
-        core_node_lose(c, node, reason, now_us);
+        core_node_lose(c, node, LOSS_SILENT, reason, now_us);
         free(reason);
     }
 }
@@ -165,7 +166,7 @@ void core_release_nodes(struct core *c, int64_t now_us)
 {
     for (struct core_node *node; (node = core_first_node(c));) {
         void *link = node->link;
-        node_remove(c, node, "the router stops", now_us);
+        node_remove(c, node, LOSS_STREAM_ENDED, "the router stops", now_us);
         c->ops.node_lost(link, NULL);
     }
 }
@@ -174,7 +175,7 @@ void core_nodes_free(struct core *c)
 {
     for (struct core_node *node; (node = core_first_node(c));) {
         c->view.nodes = node->sched.next;
-        node_free(node);
+        node_free(c, node);
     }
 }
 
@@ -281,7 +282,7 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
-static struct core_node *node_create(const struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
+static struct core_node *node_create(struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
@@ -290,6 +291,8 @@ static struct core_node *node_create(const struct core *c, const struct node_hel
                                .heard_us = now_us,
                                .kv_blocks_free = hello->kv_blocks,
                                .health.progress_us = now_us};
+    node->measures = node_measures_acquire(&c->ledger.nodes, hello->node_id, hello->role);
+    node->at_attach = node->measures->counts;
     node->sched.role = hello->role;
     node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
                                               .token_budget = hello->token_budget,
@@ -321,7 +324,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
               LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
               LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
               LOG_FIELD("max_seqs", hello->max_seqs));
-    if (old) core_node_lose(c, old, "the same process attached again", now_us);
+    if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
     c->health.pending = true;
     core_update_ready(c);
     *node_p = node;
@@ -330,7 +333,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
-    node_remove(c, node, reason, now_us);
+    node_remove(c, node, LOSS_STREAM_ENDED, reason, now_us);
 }
 
 // --- messages of nodes
@@ -350,6 +353,7 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->measures->counts.preemptions = heartbeat->preemptions;
     node_counts_progress(node, heartbeat->progress, now_us);
     node->health.lost = requests_lost(node, heartbeat);
     c->health.pending |= node->health.lost > 0;

@@ -66,6 +66,7 @@ void request_free(struct request *r)
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
+    logit_bias_free(&r->spec.sampling.logit_bias);
     free(r->spec.tenant);
     free(r->kept);
     free(r->importance);

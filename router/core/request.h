@@ -85,6 +85,7 @@ struct request_account {
     int own_blocks;                // KV blocks that it is expected to need on the node beside these
     int losses;                    // nodes lost under it since its last token
     int64_t charged_us;            // `timing` accounts for all time up to here
+    int64_t token_us;              // when its latest token came
 };
 
 // Links of the containers in request_table.h.

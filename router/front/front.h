@@ -5,6 +5,7 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
+//   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
 //   reply.c           sending on a client's call: bounds on unread bytes, errors

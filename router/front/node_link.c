@@ -149,6 +149,7 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
                              int64_t now_us)
 {
     struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free),
+                                       .preemptions = m->preemptions,
                                        .progress = m->progress,
                                        .last_bin = m->last_bin,
                                        .requests = (int64_t)m->running + m->waiting};

@@ -25,11 +25,20 @@ static char *request_id_create(void)
     return mem_format("req-%016llx", (unsigned long long)random_number());
 }
 
+static enum status logit_bias_read(const Forepack__V1__SamplingOptions *m, struct logit_bias *bias)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < m->n_logit_bias && status == STATUS_OK; i++)
+        status = logit_bias_add(bias, m->logit_bias[i]->key, (double)m->logit_bias[i]->value);
+    return status;
+}
+
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
+    TRY(logit_bias_read(m, &s->logit_bias));
     return sampling_from_message(&m->base, s);
 }
 

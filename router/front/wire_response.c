@@ -49,7 +49,7 @@ static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob 
     return list;
 }
 
-void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct wire_chunk *chunk)
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk)
 {
     if (!chunk->text_bytes && !chunk->n) return;
     Forepack__V1__Chunk m = FOREPACK__V1__CHUNK__INIT;

@@ -118,14 +118,23 @@ static void place_add(struct sched_node *node)
 
 // --- searches, in the order of the nodes
 
+enum search_kind { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_BLOCKS };
+
 struct node_search {
     const struct sched_view *view;
     uint64_t visits;
     const struct sched_request *r; // NULL: nodes that may take what waits
     int64_t rows;                  // that wait
     int64_t blocks;                // that the request needs on a node where it shares none
-    enum { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDLE, SEARCH_BLOCKS } kind;
+    enum search_kind kind;
+    bool unasked; // only nodes that declined before the request joined
 };
+
+// Of the nodes that may take the request though they declined.
+static enum search_kind search_kind(const struct sched_request *r)
+{
+    return r->overdue ? SEARCH_OPEN : SEARCH_IDLE;
+}
 
 static bool node_fits(const struct node_search *s, const struct sched_node *node)
 {
@@ -152,6 +161,7 @@ static bool node_matches(const struct node_search *s, const struct sched_node *n
     if (s->kind == SEARCH_BLOCKS)
         return sched_node_can_hold(node, s->r) && sched_node_blocks_asked(node, s->r) <= sched_node_blocks_left(node);
     if (s->kind == SEARCH_OPEN_THIS_ROUND && node->place.declined_round == node->place.index->round) return false;
+    if (s->unasked && node->place.declined_joined >= s->r->joined) return false;
     return node_fits(s, node);
 }
 
@@ -359,12 +369,23 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
     return node;
 }
 
+struct sched_node *node_index_next_for(struct node_index *index, const struct sched_view *view,
+                                       const struct sched_request *r)
+{
+    update_changed(index, view);
+    struct node_search s = {.view = view, .r = r, .kind = search_kind(r), .unasked = true};
+    struct sched_node *node = index_first(index, &s);
+    index->plans += node != NULL;
+    return node;
+}
+
 void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere)
 {
     struct node_place *p = &node->place;
     ask(node, p->takes_any ? NEVER : view->waiting[node->role].rows + rows_missing);
     p->has_declined = true;
     p->declined_round = p->index->round;
+    p->declined_joined = view->waiting[node->role].joined;
     note_room(node);
     if (!elsewhere || p->is_again) return;
     p->is_again = true;
@@ -375,7 +396,7 @@ void node_index_decline(struct sched_node *node, const struct sched_view *view, 
 void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r)
 {
     update_changed(index, view);
-    struct node_search s = {.view = view, .r = r, .kind = r->overdue ? SEARCH_OPEN : SEARCH_IDLE};
+    struct node_search s = {.view = view, .r = r, .kind = search_kind(r)};
     struct sched_node *node = index_first(index, &s);
     if (node) ask(node, 0);
 }

@@ -29,6 +29,10 @@ void node_index_note_change(struct sched_node *node); // its account, cost model
 void node_index_start_round(struct node_index *index, const struct sched_view *view);
 // Of the nodes that may take what waits, the one that is predicted to finish first. NULL: none.
 struct sched_node *node_index_next(struct node_index *index, const struct sched_view *view);
+// A node with room for the request that declined before the request became packable or overdue: an idle one, for an
+// overdue request any. NULL: none.
+struct sched_node *node_index_next_for(struct node_index *index, const struct sched_view *view,
+                                       const struct sched_request *r);
 // A plan for the node was empty: `rows_missing` more rows have to wait until another one is made. `elsewhere`: a
 // request waits for another node.
 void node_index_decline(struct sched_node *node, const struct sched_view *view, int64_t rows_missing, bool elsewhere);

@@ -3,7 +3,7 @@
 // waiting set. Core embeds a struct sched_request in each of its requests.
 //
 // Writers: core sets the facts, core/ledger.c alone those marked as accounts. The waiting set sets the keys,
-// request_list.c and request_tree.c the links. One thread.
+// request_list.c, request_tree.c and the waiting set the links. One thread.
 #pragma once
 
 #include <stdbool.h>
@@ -27,7 +27,8 @@ struct request_spec {
     bool score_only; // a Score call: ends when the speculator has answered
     bool want_importance;
     int32_t priority;
-    char *tenant; // owned, may be NULL
+    char *tenant;         // owned, may be NULL
+    uint64_t prefix_salt; // requests with different salts share no KV blocks
     int64_t arrived_us;
     int64_t ttft_deadline_us; // a first token after it is of no use; on clock_now_us(), INT64_MAX: none
     bool deadline_of_call;    // ttft_deadline_us is the call's deadline, which is earlier than the request's own
@@ -68,14 +69,16 @@ struct sched_request {
     int64_t due_us;                    // when it should be dispatched at the latest; 0: at once
     bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
     bool packable;                     // in the indexes
+    uint64_t joined;                   // the indexes or the overdue requests, as the waiting set counts
     uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
     struct request_need need;
 
-    // Links, set by request_list.c and request_tree.c.
+    // Links, set by request_list.c, request_tree.c and waiting_set.c.
     struct request_list *list;
     struct sched_request *prev, *next;
     struct sched_request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS];
     struct request_need subtree_min[REQUEST_ORDERS];
+    struct sched_request *unasked_next, **unasked_link; // unasked_link: what refers to it; NULL: not unasked
 };
 
 int sched_request_rows(const struct sched_request *r); // of its next pass: the whole prompt, or kept tokens and output

@@ -60,7 +60,7 @@ struct node_place {
     int64_t blocks_left, blocks; // in all; for requests other than the one it is reserved for
     int64_t asks_rows;           // the node is asked while this many rows wait; INT64_MAX: never
     bool has_declined;           // it is asked again when it has more than the least since then, which is below
-    uint64_t declined_round;
+    uint64_t declined_round, declined_joined; // as the index and the waiting set count
     int64_t least_blocks, least_pass_rows;
     int least_slots, most_bins, most_long_prompts;
     bool is_placed, is_changed, is_again;

@@ -63,10 +63,29 @@ static void index_remove(struct waiting_set *set, struct sched_request *r)
     set->n_packable--;
 }
 
+static void unasked_add(struct waiting_set *set, struct sched_request *r)
+{
+    r->joined = ++set->joined;
+    if (r->unasked_link) return;
+    r->unasked_next = NULL;
+    r->unasked_link = set->unasked ? set->unasked_end : &set->unasked;
+    *r->unasked_link = r;
+    set->unasked_end = &r->unasked_next;
+}
+
+void waiting_set_asked(struct waiting_set *set, struct sched_request *r)
+{
+    if (!r->unasked_link) return;
+    *r->unasked_link = r->unasked_next;
+    *(r->unasked_next ? &r->unasked_next->unasked_link : &set->unasked_end) = r->unasked_link;
+    r->unasked_link = NULL;
+}
+
 static void make_packable(struct waiting_set *set, struct sched_request *r)
 {
     tenant_queue_catch_up(r->tenant_queue);
     index_add(set, r);
+    unasked_add(set, r);
 }
 
 int waiting_set_open_batch(struct waiting_set *set)
@@ -124,7 +143,9 @@ void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r)
     sums_add(set, r, 1);
     request_list_remove(r);
     insert_overdue(set, r);
-    if (r->packable) due_index_add(&set->due_next, r);
+    if (!r->packable) return;
+    due_index_add(&set->due_next, r);
+    unasked_add(set, r);
 }
 
 void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t due_us, bool returned)
@@ -152,6 +173,7 @@ void waiting_set_remove(struct waiting_set *set, struct sched_request *r)
     if (r->packable) index_remove(set, r);
     sums_add(set, r, -1);
     r->overdue = false;
+    waiting_set_asked(set, r);
     request_list_remove(r);
 }
 

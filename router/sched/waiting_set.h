@@ -41,6 +41,9 @@ struct waiting_set {
     const struct prefix_index *prefixes; // of the pool
     struct due_index due_next;
     int n_packable;
+    uint64_t joined; // how often a request became packable or overdue
+    // A list of those for which nodes that declined before that have not been asked again.
+    struct sched_request *unasked, **unasked_end;
     struct sched_request **picked; // [n_picked] in the order of picking
     int n_picked, picked_capacity;
     enum odd_slot odd_slot, odd_slot_picked; // of the last bin; of the picks, it holds once they are committed
@@ -62,6 +65,9 @@ void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 // Under BIN_BATCH and BIN_NONE: when nothing is packable, makes the next requests of `queue` packable. Returns their
 // number.
 int waiting_set_open_batch(struct waiting_set *set);
+
+void waiting_set_asked(struct waiting_set *set,
+                       struct sched_request *r); // removes it from the unasked ones, if it is one of them
 
 // Work due between the two times, to the length of a slot, without overdue requests.
 struct cost_work waiting_set_due_between(const struct waiting_set *set, int64_t from_us, int64_t due_us);
