@@ -166,7 +166,7 @@ static inline size_t attend_tiles_scratch_floats(int queries, int head_size)
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
     size_t rows = ((size_t)queries + PAIR_QUERIES - 1) / PAIR_QUERIES * PAIR_QUERIES;
     return 2 * attend_partial_floats((int)rows, head_size) + rows * padded / 2 + ATTEND_STEP * (padded + 2) +
-           (size_t)PAIR_QUERIES * (ATTEND_STEP + ATTEND_STEP / 2 + padded);
+           (size_t)PAIR_QUERIES * (3 * ATTEND_STEP + padded);
 }
 
 // One importance row: its attention over the first n entries, in all heads of one KV group.

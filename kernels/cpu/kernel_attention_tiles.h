@@ -3,7 +3,8 @@
 // vector kernel. The softmax, its state and the segments are those of kernel_attention.h; the sums of q . K and of
 // weights . V are those of the tile instruction, for every number of queries.
 //
-// Entries are taken in steps of ATTEND_STEP, two tiles of queries at a time:
+// Entries are taken in steps of ATTEND_STEP, queries in pairs of tiles. The softmax of a pair, on vectors, overlaps the
+// tile instructions of its neighbours, which are issued between its rows (struct background):
 //
 //      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it lies
 //      weights   2^(scale * score - max), bf16, [16 queries][32 entries]          one tile
@@ -33,8 +34,8 @@ struct tile_work {
     uint32_t *values;                                    // [STEP_GROUPS][dim_tiles][16 words of entries][16 dims]
     uint32_t *wide_keys;                                 // int8: [STEP_BLOCKS][words of D][16 entries]
     float *k_scale, *v_scale;                            // int8: [ATTEND_STEP]
-    float *score;                                        // [2][STEP_BLOCKS][16 queries][16 entries]
-    uint32_t *weight;                                    // [2][STEP_GROUPS][16 queries][16 words of entries]
+    float *score;                                        // [2 pairs][2][STEP_BLOCKS][16 queries][16 entries]
+    uint32_t *weight;                                    // [2 pairs][2][STEP_GROUPS][16 queries][16 words of entries]
     float *alone;                                        // [PAIR_QUERIES][v_stride]
     int first, end;                                      // the step's entries
     const uint32_t *keys[STEP_BLOCKS];                   // of the step
@@ -163,74 +164,117 @@ INLINE void tile_step_prefetch(const struct tile_work *w, int part, int parts)
     }
 }
 
-// ---- scores, weights, sums of one or two tiles of queries -----------------------------------------------------------
+// ---- tile instructions of a pair, a few at a time -------------------------------------------------------------------
 
-INLINE void tile_scores(const struct tile_work *w, const uint32_t *q, int blocks, const bool two)
+// One or two tiles of queries in the current step.
+struct tile_pair {
+    int query;    // the first one
+    bool two;     // tiles
+    int groups;   // of GROUP_ENTRIES entries that any of them sees; 0: none
+    float *score; // its parts of the working memory
+    uint32_t *weight;
+};
+
+// The i-th of (groups * steps) parts of the scores: one tile of D for 32 entries.
+INLINE void tile_scores_part(const struct tile_work *w, const struct tile_pair *p, int i)
 {
-    const size_t q_bytes = 4 * (size_t)w->depth, q_step = (size_t)(TILE_SIDE * w->depth);
-    const uint32_t *second = q + q_step * (size_t)w->steps;
-    for (int e = 0; e < blocks; e += 2) {
-        const uint32_t *left = w->keys[e], *right = w->keys[e + 1];
+    const int e = i / w->steps * 2, k = i % w->steps;
+    const size_t q_bytes = 4 * (size_t)w->depth, tile = (size_t)(TILE_SIDE * w->depth); // of q and of K
+    const uint32_t *q = w->q + (size_t)(p->query * w->depth * w->steps) + (size_t)k * tile;
+    if (k == 0) {
         tile_zero(0);
         tile_zero(1);
-        if (two) tile_zero(2);
-        if (two) tile_zero(3);
-        for (size_t k = 0; k < q_step * (size_t)w->steps; k += q_step) { // tiles of q and K have the same size
-            tile_load(4, q + k, q_bytes);
-            tile_load(6, left + k, TILE_BYTES);
-            tile_dot_bf16(0, 4, 6);
-            tile_load(7, right + k, TILE_BYTES);
-            tile_dot_bf16(1, 4, 7);
-            if (!two) continue;
-            tile_load(5, second + k, q_bytes);
-            tile_dot_bf16(2, 5, 6);
-            tile_dot_bf16(3, 5, 7);
-        }
-        float *to = w->score + e * TILE_SIZE, *to_second = to + STEP_BLOCKS * TILE_SIZE;
-        tile_store(0, to, TILE_BYTES);
-        tile_store(1, to + TILE_SIZE, TILE_BYTES);
-        if (two) tile_store(2, to_second, TILE_BYTES);
-        if (two) tile_store(3, to_second + TILE_SIZE, TILE_BYTES);
+        tile_zero(2);
+        tile_zero(3);
     }
+    tile_load(4, q, q_bytes);
+    tile_load(6, w->keys[e] + (size_t)k * tile, TILE_BYTES);
+    tile_dot_bf16(0, 4, 6);
+    tile_load(7, w->keys[e + 1] + (size_t)k * tile, TILE_BYTES);
+    tile_dot_bf16(1, 4, 7);
+    if (p->two) {
+        tile_load(5, q + tile * (size_t)w->steps, q_bytes);
+        tile_dot_bf16(2, 5, 6);
+        tile_dot_bf16(3, 5, 7);
+    }
+    if (k < w->steps - 1) return;
+    float *to = p->score + e * TILE_SIZE, *second = to + STEP_BLOCKS * TILE_SIZE;
+    tile_store(0, to, TILE_BYTES);
+    tile_store(1, to + TILE_SIZE, TILE_BYTES);
+    if (!p->two) return;
+    tile_store(2, second, TILE_BYTES);
+    tile_store(3, second + TILE_SIZE, TILE_BYTES);
 }
 
-// o [16 or 32][v_stride] += weights x V of `groups` groups, for 16 or 32 dims from tile c on.
-INLINE void tile_sums_columns(const struct tile_work *w, float *o, int c, int groups, const bool two, const bool wide)
+// Reads or writes the sums of 32 dims, of 16 where v_stride ends.
+#define TILE_SUMS_MOVE(tile_move)                                                                                      \
+    do {                                                                                                               \
+        tile_move(0, at, stride);                                                                                      \
+        if (wide) tile_move(1, at + TILE_BYTES, stride);                                                               \
+        if (p->two) tile_move(2, second, stride);                                                                      \
+        if (p->two && wide) tile_move(3, second + TILE_BYTES, stride);                                                 \
+    } while (0)
+
+// The i-th of (groups * pairs of dim tiles) parts of o [16 or 32][v_stride] += weights x V: 32 entries for 32 dims.
+INLINE void tile_sums_part(const struct tile_work *w, const struct tile_pair *p, float *o, int i)
 {
+    const int c = i / p->groups * 2, g = i % p->groups;
     const size_t stride = 4 * (size_t)w->tile->kv.v_stride;
-    char *at = (char *)(o + c * TILE_SIDE), *at_second = at + TILE_SIDE * stride;
-    const uint32_t *weight = w->weight, *second = weight + STEP_GROUPS * TILE_SIZE;
-    const uint32_t *values = w->values + c * TILE_SIZE;
-    tile_load(0, at, stride);
-    if (wide) tile_load(1, at + TILE_BYTES, stride);
-    if (two) tile_load(2, at_second, stride);
-    if (two && wide) tile_load(3, at_second + TILE_BYTES, stride);
-    for (int g = 0; g < groups; g++, values += w->dim_tiles * TILE_SIZE) {
-        tile_load(4, weight + g * TILE_SIZE, TILE_BYTES);
-        tile_load(6, values, TILE_BYTES);
-        tile_dot_bf16(0, 4, 6);
-        if (wide) tile_load(7, values + TILE_SIZE, TILE_BYTES);
-        if (wide) tile_dot_bf16(1, 4, 7);
-        if (two) tile_load(5, second + g * TILE_SIZE, TILE_BYTES);
-        if (two) tile_dot_bf16(2, 5, 6);
-        if (two && wide) tile_dot_bf16(3, 5, 7);
-    }
-    tile_store(0, at, stride);
-    if (wide) tile_store(1, at + TILE_BYTES, stride);
-    if (two) tile_store(2, at_second, stride);
-    if (two && wide) tile_store(3, at_second + TILE_BYTES, stride);
+    const bool wide = c + 1 < w->dim_tiles;
+    char *at = (char *)(o + c * TILE_SIDE), *second = at + TILE_SIDE * stride;
+    const uint32_t *values = w->values + (size_t)(g * w->dim_tiles + c) * TILE_SIZE;
+    if (g == 0) TILE_SUMS_MOVE(tile_load);
+    tile_load(4, p->weight + g * TILE_SIZE, TILE_BYTES);
+    tile_load(6, values, TILE_BYTES);
+    tile_dot_bf16(0, 4, 6);
+    if (wide) tile_load(7, values + TILE_SIZE, TILE_BYTES);
+    if (wide) tile_dot_bf16(1, 4, 7);
+    if (p->two) tile_load(5, p->weight + (STEP_GROUPS + g) * TILE_SIZE, TILE_BYTES);
+    if (p->two) tile_dot_bf16(2, 5, 6);
+    if (p->two && wide) tile_dot_bf16(3, 5, 7);
+    if (g == p->groups - 1) TILE_SUMS_MOVE(tile_store);
 }
 
-INLINE void tile_sums(const struct tile_work *w, float *o, int groups, const bool two)
+// Parts of the sums of one pair and then of the scores of another one, issued between the rows of a softmax.
+struct background {
+    const struct tile_pair *sums, *scores; // NULL: none
+    int n_sums, n_scores, done;            // parts
+};
+
+INLINE struct background background_of(const struct tile_work *w, const struct tile_pair *sums,
+                                       const struct tile_pair *scores)
 {
-    int c = 0;
-    for (; c + 1 < w->dim_tiles; c += 2)
-        tile_sums_columns(w, o, c, groups, two, true);
-    if (c < w->dim_tiles) tile_sums_columns(w, o, c, groups, two, false);
+    return (struct background){
+        .sums = sums,
+        .scores = scores,
+        .n_sums = sums ? sums->groups * ((w->dim_tiles + 1) / 2) : 0,
+        .n_scores = scores ? scores->groups * w->steps : 0,
+    };
 }
+
+// Goes on until `part` of `parts` of all is done.
+INLINE void background_advance(const struct tile_work *w, struct background *b, int part, int parts)
+{
+    const int until = (b->n_sums + b->n_scores) * part / parts;
+    for (; b->done < until; b->done++) {
+        const int score = b->done - b->n_sums;
+        if (w->depth != TILE_SIDE && (b->done == 0 || score == 0)) attend_configure(score < 0 ? TILE_SIDE : w->depth);
+        if (score < 0)
+            tile_sums_part(w, b->sums, w->partial.o + b->sums->query * w->tile->kv.v_stride, b->done);
+        else
+            tile_scores_part(w, b->scores, score);
+    }
+}
+
+static __attribute__((noinline)) void background_finish(const struct tile_work *w, struct background *b)
+{
+    background_advance(w, b, 1, 1);
+}
+
+// ---- softmax of a pair ----------------------------------------------------------------------------------------------
 
 // Vector i of a query's scores; they lie in rows of tiles.
-INLINE vec tile_score(const float *score, const float *k_scale, int i, const bool int8)
+INLINE vec tile_score(const float *score, const float *k_scale, size_t i, const bool int8)
 {
     vec s = vec_load(score + i * VEC / TILE_SIDE * TILE_SIZE + i * VEC % TILE_SIDE);
     return int8 ? s * vec_load(k_scale + i * VEC) : s;
@@ -242,9 +286,9 @@ INLINE float tile_raise_max(const struct tile_work *w, const float *score, int v
     vec largest = vec_set(-__builtin_inff());
     int i = 0;
     for (; (i + 1) * VEC <= valid; i++)
-        largest = vec_max(largest, tile_score(score, w->k_scale, i, int8));
+        largest = vec_max(largest, tile_score(score, w->k_scale, (size_t)i, int8));
     if (i * VEC < valid) {
-        vec last = tile_score(score, w->k_scale, i, int8);
+        vec last = tile_score(score, w->k_scale, (size_t)i, int8);
         largest = vec_max(largest, vec_select(vec_first(valid - i * VEC), last, vec_set(-__builtin_inff())));
     }
     vec raised = vec_max(vec_round(vec_set(vec_largest(largest)) * w->scale), vec_set(*max));
@@ -280,13 +324,16 @@ INLINE void weights_exp2(vec *x)
 }
 
 // Weights of WEIGHT_ENTRIES entries from `from` on, of which a query sees the first `valid`; adds them to `total`.
-INLINE vec tile_weights(const struct tile_work *w, const float *score, int from, int valid, float max, vec total,
+INLINE vec tile_weights(const struct tile_work *w, const float *score, size_t from, int valid, float max, vec total,
                         uint32_t *weight, const bool masked, const bool int8)
 {
+    const float *k_scale = w->k_scale + from, *v_scale = w->v_scale + from;
     vec x[WEIGHT_VECS];
+    score += from / TILE_SIDE * TILE_SIZE;
+    weight += from / GROUP_ENTRIES * TILE_SIZE;
 #pragma GCC unroll 8
     for (int i = 0; i < WEIGHT_VECS; i++) {
-        vec s = tile_score(score, w->k_scale, from / VEC + i, int8);
+        vec s = tile_score(score, k_scale, (size_t)i, int8);
         if (masked) s = vec_select(vec_first(valid - i * VEC), s, vec_set(-__builtin_inff()));
         x[i] = vec_fma(s, vec_set(w->scale), vec_set(-max));
     }
@@ -294,11 +341,10 @@ INLINE vec tile_weights(const struct tile_work *w, const float *score, int from,
     total = total + (((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])));
 #pragma GCC unroll 8
     for (int i = 0; i < WEIGHT_VECS; i++) {
-        int entry = from + i * VEC;
-        if (int8) x[i] = x[i] * vec_load(w->v_scale + entry);
+        if (int8) x[i] = x[i] * vec_load(v_scale + i * VEC);
         // The scale of a masked entry may be NaN, and 0 * NaN is NaN.
         if (int8 && masked) x[i] = vec_select(vec_first(valid - i * VEC), x[i], vec_set(0));
-        uint32_t *row = weight + entry / GROUP_ENTRIES * TILE_SIZE + entry % GROUP_ENTRIES / 2;
+        uint32_t *row = weight + i * VEC / GROUP_ENTRIES * TILE_SIZE + i * VEC % GROUP_ENTRIES / 2;
         vec_store_bf16((uint16_t *)(void *)row, x[i]);
     }
     return total;
@@ -312,9 +358,9 @@ INLINE void tile_softmax(const struct tile_work *w, int query, const float *scor
     vec total = vec_load(sum) * rescale;
     int from = 0;
     for (; from + WEIGHT_ENTRIES <= valid; from += WEIGHT_ENTRIES)
-        total = tile_weights(w, score, from, WEIGHT_ENTRIES, max, total, weight, false, int8);
+        total = tile_weights(w, score, (size_t)from, WEIGHT_ENTRIES, max, total, weight, false, int8);
     if (from < valid) {
-        total = tile_weights(w, score, from, valid - from, max, total, weight, true, int8);
+        total = tile_weights(w, score, (size_t)from, valid - from, max, total, weight, true, int8);
         from += WEIGHT_ENTRIES;
     }
     for (; from < padded; from += GROUP_ENTRIES)
@@ -336,12 +382,15 @@ INLINE int tile_valid(const struct tile_work *w, int query)
     return valid < w->end - w->first ? valid : w->end - w->first;
 }
 
-// Scores of one tile of queries, from `query` on, to weights. Earlier sums are rescaled.
-INLINE void tile_softmax_all(const struct tile_work *w, int query, const float *score, uint32_t *weight, int padded,
+// Scores of one tile of a pair to weights. Earlier sums are rescaled.
+INLINE void tile_softmax_all(const struct tile_work *w, const struct tile_pair *p, int tile, struct background *b,
                              const bool int8)
 {
     float rescale[TILE_SIDE];
-    int n = w->queries - query < TILE_SIDE ? w->queries - query : TILE_SIDE, stride = w->tile->kv.v_stride;
+    const float *score = p->score + tile * STEP_BLOCKS * TILE_SIZE;
+    uint32_t *weight = p->weight + tile * STEP_GROUPS * TILE_SIZE;
+    const int query = p->query + tile * TILE_SIDE, stride = w->tile->kv.v_stride;
+    const int n = w->queries - query < TILE_SIDE ? w->queries - query : TILE_SIDE;
     for (int r = 0; r < n; r++) {
         int valid = tile_valid(w, query + r);
         if (valid > 0) rescale[r] = tile_raise_max(w, score + r * TILE_SIDE, valid, w->partial.max + query + r, int8);
@@ -351,51 +400,80 @@ INLINE void tile_softmax_all(const struct tile_work *w, int query, const float *
         uint32_t *row = weight + r * TILE_SIDE;
         if (valid > 0) {
             row_scale(w->partial.o + (query + r) * stride, stride, rescale[r]);
-            tile_softmax(w, query + r, score + r * TILE_SIDE, row, valid, padded, rescale[r], int8);
+            tile_softmax(w, query + r, score + r * TILE_SIDE, row, valid, p->groups * GROUP_ENTRIES, rescale[r], int8);
             tile_step_prefetch(w, query + r, w->queries);
         } else {
-            for (int g = 0; g < padded / GROUP_ENTRIES; g++)
+            for (int g = 0; g < p->groups; g++)
                 memset(row + g * TILE_SIZE, 0, TILE_BYTES);
         }
+        background_advance(w, b, tile * TILE_SIDE + r + 1, p->two ? PAIR_QUERIES : TILE_SIDE);
     }
 }
 
-// Computes the sums of each row on a copy of V that ends with the row's last entry.
-static __attribute__((noinline)) void tile_sums_alone(const struct tile_work *w, int query, int groups, bool int8)
+// Computes the sums of each row of a pair on a copy of V that ends with the row's last entry.
+static __attribute__((noinline)) void tile_sums_alone(const struct tile_work *w, const struct tile_pair *p, bool int8)
 {
-    int stride = w->tile->kv.v_stride, group = w->tile->group;
+    int stride = w->tile->kv.v_stride, group = w->tile->group, query = p->query;
     int end = w->queries - query < PAIR_QUERIES ? w->queries : query + PAIR_QUERIES;
+    if (w->depth != TILE_SIDE) attend_configure(TILE_SIDE);
     for (int i = query, next; i < end; i = next) {
         int valid = tile_valid(w, i);
         next = (i / group + 1) * group < end ? (i / group + 1) * group : end;
         if (valid <= 0) continue;
         memcpy(w->alone, w->partial.o + query * stride, (size_t)(PAIR_QUERIES * stride) * sizeof *w->alone);
-        memset(w->values, 0, (size_t)(groups * w->dim_tiles * TILE_SIZE) * sizeof *w->values);
+        memset(w->values, 0, (size_t)(p->groups * w->dim_tiles * TILE_SIZE) * sizeof *w->values);
         values_copy(w, valid, int8);
-        tile_sums(w, w->alone, groups, true);
+        for (int part = 0; part < p->groups * ((w->dim_tiles + 1) / 2); part++)
+            tile_sums_part(w, p, w->alone, part);
         memcpy(w->partial.o + i * stride, w->alone + (i - query) * stride,
                (size_t)((next - i) * stride) * sizeof *w->alone);
     }
     values_copy(w, w->end - w->first, int8);
 }
 
-// The step for up to two tiles of queries, from `query` on.
-INLINE void tile_step_pair(struct tile_work *w, int query, const bool int8, const bool two)
+INLINE struct tile_pair tile_pair_at(const struct tile_work *w, int query)
 {
     int last = w->queries - query < PAIR_QUERIES ? w->queries - 1 : query + PAIR_QUERIES - 1;
-    int seen = tile_valid(w, last), groups = (seen + GROUP_ENTRIES - 1) / GROUP_ENTRIES;
-    if (seen <= 0) return;
-    if (w->depth != TILE_SIDE) attend_configure(w->depth);
-    tile_scores(w, w->q + query * w->depth * w->steps, 2 * groups, two);
-    tile_softmax_all(w, query, w->score, w->weight, groups * GROUP_ENTRIES, int8);
-    if (two)
-        tile_softmax_all(w, query + TILE_SIDE, w->score + STEP_BLOCKS * TILE_SIZE, w->weight + STEP_GROUPS * TILE_SIZE,
-                         groups * GROUP_ENTRIES, int8);
-    if (w->depth != TILE_SIDE) attend_configure(TILE_SIDE);
-    if (tile_valid(w, query) < w->end - w->first && !values_finite(w->values, groups, w->dim_tiles))
-        tile_sums_alone(w, query, groups, int8);
-    else
-        tile_sums(w, w->partial.o + query * w->tile->kv.v_stride, groups, two);
+    int seen = tile_valid(w, last), buffer = query / PAIR_QUERIES % 2;
+    return (struct tile_pair){
+        .query = query,
+        .two = w->queries - query > TILE_SIDE,
+        .groups = seen > 0 ? (seen + GROUP_ENTRIES - 1) / GROUP_ENTRIES : 0,
+        .score = w->score + buffer * 2 * STEP_BLOCKS * TILE_SIZE,
+        .weight = w->weight + buffer * 2 * STEP_GROUPS * TILE_SIZE,
+    };
+}
+
+// Some row of the pair does not see an entry whose V is not finite.
+INLINE bool tile_pair_is_special(const struct tile_work *w, const struct tile_pair *p)
+{
+    return tile_valid(w, p->query) < w->end - w->first && !values_finite(w->values, p->groups, w->dim_tiles);
+}
+
+// The step for all pairs: the scores of a pair, its softmax, its sums. Rows that see none of it come first.
+INLINE void tile_step(struct tile_work *w, const bool int8)
+{
+    int query = 0;
+    while (!tile_pair_at(w, query).groups)
+        query += PAIR_QUERIES;
+    struct tile_pair before, pair, after = tile_pair_at(w, query);
+    struct background b = background_of(w, NULL, &after);
+    background_finish(w, &b);
+    const struct tile_pair *sums = NULL;
+    for (; query < w->queries; query += PAIR_QUERIES) {
+        const bool last = query + PAIR_QUERIES >= w->queries;
+        pair = after;
+        if (!last) after = tile_pair_at(w, query + PAIR_QUERIES);
+        b = background_of(w, sums, last ? NULL : &after);
+        tile_softmax_all(w, &pair, 0, &b, int8);
+        if (pair.two) tile_softmax_all(w, &pair, 1, &b, int8);
+        const bool special = tile_pair_is_special(w, &pair);
+        if (special) tile_sums_alone(w, &pair, int8);
+        before = pair;
+        sums = special ? NULL : &before;
+    }
+    b = background_of(w, sums, NULL);
+    background_finish(w, &b);
 }
 
 // ---- one item -------------------------------------------------------------------------------------------------------
@@ -404,7 +482,10 @@ INLINE void tile_queries_load(const struct tile_work *w)
 {
     const struct attend_tile *t = w->tile;
     int d = t->kv.head_size, words = w->depth * w->steps;
-    memset(w->q, 0, (size_t)((w->queries + PAIR_QUERIES - 1) / PAIR_QUERIES * PAIR_QUERIES * words) * sizeof *w->q);
+    if (w->queries % PAIR_QUERIES) {
+        int last = w->queries / PAIR_QUERIES * PAIR_QUERIES * words;
+        memset(w->q + last, 0, (size_t)(PAIR_QUERIES * words) * sizeof *w->q);
+    }
     for (int i = 0; i < w->queries; i++) {
         uint32_t *row = (uint32_t *)(void *)w->alone;
         store_row(row, true, t->q + (size_t)(i / t->group) * (size_t)t->q_stride + (size_t)(i % t->group) * (size_t)d,
@@ -437,8 +518,8 @@ INLINE void tile_work_init(struct tile_work *w, const struct attend_tile *t, str
     w->wide_keys = TAKE(ATTEND_STEP / 2 * stride);
     w->k_scale = TAKE(ATTEND_STEP);
     w->v_scale = TAKE(ATTEND_STEP);
-    w->score = TAKE(2 * STEP_BLOCKS * TILE_SIZE);
-    w->weight = TAKE(2 * STEP_GROUPS * TILE_SIZE);
+    w->score = TAKE(4 * STEP_BLOCKS * TILE_SIZE);
+    w->weight = TAKE(4 * STEP_GROUPS * TILE_SIZE);
     w->alone = TAKE(PAIR_QUERIES * stride);
 #undef TAKE
 }
@@ -467,12 +548,7 @@ INLINE void attend_tiles_typed(const struct attend_tile *t, const bool int8)
         partial_clear(&w.partial, 0, padded, stride);
         for (int entry = first; entry < end; entry += ATTEND_STEP) {
             tile_step_begin(&w, entry, end, int8);
-            for (int query = 0; query < w.queries; query += PAIR_QUERIES) {
-                if (w.queries - query > TILE_SIDE)
-                    tile_step_pair(&w, query, int8, true);
-                else
-                    tile_step_pair(&w, query, int8, false);
-            }
+            tile_step(&w, int8);
         }
         if (!t->partial) partial_merge(&total, &w.partial, seen, w.queries, stride);
     }
