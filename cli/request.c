@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "model/generation_json.h"
+#include "model/logit_bias_entries.h"
 
 struct request_flags request_flags;
 
@@ -364,30 +365,13 @@ static ProtobufCBinaryData *stop_messages(const struct request_spec *spec)
     return stops;
 }
 
-typedef Forepack__V1__SamplingOptions__LogitBiasEntry bias_entry;
-
-// The entries and the list of pointers to them, in one block.
-static bias_entry **bias_messages(const struct logit_bias *bias)
-{
-    size_t n = (size_t)bias->n;
-    bias_entry **list = mem_alloc(n * (sizeof *list + sizeof **list) + 1);
-    bias_entry *entries = (bias_entry *)(list + n);
-    for (size_t i = 0; i < n; i++) {
-        forepack__v1__sampling_options__logit_bias_entry__init(&entries[i]);
-        entries[i].key = (uint32_t)bias->ids[i];
-        entries[i].value = bias->numbers[i];
-        list[i] = &entries[i];
-    }
-    return list;
-}
-
 struct rpc_bytes request_spec_pack(const struct request_spec *spec)
 {
     Forepack__V1__SamplingOptions sampling = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
     sampling_to_message(&spec->sampling, spec->sampling_given, &sampling.base);
     sampling.stop = stop_messages(spec);
     sampling.n_stop = (size_t)spec->n_stop;
-    sampling.logit_bias = bias_messages(&spec->sampling.logit_bias);
+    sampling.logit_bias = logit_bias_entries(&spec->sampling.logit_bias);
     sampling.n_logit_bias = (size_t)spec->sampling.logit_bias.n;
 
     Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;

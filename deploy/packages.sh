@@ -14,6 +14,7 @@ packages=(
     libpcre2-dev libjansson-dev libutf8proc-dev libssl-dev openssl
     check jq
     python3-grpcio python3-protobuf # the Python client of the interoperability tests
+    python3-venv curl # official clients: tests/integration/venv.sh installs them from PyPI
 )
 for flag; do
     case $flag in

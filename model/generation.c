@@ -110,7 +110,7 @@ enum status prefill_check(const struct prefill *p)
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens)
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens)
 {
     int room = context_tokens - prompt_tokens;
     if (room < 1) {
@@ -125,7 +125,7 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
             "or shorten the prompt",
             prompt_tokens, s->max_tokens, context_tokens, room);
     }
-    if (!s->max_tokens) s->max_tokens = room < 256 ? room : 256;
+    if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);
 }
 

@@ -79,9 +79,11 @@ void prefill_defaults(struct prefill *p);
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
-// Settles max_tokens for a prompt of `prompt_tokens`: if not given, 256 or the rest of the context, whichever is less.
-// STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for max_tokens.
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens);
+// Settles max_tokens for a prompt of `prompt_tokens`: if not given, `default_tokens` or the rest of the context,
+// whichever is less. STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for
+// max_tokens.
+enum { MAX_TOKENS_DEFAULT = 256 };
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens);
 
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);

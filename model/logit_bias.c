@@ -15,8 +15,8 @@ static enum status fail_duplicate(int64_t id)
 static enum status number_check(int64_t id, double number)
 {
     if (number >= -LOGIT_BIAS_MAX && number <= LOGIT_BIAS_MAX) return STATUS_OK;
-    return status_fail(STATUS_INVALID, "logit_bias of token %lld is %.10g: must be from %d to %d", (long long)id,
-                       number, -LOGIT_BIAS_MAX, LOGIT_BIAS_MAX);
+    return status_fail(STATUS_INVALID, "logit_bias: token %lld has %.10g: must be from %d to %d", (long long)id, number,
+                       -LOGIT_BIAS_MAX, LOGIT_BIAS_MAX);
 }
 
 static enum status count_check(int64_t n)

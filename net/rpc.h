@@ -54,8 +54,6 @@ struct rpc_method {
     size_t max_message_bytes; // a larger message is not copied; 0: as the server
     // Such a message of `size` bytes, with its first bytes. NULL: the call ends with EXHAUSTED.
     void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);
-    // Its calls have a thread of their own, which no other method's handler can delay. All such methods share it.
-    bool dedicated;
 };
 
 struct rpc_server_options {
@@ -69,7 +67,7 @@ struct rpc_server_options {
     const struct rpc_tls *tls;     // copied; NULL: plain text
     int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int threads;                   // completion-queue threads, beside the one of dedicated methods; 0: 2
+    int threads;                   // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
@@ -78,6 +76,8 @@ struct rpc_server_options {
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
 // Tries to listen on HOST:PORT; INVALID with the reason. Needs no rpc_init().
 enum status rpc_address_check(const char *address);
+// Whether no other machine can connect to HOST:PORT; INVALID when it is not an address of this form.
+enum status rpc_address_is_loopback(const char *address, bool *loopback_p);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);

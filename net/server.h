@@ -18,9 +18,8 @@ struct rpc_server {
     void *context;                    // borrowed
     enum status (*authorise)(struct rpc_call *call);
     int port;
-    int n_queues; // the last one serves the dedicated methods, if there are any
+    int n_queues;
     struct net_queue *queues;
-    int n_accepts;
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
@@ -78,9 +77,15 @@ const struct rpc_method *net_server_method(const struct rpc_server *server, cons
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);
 void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 
+// address.c: the colon between host and port, or NULL with the reason recorded. C-core would read a missing port as
+// 443.
+const char *net_address_colon(const char *address);
+
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
+// Health and reflection are open to strangers: their messages hold a name.
+enum { NET_BUILTIN_MESSAGE_BYTES = 4096 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);
 void net_health_free(struct net_health *health);

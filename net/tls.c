@@ -10,6 +10,7 @@
 #include <openssl/x509.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -66,6 +67,16 @@ static enum status pair_check(const struct rpc_tls *files, const struct pem *pem
     X509_free(certificate);
     EVP_PKEY_free(key);
     return status;
+}
+
+// The last day of a checked certificate, such as 2027-02-20.
+static void expiry_format(const char *pem, char text[16])
+{
+    X509 *certificate = certificate_parse(pem);
+    struct tm time = {0};
+    ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &time);
+    strftime(text, 16, "%Y-%m-%d", &time);
+    X509_free(certificate);
 }
 
 static enum status authorities_check(const char *path, const char *pem)
@@ -136,8 +147,10 @@ static grpc_ssl_certificate_config_reload_status tls_fetch(void *user, grpc_ssl_
     grpc_ssl_pem_key_cert_pair pair = pem_pair(&pem);
     // C-core insists on authorities even if it asks clients for no certificate.
     *config_p = grpc_ssl_server_certificate_config_create(pem.ca ? pem.ca : pem.cert, &pair, 1);
+    char expiry[16];
+    expiry_format(pem.cert, expiry);
     pem_free(&pem);
-    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->cert),
+    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->cert), LOG_FIELD("expires", (const char *)expiry),
               LOG_FIELD("client_ca", tls->ca ? tls->ca : ""));
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
 }

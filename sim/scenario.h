@@ -45,11 +45,13 @@
     FIELD(policy)                                                                                                      \
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
-    FIELD(salted)
+    FIELD(salted)                                                                                                      \
+    FIELD(tick_work)                                                                                                   \
+    FIELD(unread_max)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
-// worker's option.
+// worker's option; -1: unlimited.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -68,7 +70,8 @@
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
 // log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
-// tries again after UNAVAILABLE, EXHAUSTED or a lost router.
+// tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more
+// than unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -95,7 +98,8 @@
     FIELD(score_only)                                                                                                  \
     FIELD(importance)                                                                                                  \
     FIELD(deadline_us)                                                                                                 \
-    FIELD(retries)
+    FIELD(retries)                                                                                                     \
+    FIELD(read_us)
 
 // What happens, with the members of struct action that it uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \
@@ -112,7 +116,7 @@
     KIND(LIE, "lie")         /* node, for_us, value: enum lie */                                                       \
     KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
     KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
-    KIND(RESTART, "restart") /* for_us: the router ends and starts again */                                            \
+    KIND(RESTART, "restart") /* for_us from its end until it starts again, value 1: it drains before, two seconds */   \
     KIND(STALL, "stall")     /* for_us: the router's process does not run */
 
 enum action_kind {

@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xd80a400fe8542449, 0x245f8230db504260, 0x987bbe457ee9c356, 0x5b6a3fe2b931a86d, 0xd80a7a24b43159f2,
-    0x2f229cab21ee1729, 0x1159f63ff962292e, 0x8a630cba772d760a, 0x1e1a24e8b92a1574, 0x58ad5569267c5298,
-    0x213b6b9f010ea277, 0x571759656101c28b, 0x17f7f1efe34cab60, 0xa64d66fc2a4467e1, 0x0bfd946f40be8350,
-    0x80d2628b8a2456b5, 0xdb675385bbc692a9, 0x2f9d1b7b849cc4cd, 0x3d584472502ca00f, 0x80d3da3a7b556b84,
-    0xf619c102cdb79291, 0x7c61c48cf70c611b, 0x2029ba3a70bba788, 0x8409889c6f832839,
+    0x93331cf08548b2a2, 0xde38167473a7cae0, 0x0503b970b812d77e, 0x2115d8e05c85c346, 0x226f8d4987ef5176,
+    0x60b064dd47a7115a, 0xc0264d7185d83fe7, 0x2ac0747df2bd86c3, 0x8212f24026f0fc4c, 0xf5fc8d0988ca7cf4,
+    0x679f58be6e80a793, 0x2cb86a71ebbba8b9, 0x0e0b1e01bc99ea2c, 0x49e7ed5ee22445a1, 0x04609ce36347ba85,
+    0x1777ea9f13b24bea, 0x4d5527c630380b9c, 0x4f19f66937816e9e, 0x5f05110ad7f545f2, 0x9c7504281b987b5c,
+    0x500f8f57ca09072c, 0x5334092f15b6f02b, 0x3bef1061f123a860, 0xf8e974d1cd0fd15d,
 };
 
 // What differs from seed to seed.
@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);

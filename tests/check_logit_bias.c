@@ -41,7 +41,7 @@ START_TEST(wrong_tokens_and_numbers_are_refused)
     ck_refused(logit_bias_add(&bias, 7, 1), "token 7 is given twice");
     ck_refused(logit_bias_add(&bias, -1, 1), "-1 is not a token id");
     ck_refused(logit_bias_add(&bias, INT64_C(1) << 32, 1), "4294967296 is not a token id");
-    ck_refused(logit_bias_add(&bias, 8, 100.5), "logit_bias of token 8 is 100.5: must be from -100 to 100");
+    ck_refused(logit_bias_add(&bias, 8, 100.5), "logit_bias: token 8 has 100.5: must be from -100 to 100");
     ck_refused(logit_bias_add(&bias, 8, NAN), "must be from -100 to 100");
     ck_refused(logit_bias_add(&bias, 8, -INFINITY), "must be from -100 to 100");
     ck_assert_int_eq(bias.n, 1);
@@ -77,7 +77,8 @@ static enum status read_request(const struct rpc_bytes *bytes, struct request **
     ck_assert_ptr_nonnull(m);
     struct text_stream *text = NULL;
     *r_p = request_create();
-    enum status status = wire_request_read(&front, m, *r_p, &text);
+    const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT};
+    enum status status = wire_request_read(&front, m, &options, *r_p, &text);
     if (status == STATUS_OK) text_stream_free(text);
     forepack__v1__generate_request__free_unpacked(m, NULL);
     return status;

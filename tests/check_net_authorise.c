@@ -37,8 +37,6 @@ static void count_close(struct rpc_call *call, bool cancelled)
 
 static const struct rpc_method methods[] = {
     {"/test.S/Name", .on_open = count_open, .on_message = answer_identity, .on_close = count_close},
-    {"/test.S/Dedicated", .on_open = count_open, .on_message = answer_identity, .on_close = count_close,
-     .dedicated = true},
     {0},
 };
 
@@ -87,11 +85,10 @@ static enum status call(const char *method, struct rpc_bytes *answer_p)
 
 START_TEST(an_authorised_call_has_its_identity)
 {
-    static const char *const paths[] = {"/test.S/Name", "/test.S/Dedicated"};
     ck_assert_int_eq(rpc_channel_set_token(channel, "alice"), STATUS_OK);
     for (int i = 0; i < 2; i++) {
         struct rpc_bytes answer;
-        ck_assert_msg(call(paths[i], &answer) == STATUS_OK, "%s", status_message());
+        ck_assert_msg(call("/test.S/Name", &answer) == STATUS_OK, "%s", status_message());
         ck_assert_str_eq((const char *)answer.data, "alice");
         rpc_bytes_free(&answer);
     }
@@ -107,7 +104,7 @@ START_TEST(no_handler_sees_a_refused_call)
     ck_assert_int_eq(call("/test.S/Name", &none), STATUS_UNAUTHENTICATED);
     ck_assert_str_eq(status_message(), "no key: send authorization: Bearer KEY");
     ck_assert_int_eq(rpc_channel_set_token(channel, "mallory"), STATUS_OK);
-    ck_assert_int_eq(call("/test.S/Dedicated", &none), STATUS_DENIED);
+    ck_assert_int_eq(call("/test.S/Name", &none), STATUS_DENIED);
     ck_assert_str_eq(status_message(), "the key may not call this method");
     rpc_server_close(server, 0);
     server = NULL;

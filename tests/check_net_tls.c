@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // net/: TLS of servers and channels: whose certificates are accepted, and files that change while calls run. The
 // certificates are made by deploy/certificates.sh.
+#include <arpa/inet.h>
 #include <check.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -289,6 +292,27 @@ START_TEST(an_old_connection_keeps_its_streams_and_takes_no_new_calls)
 }
 END_TEST
 
+// Connections that are opened and then say nothing, or only begin a handshake.
+START_TEST(half_open_connections_do_not_delay_others)
+{
+    enum { CONNECTIONS = 300 };
+    int fds[CONNECTIONS];
+    ck_assert_int_eq(server_open("server", NULL, 0), STATUS_OK);
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                  .sin_port = htons((uint16_t)rpc_server_port(server))};
+    for (int i = 0; i < CONNECTIONS; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+        if (i % 2) ck_assert_int_eq(write(fds[i], "\x16\x03\x01\x02", 5), 5); // the start of a long record
+    }
+    ck_assert_int_eq(channel_open(NULL, file("ca.pem")), STATUS_OK);
+    expect_name("nobody");
+    for (int i = 0; i < CONNECTIONS; i++)
+        close(fds[i]);
+}
+END_TEST
+
 int main(void)
 {
     if (system("command -v openssl >/dev/null")) return 77;
@@ -306,6 +330,7 @@ int main(void)
     tcase_add_test(tcase, a_server_with_authorities_knows_its_clients);
     tcase_add_test(tcase, files_that_cannot_serve_are_refused_with_a_sentence);
     tcase_add_test(tcase, changed_files_serve_new_connections_while_streams_run);
+    tcase_add_test(tcase, half_open_connections_do_not_delay_others);
     tcase_add_test(tcase, an_old_connection_keeps_its_streams_and_takes_no_new_calls);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

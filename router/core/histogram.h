@@ -33,8 +33,8 @@ static inline void histogram_init(struct histogram *h, const struct histogram_sc
 static inline void histogram_add(struct histogram *h, int64_t value)
 {
     const int64_t *edges = h->scale->edges;
-    int bucket = 0;
-    for (int step = (h->scale->n + 1) / 2; step; step /= 2)
+    unsigned bucket = 0;
+    for (unsigned step = (unsigned)(h->scale->n + 1) >> 1; step; step >>= 1)
         bucket += edges[bucket + step - 1] < value ? step : 0;
     h->counts[bucket]++;
     h->sum += value;

@@ -22,6 +22,17 @@ void core_update_ready(struct core *c)
     c->ops.ready_changed(c->ops.user, ready);
 }
 
+enum status core_fail_no_node(const struct core *c, enum node_role role)
+{
+    const char *what = role == NODE_WORKER ? "worker group" : "speculator";
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        if (node->role == role)
+            return status_fail(STATUS_UNAVAILABLE, "every attached %s is draining or ejected: try again later", what);
+    }
+    return status_fail(STATUS_UNAVAILABLE, "no %s is attached: start a forepack-%s, or try again later", what,
+                       role_name(role));
+}
+
 // --- losing nodes
 
 static void release_reservation(struct core *c, const struct core_node *node)
@@ -212,6 +223,17 @@ static enum status check_counts(const struct node_hello *h)
     return STATUS_OK;
 }
 
+static enum status check_pinned_model(const struct core *c, const struct node_hello *h)
+{
+    uint64_t pinned = c->options.model_fingerprints[h->role];
+    if (!pinned || pinned == h->model_fingerprint) return STATUS_OK;
+    return status_fail(STATUS_INVALID,
+                       "%s %s: its model (fingerprint %016" PRIx64
+                       ") is not the one that the router accepts (%016" PRIx64
+                       "): start it with that model, or the router with its fingerprint",
+                       role_name(h->role), h->node_id, h->model_fingerprint, pinned);
+}
+
 static enum status check_same_model(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
@@ -278,6 +300,7 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
                            "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
                            role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
     }
+    TRY(check_pinned_model(c, h));
     if (!c->options.mixed_numerics) TRY(check_same_numerics(c, h, old));
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
@@ -320,10 +343,10 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     c->open_nodes[hello->role]++;
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
-              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
-              LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
-              LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
-              LOG_FIELD("max_seqs", hello->max_seqs));
+              LOG_FIELD("host", hello->host), LOG_FINGERPRINT("model", hello->model_fingerprint),
+              LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
+              LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
+              LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
     if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
     c->health.pending = true;
     core_update_ready(c);

@@ -2,7 +2,8 @@
 // Running requests of a client and the text of their answers, whatever protocol the client speaks. A client is one gRPC
 // call or one HTTP exchange; its protocol embeds `struct client` and sends what the functions of client_ops receive.
 //
-//   message arrives -> client_reading() -> read and checked -> answers_submit(), or client_not_submitted()
+//   message arrives -> identity_admit() -> client_reading() -> read and checked -> answers_submit(), or
+//                      client_not_submitted()
 //   client is gone  -> client_close(): its waiting messages are dropped, its running requests cancelled
 //
 // Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on an answer, and the list
@@ -32,13 +33,14 @@ struct client_ops {                           // core's thread
     // The last call for an answer; answer_rest() has the text that was held back.
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
-    void (*idle)(struct client *client); // no answer runs, and no message is being read
+    void (*idle)(struct client *client); // no answer runs, and no message is being read; may be NULL
     void (*free)(struct client *client); // closed and idle; nothing refers to it
 };
 
 struct client {
     const struct client_ops *ops;
     const struct front *front;
+    struct principal *principal; // valid until `free` returns; NULL: no API keys are used
     struct intake_owner waiting; // messages that wait to be read
     atomic_int reading;          // messages received and not yet submitted or refused: an I/O thread adds to it, the
                                  // core's thread takes from it
@@ -54,15 +56,19 @@ struct answer {
     int index; // among the answers of an HTTP exchange
     bool return_kept;
     int min_tokens, n_tokens;
+    int stop; // the stop string that ended the text, by its place in the request; -1: none
     struct answer *prev, *next;
 };
 
-// --- where a message is read
+// --- where a message is read. First of all the limits of the client's key (identity_admit()): if they do not allow the
+// request, it is refused, and nothing else is called for it.
+// DENIED if the key does not allow the tenant or the priority that a message names.
+enum status client_check(const struct client *client, const char *tenant, int32_t priority);
 void client_reading(struct client *client); // a message has arrived
 // It was refused, or dropped because its client is gone.
 void client_not_submitted(struct client *client);
 struct answer *answer_create(struct client *client, int64_t arrived_us);
-void answer_free(struct answer *a); // of an answer that is not submitted; NULL is allowed
+void answers_free(struct answer *first); // of answers that are not submitted, linked by `next`; NULL is allowed
 // Hands the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log.
 void answers_submit(struct answer *first, const char *method);
 

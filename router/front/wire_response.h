@@ -8,6 +8,10 @@
 // Sends nothing when there is neither text nor a token.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
 
+// How the prompt of `r` was prefilled: "speculated", or "whole:REASON"; "": not decided yet.
+enum { WIRE_PREFILL_ROOM = 64 };
+void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
+
 // `status` and `message` are sent with FINISH_REASON_ERROR only.
 void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
                           enum status status, const char *message);

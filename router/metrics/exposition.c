@@ -2,8 +2,6 @@
 #include "router/metrics/exposition.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,14 +34,8 @@ static void append_text(struct exposition *e, const char *text)
 static void append_number(struct exposition *e, double value)
 {
     char text[32];
-    if (isinf(value)) {
-        append_text(e, value > 0 ? "+Inf" : "-Inf");
-        return;
-    }
     snprintf(text, sizeof text, "%.15g", value);
     append_text(e, text);
-    // OpenMetrics asks for a decimal point in `le`.
-    if (e->format == METRICS_OPENMETRICS && !strpbrk(text, ".en")) append_text(e, ".0");
 }
 
 // --- labels
@@ -111,7 +103,7 @@ void exposition_number(struct exposition *e, const struct labels *labels, double
     append_text(e, "\n");
 }
 
-static void bucket_name(struct exposition *e, const struct labels *labels, double edge)
+static void bucket_name(struct exposition *e, const struct labels *labels, const char *edge)
 {
     append_text(e, e->metric->name);
     append_text(e, "_bucket{");
@@ -120,16 +112,29 @@ static void bucket_name(struct exposition *e, const struct labels *labels, doubl
         append_text(e, ",");
     }
     append_text(e, "le=\"");
-    append_number(e, edge);
+    append_text(e, edge);
     append_text(e, "\"} ");
+}
+
+// OpenMetrics asks for a decimal point.
+static void edge_format(const struct exposition *e, const struct histogram_scale *scale, int i, char *text, size_t room)
+{
+    if (i == scale->n) {
+        snprintf(text, room, "+Inf");
+        return;
+    }
+    int n = snprintf(text, room, "%.15g", (double)scale->edges[i] * scale->unit);
+    if (e->format == METRICS_OPENMETRICS && !strpbrk(text, ".e")) snprintf(text + n, room - (size_t)n, ".0");
 }
 
 void exposition_histogram(struct exposition *e, const struct labels *labels, const struct histogram *h)
 {
     uint64_t count = 0;
     for (int i = 0; i <= h->scale->n; i++) {
+        char edge[32];
+        edge_format(e, h->scale, i, edge, sizeof edge);
         count += h->counts[i];
-        bucket_name(e, labels, i < h->scale->n ? (double)h->scale->edges[i] * h->scale->unit : INFINITY);
+        bucket_name(e, labels, edge);
         count_end(e, count);
     }
     sample_name(e, "_sum", labels);

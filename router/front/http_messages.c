@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_messages.h"
+
+#include <string.h>
+
+#include "router/front/json_body.h"
+
+static enum status refuse(size_t i, const char *what)
+{
+    return status_fail(STATUS_INVALID, "messages[%zu]: %s", i, what);
+}
+
+static enum status check_part(size_t i, const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (!type) return refuse(i, "each part of content must be an object with a type");
+    if (strcmp(type, "text") != 0)
+        return status_fail(STATUS_UNSUPPORTED, "messages[%zu]: parts of type '%s' are not supported: send text parts",
+                           i, type);
+    return json_is_string(json_object_get(part, "text")) ? STATUS_OK : refuse(i, "the text of a part must be a string");
+}
+
+// Only a message with tool calls may have no content.
+static enum status check_content(size_t i, const json_t *content, bool calls)
+{
+    if (json_is_string(content) || (calls && (!content || json_is_null(content)))) return STATUS_OK;
+    if (!json_is_array(content)) return refuse(i, "content must be a string or a list of text parts");
+    for (size_t p = 0; p < json_array_size(content); p++)
+        TRY(check_part(i, json_array_get(content, p)));
+    return STATUS_OK;
+}
+
+static enum status check_message(size_t i, json_t *message)
+{
+    if (!json_is_object(message)) return refuse(i, "must be an object with role and content");
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role) return refuse(i, "role must be a string");
+    // OpenAI's newer name, which few templates know.
+    if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
+    return check_content(i, json_object_get(message, "content"),
+                         json_array_size(json_object_get(message, "tool_calls")));
+}
+
+struct values {
+    const json_t *messages, *documents, *chat_template_kwargs;
+    bool add_generation_prompt;
+};
+
+#define FIELD(name_, type_)                                                                                            \
+    {                                                                                                                  \
+        .name = #name_, .type = JSON_FIELD_##type_, .offset = offsetof(struct values, name_)                           \
+    }
+static const struct json_field fields[] = {
+    FIELD(messages, LIST),
+    FIELD(documents, LIST),
+    FIELD(chat_template_kwargs, OBJECT),
+    FIELD(add_generation_prompt, BOOL),
+    {0},
+};
+
+enum status http_messages_read(const json_t *body, struct http_input *in, struct http_prompt *prompt)
+{
+    struct values v = {.add_generation_prompt = true};
+    TRY(json_fields_read(body, fields, &v));
+    size_t n = json_array_size(v.messages);
+    if (!n) return status_fail(STATUS_INVALID, "messages: at least one is required");
+    for (size_t i = 0; i < n; i++)
+        TRY(check_message(i, json_array_get(v.messages, i)));
+    prompt->conversation = http_input_alloc(in, 1, sizeof *prompt->conversation);
+    *prompt->conversation = (struct chat_conversation){.messages = v.messages,
+                                                       .documents = v.documents,
+                                                       .variables = v.chat_template_kwargs,
+                                                       .answered = !v.add_generation_prompt};
+    return STATUS_OK;
+}
