@@ -42,8 +42,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *value;
     int n = 0;
     if (jinja_compile((const char *)data, size, &t) != STATUS_OK) return 0;
-    json_object_foreach(variables(), name, value) inputs[n++] =
-        (struct jinja_input){.name = name, .value = value, .tag = n, .tag_elements = true};
+    json_object_foreach(variables(), name, value)
+    {
+        inputs[n] = (struct jinja_input){.name = name, .value = value, .tag = n, .tag_elements = true};
+        n++;
+    }
     if (jinja_render(t, inputs, n, &now, &limits, &output) == STATUS_OK) {
         check_spans(&output);
         jinja_output_fini(&output);
