@@ -18,6 +18,7 @@ static const char *const names[STATUS_COUNT] = {
     [STATUS_DEADLINE] = "deadline",
     [STATUS_CANCELLED] = "cancelled",
     [STATUS_UNAUTHENTICATED] = "unauthenticated",
+    [STATUS_DENIED] = "denied",
     [STATUS_UNSUPPORTED] = "unsupported",
     [STATUS_DATA] = "data",
     [STATUS_INTERNAL] = "internal",

@@ -17,6 +17,7 @@ enum status {
     STATUS_DEADLINE,        // the deadline passed
     STATUS_CANCELLED,       // the client cancelled
     STATUS_UNAUTHENTICATED, // no credentials, or wrong ones
+    STATUS_DENIED,          // the caller is known, but may not do this
     STATUS_UNSUPPORTED,     // valid, but not built in or not implemented for this model
     STATUS_DATA,            // a file or message is truncated or contradicts itself
     STATUS_INTERNAL,        // a bug, or a system call that failed

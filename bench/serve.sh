@@ -43,20 +43,22 @@ trap stop_cluster EXIT
 
 port=52051
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
-server=127.0.0.1:$port
+server=127.0.0.1:$port node_port=$((port + 1000))
+while (exec 3<>"/dev/tcp/127.0.0.1/$node_port") 2>/dev/null; do node_port=$((node_port + 1)); done
 
 # start_cluster SPECULATORS "ROUTER FLAGS" "WORKER FLAGS"
 start_cluster() {
     local n router_flags worker_flags
     read -ra router_flags <<<"$2"
     read -ra worker_flags <<<"$3"
-    "$bin/forepack-router" --model "$pair/main" --port "$port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
+    "$bin/forepack-router" --model "$pair/main" --port "$port" --http-port -1 \
+        --node-listen "127.0.0.1:$node_port" --log-level warn "${router_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)
-    "$bin/forepack-worker" --model "$pair/main" --router "$server" --threads "$threads" --log-level warn \
+    "$bin/forepack-worker" --model "$pair/main" --router "127.0.0.1:$node_port" --threads "$threads" --log-level warn \
         "${worker_flags[@]}" 2>>"$out/serve.log" &
     pids+=($!)
     for ((n = 0; n < $1; n++)); do
-        "$bin/forepack-speculator" --model "$pair/speculator" --router "$server" --threads "$threads" --node-id "spec-$n" \
+        "$bin/forepack-speculator" --model "$pair/speculator" --router "127.0.0.1:$node_port" --threads "$threads" --node-id "spec-$n" \
             --log-level warn 2>>"$out/serve.log" &
         pids+=($!)
     done

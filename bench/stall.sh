@@ -40,7 +40,7 @@ clean_up() {
 }
 trap clean_up EXIT
 jq --argjson n "$((prompt + 4096))" '.max_position_embeddings = ([.max_position_embeddings, $n] | max)' "$shape" >"$work/shape.json"
-"$bin/forepack" up --port "$port" --shape "$work/shape.json" --speculators 0 --log-level warn --max-num-seqs 16 \
+"$bin/forepack" up --port "$port" --http-port -1 --shape "$work/shape.json" --speculators 0 --log-level warn --max-num-seqs 16 \
     --kv-blocks $((prompt / 16 + 16 * 64)) "$@" >"$work/up" &
 cluster=$!
 until grep -q ^ready: "$work/up"; do

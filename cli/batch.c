@@ -37,7 +37,8 @@
 enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
 
 static struct {
-    char *server, *input, *output;
+    struct remote remote;
+    char *input, *output;
     int64_t window, reconnect_s;
 } o;
 
@@ -49,8 +50,7 @@ static const struct option options[] = {
              "(required)"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "answers as JSON Lines, one per request (required)"},
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .placeholder = "HOST:PORT", .help = "address of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "window", .type = OPTION_INT, .value = &o.window, .default_text = "512", .min = 1, .max = 100000,
      .unit = "requests", .help = "maximum number of requests in flight"},
     {.name = "reconnect-s", .type = OPTION_INT, .value = &o.reconnect_s, .default_text = "300", .max = 604800,
@@ -356,12 +356,12 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
         struct rpc_bytes bytes;
         status = rpc_stream_read(stream, &bytes);
         if (status == STATUS_OK && !bytes.data)
-            status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.server);
+            status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.remote.server);
         if (status != STATUS_OK) break;
         b->connected = true;
         Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);
-        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.server);
+        if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
         status = batch_handle_response(b, m);
         forepack__v1__generate_response__free_unpacked(m, NULL);
     }
@@ -409,7 +409,7 @@ static enum status batch_send(struct batch *b)
         if (!b->rows[i].done) b->waiting[b->n_waiting++] = i;
     }
     struct rpc_channel *channel;
-    TRY(rpc_channel_open(o.server, &channel));
+    TRY(remote_open(&o.remote, &channel));
     b->started_us = b->answered_us = clock_now_us();
     enum status status = batch_call_until_done(b, channel);
     batch_draw(b, true);

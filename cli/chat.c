@@ -10,14 +10,14 @@
 #include "cli/remote.h"
 
 static struct {
-    char *server, *system;
+    struct remote remote;
+    char *system;
 } o;
 
 // clang-format off
 static const struct option options[] = {
     {.name = "-Chat"},
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .placeholder = "HOST:PORT", .help = "address of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "system", .type = OPTION_STRING, .value = &o.system, .help = "system prompt"},
     REQUEST_OPTION_ROWS,
     {0},
@@ -49,7 +49,7 @@ static enum status turn_ask(struct request_spec *spec, char *question)
     struct answer answer;
     answer_init(&answer);
     turn_add(spec, "user", question);
-    enum status status = remote_generate(o.server, 0, spec, chat_print_text, NULL, &answer, NULL);
+    enum status status = remote_generate(&o.remote, 0, spec, chat_print_text, NULL, &answer, NULL);
     putchar('\n');
     if (status == STATUS_OK) {
         if (isatty(STDERR_FILENO)) answer_print_summary(&answer);

@@ -10,7 +10,8 @@
 #include "model/limits.h"
 
 static struct {
-    char *server, *prompt, *prompt_file, *id;
+    struct remote remote;
+    char *prompt, *prompt_file, *id;
     struct generate_model_flags model;
     bool json;
     int64_t timeout_ms;
@@ -19,8 +20,7 @@ static struct {
 // clang-format off
 static const struct option options[] = {
     {.name = "-Target"},
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .placeholder = "HOST:PORT", .help = "address of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "timeout-ms", .type = OPTION_INT, .value = &o.timeout_ms, .default_text = "0", .max = 86400000, .unit = "ms",
      .help = "deadline of the call; 0 is none"},
     {.name = "model", .type = OPTION_STRING, .value = &o.model.model, .placeholder = "DIR",
@@ -84,7 +84,7 @@ static enum status generate_answer(generate_model_fn run_model, struct request_s
         return run_model(&o.model, spec, on_text, NULL, answer);
     }
     rpc_init();
-    enum status status = remote_generate(o.server, o.timeout_ms, spec, on_text, NULL, answer, id_p);
+    enum status status = remote_generate(&o.remote, o.timeout_ms, spec, on_text, NULL, answer, id_p);
     rpc_shutdown();
     return status;
 }

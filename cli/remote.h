@@ -4,16 +4,40 @@
 
 #include "cli/answer.h"
 #include "cli/request.h"
+#include "net/rpc.h"
+
+// The router and how to connect to it; the strings live until options_free() of the table with REMOTE_OPTION_ROWS.
+struct remote {
+    char *server;                      // HOST:PORT
+    char *tls_ca, *tls_cert, *tls_key; // PEM; tls_ca NULL: plain text
+    char *api_key_file;                // NULL: no key is sent
+};
+
+// clang-format off
+#define REMOTE_OPTION_ROWS(r)                                                                                          \
+    {.name = "server", .type = OPTION_STRING, .value = &(r).server, .default_text = "127.0.0.1:50051",                 \
+     .placeholder = "HOST:PORT", .help = "address of the router"},                                                     \
+    {.name = "tls-ca", .type = OPTION_STRING, .value = &(r).tls_ca, .placeholder = "FILE",                             \
+     .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},                  \
+    {.name = "tls-cert", .type = OPTION_STRING, .value = &(r).tls_cert, .placeholder = "FILE",                         \
+     .help = "certificate of this client, in PEM, for a router with --tls-client-ca"},                                 \
+    {.name = "tls-key", .type = OPTION_STRING, .value = &(r).tls_key, .placeholder = "FILE",                           \
+     .help = "private key of --tls-cert, in PEM"},                                                                     \
+    {.name = "api-key-file", .type = OPTION_STRING, .value = &(r).api_key_file, .placeholder = "FILE",                 \
+     .help = "file with the API key that is sent to the router"}
+// clang-format on
+
+enum status remote_open(const struct remote *remote, struct rpc_channel **channel_p);
 
 // Called with each new piece of text of an answer.
 typedef void (*text_fn)(void *user, const char *text, size_t size_bytes);
 
 // One Generate call. `answer` is initialised. `on_text` may be NULL. If id_p is not NULL, *id_p must be NULL and
 // becomes the id of the request; free() it.
-enum status remote_generate(const char *server, int64_t timeout_ms, const struct request_spec *spec, text_fn on_text,
-                            void *user, struct answer *answer, char **id_p);
+enum status remote_generate(const struct remote *remote, int64_t timeout_ms, const struct request_spec *spec,
+                            text_fn on_text, void *user, struct answer *answer, char **id_p);
 
 // One unary call: packs `request` and unpacks the answer with `descriptor`. The caller frees *answer_p with
 // protobuf_c_message_free_unpacked().
-enum status remote_call(const char *server, const char *method, const ProtobufCMessage *request,
+enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
                         const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p);

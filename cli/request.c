@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/generation_json.h"
+#include "model/logit_bias_entries.h"
 
 struct request_flags request_flags;
 
@@ -67,6 +69,32 @@ static enum status spec_check(const struct request_spec *spec)
 #define COPY_TO_SAMPLING(type, field, flag, ...) COPY_GIVEN(sampling, type, field, flag)
 #define COPY_TO_PREFILL(type, field, flag, ...)  COPY_GIVEN(prefill, type, field, flag)
 
+// "ID=BIAS,ID=BIAS"
+static enum status logit_bias_parse(const char *text, struct logit_bias *bias)
+{
+    const char *at = text;
+    do {
+        char *after_id, *end;
+        errno = 0;
+        long long id = strtoll(at, &after_id, 10);
+        double number = *after_id == '=' ? strtod(after_id + 1, &end) : 0;
+        if (errno || after_id == at || *after_id != '=' || end == after_id + 1 || (*end && *end != ','))
+            return status_fail(STATUS_INVALID, "--logit-bias %s: must be ID=BIAS, such as 5=-100,7=2.5", text);
+        TRY(logit_bias_add(bias, id, number));
+        at = end + (*end == ',');
+    } while (at[-1] == ',');
+    return STATUS_OK;
+}
+
+static enum status logit_bias_from_flags(struct logit_bias *bias)
+{
+    const struct option_list *list = &request_flags.logit_bias;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < list->count && status == STATUS_OK; i++)
+        status = logit_bias_parse(list->items[i], bias);
+    return status;
+}
+
 static enum status stop_from_flags(struct request_spec *spec)
 {
     const struct request_flags *f = &request_flags;
@@ -98,63 +126,18 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     spec->model_name = mem_string(f->model_name);
     spec->ttft_deadline_ms = f->ttft_deadline_ms;
     enum status status = stop_from_flags(spec);
+    if (status == STATUS_OK) status = logit_bias_from_flags(&spec->sampling.logit_bias);
     return status == STATUS_OK ? spec_check(spec) : status;
 }
 
 // --- JSON rows
 
-static enum status type_refuse(const char *key, const char *expected)
-{
-    return status_fail(STATUS_INVALID, "%s: must be %s", key, expected);
-}
-
-static enum status int_from_json(const char *key, const json_t *value, int *number_p)
-{
-    if (!json_is_integer(value)) return type_refuse(key, "a whole number");
-    *number_p = clamp_int(json_integer_value(value));
-    return STATUS_OK;
-}
-
-static enum status bool_from_json(const char *key, const json_t *value, bool *on_p)
-{
-    if (!json_is_boolean(value)) return type_refuse(key, "true or false");
-    *on_p = json_is_true(value);
-    return STATUS_OK;
-}
-
 static enum status string_from_json(const char *key, const json_t *value, char **text_p)
 {
-    if (!json_is_string(value)) return type_refuse(key, "a string");
+    if (!json_is_string(value)) return json_refuse_type(key, "a string");
     free(*text_p);
     *text_p = mem_string(json_string_value(value));
     return STATUS_OK;
-}
-
-// A row may spell out that it wants no log probabilities: -1.
-static enum status optional_from_json(const struct generation_field *f, const json_t *value, int *number_p)
-{
-    enum status status = int_from_json(f->name, value, number_p);
-    bool none = *number_p < 0 && *number_p == f->default_value;
-    return status == STATUS_OK && !none ? generation_field_check(f, *number_p) : status;
-}
-
-static enum status field_from_json(const struct generation_field *f, const json_t *value, void *object)
-{
-    void *to = (char *)object + f->offset;
-    switch (f->type) {
-    case GENERATION_FIELD_INT: return int_from_json(f->name, value, to);
-    case GENERATION_FIELD_OPTIONAL: return optional_from_json(f, value, to);
-    case GENERATION_FIELD_BOOL: return bool_from_json(f->name, value, to);
-    case GENERATION_FIELD_UINT64:
-        if (!json_is_integer(value)) return type_refuse(f->name, "a whole number");
-        *(uint64_t *)to = (uint64_t)json_integer_value(value);
-        return STATUS_OK;
-    case GENERATION_FIELD_REAL:
-        if (!json_is_number(value)) return type_refuse(f->name, "a number");
-        *(double *)to = json_number_value(value);
-        return STATUS_OK;
-    }
-    return STATUS_INTERNAL;
 }
 
 static void prompt_clear(struct request_spec *spec)
@@ -178,19 +161,19 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
 {
     prompt_clear(spec);
     if (strcmp(key, "prompt") == 0) {
-        if (!json_is_string(value)) return type_refuse(key, "a string");
+        if (!json_is_string(value)) return json_refuse_type(key, "a string");
         spec->text_bytes = json_string_length(value);
         spec->text = mem_copy(json_string_value(value), spec->text_bytes + 1);
         return STATUS_OK;
     }
-    if (!json_is_array(value)) return type_refuse(key, "a list");
+    if (!json_is_array(value)) return json_refuse_type(key, "a list");
     size_t n = json_array_size(value);
     if (strcmp(key, "token_ids") == 0) {
         spec->token_ids = mem_alloc_array(n + 1, sizeof *spec->token_ids);
         for (size_t i = 0; i < n; i++) {
             const json_t *id = json_array_get(value, i);
             if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT_MAX) {
-                return type_refuse(key, "a list of token ids");
+                return json_refuse_type(key, "a list of token ids");
             }
             spec->token_ids[spec->n_token_ids++] = (int32_t)json_integer_value(id);
         }
@@ -201,7 +184,7 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
         const json_t *turn = json_array_get(value, i);
         const char *role = json_string_value(json_object_get(turn, "role"));
         const char *content = json_string_value(json_object_get(turn, "content"));
-        if (!role || !content) return type_refuse(key, "a list of {\"role\": ..., \"content\": ...}");
+        if (!role || !content) return json_refuse_type(key, "a list of {\"role\": ..., \"content\": ...}");
         spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), mem_string(content)};
     }
     return STATUS_OK;
@@ -218,27 +201,13 @@ static enum status stop_from_json(const json_t *value, struct request_spec *spec
 {
     stop_clear(spec);
     if (json_is_string(value)) return stop_add(spec, json_string_value(value));
-    if (!json_is_array(value)) return type_refuse("stop", "a string or a list of strings");
+    if (!json_is_array(value)) return json_refuse_type("stop", "a string or a list of strings");
     size_t i;
     json_t *item;
     json_array_foreach(value, i, item)
     {
-        if (!json_is_string(item)) return type_refuse("stop", "a string or a list of strings");
+        if (!json_is_string(item)) return json_refuse_type("stop", "a string or a list of strings");
         enum status status = stop_add(spec, json_string_value(item));
-        if (status != STATUS_OK) return status;
-    }
-    return STATUS_OK;
-}
-
-static enum status stop_ids_from_json(const json_t *value, struct sampling *s)
-{
-    if (!json_is_array(value)) return type_refuse("stop_token_ids", "a list of token ids");
-    s->n_stop_ids = 0;
-    size_t i;
-    json_t *item;
-    json_array_foreach(value, i, item)
-    {
-        enum status status = stop_id_add(s, json_is_integer(item) ? json_integer_value(item) : -1);
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
@@ -248,7 +217,7 @@ static enum status mode_from_json(const json_t *value, struct request_spec *spec
 {
     const char *name = json_string_value(value);
     if (!name || !prefill_mode_parse(name, &spec->prefill.mode))
-        return type_refuse("prefill", "auto, on, off or required");
+        return json_refuse_type("prefill", "auto, on, off or required");
     spec->prefill_mode_given = true;
     return STATUS_OK;
 }
@@ -264,7 +233,7 @@ static enum status id_from_json(const json_t *value, struct request_spec *spec)
 static enum status deadline_from_json(const json_t *value, struct request_spec *spec)
 {
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
-        return type_refuse("ttft_deadline_ms", "a whole number from 0 to 4294967295");
+        return json_refuse_type("ttft_deadline_ms", "a whole number from 0 to 4294967295");
     spec->ttft_deadline_ms = json_integer_value(value);
     return STATUS_OK;
 }
@@ -283,20 +252,21 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     const struct generation_field *field = field_by_name(sampling_fields, key);
     if (field) {
         spec->sampling_given |= generation_field_bit(sampling_fields, key);
-        return field_from_json(field, value, &spec->sampling);
+        return generation_field_from_json(field, value, &spec->sampling);
     }
     if ((field = field_by_name(prefill_fields, key))) {
         spec->prefill_given |= generation_field_bit(prefill_fields, key);
-        return field_from_json(field, value, &spec->prefill);
+        return generation_field_from_json(field, value, &spec->prefill);
     }
     if (strcmp(key, "id") == 0) return id_from_json(value, spec);
     if (strcmp(key, "prompt") == 0 || strcmp(key, "token_ids") == 0 || strcmp(key, "messages") == 0)
         return prompt_from_json(key, value, spec);
     if (strcmp(key, "stop") == 0) return stop_from_json(value, spec);
-    if (strcmp(key, "stop_token_ids") == 0) return stop_ids_from_json(value, &spec->sampling);
+    if (strcmp(key, "stop_token_ids") == 0) return sampling_stop_ids_from_json(value, &spec->sampling);
+    if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
-    if (strcmp(key, "return_kept") == 0) return bool_from_json(key, value, &spec->return_kept);
-    if (strcmp(key, "priority") == 0) return int_from_json(key, value, &spec->priority);
+    if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
+    if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
     if (strcmp(key, "model") == 0) return string_from_json(key, value, &spec->model_name);
     if (strcmp(key, "ttft_deadline_ms") == 0) return deadline_from_json(value, spec);
@@ -335,6 +305,7 @@ void request_spec_copy(const struct request_spec *from, struct request_spec *to)
         to->messages[i].role = mem_string(from->messages[i].role);
         to->messages[i].content = mem_string(from->messages[i].content);
     }
+    to->sampling.logit_bias = logit_bias_copy(&from->sampling.logit_bias);
     if (from->stop) to->stop = mem_alloc_array((size_t)from->n_stop + 1, sizeof *to->stop);
     for (int i = 0; i < from->n_stop; i++)
         to->stop[i] = mem_string(from->stop[i]);
@@ -348,6 +319,7 @@ void request_spec_free(struct request_spec *spec)
     free(spec->tenant);
     stop_clear(spec);
     free(spec->stop);
+    logit_bias_free(&spec->sampling.logit_bias);
     *spec = (struct request_spec){0};
 }
 
@@ -399,6 +371,8 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     sampling_to_message(&spec->sampling, spec->sampling_given, &sampling.base);
     sampling.stop = stop_messages(spec);
     sampling.n_stop = (size_t)spec->n_stop;
+    sampling.logit_bias = logit_bias_entries(&spec->sampling.logit_bias);
+    sampling.n_logit_bias = (size_t)spec->sampling.logit_bias.n;
 
     Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;
     request.sampling = &sampling;
@@ -418,6 +392,7 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     bytes.data = mem_alloc(bytes.size);
     forepack__v1__generate_request__pack(&request, bytes.data);
     free(sampling.stop);
+    free(sampling.logit_bias);
     free(request.messages);
     free(request.prefill);
     return bytes;

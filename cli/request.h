@@ -47,7 +47,7 @@ struct request_spec {
 struct request_flags {
     SAMPLING_FIELDS(REQUEST_FLAG_MEMBER)
     PREFILL_FIELDS(REQUEST_FLAG_MEMBER)
-    struct option_list stop, stop_token_ids;
+    struct option_list stop, stop_token_ids, logit_bias;
     bool return_kept;
     char *prefill, *model_name, *tenant;
     int64_t priority, ttft_deadline_ms;
@@ -73,6 +73,8 @@ extern struct request_flags request_flags;
      .help = "string that ends the text when generated; not part of the text"},                                        \
     {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids, .placeholder = "ID",         \
      .help = "token id that ends the text when generated; not part of the text"},                                      \
+    {.name = "logit-bias", .type = OPTION_LIST, .value = &request_flags.logit_bias, .placeholder = "ID=BIAS,...",      \
+     .help = "numbers added to the logits of tokens, -100 to 100; -100 bans a token, 100 forces one"},                 \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \
@@ -91,8 +93,6 @@ extern struct request_flags request_flags;
     {.name = "ttft-deadline-ms", .type = OPTION_INT, .value = &request_flags.ttft_deadline_ms, .default_text = "0",    \
      .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
 // clang-format on
-
-#define SERVER_DEFAULT "127.0.0.1:50051"
 
 // A checked spec without a prompt from the flags; `table` is the option table that was parsed.
 enum status request_spec_from_flags(const struct option *table, struct request_spec *spec);

@@ -14,15 +14,15 @@
 #include "cli/remote.h"
 
 static struct {
-    char *server, *prompt, *prompt_file, *html;
+    struct remote remote;
+    char *prompt, *prompt_file, *html;
     bool json;
 } o;
 
 // clang-format off
 static const struct option options[] = {
     {.name = "-Score"},
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .placeholder = "HOST:PORT", .help = "address of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
     {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
      .help = "file with the prompt; the argument - reads standard input"},
@@ -50,7 +50,7 @@ static enum status segment_fetch_text(const Forepack__V1__ScoreResponse *m, stru
     request.keep_special = true;
     request.continuation = s->first > 0;
     ProtobufCMessage *answer;
-    enum status status = remote_call(o.server, "/forepack.v1.Inference/Detokenize", &request.base,
+    enum status status = remote_call(&o.remote, "/forepack.v1.Inference/Detokenize", &request.base,
                                      &forepack__v1__detokenize_response__descriptor, &answer);
     if (status != STATUS_OK) return status;
     const Forepack__V1__DetokenizeResponse *text = (const void *)answer;
@@ -70,7 +70,8 @@ static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct 
     for (size_t k = 0; k < m->n_kept && status == STATUS_OK; k++) {
         size_t first = m->kept[k]->first, last = m->kept[k]->last;
         if (first < at || last < first || last >= m->n_token_ids) {
-            status = status_fail(STATUS_DATA, "%s sent ranges of kept tokens that do not fit the prompt", o.server);
+            status =
+                status_fail(STATUS_DATA, "%s sent ranges of kept tokens that do not fit the prompt", o.remote.server);
             break;
         }
         if (first > at) segments[n++] = (struct segment){.first = at, .last = first - 1};
@@ -207,7 +208,7 @@ int command_score(int argc, char **argv)
         request.prefill = request_prefill_message(&spec);
         if (spec.model_name) request.model = spec.model_name;
         ProtobufCMessage *answer;
-        status = remote_call(o.server, "/forepack.v1.Inference/Score", &request.base,
+        status = remote_call(&o.remote, "/forepack.v1.Inference/Score", &request.base,
                              &forepack__v1__score_response__descriptor, &answer);
         free(request.prefill);
         if (status == STATUS_OK) {

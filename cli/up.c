@@ -6,6 +6,7 @@
 // One thread. A signalfd reports Ctrl-C and ended children; every other event is a timeout of poll().
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,11 +34,12 @@ enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *prefill;
+    char *prefill, *token_file;
     double keep_rate;
-    int64_t tp, spec_tp, workers, speculators, port, threads, token_budget, max_seqs, kv_blocks, itl_target_ms;
+    int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
+        itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
-    bool prefix_cache;
+    bool prefix_cache, insecure;
     struct log_options log;
 } o;
 
@@ -93,6 +96,15 @@ static const struct option options[] = {
      .help = "address that the router listens on"},
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
+    {.name = "http-port", .type = OPTION_INT, .value = &o.http_port, .default_text = "8000", .min = -1, .max = 65535,
+     .help = "port of the router's OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
+    {.name = "node-port", .type = OPTION_INT, .value = &o.node_port, .default_text = "0", .max = 65535,
+     .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
+    {.name = "cluster-token-file", .type = OPTION_STRING, .value = &o.token_file, .placeholder = "FILE",
+     .help = "secret that nodes present to the router; default: a random one, in a private folder that is removed at the "
+             "end"},
+    {.name = "insecure", .type = OPTION_BOOL, .value = &o.insecure,
+     .help = "allow a --host beyond loopback, where the router then listens without TLS"},
     {.name = "-Behaviour"},
     {.name = "prefill", .type = OPTION_CHOICE, .value = &o.prefill, .choices = PREFILL_MODES,
      .help = "default for requests that give neither a prefill mode nor a keep rate; default auto with the demo models, "
@@ -130,6 +142,40 @@ static struct child children[1 + 2 * NODES_MAX]; // the router first
 static int n_children, n_gpus;                   // n_gpus 0: the nodes compute on the CPU
 
 static struct log_relay relay; // standard error of the children that are mpirun
+
+// --- the secret of the nodes
+
+static char token_folder[] = "/tmp/forepack-up-XXXXXX", *own_token; // own_token: a file in it; NULL: none
+
+static const char *token_path(void)
+{
+    return own_token ? own_token : o.token_file;
+}
+
+// Without it, any user of this machine could attach a node of theirs, which would receive prompts.
+static enum status token_create(void)
+{
+    uint64_t random[4];
+    if (o.token_file) return STATUS_OK;
+    if (getrandom(random, sizeof random, 0) != sizeof random || !mkdtemp(token_folder))
+        return status_fail(STATUS_INTERNAL, "%s: %s", token_folder, strerror(errno));
+    own_token = mem_format("%s/token", token_folder);
+    int fd = open(own_token, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int written = fd < 0 ? -1
+                         : dprintf(fd, "%016" PRIx64 "%016" PRIx64 "%016" PRIx64 "%016" PRIx64 "\n", random[0],
+                                   random[1], random[2], random[3]);
+    int reason = errno;
+    if (fd >= 0) close(fd);
+    return written > 0 ? STATUS_OK : status_fail(STATUS_INTERNAL, "%s: %s", own_token, strerror(reason));
+}
+
+static void token_remove(void)
+{
+    if (!own_token) return;
+    unlink(own_token);
+    rmdir(token_folder);
+    free(own_token);
+}
 
 // --- starting
 
@@ -189,6 +235,12 @@ static char *router_address(void)
     return mem_format("%s:%lld", any ? "127.0.0.1" : o.host, (long long)o.port);
 }
 
+// Address at which the nodes attach; free() it.
+static char *node_address(void)
+{
+    return mem_format("127.0.0.1:%lld", (long long)o.node_port);
+}
+
 static void router_arguments(struct arguments *a)
 {
     argument_take(a, companion_path("forepack-router"));
@@ -197,6 +249,11 @@ static void router_arguments(struct arguments *a)
     if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
     argument_add_text(a, "--host", o.host);
     argument_add_number(a, "--port", o.port);
+    argument_add_number(a, "--http-port", o.http_port);
+    argument_add(a, "--node-listen");
+    argument_take(a, node_address());
+    argument_add_text(a, "--cluster-token-file", token_path());
+    if (o.insecure) argument_add(a, "--insecure");
     argument_add_text(a, "--prefill", o.prefill);
     argument_take(a, mem_format("--keep-rate=%.9g", o.keep_rate));
     argument_add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
@@ -220,7 +277,8 @@ static void node_arguments(const struct child *c, struct arguments *a)
     if (shape) argument_add_text(a, "--shape", shape);
     if (strcmp(o.load, "auto") != 0) argument_add_text(a, "--load", o.load);
     argument_add(a, "--router");
-    argument_take(a, router_address());
+    argument_take(a, node_address());
+    argument_add_text(a, "--cluster-token-file", token_path());
     argument_add(a, "--node-id");
     argument_take(a, mem_format("%s-%d", c->role, c->index));
     argument_add_text(a, "--backend", o.backend);
@@ -405,6 +463,8 @@ static void print_ready(void)
            (long long)o.workers, o.workers == 1 ? "" : "s", (long long)o.tp, o.tp == 1 ? "" : "s",
            (long long)o.speculators, o.speculators == 1 ? "" : "s", o.host, (long long)o.port, o.host,
            (long long)o.port, o.host, (long long)o.port);
+    if (o.http_port > 0)
+        printf("       http://%s:%lld/v1 for clients of OpenAI's API\n", o.host, (long long)o.http_port);
     fflush(stdout);
 }
 
@@ -478,13 +538,34 @@ static char *demo_model(const char *name)
     return real;
 }
 
-// A router that already listens on the port would accept these nodes in place of its own, so check before any start.
-static enum status port_check(void)
+// Takes `address`, which is on the heap.
+static enum status port_check(const char *option, char *address)
 {
-    char *address = mem_format("%s:%lld", o.host, (long long)o.port);
     enum status status = rpc_address_check(address);
     free(address);
-    return status;
+    return status == STATUS_OK ? status : status_context(status, "%s", option);
+}
+
+// Before any start, so that one sentence says what is wrong.
+static enum status ports_check(void)
+{
+    if (!o.node_port) o.node_port = o.port + 1;
+    char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
+    bool loopback = true;
+    enum status status = rpc_address_is_loopback(clients, &loopback);
+    if (!loopback && !o.insecure)
+        status = status_fail(STATUS_INVALID,
+                             "--host %s: other machines could connect without TLS: give --insecure on a network that "
+                             "you trust, or start the programs one by one, with certificates",
+                             o.host);
+    if (status != STATUS_OK) {
+        free(clients);
+        return status;
+    }
+    TRY(port_check("--port", clients));
+    TRY(port_check("--node-port", node_address()));
+    if (o.http_port > 0) TRY(port_check("--http-port", mem_format("%s:%lld", o.host, (long long)o.http_port)));
+    return STATUS_OK;
 }
 
 static enum status models_configure(void)
@@ -537,7 +618,8 @@ static enum status configure(void)
     TRY(models_configure());
     children_configure();
     TRY(gpus_configure());
-    return port_check();
+    TRY(ports_check());
+    return token_create();
 }
 
 // A descriptor that reports the signals, which are blocked from now on.
@@ -556,18 +638,21 @@ static int signals_open(void)
 int command_up(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P]\n"
+                 "Usage: forepack up [--main DIR] [--spec DIR] [--tp N] [--workers N] [--speculators N] [--port P] "
+                 "[--http-port P]\n"
                  "Runs a whole cluster on this machine. Restarts nodes that fail; Ctrl-C drains the cluster.",
                  argc, argv, NULL);
     log_options_apply(&o.log, "up");
     enum status status = configure();
     if (status != STATUS_OK) {
+        token_remove();
         options_free(options);
         return report_failure(status);
     }
     set_mpi_environment();
     bool groups = o.tp > 1 || (o.speculators && o.spec_tp > 1);
     if (groups && (status = log_relay_open(&relay)) != STATUS_OK) {
+        token_remove();
         options_free(options);
         return report_failure(status);
     }
@@ -578,6 +663,7 @@ int command_up(int argc, char **argv)
     cluster_drain(fd, code != 0);
     if (groups) log_relay_close(&relay);
     rpc_shutdown();
+    token_remove();
     close(fd);
     options_free(options);
     return code;

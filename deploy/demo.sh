@@ -42,15 +42,18 @@ finish() {
 }
 trap finish EXIT
 
-# Without --port: the first free port from 50051 on.
+# Without --port: the first of two free ports from 50051 on; nodes attach at the second.
+taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 if [ -z "$port" ]; then
     port=50051
-    while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+    while taken "$port" || taken "$((port + 1))"; do port=$((port + 2)); done
 fi
 server=127.0.0.1:$port
+http_port=8000
+while (exec 3<>"/dev/tcp/127.0.0.1/$http_port") 2>/dev/null; do http_port=$((http_port + 1)); done
 
 # Each question is asked three times; the prefix cache would speed up the second and the third.
-setsid "$bin/forepack" up --no-enable-prefix-caching --port "$port" >"$log" 2>&1 </dev/null &
+setsid "$bin/forepack" up --no-enable-prefix-caching --port "$port" --http-port "$http_port" >"$log" 2>&1 </dev/null &
 cluster=$!
 for _ in $(seq 600); do
     [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
@@ -117,6 +120,7 @@ if [ "$keep_running" = yes ]; then
     echo "  $bin/forepack generate --server $server --prompt-file FILE"
     echo "  $bin/forepack chat --server $server"
     echo "  $bin/forepack status --server $server"
+    echo "  curl http://127.0.0.1:$http_port/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
     echo "Stop it: kill $cluster"
     cluster=
 fi

@@ -101,7 +101,7 @@ static int32_t *key_bucket(const struct block_manager *manager, const struct kv_
 
 static bool key_equal(const struct kv_key *a, const struct kv_key *b)
 {
-    return a->before == b->before && memcmp(a->token, b->token, sizeof a->token) == 0 &&
+    return a->before == b->before && a->salt == b->salt && memcmp(a->token, b->token, sizeof a->token) == 0 &&
            memcmp(a->position, b->position, sizeof a->position) == 0;
 }
 

@@ -4,12 +4,13 @@
 //
 // A block is allocated by one sequence and may be referenced by several; each reference is released once.
 //
-// Prefix cache: a full block can be published under its key: its tokens, their positions, and the published block
-// before it. A cache entry depends on the rows up to it and on nothing else, so equal keys mean equal bits, and a
+// Prefix cache: a full block can be published under its key: its tokens, their positions, the published block before
+// it, and a salt. A cache entry depends on the rows up to it and on nothing else, so equal keys mean equal bits, and a
 // sequence with the same rows references the block instead of computing it. Positions are part of the key because K is
 // stored after RoPE: a prompt with pruned tokens shares blocks only with prompts that kept the same tokens at the same
 // positions. Tokens and positions are compared whole. Their hash only chooses a bucket: a collision costs a comparison,
-// while a cache that trusted hashes would give one client another client's text.
+// while a cache that trusted hashes would give one client another client's text. The salt is not needed for that: it
+// keeps a tenant from learning, by what is cached, how the prompts of another tenant begin.
 //
 // A published block without references counts as free and stays findable until its memory is needed. The block released
 // longest ago is evicted first. Of one sequence the last block goes before the first, so the blocks that stay always
@@ -42,6 +43,7 @@ typedef uint64_t kv_chain;
 
 struct kv_key {
     kv_chain before;
+    uint64_t salt;
     int32_t token[KV_BLOCK_TOKENS], position[KV_BLOCK_TOKENS];
 };
 

@@ -4,8 +4,7 @@
 //
 //     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
 //                                           |                      \--stream ends while draining or stopping--> over
-//                                           |--Refused--> over
-//                                           \--Refused, may retry--> backing off
+//                                           \--Refused--> backing off
 #include "engine/node.h"
 
 #include <errno.h>
@@ -26,8 +25,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/secret_file.h"
 #include "base/version.h"
-#include "net/rpc.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
@@ -35,6 +34,7 @@ typedef Forepack__Cluster__V1__RouterMessage router_message;
 enum {
     BACKOFF_MIN_MS = 200,
     BACKOFF_MAX_MS = 5000,
+    REFUSED_BACKOFF_MAX_MS = 30000,
     STABLE_MS = 10000,           // a stream that has lasted this long ends the backoff
     HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
@@ -47,14 +47,14 @@ struct mail {
 };
 
 struct node {
-    char *router;
-    uint8_t *hello; // packed NodeMessage, [hello_size]
+    char *router, *tls_cert, *tls_key, *tls_ca, *token_file; // see struct node_router
+    uint8_t *hello;                                          // packed NodeMessage, [hello_size]
     size_t hello_size;
-    struct rpc_channel *channel;
     struct node_callbacks callbacks;
     pthread_t reader, heartbeat;
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
-    bool trouble_logged; // by the reader alone: that the router is unreachable or refuses is logged once, until Welcome
+    bool refused;        // by the reader alone: the last attempt to attach
+    char *trouble;       // by the reader alone: why the router is unreachable, as logged last; NULL: not since Welcome
     int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
@@ -159,7 +159,6 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
 void node_event_free(struct node_event *event)
 {
     if (event->message) forepack__cluster__v1__router_message__free_unpacked(event->message, NULL);
-    free(event->reason);
     *event = (struct node_event){.kind = NODE_NOTHING};
 }
 
@@ -212,12 +211,13 @@ void node_send(struct node *node, const node_message *message)
     free(bytes);
 }
 
-void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running, uint32_t waiting)
+void node_set_load(struct node *node, const struct node_load *load)
 {
     pthread_mutex_lock(&node->mutex);
-    node->load.kv_blocks_free = kv_blocks_free;
-    node->load.running = running;
-    node->load.waiting = waiting;
+    node->load.kv_blocks_free = load->kv_blocks_free;
+    node->load.running = load->running;
+    node->load.waiting = load->waiting;
+    node->load.preemptions = load->preemptions;
     node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
 }
@@ -231,8 +231,6 @@ static void heartbeat_wake(struct node *node)
 
 // --- the reader
 
-enum stream_end { STREAM_LOST, STREAM_OVER }; // attach again, or not
-
 static bool node_is_leaving(struct node *node)
 {
     pthread_mutex_lock(&node->mutex);
@@ -241,27 +239,37 @@ static bool node_is_leaving(struct node *node)
     return leaving;
 }
 
-// Logs what keeps the node from attaching: the first time as a warning.
-static void log_trouble(struct node *node, const char *event, const char *reason)
+// Each time: somebody has to mend the cause, or another process of this id has to end.
+static void refused_log(struct node *node, const char *reason)
 {
-    log_event(node->trouble_logged ? LOG_DEBUG : LOG_WARN, event, LOG_FIELD("router", node->router),
-              LOG_FIELD("reason", reason));
-    node->trouble_logged = true;
+    node->refused = true;
+    log_event(LOG_WARN, "router_refused", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason),
+              LOG_FIELD("effect", "the node tries again"));
 }
 
-// `clean`: ended by the router without an error.
-static void log_stream_end(struct node *node, bool clean, const char *reason)
+// An attempt to attach that failed without an answer of the router. Each reason is a warning once.
+static void unreachable_log(struct node *node, const char *reason)
 {
-    const char *event = "router_lost";
-    enum log_level level = LOG_WARN;
-    if (clean || node_is_leaving(node)) {
-        event = "router_detached";
-        level = LOG_INFO;
-    } else if (!node->welcomed) {
-        log_trouble(node, "router_unreachable", reason);
-        return;
-    }
-    log_event(level, event, LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
+    bool known = node->trouble && strcmp(node->trouble, reason) == 0;
+    log_event(known ? LOG_DEBUG : LOG_WARN, "router_unreachable", LOG_FIELD("router", node->router),
+              LOG_FIELD("reason", reason));
+    free(node->trouble);
+    node->trouble = mem_string(reason);
+}
+
+// OK: ended by the router without an error.
+static void log_stream_end(struct node *node, enum status status)
+{
+    const char *reason = status == STATUS_OK ? "ended by the router" : status_message();
+    bool leaving = node_is_leaving(node);
+    if (status == STATUS_OK || leaving)
+        log_event(LOG_INFO, "router_detached", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
+    else if (status == STATUS_UNAUTHENTICATED || status == STATUS_DENIED)
+        refused_log(node, reason);
+    else if (!node->welcomed)
+        unreachable_log(node, reason);
+    else
+        log_event(LOG_WARN, "router_lost", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
 }
 
 static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welcome *welcome)
@@ -277,27 +285,14 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
     heartbeat_wake(node);
-    node->trouble_logged = false;
+    free(node->trouble);
+    node->trouble = NULL;
     log_event(LOG_INFO, "router_attached", LOG_FIELD("router", node->router),
               LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
 }
 
-static enum stream_end refused_handle(struct node *node, const Forepack__Cluster__V1__Refused *refused)
-{
-    const char *reason = *refused->reason ? refused->reason : "no reason given";
-    if (refused->retry) {
-        log_trouble(node, "router_refused", reason);
-        return STREAM_LOST;
-    }
-    log_event(LOG_ERROR, "router_refused", LOG_FIELD("router", node->router), LOG_FIELD("reason", reason));
-    pthread_mutex_lock(&node->mutex);
-    mail_post(node, (struct node_event){.kind = NODE_REFUSED, .reason = mem_string(reason)});
-    pthread_mutex_unlock(&node->mutex);
-    return STREAM_OVER;
-}
-
 // Owns the message from now on. False when the stream must end.
-static bool message_handle(struct node *node, router_message *message, enum stream_end *end_p)
+static bool message_handle(struct node *node, router_message *message)
 {
     bool welcomed = node->welcomed; // written by this thread alone
     bool expected = false;
@@ -308,7 +303,7 @@ static bool message_handle(struct node *node, router_message *message, enum stre
         expected = true;
         break;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED:
-        *end_p = refused_handle(node, message->refused);
+        refused_log(node, *message->refused->reason ? message->refused->reason : "no reason given");
         forepack__cluster__v1__router_message__free_unpacked(message, NULL);
         return false;
     case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN:
@@ -330,36 +325,49 @@ static bool message_handle(struct node *node, router_message *message, enum stre
     return expected;
 }
 
-static enum stream_end stream_read(struct node *node, struct rpc_stream *stream)
+static void stream_read(struct node *node, struct rpc_stream *stream)
 {
-    enum stream_end end = STREAM_LOST;
     for (bool reading = true; reading;) {
         struct rpc_bytes bytes = {0};
         enum status status = rpc_stream_read(stream, &bytes);
         if (status != STATUS_OK || !bytes.data) {
-            log_stream_end(node, status == STATUS_OK, status == STATUS_OK ? "ended by the router" : status_message());
+            log_stream_end(node, status);
             break;
         }
         router_message *message = forepack__cluster__v1__router_message__unpack(NULL, bytes.size, bytes.data);
         rpc_bytes_free(&bytes);
         if (message) {
-            reading = message_handle(node, message, &end);
+            reading = message_handle(node, message);
         } else {
             log_event(LOG_ERROR, "message_malformed", LOG_FIELD("router", node->router));
             reading = false;
         }
     }
-    return end;
+}
+
+// A channel for one attempt to attach, with the files as they are now.
+static enum status channel_open(const struct node *node, struct rpc_channel **channel_p)
+{
+    const struct rpc_tls tls = {node->tls_cert, node->tls_key, node->tls_ca};
+    char *token = NULL;
+    if (node->token_file) TRY(secret_file_read(node->token_file, &token));
+    struct rpc_channel *channel = NULL;
+    enum status status = rpc_channel_open_tls(node->router, tls.ca ? &tls : NULL, &channel);
+    if (status == STATUS_OK) status = rpc_channel_set_token(channel, token);
+    if (token) explicit_bzero(token, strlen(token));
+    free(token);
+    if (status == STATUS_OK)
+        *channel_p = channel;
+    else
+        rpc_channel_close(channel);
+    return status;
 }
 
 // One stream from its beginning to its end.
-static enum stream_end stream_run(struct node *node)
+static void stream_run(struct node *node, struct rpc_channel *channel)
 {
     struct rpc_stream *stream;
-    if (rpc_stream_open(node->channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &stream) != STATUS_OK) {
-        log_stream_end(node, false, status_message());
-        return STREAM_LOST;
-    }
+    if (rpc_stream_open(channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &stream) != STATUS_OK) return;
     pthread_mutex_lock(&node->mutex);
     bool stopping = node->stopping;
     if (!stopping) {
@@ -368,7 +376,7 @@ static enum stream_end stream_run(struct node *node)
         rpc_stream_send(stream, node->hello, node->hello_size);
     }
     pthread_mutex_unlock(&node->mutex);
-    enum stream_end end = stopping ? STREAM_OVER : stream_read(node, stream);
+    if (!stopping) stream_read(node, stream);
     pthread_mutex_lock(&node->mutex);
     if (node->welcomed) mail_post(node, (struct node_event){.kind = NODE_DETACHED});
     node->stream = NULL;
@@ -376,7 +384,19 @@ static enum stream_end stream_run(struct node *node)
     mail_drop_messages(node);
     pthread_mutex_unlock(&node->mutex);
     rpc_stream_close(stream);
-    return end;
+}
+
+static void attach_run(struct node *node)
+{
+    struct rpc_channel *channel;
+    node->welcomed_us = 0;
+    node->refused = false;
+    if (channel_open(node, &channel) != STATUS_OK) {
+        unreachable_log(node, status_message());
+        return;
+    }
+    stream_run(node, channel);
+    rpc_channel_close(channel);
 }
 
 // Half to all of `backoff_ms`, so that nodes that lost the same router do not attach again at the same moment.
@@ -421,12 +441,12 @@ static void *reader_thread(void *argument)
     unsigned seed = (unsigned)clock_now_us() ^ (unsigned)getpid();
     int backoff_ms = BACKOFF_MIN_MS;
     while (await_check(node)) {
-        node->welcomed_us = 0;
-        if (stream_run(node) == STREAM_OVER) break;
+        attach_run(node);
         int64_t stable_us = node->welcomed_us + (int64_t)STABLE_MS * 1000;
         if (node->welcomed_us && clock_now_us() >= stable_us) backoff_ms = BACKOFF_MIN_MS;
         if (!back_off(node, backoff_ms, &seed)) break;
-        backoff_ms = backoff_ms < BACKOFF_MAX_MS / 2 ? 2 * backoff_ms : BACKOFF_MAX_MS;
+        int max_ms = node->refused ? REFUSED_BACKOFF_MAX_MS : BACKOFF_MAX_MS;
+        backoff_ms = backoff_ms < max_ms / 2 ? 2 * backoff_ms : max_ms;
     }
     pthread_mutex_lock(&node->mutex);
     node->reader_over = true;
@@ -539,6 +559,11 @@ static void node_free(struct node *node)
     pthread_mutex_destroy(&node->mutex);
     free(node->hello);
     free(node->router);
+    free(node->tls_cert);
+    free(node->tls_key);
+    free(node->tls_ca);
+    free(node->token_file);
+    free(node->trouble);
     free(node);
     rpc_shutdown();
 }
@@ -553,13 +578,31 @@ static void heartbeat_join(struct node *node)
     pthread_join(node->heartbeat, NULL);
 }
 
-enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello,
+static char *text_copy(const char *text)
+{
+    return text ? mem_string(text) : NULL;
+}
+
+// Whether the first attempt to attach will find everything that it needs.
+static enum status router_check(const struct node *node)
+{
+    struct rpc_channel *channel;
+    TRY(channel_open(node, &channel));
+    rpc_channel_close(channel);
+    return STATUS_OK;
+}
+
+enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p)
 {
     rpc_init();
     struct node *node = mem_alloc(sizeof *node);
     node->callbacks = *callbacks;
-    node->router = mem_string(router);
+    node->router = mem_string(router->address);
+    node->tls_cert = text_copy(router->tls.cert);
+    node->tls_key = text_copy(router->tls.key);
+    node->tls_ca = text_copy(router->tls.ca);
+    node->token_file = text_copy(router->token_file);
     node->hello = hello_pack(hello, &node->hello_size);
     forepack__cluster__v1__heartbeat__init(&node->load);
     node->load.kv_blocks_free = hello->kv_blocks;
@@ -574,12 +617,12 @@ enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *h
         status = status_fail(STATUS_INTERNAL, "signalfd, eventfd: %s", strerror(errno));
         goto free_node;
     }
-    status = rpc_channel_open(router, &node->channel);
+    status = router_check(node);
     if (status != STATUS_OK) goto free_node;
     int error = pthread_create(&node->heartbeat, NULL, heartbeat_thread, node);
     if (error) {
         status = status_fail(STATUS_INTERNAL, "pthread_create: %s", strerror(error));
-        goto close_channel;
+        goto free_node;
     }
     error = pthread_create(&node->reader, NULL, reader_thread, node);
     if (error) {
@@ -591,8 +634,6 @@ enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *h
 
 join_heartbeat:
     heartbeat_join(node);
-close_channel:
-    rpc_channel_close(node->channel);
 free_node:
     node_free(node);
     return status;
@@ -610,6 +651,5 @@ void node_stop(struct node *node)
     if (node->stream) rpc_stream_cancel(node->stream);
     pthread_mutex_unlock(&node->mutex);
     pthread_join(node->reader, NULL);
-    rpc_channel_close(node->channel);
     node_free(node);
 }

@@ -2,11 +2,13 @@
 // A node's link to the router, the same for speculators and worker groups. It calls Cluster.Attach, sends Hello and
 // heartbeats, hands the router's messages to the node, and attaches again whenever the stream ends, with exponential
 // backoff (200 ms to 5 s, with jitter). So nodes find a restarted router by themselves. The backoff starts over once a
-// stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly.
+// stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly. A node that the
+// router refuses logs the reason each time and tries again, too, after up to 30 s: a token, a certificate or the model
+// of the router may be mended meanwhile.
 //
 // Identity: the router knows a node by its id. Without --node-id it is ROLE-HOST-SUFFIX, where the suffix is random and
 // stays the same until the process ends, so that containers of equal host name and process id differ. A second process
-// with the id of an attached node is refused, logs a warning and tries again with the backoff.
+// with the id of an attached node is refused.
 //
 // Before each attempt to attach the link asks for a check (struct node_callbacks), so that a node which cannot compute
 // takes no requests.
@@ -20,23 +22,29 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 
 struct node;
+
+// The router and how to connect to it. The files are read before each attempt to attach, so that they can be replaced.
+struct node_router {
+    const char *address;    // HOST:PORT of its listener for nodes
+    struct rpc_tls tls;     // `ca` NULL: plain text
+    const char *token_file; // secret that the router asks its nodes for; NULL: none
+};
 
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin or cancel
     NODE_DETACHED, // the stream ended: drop all work, the router has reassigned it
-    NODE_REFUSED,  // the router refuses this node, with the sentence in `reason`, and it would do so again: exit with 2
     NODE_DRAIN,    // drain requested, Draining is sent: finish the work at hand, then node_stop() and exit with 0
 };
 
 struct node_event {
     enum node_event_kind kind;
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
-    char *reason;                                  // NODE_REFUSED: owned by the event
 };
 
 // The node's part of the link. Both functions may be NULL.
@@ -50,10 +58,10 @@ struct node_callbacks {
 };
 
 // Copies `hello`, completed by the protocol version, the instance number of this process and, if node_id is empty, an
-// id. `router` is HOST:PORT. SIGTERM, SIGINT and SIGUSR1 must be blocked in every thread before (node_block_signals()
-// at the top of main() does that).
+// id. `router` is copied. INVALID or NOT_FOUND if its address or files cannot be used. SIGTERM, SIGINT and SIGUSR1 must
+// be blocked in every thread before (node_block_signals() at the top of main() does that).
 void node_block_signals(void);
-enum status node_start(const char *router, const Forepack__Cluster__V1__Hello *hello,
+enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p);
 
 // Waits up to timeout_ms (0: does not wait, -1: no limit) for the next event. Release it with node_event_free(). Runs
@@ -65,9 +73,14 @@ void node_event_free(struct node_event *event);
 // has not yet returned the NODE_ATTACHED of the current stream, since the message then belongs to an earlier one.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
+struct node_load {
+    uint32_t kv_blocks_free, running, waiting; // requests
+    uint64_t preemptions;                      // since the process started
+};
+
 // Sets the load that the next heartbeats report: with all requests of the messages that node_next() has returned, less
 // those whose last result was sent. The working thread; cheap.
-void node_set_load(struct node *node, uint32_t kv_blocks_free, uint32_t running, uint32_t waiting);
+void node_set_load(struct node *node, const struct node_load *load);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.
 void node_stop(struct node *node);

@@ -106,7 +106,9 @@ static int report_failure(const struct node_program *program, enum status status
 static enum status check_options(const struct node_program *program)
 {
     if (!program->common->model) return status_fail(STATUS_INVALID, "--model: a checkpoint directory is required");
-    if (!program->common->router) return status_fail(STATUS_INVALID, "--router: HOST:PORT of the router is required");
+    const struct node_options *common = program->common;
+    if ((common->tls_cert || common->tls_key) && !common->tls_ca)
+        return status_fail(STATUS_INVALID, "--node-tls-ca: required with --node-tls-cert and --node-tls-key");
     return program->check ? program->check() : STATUS_OK;
 }
 
@@ -182,15 +184,20 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     status = node_hello_fill(&hello, program->common, model, comm, program->role);
     struct group_of_node group = {engine, comm};
     const struct node_callbacks callbacks = {.check = group_check, .progress = group_progress, .arg = &group};
-    if (status == STATUS_OK) status = node_start(program->common->router, &hello, &callbacks, &node);
+    const struct node_router router = {
+        .address = program->common->router,
+        .tls = {program->common->tls_cert, program->common->tls_key, program->common->tls_ca},
+        .token_file = program->common->token_file,
+    };
+    if (status == STATUS_OK) status = node_start(&router, &hello, &callbacks, &node);
     if (status != STATUS_OK) return report_failure(program, status);
     struct node_limits limits = node_limits_get(program->common, model);
     log_ready(program, model, comm, &limits);
     enum node_end end = program->serve(engine, node, &limits);
     if (end == NODE_END_BROKEN) group_abort(comm, 1);
     node_stop(node);
-    log_event(LOG_INFO, "node_stopped", LOG_FIELD("refused", (bool)(end == NODE_END_REFUSED)));
-    return end == NODE_END_REFUSED ? 2 : 0;
+    log_event(LOG_INFO, "node_stopped", LOG_FIELD("router", program->common->router));
+    return 0;
 }
 
 static int run_follower(struct engine *engine, struct comm *comm)

@@ -28,11 +28,12 @@
 
 // Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
 struct node_options {
-    char *model;   // checkpoint directory
-    char *shape;   // NULL, or a config.json to run with random weights; `model` then provides the tokenizer only
-    char *load;    // "auto", or "dummy": random weights of the model's shape
-    char *router;  // HOST:PORT
-    char *node_id; // NULL: ROLE-HOST-SUFFIX
+    char *model;  // checkpoint directory
+    char *shape;  // NULL, or a config.json to run with random weights; `model` then provides the tokenizer only
+    char *load;   // "auto", or "dummy": random weights of the model's shape
+    char *router; // HOST:PORT
+    char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
+    char *node_id;                                  // NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
     char *allreduce_dtype; // "f32" or "bf16", see group_set_allreduce_bf16()
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
@@ -86,7 +87,15 @@ struct node_options {
      .help = "keep full KV blocks and reuse them for prompts that start with the same tokens"},                        \
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
-     .help = "HOST:PORT of the router (required)"},                                                                    \
+     .default_text = "127.0.0.1:50052", .help = "the router's address for nodes (its --node-listen)"},                 \
+    {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
+     .help = "file with the secret of --cluster-token-file of the router; read at each attempt to attach"},            \
+    {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \
+     .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},                  \
+    {.name = "node-tls-cert", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_cert,                    \
+     .help = "certificate of this node, in PEM, for a router with --node-tls-ca"},                                     \
+    {.name = "node-tls-key", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_key,                      \
+     .help = "private key of --node-tls-cert, in PEM"},                                                                \
     {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
      .max = 86400, .unit = "s",                                                                                        \
      .help = "longest time in which the ranks of a group must reach each other at start; 0: no limit"},                \
@@ -117,7 +126,6 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
 // How serve() ended.
 enum node_end {
     NODE_END_DRAINED, // all work is done after NODE_DRAIN: exit code 0
-    NODE_END_REFUSED, // NODE_REFUSED; the reason is logged: exit code 2
     NODE_END_BROKEN,  // a pass failed; the reason is logged: the group is ended at once, exit code 1
 };
 

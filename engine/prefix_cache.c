@@ -15,6 +15,7 @@ static void key_fill(const struct prefix_rows *rows, int block, kv_chain before,
 {
     int first = block * KV_BLOCK_TOKENS;
     key->before = before;
+    key->salt = rows->salt;
     memcpy(key->token, rows->token + first, sizeof key->token);
     for (int i = 0; i < KV_BLOCK_TOKENS; i++)
         key->position[i] = row_position(rows, first + i);
@@ -65,6 +66,7 @@ void prefix_cache_publish(struct block_manager *manager, const struct prefix_row
 // that differ nearly always differ in their last row.
 static bool same_prefix(const struct prefix_rows *a, const struct prefix_rows *b, int n)
 {
+    if (a->salt != b->salt) return false;
     while (n && a->token[n - 1] == b->token[n - 1] && row_position(a, n - 1) == row_position(b, n - 1))
         n--;
     return n == 0;

@@ -9,6 +9,7 @@
 struct prefix_rows {
     const int32_t *token, *position; // [n]; position NULL: 0, 1, 2, ...
     int n;
+    uint64_t salt; // sequences with different salts share no blocks
 };
 
 // Blocks of n rows that a cached prefix can cover. The last row is always computed, for its logits or importance.

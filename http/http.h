@@ -5,11 +5,15 @@
 //
 // Bounds, all of them options: connections, of all and of one address; bytes and time of a request's head, body and
 // unread response; bytes of all bodies together. A request that breaks the protocol is answered with 400 and closes
-// its connection; requests in which lengths contradict each other or are given twice are never forwarded.
+// its connection; requests in which lengths contradict each other or are given twice never reach a handler.
+//
+// A client that closes its connection, or only its sending side, ends its requests: on_close tells so at once, also
+// while nothing is being sent.
 //
 // Threads: the server has its own threads, each with an epoll; a connection belongs to one of them. Handlers run there
 // and must not block. Every http_exchange function may be called from any thread. The functions of one exchange must
-// not be called at the same time by two threads.
+// not be called at the same time by two threads; on_close may run at the same time as they do, and after it they do
+// nothing. Sending costs no system call for each stream: a thread that sends to many streams wakes their owner once.
 #pragma once
 
 #include <stdbool.h>
@@ -23,12 +27,13 @@ struct http_exchange; // a request and its response; reference-counted
 
 struct http_route {
     const char *method; // "GET", "POST"; NULL ends the table. GET serves HEAD too, and OPTIONS is answered
-    const char *path;   // "/v1/models"; "/v1/models/*": everything below
+    const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first row that matches is taken
     // The head is there, the body not: the place to refuse a caller before the body is read. May answer. NULL: none.
     void (*on_head)(struct http_exchange *x);
-    void (*on_request)(struct http_exchange *x); // head and body are complete
-    // The last event of every exchange with on_head or on_request: it was answered, or the client is gone
-    // (`disconnected`; a client that closes only its sending side counts as gone). May be NULL.
+    // Head and body are complete. Not called when a response was begun before.
+    void (*on_request)(struct http_exchange *x);
+    // Called once after on_head or on_request: the socket has taken the whole response, by the handler or by the server
+    // (413, 408), or the client was disconnected before. May be NULL.
     void (*on_close)(struct http_exchange *x, bool disconnected);
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: as the server
 };
@@ -45,17 +50,18 @@ struct http_server_options {
     void *context;                    // http_context() of every exchange
     const struct http_tls_files *tls; // NULL: plain. Files that change are read again; broken ones are logged, not used
     int threads;                      // [1]
-    int max_connections;              // [20000] further ones are closed at once
+    int max_connections;              // [20000] further ones are closed at once; raises the limit of descriptors to it
     int max_connections_per_address;  // [0: no bound]
     size_t max_head_bytes;            // [32 KiB]
     size_t max_body_bytes;            // [64 MiB]
-    size_t max_bodies_bytes;          // [256 MiB] of all bodies being received; further requests are answered with 503
-    size_t max_unread_bytes;          // [16 MiB] of one response; a client that leaves more unread is disconnected
-    int64_t head_ms;                  // [10000] from accepting, or from a request's first byte, until its head is there
-    int64_t stall_ms;                 // [30000] without progress of a body or of an unread response
-    int64_t idle_ms;                  // [120000] between two requests
-    // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 431, 503): writes JSON or text
-    // to `body` [room] and returns its size. NULL: a line of text.
+    size_t max_bodies_bytes; // [256 MiB] of all bodies and unparsed heads; further requests are answered with 503
+    size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
+    int64_t head_ms;         // [10000] from accepting, or from a request's first byte, until its head is there
+    int64_t stall_ms;        // [30000] for each KiB of a body; without progress of an unread response
+    int64_t idle_ms;         // [120000] between two requests
+    int64_t tls_check_ms;    // [1000] at least, between two looks at the TLS files
+    // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
+    // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
 };
@@ -63,14 +69,15 @@ struct http_server_options {
 // INVALID: the address is in use or a TLS file is unusable; the sentence names it.
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p);
 int http_server_port(const struct http_server *server);
-void http_server_stop_accepting(struct http_server *server); // answers from now on close their connections
-// Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run. NULL is allowed.
+// The port is released, idle connections are closed, and responses begun from now on close theirs.
+void http_server_stop_accepting(struct http_server *server);
+// Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
+// still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
-// Clears the operator's questions: how many connections, exchanges, bytes unread.
 struct http_server_status {
-    int connections, exchanges;
-    size_t unread_bytes, body_bytes;
-    uint64_t accepted, refused, requests;
+    int connections, exchanges;           // open ones
+    size_t unread_bytes, body_bytes;      // of all responses that sockets have not taken; of all bodies and heads
+    uint64_t accepted, refused, requests; // connections, connections, and requests with a whole head, so far
 };
 void http_server_get_status(struct http_server *server, struct http_server_status *status);
 
@@ -81,18 +88,20 @@ void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
 const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
-const char *http_header(const struct http_exchange *x, const char *name); // any case; NULL: not sent
+const char *http_header(const struct http_exchange *x, const char *name); // any case; the first of several; NULL: none
 const char *http_peer(const struct http_exchange *x);                     // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p);     // NUL-terminated; valid from on_request on
-void http_body_free(struct http_exchange *x); // once it is parsed; a stream may live for long
+void http_body_free(struct http_exchange *x); // once it is parsed: the body counts in max_bodies_bytes until then
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);
 
-// --- the response. After the exchange has closed these functions do nothing.
-void http_add_header(struct http_exchange *x, const char *name, const char *value); // before the response starts
+// --- the response. After the exchange has closed, or its response was begun or ended before, these functions do
+// nothing. HEAD is answered like GET; the server leaves the body out. Before the response starts. Control characters
+// become blanks.
+void http_add_header(struct http_exchange *x, const char *name, const char *value);
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size);
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type);
-// Returns the bytes of this response that are not yet accepted by the socket.
+// Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.
 size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size);
 void http_stream_end(struct http_exchange *x);
 // Disconnects at once, so that the client cannot take a broken response for a whole one.

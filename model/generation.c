@@ -19,7 +19,7 @@ const struct generation_field prefill_fields[] = {PREFILL_FIELDS(PREFILL_ROW){0}
 bool sampling_needs_host(const struct sampling *s, int index)
 {
     return s->logprobs >= 0 || s->repetition_penalty != 1 || s->frequency_penalty != 0 || s->presence_penalty != 0 ||
-           index < s->min_tokens;
+           s->logit_bias.n > 0 || index < s->min_tokens;
 }
 
 void sampling_defaults(struct sampling *s)
@@ -99,7 +99,8 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
 {
     enum status status = fields_check(sampling_fields, s);
     if (status == STATUS_OK) status = min_tokens_check(s);
-    return status == STATUS_OK ? stop_ids_check(s, vocab_size) : status;
+    if (status == STATUS_OK) status = stop_ids_check(s, vocab_size);
+    return status == STATUS_OK ? logit_bias_check(&s->logit_bias, vocab_size) : status;
 }
 
 enum status prefill_check(const struct prefill *p)
@@ -109,7 +110,7 @@ enum status prefill_check(const struct prefill *p)
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens)
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens)
 {
     int room = context_tokens - prompt_tokens;
     if (room < 1) {
@@ -124,7 +125,7 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
             "or shorten the prompt",
             prompt_tokens, s->max_tokens, context_tokens, room);
     }
-    if (!s->max_tokens) s->max_tokens = room < 256 ? room : 256;
+    if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "model/generation_fields.h"
+#include "model/logit_bias.h"
 
 // A range of prompt tokens by index, both ends included.
 struct token_range {
@@ -30,6 +31,7 @@ struct sampling {
     SAMPLING_FIELDS(GENERATION_MEMBER)
     int32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
+    struct logit_bias logit_bias; // owned by whatever owns the struct, borrowed by copies of it
 };
 
 // Whether a speculator chooses the prompt tokens that the main model prefills.
@@ -66,8 +68,8 @@ extern const struct generation_field sampling_fields[], prefill_fields[]; // a r
 // range.
 enum status generation_field_check(const struct generation_field *field, double value);
 
-// Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, or end tokens
-// masked by min_tokens. The host samples such a token, which takes a few passes over the vocabulary.
+// Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, a logit bias,
+// or end tokens masked by min_tokens. The host samples such a token, which takes a few passes over the vocabulary.
 bool sampling_needs_host(const struct sampling *s, int index);
 
 void sampling_defaults(struct sampling *s);
@@ -77,9 +79,11 @@ void prefill_defaults(struct prefill *p);
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
-// Settles max_tokens for a prompt of `prompt_tokens`: if not given, 256 or the rest of the context, whichever is less.
-// STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for max_tokens.
-enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens);
+// Settles max_tokens for a prompt of `prompt_tokens`: if not given, `default_tokens` or the rest of the context,
+// whichever is less. STATUS_OUT_OF_RANGE when the context has no room for one token after the prompt, or not for
+// max_tokens.
+enum { MAX_TOKENS_DEFAULT = 256 };
+enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_tokens, int default_tokens);
 
 #define PREFILL_MODES "auto|on|off|required" // choices of a command line
 const char *prefill_mode_name(enum prefill_mode mode);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling and prefill fields to and from protobuf messages, of the public and of the cluster protocol alike: a field
-// of generation_fields.h and the member of a message that has its name are the same field. Stop strings and the prefill
-// mode differ between the protocols and are not mapped here. Any thread.
+// of generation_fields.h and the member of a message that has its name are the same field. Stop strings, the logit
+// bias and the prefill mode differ between the protocols and are not mapped here. Any thread.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>

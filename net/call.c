@@ -4,6 +4,7 @@
 //
 // The library holds one reference until the call is closed and no batch is in flight; then it releases C-core's call,
 // so that references held elsewhere never delay the end of a server.
+#include <grpc/grpc_security.h>
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -209,6 +210,32 @@ static int64_t deadline_us(gpr_timespec deadline)
     return clock_now_us() + left.tv_sec * 1000000 + left.tv_nsec / 1000;
 }
 
+// A refused call has no method: none of its handlers runs, and call_receive_next() does nothing on a finished call.
+static void call_authorise(struct rpc_call *call)
+{
+    static const struct rpc_method none = {0};
+    if (call->builtin || !call->server->authorise) return;
+    enum status status = call->server->authorise(call);
+    if (status == STATUS_OK) return;
+    call->method = &none;
+    rpc_call_finish(call, status, status_message());
+}
+
+// The SPIFFE id, else the common name, of the client's verified certificate, free() it; NULL: it showed none.
+static char *call_read_peer_name(grpc_call *core)
+{
+    static const char *const properties[] = {GRPC_PEER_SPIFFE_ID_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME};
+    grpc_auth_context *context = grpc_call_auth_context(core);
+    char *name = NULL;
+    for (int i = 0; i < 2 && !name && context && grpc_auth_context_peer_is_authenticated(context); i++) {
+        grpc_auth_property_iterator found = grpc_auth_context_find_properties_by_name(context, properties[i]);
+        const grpc_auth_property *property = grpc_auth_property_iterator_next(&found);
+        if (property) name = mem_format("%.*s", (int)property->value_length, property->value);
+    }
+    grpc_auth_context_release(context);
+    return name;
+}
+
 void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_timespec deadline,
                     const grpc_metadata_array *metadata)
 {
@@ -222,6 +249,7 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     call->method = net_server_method(server, call->path, &call->builtin);
     call->deadline_us = deadline_us(deadline);
     call->peer = grpc_call_get_peer(core);
+    call->peer_name = call_read_peer_name(core);
     call->n_metadata = 2 * (int)metadata->count;
     call->metadata = net_metadata_texts(metadata);
     pthread_mutex_init(&call->mutex, NULL);
@@ -235,6 +263,7 @@ void net_call_begin(struct rpc_server *server, grpc_call *core, char *path, gpr_
     op.data.recv_close_on_server.cancelled = &call->cancelled;
     call_start_batch(call, &op, 1, &call->on_closed);
     pthread_mutex_unlock(&call->mutex);
+    call_authorise(call);
     if (call->method->on_open) call->method->on_open(call);
     call_receive_next(call);
 }
@@ -250,6 +279,7 @@ void rpc_call_unref(struct rpc_call *call)
     for (int i = 0; i < call->n_metadata; i++)
         gpr_free(call->metadata[i]);
     free(call->metadata);
+    if (call->release_identity) call->release_identity(call->identity);
     for (size_t i = 0; i < call->n_trailers; i++) {
         grpc_slice_unref(call->trailers[i].key);
         grpc_slice_unref(call->trailers[i].value);
@@ -258,6 +288,7 @@ void rpc_call_unref(struct rpc_call *call)
     free(call->message);
     gpr_free(call->path);
     gpr_free(call->peer);
+    free(call->peer_name);
     pthread_mutex_destroy(&call->mutex);
     free(call);
     net_object_closed();
@@ -280,6 +311,17 @@ void *rpc_call_user(const struct rpc_call *call)
     return call->user;
 }
 
+void rpc_call_set_identity(struct rpc_call *call, void *identity, void (*release)(void *identity))
+{
+    call->identity = identity;
+    call->release_identity = release;
+}
+
+void *rpc_call_identity(const struct rpc_call *call)
+{
+    return call->identity;
+}
+
 const char *rpc_call_path(const struct rpc_call *call)
 {
     return call->path;
@@ -288,6 +330,11 @@ const char *rpc_call_path(const struct rpc_call *call)
 const char *rpc_call_peer(const struct rpc_call *call)
 {
     return call->peer;
+}
+
+const char *rpc_call_peer_name(const struct rpc_call *call)
+{
+    return call->peer_name;
 }
 
 int64_t rpc_call_deadline_us(const struct rpc_call *call)

@@ -15,6 +15,7 @@
 
 #include "base/mem.h"
 #include "net/core.h"
+#include "net/tls.h"
 
 // Bound on received messages that are not read yet; beyond it flow control makes the server wait.
 #define INBOX_BYTES ((size_t)256 << 10)
@@ -23,6 +24,8 @@ struct rpc_channel {
     char *target;
     grpc_channel *core;
     struct net_queue queue;
+    pthread_mutex_t mutex; // guards what follows
+    char *authorization;   // "Bearer TOKEN"; NULL: none
 };
 
 struct received {
@@ -34,6 +37,7 @@ struct rpc_stream {
     struct rpc_channel *channel; // borrowed
     int64_t timeout_ms;
     uint32_t metadata_flags;
+    grpc_metadata authorization; // its value is empty when the channel has no token
     struct net_tag on_received, on_sent, on_ended;
     grpc_byte_buffer *received; // this and the next three: written by C-core, read by the queue's thread
     grpc_metadata_array initial, trailing;
@@ -97,6 +101,7 @@ static void stream_release_and_unlock(struct rpc_stream *stream)
         net_metadata_free(&stream->initial);
         net_metadata_free(&stream->trailing);
         grpc_slice_unref(stream->details);
+        grpc_slice_unref(stream->authorization.value);
         net_outbox_clear(&stream->outbox);
     }
     bool gone = stream->closed && !stream->core;
@@ -131,7 +136,11 @@ static void stream_send_next(struct rpc_stream *stream)
     bool half_close =
         stream->half_closing && !stream->half_closed && (!message || stream->outbox.first == stream->outbox.last);
     if (stream->greeted && !message && !half_close) return;
-    if (!stream->greeted) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
+    if (!stream->greeted) {
+        ops[n] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA, .flags = stream->metadata_flags};
+        ops[n].data.send_initial_metadata.count = !GRPC_SLICE_IS_EMPTY(stream->authorization.value);
+        ops[n++].data.send_initial_metadata.metadata = &stream->authorization;
+    }
     if (message) net_outbox_start_send(&stream->outbox, &ops[n++]);
     if (half_close) ops[n++] = (grpc_op){.op = GRPC_OP_SEND_CLOSE_FROM_CLIENT};
     stream->greeted = true;
@@ -232,8 +241,17 @@ static enum status target_check(const char *target)
 
 enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 {
-    enum status status = target_check(target ? target : "");
-    if (status) return status;
+    return rpc_channel_open_tls(target, NULL, channel_p);
+}
+
+enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p)
+{
+    grpc_channel_credentials *credentials = NULL;
+    TRY(target_check(target ? target : ""));
+    if (tls)
+        TRY(net_tls_client_credentials(tls, &credentials));
+    else
+        credentials = grpc_insecure_credentials_create();
     grpc_arg args[] = {
         net_arg("grpc.enable_http_proxy", 0), // http_proxy in the environment would capture even loopback
         net_arg("grpc.max_receive_message_length", (int)NET_MESSAGE_BYTES),
@@ -246,11 +264,24 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
     struct rpc_channel *channel = mem_alloc(sizeof *channel);
     net_object_opened();
     channel->target = mem_string(target);
-    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
-    channel->core = grpc_channel_create(target, plain, &(grpc_channel_args){sizeof args / sizeof args[0], args});
-    grpc_channel_credentials_release(plain);
+    channel->core = grpc_channel_create(target, credentials, &(grpc_channel_args){sizeof args / sizeof args[0], args});
+    grpc_channel_credentials_release(credentials);
     net_queue_open(&channel->queue);
+    pthread_mutex_init(&channel->mutex, NULL);
     *channel_p = channel;
+    return STATUS_OK;
+}
+
+enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token)
+{
+    for (const char *at = token; at && *at; at++) {
+        if (*at <= ' ' || *at > '~')
+            return status_fail(STATUS_INVALID, "the token has a character that is not printable ASCII");
+    }
+    pthread_mutex_lock(&channel->mutex);
+    free(channel->authorization);
+    channel->authorization = token ? mem_format("Bearer %s", token) : NULL;
+    pthread_mutex_unlock(&channel->mutex);
     return STATUS_OK;
 }
 
@@ -260,6 +291,8 @@ void rpc_channel_close(struct rpc_channel *channel)
     // Closed streams start no batch; their outstanding events are handled here.
     net_queue_close(&channel->queue);
     grpc_channel_destroy(channel->core);
+    pthread_mutex_destroy(&channel->mutex);
+    free(channel->authorization);
     free(channel->target);
     free(channel);
     net_object_closed();
@@ -284,6 +317,11 @@ static struct rpc_stream *stream_start(struct rpc_channel *channel, const char *
     grpc_metadata_array_init(&stream->initial);
     grpc_metadata_array_init(&stream->trailing);
     stream->details = grpc_empty_slice();
+    pthread_mutex_lock(&channel->mutex);
+    stream->authorization.key = grpc_slice_from_static_string("authorization");
+    stream->authorization.value =
+        channel->authorization ? grpc_slice_from_copied_string(channel->authorization) : grpc_empty_slice();
+    pthread_mutex_unlock(&channel->mutex);
     pthread_mutex_init(&stream->mutex, NULL);
     pthread_cond_init(&stream->changed, NULL);
     gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);
@@ -346,6 +384,23 @@ static bool text_starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+// Why no connection came about, as C-core words it, and what to look at.
+static const char *connect_advice(const char *text)
+{
+    static const struct {
+        const char *part, *advice;
+    } known[] = {
+        {"certificate verify failed", "its certificate has expired or is of an authority that is not trusted here"},
+        {"is not in peer certificate", "its certificate is for other hosts"},
+        {"wrong version number", "it does not use TLS, this client does"},
+        {"Socket closed", "it ended the connection at the start; does it want TLS or another client certificate?"},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        if (strstr(text, known[i].part)) return known[i].advice;
+    }
+    return "is the server running there?";
+}
+
 // The status of the ended call. The most frequent texts of C-core are replaced by sentences that say what to do.
 static enum status stream_status(const struct rpc_stream *stream)
 {
@@ -354,7 +409,7 @@ static enum status stream_status(const struct rpc_stream *stream)
     if (stream->code == GRPC_STATUS_UNAVAILABLE &&
         (text_starts_with(text, "failed to connect") || text_starts_with(text, "DNS resolution failed") ||
          text_starts_with(text, "empty address list")))
-        return status_fail(STATUS_UNAVAILABLE, "cannot reach %s: is the server running there? (%s)", target, text);
+        return status_fail(STATUS_UNAVAILABLE, "cannot reach %s: %s (%s)", target, connect_advice(text), text);
     if (stream->code == GRPC_STATUS_DEADLINE_EXCEEDED && stream->timeout_ms > 0 &&
         strcmp(text, "Deadline Exceeded") == 0)
         return status_fail(STATUS_DEADLINE, "%s did not answer within %lld ms", target, (long long)stream->timeout_ms);

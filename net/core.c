@@ -43,6 +43,7 @@ static const int codes[STATUS_COUNT] = {
     [STATUS_DEADLINE] = GRPC_STATUS_DEADLINE_EXCEEDED,
     [STATUS_CANCELLED] = GRPC_STATUS_CANCELLED,
     [STATUS_UNAUTHENTICATED] = GRPC_STATUS_UNAUTHENTICATED,
+    [STATUS_DENIED] = GRPC_STATUS_PERMISSION_DENIED,
     [STATUS_UNSUPPORTED] = GRPC_STATUS_UNIMPLEMENTED,
     [STATUS_DATA] = GRPC_STATUS_DATA_LOSS,
     [STATUS_INTERNAL] = GRPC_STATUS_INTERNAL,
@@ -60,7 +61,6 @@ enum status rpc_status(int code)
     }
     switch (code) { // codes that our servers never send
     case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
-    case GRPC_STATUS_PERMISSION_DENIED: return STATUS_UNAUTHENTICATED;
     case GRPC_STATUS_ABORTED: return STATUS_UNAVAILABLE;
     default: return STATUS_INTERNAL;
     }
@@ -68,11 +68,13 @@ enum status rpc_status(int code)
 
 // --- start, end, log
 
-// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here.
+// C-core logs as errors what the callers report (a lost peer, a port in use): its lines are debug output here, except
+// the one before it ends the process.
 static void net_log_grpc(gpr_log_func_args *args)
 {
-    log_event(LOG_DEBUG, "grpc_logged", LOG_FIELD("file", args->file), LOG_FIELD("line", args->line),
-              LOG_FIELD("message", args->message));
+    bool fatal = strncmp(args->message, "assertion failed", strlen("assertion failed")) == 0;
+    log_event(fatal ? LOG_ERROR : LOG_DEBUG, "grpc_logged", LOG_FIELD("file", args->file),
+              LOG_FIELD("line", args->line), LOG_FIELD("message", args->message));
 }
 
 void rpc_init(void)

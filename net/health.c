@@ -88,15 +88,19 @@ static void health_send_state(struct rpc_call *call, state now)
         rpc_call_finish(call, STATUS_EXHAUSTED, "the watcher does not read");
 }
 
-// Sends every watcher its state if that has changed. The caller holds the server's mutex.
+// Sends a watcher its state if that has changed. The caller holds the server's mutex.
+static void watcher_notify(struct rpc_call *call, struct watch *watch)
+{
+    state now = service_state(call->server->health, watch->name);
+    if (watch->sent != (int)now) health_send_state(call, now);
+    watch->sent = (int)now;
+}
+
 static void watchers_notify(struct rpc_server *server)
 {
     for (struct rpc_call *call = server->calls; call; call = call->next) {
         struct watch *watch = strcmp(call->path, WATCH_PATH) == 0 && call->builtin ? call->user : NULL;
-        if (!watch) continue;
-        state now = service_state(server->health, watch->name);
-        if (watch->sent != (int)now) health_send_state(call, now);
-        watch->sent = (int)now;
+        if (watch) watcher_notify(call, watch);
     }
 }
 
@@ -158,7 +162,7 @@ static void health_watch_on_message(struct rpc_call *call, const uint8_t *bytes,
     *watch = (struct watch){.name = name, .sent = -1};
     pthread_mutex_lock(&call->server->mutex);
     call->user = watch;
-    watchers_notify(call->server);
+    watcher_notify(call, watch);
     bool closing = call->server->closing;
     pthread_mutex_unlock(&call->server->mutex);
     if (closing) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
@@ -183,9 +187,13 @@ static void health_on_half_close(struct rpc_call *call)
 }
 
 const struct rpc_method net_health_methods[] = {
-    {.path = CHECK_PATH, .on_message = health_check_on_message, .on_half_close = health_on_half_close},
+    {.path = CHECK_PATH,
+     .on_message = health_check_on_message,
+     .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
+     .on_half_close = health_on_half_close},
     {.path = WATCH_PATH,
      .on_message = health_watch_on_message,
+     .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
      .on_half_close = health_on_half_close,
      .on_close = health_watch_on_close},
     {0},

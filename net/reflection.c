@@ -140,9 +140,11 @@ static void reflection_on_half_close(struct rpc_call *call)
 const struct rpc_method net_reflection_methods[] = {
     {.path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
      .on_message = reflection_on_message,
+     .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
      .on_half_close = reflection_on_half_close},
     {.path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
      .on_message = reflection_on_message,
+     .max_message_bytes = NET_BUILTIN_MESSAGE_BYTES,
      .on_half_close = reflection_on_half_close},
     {0},
 };

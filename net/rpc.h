@@ -21,6 +21,12 @@ enum status rpc_status(int code);
 void rpc_init(void); // before any other function here; counted, each call needs one rpc_shutdown()
 void rpc_shutdown(void);
 
+// Files of TLS, in PEM; a server reads them again when they change.
+struct rpc_tls {
+    const char *cert, *key; // certificates, the own one first, and its private key; a client may have neither
+    const char *ca;         // authorities that sign the peers' certificates; NULL, server: clients need no certificate
+};
+
 struct rpc_bytes {
     uint8_t *data; // owned by the receiver of the struct
     size_t size;
@@ -48,23 +54,30 @@ struct rpc_method {
     size_t max_message_bytes; // a larger message is not copied; 0: as the server
     // Such a message of `size` bytes, with its first bytes. NULL: the call ends with EXHAUSTED.
     void (*on_oversized)(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size);
-    // Its calls have a thread of their own, which no other method's handler can delay. All such methods share it.
-    bool dedicated;
 };
 
 struct rpc_server_options {
     const char *address;              // "0.0.0.0:50051", "[::]:0", ...
     const struct rpc_method *methods; // borrowed until the server is closed
     void *context;                    // rpc_call_context() of every call
-    size_t max_message_bytes;         // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int threads;                      // completion-queue threads, beside the one of dedicated methods; 0: 2
+    // Asked at the start of every call of `methods`, before a message is received, on the call's thread; must not
+    // block. A failure, with its sentence, ends the call: its message is not read and none of its handlers runs. Health
+    // and reflection are open to everyone. NULL: every caller is allowed.
+    enum status (*authorise)(struct rpc_call *call);
+    const struct rpc_tls *tls;     // copied; NULL: plain text
+    int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
+    size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
+    int threads;                   // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when
-// the port is in use; the sentence names it.
+// the port is in use or a file of TLS cannot be used; the sentence names it. With TLS, files that change are used for
+// new connections; those that cannot be used are logged, and the last certificate stays.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
 // Tries to listen on HOST:PORT; INVALID with the reason. Needs no rpc_init().
 enum status rpc_address_check(const char *address);
+// Whether no other machine can connect to HOST:PORT; INVALID when it is not an address of this form.
+enum status rpc_address_is_loopback(const char *address, bool *loopback_p);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
@@ -79,8 +92,12 @@ void *rpc_call_user(const struct rpc_call *call);
 void rpc_call_ref(struct rpc_call *call);
 void rpc_call_unref(struct rpc_call *call);
 const char *rpc_call_path(const struct rpc_call *call);
-const char *rpc_call_peer(const struct rpc_call *call);
-int64_t rpc_call_deadline_us(const struct rpc_call *call); // on clock_now_us(); INT64_MAX: none
+const char *rpc_call_peer(const struct rpc_call *call);      // address, for logs
+const char *rpc_call_peer_name(const struct rpc_call *call); // name in its verified certificate; NULL: it has none
+int64_t rpc_call_deadline_us(const struct rpc_call *call);   // on clock_now_us(); INT64_MAX: none
+// Who the server's `authorise` found the caller to be, for the handlers; `release` frees it with the call, NULL: not.
+void rpc_call_set_identity(struct rpc_call *call, void *identity, void (*release)(void *identity));
+void *rpc_call_identity(const struct rpc_call *call); // NULL: not set
 // Value of a request metadata key (lower case), valid as long as the call; NULL: not sent.
 const char *rpc_call_metadata(const struct rpc_call *call, const char *key);
 
@@ -103,7 +120,12 @@ void rpc_call_abandon(struct rpc_call *call, enum status status, const char *mes
 struct rpc_channel; // connections to one target, shared by its calls
 struct rpc_stream;  // one call, of any kind
 
-enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p);
+enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p); // plain text
+// `tls` NULL: plain text. The files are read here; the server's certificate must name the host of `target`.
+enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p);
+// Later calls carry "authorization: Bearer TOKEN" (copied); NULL: none. INVALID unless the token is printable ASCII
+// without spaces. Any thread.
+enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
 // timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.

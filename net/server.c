@@ -2,35 +2,29 @@
 // The server: its port, its completion queues, accepting calls, and closing in order (refuse, drain, cancel, free).
 #include "net/server.h"
 
-#include <errno.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/string_util.h>
 #include <limits.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "net/tls.h"
 
-// Calls that a queue, or a dedicated method, can accept before its thread runs again.
+// Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 // --- accepting
 
-// Waits for a call: of one dedicated method, or of all other methods.
+// Waits for a call.
 struct net_accept {
     struct net_tag tag;
     struct rpc_server *server;
     struct net_queue *queue;
-    const struct rpc_method *dedicated; // NULL: all others
-    void *registered;                   // C-core's handle of `dedicated`
     grpc_call *call;
     grpc_call_details details;
-    gpr_timespec deadline; // of a call of `dedicated`, else in `details`
     grpc_metadata_array metadata;
 };
 
@@ -39,13 +33,9 @@ static void accept_start(struct net_accept *accept)
     grpc_call_details_init(&accept->details);
     grpc_metadata_array_init(&accept->metadata);
     net_tag_release(&accept->tag);
-    grpc_server *core = accept->server->core;
     grpc_completion_queue *queue = accept->queue->core;
-    if (accept->dedicated)
-        grpc_server_request_registered_call(core, accept->registered, &accept->call, &accept->deadline,
-                                            &accept->metadata, NULL, queue, queue, &accept->tag);
-    else
-        grpc_server_request_call(core, &accept->call, &accept->details, &accept->metadata, queue, queue, &accept->tag);
+    grpc_server_request_call(accept->server->core, &accept->call, &accept->details, &accept->metadata, queue, queue,
+                             &accept->tag);
 }
 
 static void accept_on_call(void *owner, bool ok)
@@ -53,8 +43,7 @@ static void accept_on_call(void *owner, bool ok)
     struct net_accept *accept = owner, call = *accept;
     if (ok) {
         accept_start(accept); // the next call first, because this call's handler may take long
-        char *path = call.dedicated ? gpr_strdup(call.dedicated->path) : grpc_slice_to_c_string(call.details.method);
-        net_call_begin(call.server, call.call, path, call.dedicated ? call.deadline : call.details.deadline,
+        net_call_begin(call.server, call.call, grpc_slice_to_c_string(call.details.method), call.details.deadline,
                        &call.metadata);
     }
     grpc_call_details_destroy(&call.details);
@@ -115,53 +104,20 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 
 // --- opening
 
-// The colon between host and port, or NULL with the reason recorded. C-core would read a missing port as 443.
-static const char *address_colon(const char *address)
-{
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    long port = colon ? strtol(colon + 1, &end, 10) : -1;
-    if (colon && end > colon + 1 && !*end && port >= 0 && port <= 65535) return colon;
-    status_fail(STATUS_INVALID, "address '%s': must be HOST:PORT with a port from 0 to 65535", address);
-    return NULL;
-}
-
-enum status rpc_address_check(const char *address)
-{
-    const char *colon = address_colon(address);
-    if (!colon) return STATUS_INVALID;
-    char *host = mem_string(address), *bare = host;
-    host[colon - address] = 0;
-    if (*host == '[' && colon[-1] == ']') {
-        host[colon - address - 1] = 0;
-        bare++;
-    }
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *found = NULL;
-    int error = getaddrinfo(*bare ? bare : NULL, colon + 1, &hints, &found);
-    free(host);
-    if (error) return status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error));
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    // listen() too, because sockets with SO_REUSEADDR can share a port until one of them listens.
-    bool failed = fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1);
-    int reason = failed ? errno : 0;
-    if (fd >= 0) close(fd);
-    freeaddrinfo(found);
-    if (!reason) return STATUS_OK;
-    if (reason == EADDRINUSE)
-        return status_fail(STATUS_INVALID,
-                           "port %s is in use: stop the program that listens there or choose another port", colon + 1);
-    return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
-}
-
 // Memory for messages that are not received completely, of all connections together, in largest messages. Honest
 // clients stay far below it; slow senders may reach it. Over it C-core reads less, closes idle connections and then
 // ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-static grpc_server *server_core_create(size_t max_message_bytes)
+// Bounds on what a connection may hold without doing anything. C-core has none on the number of connections.
+#define CONNECTION_ARGS                                                                                                \
+    net_arg("grpc.server_handshake_timeout_ms", 10000), net_arg("grpc.max_connection_idle_ms", 600000),                \
+        net_arg("grpc.max_concurrent_streams", 16384) /* further calls wait at the client */
+
+static grpc_server *server_core_create(const struct rpc_server_options *options)
 {
-    size_t limit = max_message_bytes ? max_message_bytes : NET_MESSAGE_BYTES;
+    size_t limit = options->max_message_bytes ? options->max_message_bytes : NET_MESSAGE_BYTES;
+    int64_t age_ms = options->max_connection_age_ms;
     size_t quota_bytes = INCOMPLETE_MESSAGES_MAX * (limit > NET_MESSAGE_BYTES ? limit : NET_MESSAGE_BYTES);
     grpc_resource_quota *quota = grpc_resource_quota_create("server");
     grpc_resource_quota_resize(quota, quota_bytes);
@@ -171,7 +127,9 @@ static grpc_server *server_core_create(size_t max_message_bytes)
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         net_arg("grpc.so_reuseport", 0), // else a second server gets the same port and half of the calls
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
-        net_arg("grpc.max_concurrent_streams", 16384), // per connection; further calls wait at the client
+        // Without a time of grace, so that running calls end by themselves.
+        net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
+        CONNECTION_ARGS,
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
@@ -217,6 +175,7 @@ static void server_free(struct rpc_server *server)
         net_queue_close(&server->queues[i]);
     net_health_free(server->health);
     net_symbols_free(server->symbols);
+    net_tls_free(server->tls);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->mutex);
     free(server->accepts);
@@ -225,48 +184,25 @@ static void server_free(struct rpc_server *server)
     net_object_closed();
 }
 
-static int dedicated_count(const struct rpc_method *methods)
-{
-    int n = 0;
-    for (; methods && methods->path; methods++)
-        n += methods->dedicated;
-    return n;
-}
-
 static void server_open_queues(struct rpc_server *server, int threads)
 {
-    server->n_queues = threads + (dedicated_count(server->methods) > 0);
-    server->queues = mem_alloc_array((size_t)server->n_queues, sizeof *server->queues);
-    for (int i = 0; i < server->n_queues; i++) {
+    server->n_queues = threads;
+    server->queues = mem_alloc_array((size_t)threads, sizeof *server->queues);
+    for (int i = 0; i < threads; i++) {
         net_queue_open(&server->queues[i]);
         grpc_server_register_completion_queue(server->core, server->queues[i].core, NULL);
     }
 }
 
-static void server_add_accepts(struct rpc_server *server, struct net_queue *queue, const struct rpc_method *dedicated)
+static void server_start_accepts(struct rpc_server *server)
 {
-    void *registered = NULL;
-    if (dedicated)
-        registered = grpc_server_register_method(server->core, dedicated->path, NULL, GRPC_SRM_PAYLOAD_NONE, 0);
-    for (int i = 0; i < ACCEPTS; i++) {
-        struct net_accept *accept = &server->accepts[server->n_accepts++];
-        *accept = (struct net_accept){.tag = {accept_on_call, accept},
-                                      .server = server,
-                                      .queue = queue,
-                                      .dedicated = dedicated,
-                                      .registered = registered};
-    }
-}
-
-// Before the server starts: methods are registered then.
-static void server_create_accepts(struct rpc_server *server, int threads)
-{
-    int groups = threads + dedicated_count(server->methods);
-    server->accepts = mem_alloc_array((size_t)groups * ACCEPTS, sizeof *server->accepts);
-    for (int i = 0; i < threads; i++)
-        server_add_accepts(server, &server->queues[i], NULL);
-    for (const struct rpc_method *method = server->methods; method && method->path; method++) {
-        if (method->dedicated) server_add_accepts(server, &server->queues[server->n_queues - 1], method);
+    int n = server->n_queues * ACCEPTS;
+    server->accepts = mem_alloc_array((size_t)n, sizeof *server->accepts);
+    for (int i = 0; i < n; i++) {
+        struct net_accept *accept = &server->accepts[i];
+        *accept = (struct net_accept){
+            .tag = {accept_on_call, accept}, .server = server, .queue = &server->queues[i / ACCEPTS]};
+        accept_start(accept);
     }
 }
 
@@ -274,24 +210,27 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
-    if (!address_colon(options->address)) return STATUS_INVALID;
+    if (!net_address_colon(options->address)) return STATUS_INVALID;
+    struct net_tls *tls = NULL;
+    if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
     struct rpc_server *server = mem_alloc(sizeof *server);
     net_object_opened();
+    server->tls = tls;
     server->methods = options->methods;
     server->context = options->context;
+    server->authorise = options->authorise;
     pthread_mutex_init(&server->mutex, NULL);
     monotonic_cond_init(&server->changed);
     server->on_stopped = (struct net_tag){server_on_stopped, server};
     server->health = net_health_create(options->methods);
     server->symbols = net_symbols_create();
 
-    server->core = server_core_create(options->max_message_bytes);
-    int threads = options->threads > 0 ? options->threads : 2;
-    server_open_queues(server, threads);
-    server_create_accepts(server, threads);
-    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
-    server->port = grpc_server_add_http2_port(server->core, options->address, plain);
-    grpc_server_credentials_release(plain);
+    server->core = server_core_create(options);
+    server_open_queues(server, options->threads > 0 ? options->threads : 2);
+    grpc_server_credentials *credentials =
+        server->tls ? net_tls_server_credentials(server->tls) : grpc_insecure_server_credentials_create();
+    server->port = grpc_server_add_http2_port(server->core, options->address, credentials);
+    grpc_server_credentials_release(credentials);
     grpc_server_start(server->core);
     if (server->port == 0) {
         enum status status = rpc_address_check(options->address); // for the reason, which C-core does not return
@@ -301,8 +240,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
         server_free(server);
         return status;
     }
-    for (int i = 0; i < server->n_accepts; i++)
-        accept_start(&server->accepts[i]);
+    server_start_accepts(server);
     *server_p = server;
     return STATUS_OK;
 }

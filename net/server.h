@@ -16,13 +16,14 @@ struct rpc_server {
     grpc_server *core;
     const struct rpc_method *methods; // borrowed
     void *context;                    // borrowed
+    enum status (*authorise)(struct rpc_call *call);
     int port;
-    int n_queues; // the last one serves the dedicated methods, if there are any
+    int n_queues;
     struct net_queue *queues;
-    int n_accepts;
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
+    struct net_tls *tls;         // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls
 
     pthread_mutex_t mutex; // guards what follows
@@ -38,8 +39,10 @@ struct rpc_call {
     const struct rpc_method *method;
     bool builtin; // health or reflection: a closing server does not wait for it
     atomic_int refs;
-    void *context, *user;
+    void *context, *user, *identity;
+    void (*release_identity)(void *identity);
     char *path, *peer; // gpr_free()
+    char *peer_name;   // free()
     int64_t deadline_us;
     int n_metadata;
     char **metadata;                  // key, value, key, value...
@@ -74,9 +77,15 @@ const struct rpc_method *net_server_method(const struct rpc_server *server, cons
 void net_server_add_call(struct rpc_server *server, struct rpc_call *call);
 void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 
+// address.c: the colon between host and port, or NULL with the reason recorded. C-core would read a missing port as
+// 443.
+const char *net_address_colon(const char *address);
+
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
+// Health and reflection are open to strangers: their messages hold a name.
+enum { NET_BUILTIN_MESSAGE_BYTES = 4096 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);
 void net_health_free(struct net_health *health);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -11,18 +12,22 @@
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
+#include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *host, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model_fingerprint, *speculator_fingerprint;
+    uint64_t fingerprints[NODE_ROLES]; // of both
+    struct listen_options listen;
     double keep_rate;
-    int64_t port, max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
+    int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
-    int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms,
-        max_message_mb;
-    bool mixed_numerics;
+    int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
+    bool mixed_numerics, share_prefix_cache;
     struct log_options log;
 } o;
 
@@ -33,16 +38,18 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
-    {.name = "-Network"},
-    {.name = "host", .type = OPTION_STRING, .value = &o.host, .default_text = "127.0.0.1", .placeholder = "ADDRESS",
-     .help = "address to listen on; 0.0.0.0 or [::] listens on all interfaces"},
-    {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .max = 65535,
-     .help = "gRPC port for clients and nodes; 0 takes a free port, which the log names"},
-    {.name = "max-message-mb", .type = OPTION_INT, .value = &o.max_message_mb, .default_text = "64", .min = 1,
-     .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received take "
-                                         "at most four times this together (at least 256 MiB)"},
+    LISTEN_OPTION_ROWS(o.listen),
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
+             "given: every client is allowed"},
+    {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
+     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
+             "a prompt of another one began like its own"},
+    {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
                                 "least 2"},
@@ -109,6 +116,11 @@ static const struct option options[] = {
     {.name = "worker-grace-ms", .type = OPTION_INT, .value = &o.worker_grace_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
      .help = "after the loss of a worker group, time that requests which no other one can hold wait for one"},
+    {.name = "model-fingerprint", .type = OPTION_STRING, .value = &o.model_fingerprint, .placeholder = "HEX",
+     .help = "accept only worker groups with the model of this fingerprint, 16 hexadecimal digits, which the event "
+             "node_attached names; default: that of the first one"},
+    {.name = "speculator-fingerprint", .type = OPTION_STRING, .value = &o.speculator_fingerprint, .placeholder = "HEX",
+     .help = "accept only speculators with the model of this fingerprint; default: any"},
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},
@@ -161,6 +173,17 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
+// Without a usable template the router serves text prompts only. A file that the operator names must be usable.
+static enum status chat_open(struct front *front)
+{
+    enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (o.chat_template) return status_context(status, "--chat-template");
+    front->chat_problem = mem_string(status_message());
+    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("why", front->chat_problem));
+    return STATUS_OK;
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -170,9 +193,9 @@ static enum status front_open(struct front *front)
         return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d",
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
-    if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
-        front->chat_problem = mem_string(status_message());
-    }
+    TRY(chat_open(front));
+    if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
@@ -192,6 +215,8 @@ static void front_close(struct front *front)
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
+    identity_close(front->identity);
+    cluster_token_free(front->cluster_token);
 }
 
 // 0: no bound.
@@ -200,11 +225,27 @@ static int tenant_queue_percent(void)
     return o.tenant_queue_share < 100 ? (int)o.tenant_queue_share : 0;
 }
 
+// NULL: 0, which accepts any model.
+static enum status fingerprint_parse(const char *option, const char *text, uint64_t *fingerprint_p)
+{
+    char *end = "";
+    *fingerprint_p = text ? strtoull(text, &end, 16) : 0;
+    if (!text || (strlen(text) == 16 && strspn(text, "0123456789abcdefABCDEF") == 16 && *fingerprint_p))
+        return STATUS_OK;
+    return status_fail(STATUS_INVALID, "--%s '%s': must be 16 hexadecimal digits", option, text);
+}
+
+static enum status fingerprints_parse(void)
+{
+    TRY(fingerprint_parse("model-fingerprint", o.model_fingerprint, &o.fingerprints[NODE_WORKER]));
+    return fingerprint_parse("speculator-fingerprint", o.speculator_fingerprint, &o.fingerprints[NODE_SPECULATOR]);
+}
+
 static struct core *router_core_create(struct front *front, const struct tenant_weight *weights, int n_weights)
 {
     struct core_ops ops;
     front_core_ops_init(front, &ops);
-    const struct core_options core_options = {
+    struct core_options core_options = {
         .max_queue_requests = (int)o.max_queue_requests,
         .max_queue_tokens = o.max_queue_tokens,
         .queue_reserve_percent = (int)o.queue_reserve,
@@ -225,7 +266,9 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
         .vocab_size = front->config.vocab_size,
+        .clock_us = clock_now_us,
     };
+    memcpy(core_options.model_fingerprints, o.fingerprints, sizeof o.fingerprints);
     return core_create(&core_options, &ops);
 }
 
@@ -299,43 +342,28 @@ static struct intake_pool *router_open_pool(void)
     return intake_pool_open(&pool_options);
 }
 
-// `methods` are borrowed until the server is closed.
-static enum status router_open_server(struct front *front, const struct rpc_method *methods,
-                                      struct rpc_server **server_p)
-{
-    char *address = mem_format("%s:%lld", o.host, (long long)o.port);
-    const struct rpc_server_options server_options = {
-        .address = address,
-        .methods = methods,
-        .context = front,
-        .max_message_bytes = (size_t)o.max_message_mb << 20,
-    };
-    enum status status = rpc_server_open(&server_options, server_p);
-    free(address);
-    return status;
-}
-
 // Serves until a signal has come and the core is drained.
-static enum status router_serve(struct front *front, sigset_t *signals)
+static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
     struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_score,        front_abort,  front_tokenize,
-        front_detokenize, front_model_info,    front_cluster_info, front_attach, {0},
+        front_generate,   front_generate_many, front_score,        front_abort, front_tokenize,
+        front_detokenize, front_model_info,    front_cluster_info, {0},
     };
     for (int i = 0; i < 3; i++) // those with a prompt
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);
-    struct rpc_server *server;
-    TRY(router_open_server(front, methods, &server));
-    __atomic_store_n(&front->server, server, __ATOMIC_RELEASE);
+    TRY(listeners_open(&o.listen, front, methods, listeners));
+    __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
     loop_post(front->loop, event_publish_ready, front);
-    log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.host), LOG_FIELD("port", rpc_server_port(server)),
-              LOG_FIELD("model", front->model_name), LOG_FIELD("context_tokens", front->config.max_context),
-              LOG_FIELD("vocab_size", front->config.vocab_size),
+    log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
+              LOG_FIELD("port", rpc_server_port(listeners->clients)),
+              LOG_FIELD("http_port", http_service_port(listeners->http)),
+              LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_name),
+              LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;
     sigwait(signals, &signal);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
-    rpc_server_close(server, 1000);
+    listeners_close(listeners, 1000);
     return STATUS_OK;
 }
 
@@ -348,9 +376,11 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->loop = loop_start(core);
     front->pool = router_open_pool();
     rpc_init();
-    enum status status = router_serve(front, signals);
+    struct listeners listeners = {0};
+    enum status status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
+    http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
     return status;
@@ -365,18 +395,32 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
+// As many connections as the system allows: gRPC 1.51 accepts none any more once it has run out of descriptors
+// (CVE-2023-4785).
+static void file_limit_raise(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
     sigset_t signals;
     signals_block(&signals);
+    file_limit_raise();
 
-    struct front front = {0};
+    struct refusals refusals = {0};
+    struct front front = {.refusals = &refusals};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;
     enum status status = tenant_weights_parse(weights_text, &weights, &n_weights);
+    if (status == STATUS_OK) status = fingerprints_parse();
+    if (status == STATUS_OK) status = listen_check(&o.listen);
     if (status == STATUS_OK) status = front_open(&front);
     if (status == STATUS_OK) status = router_run(&front, weights, n_weights, &signals);
     if (status == STATUS_OK) {

@@ -51,12 +51,13 @@ int prefix_set_match(const struct prefix_set *set, const uint64_t *blocks, int n
     return match;
 }
 
-int prefix_contents(const int32_t *tokens, const struct token_range *ranges, int n_ranges, uint64_t **blocks_p)
+int prefix_contents(uint64_t salt, const int32_t *tokens, const struct token_range *ranges, int n_ranges,
+                    uint64_t **blocks_p)
 {
     int n = 0, entries = 0;
     for (int k = 0; k < n_ranges; k++)
         n += ranges[k].last - ranges[k].first + 1;
-    uint64_t content = ANSWER_START;
+    uint64_t content = ANSWER_START ^ salt;
     *blocks_p = mem_alloc_array((size_t)n / KV_BLOCK_TOKENS, sizeof **blocks_p);
     for (int k = 0; k < n_ranges; k++) {
         for (int32_t i = ranges[k].first; i <= ranges[k].last; i++) {

@@ -16,6 +16,8 @@ void prefix_set_clear(struct prefix_set *set);
 void prefix_set_add(struct prefix_set *set, const uint64_t *blocks, int n);
 int prefix_set_match(const struct prefix_set *set, const uint64_t *blocks, int n); // leading blocks in the set
 
-// The content of each full block of the tokens in the ranges; the caller frees them. Returns their number.
+// The content of each full block of the tokens in the ranges, other contents for other salts; the caller frees them.
+// Returns their number.
 struct token_range;
-int prefix_contents(const int32_t *tokens, const struct token_range *ranges, int n_ranges, uint64_t **blocks_p);
+int prefix_contents(uint64_t salt, const int32_t *tokens, const struct token_range *ranges, int n_ranges,
+                    uint64_t **blocks_p);

@@ -42,6 +42,7 @@ static struct request *request_make(struct client *client)
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
+    if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
     if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
     return r;
@@ -214,7 +215,7 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    if (!core_abort(sim_router_core(w->router), client->r->id, w->now_us)) client_fail(client, "cannot be aborted");
+    if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
     if (client->r) client_fail(client, "goes on after it was aborted");
 }
 

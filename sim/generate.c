@@ -300,5 +300,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_load(&g, events);
     draw_requests(&g);
     draw_faults(&g);
+    s->options.salted = one_in(&g, 2);
     scenario_sort(s);
 }

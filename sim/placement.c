@@ -41,7 +41,8 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     const struct token_range whole = {0, r->spec.n_tokens - 1};
     bool worker = r->account.node->hello.role == NODE_WORKER;
     uint64_t *blocks;
-    int n = prefix_contents(r->spec.tokens, worker ? r->kept : &whole, worker ? r->n_kept_ranges : 1, &blocks);
+    int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, worker ? r->kept : &whole,
+                            worker ? r->n_kept_ranges : 1, &blocks);
     rows_check(client, prefixes, blocks, n);
     if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
     struct prefix_set *computed = sim_node_computed(node);
@@ -86,7 +87,7 @@ void placement_answered(struct client *client)
         world_fail(client->w, "request %" PRId64 ": %d tokens were found in the cache, %d have been computed before",
                    client->plan->id, r->usage.cached_tokens, KV_BLOCK_TOKENS * client->placed.cached_blocks);
     uint64_t *blocks;
-    int n = prefix_contents(r->spec.tokens, r->kept, r->n_kept_ranges, &blocks);
+    int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, r->kept, r->n_kept_ranges, &blocks);
     prefix_set_add(computed, blocks, n);
     free(blocks);
 }

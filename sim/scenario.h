@@ -20,7 +20,7 @@
 
 // noise_seed: of delays and of the noise of passes. delay_us, jitter_us: of every message. loop_us: from an event at
 // the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1: of tenant 1, in
-// thousandths.
+// thousandths. salted: tenants share no prefixes.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -45,6 +45,7 @@
     FIELD(policy)                                                                                                      \
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
+    FIELD(salted)                                                                                                      \
     FIELD(tick_work)                                                                                                   \
     FIELD(unread_max)
 

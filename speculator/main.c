@@ -18,7 +18,7 @@ static const struct option options[] = {
 struct speculator {
     struct node *node;
     struct score_service *service;
-    bool draining, refused;
+    bool draining;
 };
 
 static enum status run_forward(void *context, const struct ragged_batch *batch, struct forward_result *result)
@@ -37,7 +37,6 @@ static void handle_event(struct speculator *s, const struct node_event *event)
     case NODE_MESSAGE: score_service_handle(s->service, event->message); break;
     case NODE_DETACHED: score_service_drop_all(s->service); break;
     case NODE_DRAIN: s->draining = true; break;
-    case NODE_REFUSED: s->refused = true; break;
     case NODE_ATTACHED:
     case NODE_NOTHING: break;
     }
@@ -46,14 +45,15 @@ static void handle_event(struct speculator *s, const struct node_event *event)
 static void report_load(struct speculator *s)
 {
     struct scorer_load load = score_service_get_load(s->service);
-    node_set_load(s->node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+    node_set_load(
+        s->node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting, 0});
 }
 
 // Handles all waiting events; without work, waits for one.
 static void handle_events(struct speculator *s)
 {
     bool more = true;
-    while (more && !s->refused) {
+    while (more) {
         bool wait = !score_service_busy(s->service) && !s->draining;
         if (wait) report_load(s); // after a cancel, KV blocks are free again
         struct node_event event;
@@ -68,7 +68,6 @@ static enum node_end serve_events(struct speculator *s)
 {
     for (;;) {
         handle_events(s);
-        if (s->refused) return NODE_END_REFUSED;
         if (s->draining && !score_service_busy(s->service)) return NODE_END_DRAINED;
         report_load(s); // the load during the pass
         if (score_service_step(s->service) != STATUS_OK) {

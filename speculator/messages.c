@@ -22,6 +22,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .n_pinned = (int)message->n_pinned,
         .tail_tokens = (int)message->tail_tokens,
         .want_importance = message->want_importance,
+        .salt = message->salt,
     };
     prefill_from_message(&message->base,
                          &item->prefill); // cannot fail: no OPTIONAL field; the scorer checks the ranges

@@ -17,7 +17,7 @@
 
 // A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
 struct prompt {
-    uint64_t request;
+    uint64_t request, salt;
     int32_t *tokens; // [n] owned
     int n;
     int look_ahead; // steps at most
@@ -162,6 +162,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     struct prompt *p = mem_alloc(sizeof *p);
     *p = (struct prompt){
         .request = item->request,
+        .salt = item->salt,
         .tokens = mem_copy(item->tokens, (size_t)item->n * sizeof *item->tokens),
         .n = item->n,
         .look_ahead = item->prefill.look_ahead,
@@ -189,7 +190,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
 
 static struct prefix_rows prompt_rows(const struct prompt *p)
 {
-    return (struct prefix_rows){p->tokens, NULL, p->n};
+    return (struct prefix_rows){p->tokens, NULL, p->n, p->salt};
 }
 
 // Whether a running prompt will soon publish blocks that this prompt should reuse.

@@ -50,6 +50,7 @@ struct score_item {
     int n_pinned;
     int tail_tokens;
     bool want_importance;
+    uint64_t salt; // of the prefix cache: blocks are shared among equal salts
 };
 
 struct score_result {

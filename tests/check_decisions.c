@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xfeffe7a9dd4dbc09, 0xe273fa8e593ecac1, 0x6df62eb7e94cfcaf, 0x5b1251ba1160544f, 0xafe5cba8b9c29c38,
-    0xb60c5a5287ee2161, 0x3d28c15b3d572b5a, 0xc67d123efa5aef71, 0x9ec5b7a8dc530c56, 0x2ff4f4a5156fc90a,
-    0xc2cd4fd2e58ded02, 0x703ac0e0f8f4ae99, 0x1392aff78860b660, 0x5ad6543743baf5ec, 0x4038417d508875ba,
-    0x0487e69b77aa894d, 0xfd2a35aa05d12f88, 0xd0b55a0568003c7e, 0xe4173135e92ed238, 0x2b7066055f28f18f,
-    0xf6a6af9b3ba1f29a, 0x8469a4a3811c8657, 0x9aaad53964c47df9, 0x2b1dd4f8313bae69,
+    0x93331cf08548b2a2, 0xde38167473a7cae0, 0x0503b970b812d77e, 0x2115d8e05c85c346, 0x226f8d4987ef5176,
+    0x60b064dd47a7115a, 0xc0264d7185d83fe7, 0x2ac0747df2bd86c3, 0x8212f24026f0fc4c, 0xf5fc8d0988ca7cf4,
+    0x679f58be6e80a793, 0x2cb86a71ebbba8b9, 0x0e0b1e01bc99ea2c, 0x49e7ed5ee22445a1, 0x04609ce36347ba85,
+    0x1777ea9f13b24bea, 0x4d5527c630380b9c, 0x4f19f66937816e9e, 0x5f05110ad7f545f2, 0x9c7504281b987b5c,
+    0x500f8f57ca09072c, 0x5334092f15b6f02b, 0x3bef1061f123a860, 0xf8e974d1cd0fd15d,
 };
 
 // What differs from seed to seed.
@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);

@@ -1,46 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: what a method's row in the server's table promises: a thread of its own, a largest message.
+// net/: a method's largest message, and that of health and reflection.
 #include <check.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/mem.h"
 #include "net/core.h"
 
-enum { IO_THREADS = 2, SMALL_BYTES = 1000 };
+enum { SMALL_BYTES = 1000 };
 
 static struct rpc_server *server;
 static struct rpc_channel *channel;
-static atomic_int blocked;
-static atomic_bool go_on;
-
-static void nap(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-}
-
-static void block(struct rpc_call *call, const uint8_t *bytes, size_t size)
-{
-    atomic_fetch_add(&blocked, 1);
-    while (!atomic_load(&go_on))
-        nap();
-    rpc_call_finish(call, STATUS_OK, NULL);
-}
-
-static void echo(struct rpc_call *call, const uint8_t *bytes, size_t size)
-{
-    rpc_call_send(call, bytes, size);
-}
-
-static void finish(struct rpc_call *call)
-{
-    rpc_call_finish(call, STATUS_OK, NULL);
-}
-
 // Answers from a copy that outlives the handler's message.
 static void take_and_echo(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
@@ -53,9 +22,6 @@ static void take_and_echo(struct rpc_call *call, const uint8_t *bytes, size_t si
 }
 
 static const struct rpc_method methods[] = {
-    {"/test/Block", .on_message = block},
-    {"/test/Echo", .on_message = echo, .on_half_close = finish, .dedicated = true},
-    {"/test/Other", .on_message = echo, .on_half_close = finish, .dedicated = true},
     {"/test/Small", .on_message = take_and_echo, .max_message_bytes = SMALL_BYTES},
     {0},
 };
@@ -63,7 +29,7 @@ static const struct rpc_method methods[] = {
 static void setup(void)
 {
     rpc_init();
-    const struct rpc_server_options options = {.address = "127.0.0.1:0", .methods = methods, .threads = IO_THREADS};
+    const struct rpc_server_options options = {.address = "127.0.0.1:0", .methods = methods};
     ck_assert_msg(rpc_server_open(&options, &server) == STATUS_OK, "%s", status_message());
     char target[64];
     snprintf(target, sizeof target, "127.0.0.1:%d", rpc_server_port(server));
@@ -103,33 +69,6 @@ static void expect_end(struct rpc_stream *stream, enum status wanted)
     rpc_stream_close(stream);
 }
 
-START_TEST(dedicated_methods_go_on_while_other_handlers_block)
-{
-    struct rpc_stream *blocking[IO_THREADS], *before = send_to("/test/Echo", "before");
-    expect_text(before, "before");
-    for (int i = 0; i < IO_THREADS; i++)
-        blocking[i] = send_to("/test/Block", "");
-    // Which thread gets a call is not ours to say: further calls, until all threads block.
-    struct rpc_stream *more[100];
-    int n_more = 0;
-    for (int naps = 1; atomic_load(&blocked) < IO_THREADS; naps++) {
-        nap();
-        if (naps % 20 == 0 && n_more < 100) more[n_more++] = send_to("/test/Block", "");
-    }
-    struct rpc_stream *other = send_to("/test/Other", "other");
-    expect_text(other, "other");
-    rpc_stream_send(before, (const uint8_t *)"again", 5);
-    expect_text(before, "again");
-    expect_end(other, STATUS_OK);
-    expect_end(before, STATUS_OK);
-    atomic_store(&go_on, true);
-    for (int i = 0; i < IO_THREADS; i++)
-        expect_end(blocking[i], STATUS_OK);
-    while (n_more)
-        expect_end(more[--n_more], STATUS_OK);
-}
-END_TEST
-
 START_TEST(a_method_bounds_its_messages)
 {
     char text[SMALL_BYTES + 2];
@@ -145,13 +84,27 @@ START_TEST(a_method_bounds_its_messages)
 }
 END_TEST
 
+// Unpacking them takes many times their size.
+START_TEST(health_and_reflection_take_short_messages_only)
+{
+    static const char *const paths[] = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
+                                        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"};
+    char fields[10001]; // unknown ones, of two bytes each
+    for (size_t i = 0; i < sizeof fields; i++)
+        fields[i] = i % 2 ? 1 : 0x78;
+    fields[sizeof fields - 1] = 0;
+    for (int i = 0; i < 3; i++)
+        expect_end(send_to(paths[i], fields), STATUS_EXHAUSTED);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("net methods");
     TCase *tcase = tcase_create("methods");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 30);
-    tcase_add_test(tcase, dedicated_methods_go_on_while_other_handlers_block);
+    tcase_add_test(tcase, health_and_reflection_take_short_messages_only);
     tcase_add_test(tcase, a_method_bounds_its_messages);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -37,11 +37,11 @@ START_TEST(chains_differ_from_the_first_different_token_or_position_on)
     b[70] = 99;
     const struct token_range whole = {0, TOKENS - 1}, gaps[2] = {{0, 39}, {48, TOKENS - 1}}, none = {0, 14};
     uint64_t *one, *same, *other, *pruned, *empty;
-    ck_assert_int_eq(prefix_chain_make(&key, a, &whole, 1, &one), 12);
-    ck_assert_int_eq(prefix_chain_make(&key, a, &whole, 1, &same), 12);
-    ck_assert_int_eq(prefix_chain_make(&key, b, &whole, 1, &other), 12);
-    ck_assert_int_eq(prefix_chain_make(&key, a, gaps, 2, &pruned), 12); // 192 tokens
-    ck_assert_int_eq(prefix_chain_make(&key, a, &none, 1, &empty), 0);
+    ck_assert_int_eq(prefix_chain_make(&key, 0, a, &whole, 1, &one), 12);
+    ck_assert_int_eq(prefix_chain_make(&key, 0, a, &whole, 1, &same), 12);
+    ck_assert_int_eq(prefix_chain_make(&key, 0, b, &whole, 1, &other), 12);
+    ck_assert_int_eq(prefix_chain_make(&key, 0, a, gaps, 2, &pruned), 12); // 192 tokens
+    ck_assert_int_eq(prefix_chain_make(&key, 0, a, &none, 1, &empty), 0);
     ck_assert_ptr_null(empty);
     struct prefix_index *index = prefix_index_create();
     struct prefix_record *record = prefix_record_open(index, NULL, 100);

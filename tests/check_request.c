@@ -265,11 +265,12 @@ static void check_members(const ProtobufCMessageDescriptor *message, const struc
 
 START_TEST(every_member_of_the_messages_is_mapped)
 {
-    check_members(&forepack__v1__sampling_options__descriptor, sampling_fields, " stop stop_token_ids ");
-    check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields, " stop_token_ids ");
+    check_members(&forepack__v1__sampling_options__descriptor, sampling_fields, " stop stop_token_ids logit_bias ");
+    check_members(&forepack__cluster__v1__sampling__descriptor, sampling_fields,
+                  " stop_token_ids logit_bias_ids logit_bias ");
     check_members(&forepack__v1__prefill_options__descriptor, prefill_fields, " mode return_kept pinned ");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
-                  " request token_ids pinned tail_tokens want_importance ");
+                  " request token_ids pinned tail_tokens want_importance salt ");
 }
 END_TEST
 
@@ -364,6 +365,75 @@ START_TEST(fields_of_their_own_arrive)
 }
 END_TEST
 
+static void check_bias_arrives(const struct request_spec *spec)
+{
+    struct rpc_bytes bytes = request_spec_pack(spec);
+    Forepack__V1__GenerateRequest *m = forepack__v1__generate_request__unpack(NULL, bytes.size, bytes.data);
+    ck_assert_ptr_nonnull(m);
+    const uint32_t ids[] = {3, 12, 100};
+    const float numbers[] = {-100, 2.5f, 100};
+    ck_assert_uint_eq(m->sampling->n_logit_bias, 3);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_uint_eq(m->sampling->logit_bias[i]->key, ids[i]);
+        ck_assert(m->sampling->logit_bias[i]->value == numbers[i]);
+    }
+    forepack__v1__generate_request__free_unpacked(m, NULL);
+    rpc_bytes_free(&bytes);
+}
+
+static void ck_bias_refused(enum status status, const char *sentence, struct request_spec *spec)
+{
+    ck_assert_int_eq(status, STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), sentence), "%s", status_message());
+    request_spec_free(spec);
+    options_free(options);
+}
+
+START_TEST(a_logit_bias_flag_arrives)
+{
+    struct request_spec spec, copy;
+    ck_assert_msg(parse_flag("--logit-bias", "100=100,3=-100,12=2.5", &spec) == STATUS_OK, "%s", status_message());
+    spec.text = mem_string("x");
+    spec.text_bytes = 1;
+    request_spec_copy(&spec, &copy);
+    request_spec_free(&spec);
+    check_bias_arrives(&copy);
+    request_spec_free(&copy);
+    options_free(options);
+    const char *const wrong[] = {"", "5", "5=", "=5", "5=1,", "5=1;6=1", "x=1", "99999999999999999999=1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_bias_refused(parse_flag("--logit-bias", wrong[i], &spec), "must be ID=BIAS, such as", &spec);
+    }
+    ck_bias_refused(parse_flag("--logit-bias", "5=1,5=1", &spec), "token 5 is given twice", &spec);
+}
+END_TEST
+
+static enum status parse_bias_row(const char *json, struct request_spec *spec)
+{
+    *spec = (struct request_spec){0};
+    sampling_defaults(&spec->sampling);
+    prefill_defaults(&spec->prefill);
+    ck_assert_int_eq(logit_bias_add(&spec->sampling.logit_bias, 9, 1), STATUS_OK); // the default, which a row replaces
+    json_t *row = json_pack("{s:s,s:o}", "prompt", "x", "logit_bias", json_loads(json, JSON_DECODE_ANY, NULL));
+    enum status status = request_spec_from_json(spec, row, NULL);
+    json_decref(row);
+    return status;
+}
+
+START_TEST(a_logit_bias_in_a_row_arrives)
+{
+    struct request_spec spec;
+    ck_assert_msg(parse_bias_row("{\"12\": 2.5, \"3\": -100, \"100\": 100}", &spec) == STATUS_OK, "%s",
+                  status_message());
+    check_bias_arrives(&spec);
+    request_spec_free(&spec);
+    const char *const wrong[] = {"[]", "5", "{\"\": 1}", "{\"a\": 1}", "{\"1\": \"2\"}", "{\"1\": null}"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_bias_refused(parse_bias_row(wrong[i], &spec), "logit_bias: must be an object of numbers by token id", &spec);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("request");
@@ -376,6 +446,8 @@ int main(void)
     tcase_add_test(tests, what_is_not_given_is_not_sent);
     tcase_add_test(tests, numbers_of_a_client_outside_the_range_are_refused);
     tcase_add_test(tests, fields_of_their_own_arrive);
+    tcase_add_test(tests, a_logit_bias_flag_arrives);
+    tcase_add_test(tests, a_logit_bias_in_a_row_arrives);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

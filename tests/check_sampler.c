@@ -55,6 +55,8 @@ static int slow_sample(int v, const float *logits, const struct sampler_context 
     const struct sampling *p = c->sampling;
     for (int i = 0; i < v; i++) {
         x[i] = isnan(logits[i]) ? -INFINITY : (double)logits[i];
+        for (int k = 0; k < p->logit_bias.n; k++)
+            if (p->logit_bias.ids[k] == i) x[i] = (double)((float)x[i] + p->logit_bias.numbers[k]);
         int in_output = occurrences(c->output, c->n_output, i);
         if (in_output + occurrences(c->prompt, c->n_prompt, i) > 0) {
             x[i] = (double)(float)(x[i] > 0 ? x[i] / p->repetition_penalty : x[i] * p->repetition_penalty);
@@ -127,6 +129,8 @@ static void random_sampling(struct sampling *p, int v)
     if (below(2)) p->min_tokens = below(HISTORY_MAX);
     p->n_stop_ids = below(4);
     random_ids(p->stop_ids, p->n_stop_ids, v);
+    for (int n = below(3) ? 0 : below(8); n > 0; n--)
+        (void)!logit_bias_add(&p->logit_bias, below(v), real(-20, 20)); // a token drawn twice has its first number
     p->ignore_eos = below(4) == 0;
 }
 
@@ -164,6 +168,7 @@ START_TEST(samples_the_token_that_a_full_sort_samples)
         } else {
             ck_assert_msg(token.token == expected, "round %d: token %d, expected %d", round, token.token, expected);
         }
+        logit_bias_free(&sampling.logit_bias);
     }
     sampler_free(s);
     ck_assert_int_lt(undecided, rounds / 50);

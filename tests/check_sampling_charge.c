@@ -76,6 +76,11 @@ static void penalise(struct sampling *s)
     s->frequency_penalty = 0.5;
 }
 
+static void bias(struct sampling *s)
+{
+    ck_assert_int_eq(logit_bias_add(&s->logit_bias, 5, 1), STATUS_OK);
+}
+
 static void mask_ends_of_half(struct sampling *s)
 {
     s->min_tokens = OUTPUT / 2;
@@ -92,6 +97,7 @@ START_TEST(tokens_follow_the_charge)
 {
     check_share(list_logprobs, 100 * 80 / (80 + 336));
     check_share(penalise, 100 * 80 / (80 + 336));
+    check_share(bias, 100 * 80 / (80 + 336));
     check_share(mask_ends_of_half, 100 * 80 / (80 + 208));
 }
 END_TEST

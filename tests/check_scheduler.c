@@ -37,6 +37,7 @@ struct request {
     int32_t tokens[PROMPT_MAX + OUTPUT_MAX];
     int32_t whole[CONTEXT];
     struct token_range kept[PROMPT_MAX];
+    struct logit_bias bias;
 };
 
 struct outcome {
@@ -123,6 +124,9 @@ static void random_request(struct request *r, int index, int vocab)
     p->n_stop_ids = below(12); // some outputs end early
     for (int i = 0; i < p->n_stop_ids; i++)
         p->stop_ids[i] = below(vocab);
+    for (int n = below(3) ? 0 : below(20); n > 0; n--)
+        (void)!logit_bias_add(&r->bias, below(vocab), below(9) - 4);
+    p->logit_bias = r->bias;
     if (below(2)) {
         a->penalty_ids = r->whole;
         a->n_penalty_ids = a->prompt_tokens;
@@ -239,6 +243,8 @@ static void close_world(struct world *w)
     engine_close(w->engine);
     w->comm->ops->close(w->comm);
     tiny_model_remove(w->dir);
+    for (int i = 0; i < REQUESTS; i++)
+        logit_bias_free(&w->requests[i].bias);
     free(w);
 }
 
@@ -269,7 +275,7 @@ START_TEST(alone_is_what_a_plain_loop_gives)
         const struct sequence_request *a = &w->requests[i].ask;
         const struct sampling *p = &a->sampling;
         if (p->temperature > 0 || p->repetition_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0 ||
-            p->n_stop_ids) {
+            p->n_stop_ids || p->logit_bias.n) {
             continue;
         }
         int32_t token[CONTEXT], position[CONTEXT];

@@ -222,12 +222,22 @@ static const struct {
     {"sampling parameters are missing"},
     {"top_p"},
     {"stop_token_ids: 65 given"},
+    {"logit_bias: 0 numbers for 1 tokens"},
+    {"logit_bias: token 272 is outside"},
+    {"logit_bias: token 3 is given twice"},
     {"exceed the context"},
     {"exceed the context"},
     {"nothing is left"},
     {"already at this group"},
 };
 enum { INVALID = sizeof invalid / sizeof *invalid };
+
+static void add_bias(Forepack__Cluster__V1__Sampling *m, size_t n, uint32_t first, uint32_t second)
+{
+    m->n_logit_bias_ids = m->n_logit_bias = n;
+    m->logit_bias_ids = mem_copy((uint32_t[]){first, second}, 2 * sizeof(uint32_t));
+    m->logit_bias = mem_copy((float[]){1, 1}, 2 * sizeof(float));
+}
 
 static void damage(sequence_message *m, int kind)
 {
@@ -247,9 +257,15 @@ static void damage(sequence_message *m, int kind)
         m->sampling->n_stop_token_ids = 65;
         m->sampling->stop_token_ids = mem_alloc_array(65, sizeof(uint32_t));
         break;
-    case 9: m->sampling->max_tokens = UINT32_MAX; break;
-    case 10: m->prompt_tokens = UINT32_MAX; break;
-    case 11: m->sampling->max_tokens = 0; break;
+    case 9:
+        add_bias(m->sampling, 1, 3, 0);
+        m->sampling->n_logit_bias = 0;
+        break;
+    case 10: add_bias(m->sampling, 1, 272, 0); break;
+    case 11: add_bias(m->sampling, 2, 3, 3); break;
+    case 12: m->sampling->max_tokens = UINT32_MAX; break;
+    case 13: m->prompt_tokens = UINT32_MAX; break;
+    case 14: m->sampling->max_tokens = 0; break;
     default: m->request = 0; break; // the id of another request
     }
 }

@@ -295,11 +295,13 @@ START_TEST(a_restarted_router_is_served_again)
 }
 END_TEST
 
-START_TEST(a_refusal_is_exit_code_2_with_the_reason)
+START_TEST(a_refused_speculator_tries_again_and_says_why)
 {
     router.refuse = "its tokenizer differs from the main model's";
     pid_t child = start(1, router.port, "");
-    ck_assert_int_eq(wait_exit(child), 2);
+    test_router_await(&router, &router.hellos, 2);
+    kill(child, SIGTERM);
+    ck_assert_int_eq(wait_exit(child), 0);
     ck_assert(stderr_has("its tokenizer differs from the main model's"));
 }
 END_TEST
@@ -333,7 +335,7 @@ int main(void)
     tcase_add_loop_test(all, prompts_are_scored_and_a_drain_ends_the_process, 0, GROUP_SIZES);
     tcase_add_test(all, a_drain_finishes_running_work);
     tcase_add_test(all, a_restarted_router_is_served_again);
-    tcase_add_test(all, a_refusal_is_exit_code_2_with_the_reason);
+    tcase_add_test(all, a_refused_speculator_tries_again_and_says_why);
     tcase_add_loop_test(all, wrong_options_are_exit_code_2_with_a_sentence, 0, sizeof wrong / sizeof wrong[0]);
     tcase_set_timeout(all, 120);
     suite_add_tcase(suite, all);

@@ -35,7 +35,7 @@ tokens() { jq -e '.token_ids | length' "$1"; }
 [ "$(tokens "$work/alone.json")" = 3 ] || fail "generate --model: $(cat "$work/alone.json")"
 
 port=$((20000 + RANDOM % 12000))
-"$bin/forepack" up --port $port --threads 1 >"$work/up.log" 2>&1 </dev/null &
+"$bin/forepack" up --port $port --http-port -1 --threads 1 >"$work/up.log" 2>&1 </dev/null &
 cluster=$!
 for _ in $(seq 1200); do
     ! grep -q ^ready: "$work/up.log" || break

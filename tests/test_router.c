@@ -34,7 +34,6 @@ static void hello_answer(struct test_router *router, struct rpc_call *call)
     if (router->refuse) {
         Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
         refused.reason = (char *)router->refuse;
-        refused.retry = router->retry;
         message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
         message.refused = &refused;
         message_send(call, &message);

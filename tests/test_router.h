@@ -18,7 +18,6 @@ struct test_router {
     pthread_cond_t changed;
     struct rpc_call *call; // the last stream that sent Hello; our reference
     const char *refuse;    // refuse nodes with this reason; NULL: welcome them
-    bool retry;            // the refused nodes may try again
     bool nonsense;         // answer the next Hello with bytes that are not a message
     int hellos, heartbeats, results, drainings, half_closes, closes; // received so far; `results` counts prompts
     Forepack__Cluster__V1__NodeMessage *hello;                       // the last Hello

@@ -51,7 +51,8 @@ static void send_to_router(void *node, const Forepack__Cluster__V1__NodeMessage 
 static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
-    node_set_load(node, (uint32_t)load.kv_blocks_free, (uint32_t)load.running, (uint32_t)load.waiting);
+    node_set_load(node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running,
+                                            (uint32_t)load.waiting, load.preemptions});
 }
 
 // Handles events one at a time, runs a step when there is no event, and sleeps when there is no work either.
@@ -67,11 +68,9 @@ static enum node_end serve_events(struct service *service, struct node *node)
         case NODE_MESSAGE: service_handle(service, event.message); break;
         case NODE_ATTACHED: // fall through: remaining sequences belong to an earlier stream
         case NODE_DETACHED: service_drop_all(service); break;
-        case NODE_REFUSED: break; // node.c has logged the reason
         case NODE_DRAIN: draining = true; break;
         }
         node_event_free(&event);
-        if (kind == NODE_REFUSED) return NODE_END_REFUSED;
         if (kind == NODE_NOTHING && service_step(service) != STATUS_OK) {
             log_event(LOG_ERROR, "step_failed", LOG_REASON);
             return NODE_END_BROKEN;

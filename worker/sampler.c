@@ -166,6 +166,14 @@ static void logprobs_list(const struct sampler *s, int n, float log_sum, struct 
         token->top_logprob[i] = logprob(logit[i], log_sum);
 }
 
+static void add_bias(struct sampler *s, const struct logit_bias *bias)
+{
+    for (int i = 0; i < bias->n; i++) {
+        float *logit = &s->logits[bias->ids[i]];
+        *logit = logit_clamp(*logit + bias->numbers[i]);
+    }
+}
+
 static void penalise_repetition(struct sampler *s, const int32_t *ids, int n, double penalty)
 {
     for (int i = 0; i < n; i++) {
@@ -314,6 +322,7 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
     token_p->n_top = 0;
     if (p->logprobs > 0) logprobs_list(s, p->logprobs, log_sum, token_p);
 
+    add_bias(s, &p->logit_bias);
     penalise_logits(s, context);
     mask_end_tokens(s, context);
     int32_t token = likeliest(s->logits, s->vocab_size);

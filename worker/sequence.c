@@ -92,7 +92,9 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     TRY(check_request(r, limits));
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
+    s->salt = r->salt;
     s->sampling = r->sampling;
+    s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->prompt_tokens = r->prompt_tokens;
@@ -120,6 +122,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
 
 void sequence_free(struct sequence *s)
 {
+    logit_bias_free(&s->sampling.logit_bias);
     free(s->tokens);
     free(s->positions);
     free(s->penalty_ids);

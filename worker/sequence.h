@@ -22,6 +22,7 @@ struct sequence_request {
     struct sampling sampling;   // max_tokens and min_tokens count from the first generated token, also in a replay
     const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
     int n_penalty_ids;
+    uint64_t salt; // of the prefix cache: blocks are shared among equal salts
 };
 
 struct sequence_limits {
@@ -31,7 +32,7 @@ struct sequence_limits {
 };
 
 struct sequence {
-    uint64_t id;
+    uint64_t id, salt;
     struct sampling sampling;
     int32_t *tokens;    // [n_kept + max_tokens]
     int32_t *positions; // [n_kept + max_tokens]
@@ -78,5 +79,5 @@ static inline int sequence_blocks_max(const struct sequence *s)
 
 static inline struct prefix_rows sequence_rows(const struct sequence *s)
 {
-    return (struct prefix_rows){s->tokens, s->positions, s->n_tokens};
+    return (struct prefix_rows){s->tokens, s->positions, s->n_tokens, s->salt};
 }

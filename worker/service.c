@@ -112,11 +112,18 @@ static int int_from_number(uint64_t number)
     return number < INT_MAX ? (int)number : INT_MAX;
 }
 
-// STATUS_INVALID when there are more stop ids than the struct holds; sampling_check() checks the values.
+// The logit bias is borrowed from the message. sampling_check() checks the values.
 static enum status sampling_read(const sampling_message *m, struct sampling *s)
 {
     sampling_defaults(s);
     if (!m) return status_fail(STATUS_INVALID, "the sampling parameters are missing");
+    if (m->n_logit_bias != m->n_logit_bias_ids) {
+        return status_fail(STATUS_INVALID, "logit_bias: %zu numbers for %zu tokens", m->n_logit_bias,
+                           m->n_logit_bias_ids);
+    }
+    // A number above INT32_MAX becomes negative and is refused.
+    s->logit_bias =
+        (struct logit_bias){(int32_t *)m->logit_bias_ids, m->logit_bias, int_from_number(m->n_logit_bias_ids)};
     return sampling_from_message(&m->base, s);
 }
 
@@ -141,6 +148,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .prompt_tokens = int_from_number(m->prompt_tokens),
         .penalty_ids = (const int32_t *)m->penalty_ids,
         .n_penalty_ids = int_from_number(m->n_penalty_ids),
+        .salt = m->salt,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);

@@ -16,6 +16,8 @@ int bench_quality(int argc, char **argv);
 int bench_prepack(int argc, char **argv);
 int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);
+int bench_router_http(int argc, char **argv);
+int bench_http(int argc, char **argv);
 int bench_plan(int argc, char **argv);
 int bench_generate(int argc, char **argv);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread answers each bin with one message.
+// One thread answers each bin with one message. With a pace it deals the sequences out to slots of the interval, and
+// sends the tokens of each slot in one message.
 #include "bench/commands/fake_node.h"
 
 #include <pthread.h>
@@ -7,15 +8,33 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/node.h"
 #include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { ANSWER_TOKEN = 5, BLOCK_TOKENS = 16, KV_BLOCKS = 1 << 20, TOKEN_BUDGET = 8192, SEQS = 4096, PASS_US = 1 };
+enum { PACED_SEQS = 20000, PACED_BUDGET = 32768, SLOTS = 100 };
+
+struct paced_sequence {
+    uint64_t request;
+    uint32_t left; // tokens
+};
+
+struct slot {
+    struct paced_sequence *sequences; // [n]
+    int n, capacity;
+};
 
 struct fake_node {
     struct node *node;
+    struct fake_pace *pace; // borrowed; NULL: none
+    struct slot slots[SLOTS];
+    int next_slot; // of the next bin
+    int64_t n_messages;
+    int64_t tick;    // slots sent
+    int64_t tick_us; // when the next one is due
     pthread_t thread;
 };
 
@@ -55,18 +74,104 @@ static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__Pref
     free(results);
 }
 
+// ---- paced sequences
+
+// One token for each sequence of the slot from place `first` on, in one message; sequences that are done leave.
+static void slot_send(struct fake_node *node, struct slot *slot, int first)
+{
+    int n = slot->n - first;
+    if (!n) return;
+    int place = (int)(node->n_messages++ % FAKE_TOKENS);
+    uint32_t token = FAKE_FIRST_TOKEN + (uint32_t)place;
+    Forepack__Cluster__V1__SequenceResult *results = mem_alloc_array((size_t)n, sizeof *results);
+    Forepack__Cluster__V1__SequenceResult **list = mem_alloc_array((size_t)n, sizeof *list);
+    for (int i = 0; i < n; i++) {
+        struct paced_sequence *sequence = &slot->sequences[first + i];
+        list[i] = &results[i];
+        forepack__cluster__v1__sequence_result__init(list[i]);
+        list[i]->request = sequence->request;
+        list[i]->token_ids = &token;
+        list[i]->n_token_ids = 1;
+        if (!--sequence->left) list[i]->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
+    }
+    for (int i = first; i < slot->n; i++) {
+        if (!slot->sequences[i].left) slot->sequences[i--] = slot->sequences[--slot->n];
+    }
+    Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    step.results = list;
+    step.n_results = (size_t)n;
+    step.rows = (uint32_t)n;
+    step.pairs = (uint64_t)n;
+    step.step_us = PASS_US;
+    Forepack__Cluster__V1__NodeMessage message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &step;
+    __atomic_store_n(&node->pace->sent_us[place], clock_now_us(), __ATOMIC_RELAXED);
+    node_send(node->node, &message);
+    free(list);
+    free(results);
+}
+
+// A bin goes to one slot. Its first tokens are sent at once, so that the router may send the next bin.
+static void paced_add(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
+{
+    struct slot *slot = &node->slots[node->next_slot++ % SLOTS];
+    int first = slot->n;
+    for (size_t i = 0; i < bin->n_sequences; i++) {
+        MEM_GROW(slot->sequences, slot->n, slot->capacity);
+        slot->sequences[slot->n++] =
+            (struct paced_sequence){bin->sequences[i]->request, bin->sequences[i]->sampling->max_tokens};
+    }
+    slot_send(node, slot, first);
+}
+
+static void paced_cancel(struct fake_node *node, uint64_t request)
+{
+    for (int s = 0; s < SLOTS; s++) {
+        struct slot *slot = &node->slots[s];
+        for (int i = 0; i < slot->n; i++) {
+            if (slot->sequences[i].request == request) slot->sequences[i--] = slot->sequences[--slot->n];
+        }
+    }
+}
+
+// Sends what is due. Returns the time until the next message, in milliseconds.
+static int paced_wait_ms(struct fake_node *node)
+{
+    int64_t now_us = clock_now_us(), slot_us = node->pace->interval_ms * 1000LL / SLOTS;
+    if (!node->tick_us) node->tick_us = now_us;
+    for (; node->tick_us <= now_us; node->tick_us += slot_us)
+        slot_send(node, &node->slots[node->tick++ % SLOTS], 0);
+    return (int)((node->tick_us - now_us + 999) / 1000);
+}
+
+// ---- the thread
+
+static void handle_message(struct fake_node *node, const Forepack__Cluster__V1__RouterMessage *m)
+{
+    if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
+        if (node->pace) {
+            paced_add(node, m->prefill_bin);
+        } else {
+            answer_bin(node, m->prefill_bin);
+        }
+    } else if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
+        for (size_t i = 0; i < m->cancel->n_requests; i++)
+            paced_cancel(node, m->cancel->requests[i]);
+    }
+}
+
 static void *node_run(void *argument)
 {
     struct fake_node *node = argument;
     enum node_event_kind kind;
     do {
         struct node_event event;
-        node_next(node->node, -1, &event);
+        node_next(node->node, node->pace ? paced_wait_ms(node) : -1, &event);
         kind = event.kind;
-        if (kind == NODE_MESSAGE && event.message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN)
-            answer_bin(node, event.message->prefill_bin);
+        if (kind == NODE_MESSAGE) handle_message(node, event.message);
         node_event_free(&event);
-    } while (kind != NODE_DRAIN && kind != NODE_REFUSED);
+    } while (kind != NODE_DRAIN);
     return NULL;
 }
 
@@ -86,7 +191,7 @@ static enum status read_model_info(const char *server, Forepack__V1__ModelInfo *
     return status;
 }
 
-enum status fake_node_open(const char *server, struct fake_node **node_p)
+enum status fake_node_open(const char *server, const char *nodes, struct fake_pace *pace, struct fake_node **node_p)
 {
     Forepack__V1__ModelInfo *info;
     TRY(read_model_info(server, &info));
@@ -98,12 +203,14 @@ enum status fake_node_open(const char *server, struct fake_node **node_p)
     hello.tokenizer_fingerprint = info->tokenizer_fingerprint;
     hello.vocab_size = info->vocab_size;
     hello.context_tokens = info->context_tokens;
-    hello.token_budget = TOKEN_BUDGET;
+    hello.token_budget = pace ? PACED_BUDGET : TOKEN_BUDGET;
     hello.block_tokens = BLOCK_TOKENS;
     hello.kv_blocks = KV_BLOCKS;
-    hello.max_seqs = SEQS;
+    hello.max_seqs = pace ? PACED_SEQS : SEQS;
     struct fake_node *node = mem_alloc(sizeof *node);
-    enum status status = node_start(server, &hello, &(struct node_callbacks){0}, &node->node);
+    node->pace = pace;
+    const struct node_router router = {.address = nodes};
+    enum status status = node_start(&router, &hello, &(struct node_callbacks){0}, &node->node);
     forepack__v1__model_info__free_unpacked(info, NULL);
     if (status != STATUS_OK) {
         free(node);
@@ -120,5 +227,7 @@ void fake_node_close(struct fake_node *node)
     kill(getpid(), SIGTERM); // requests a drain, see engine/node.h
     pthread_join(node->thread, NULL);
     node_stop(node->node);
+    for (int s = 0; s < SLOTS; s++)
+        free(node->slots[s].sequences);
     free(node);
 }

@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker group without a model: it attaches to a router and answers every sequence of a bin at once, with all its
-// tokens. It measures what a router adds.
+// A worker group without a model: it attaches to a router and answers every sequence of a bin with all its tokens. It
+// measures what a router adds.
 #pragma once
+
+#include <stdint.h>
 
 #include "base/status.h"
 
 struct fake_node;
 
-// Attaches with the tokenizer and vocabulary that the router at `server` reports; returns before the router has it.
+// Of a node that gives each sequence one token per interval. The ids of the tokens count up from FAKE_FIRST_TOKEN and
+// start over after FAKE_TOKENS, one for each message to the router, which is sent at sent_us[id - FAKE_FIRST_TOKEN].
+enum { FAKE_FIRST_TOKEN = 300, FAKE_TOKENS = 1000 };
+struct fake_pace {
+    int interval_ms;
+    int64_t sent_us[FAKE_TOKENS]; // atomic
+};
+
+// Attaches at `nodes`, the router's address for nodes, with the tokenizer and vocabulary that it reports to clients at
+// `server`; returns before the router has it. `pace` is borrowed; NULL: every sequence gets all its tokens at once.
 // node_block_signals() must have been called before the first thread started: closing the node uses SIGTERM.
-enum status fake_node_open(const char *server, struct fake_node **node_p);
+enum status fake_node_open(const char *server, const char *nodes, struct fake_pace *pace, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

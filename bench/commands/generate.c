@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/commands/bench.h"
-#include "model/chat.h"
 #include "model/text_stream.h"
 #include "model/tokenizer.h"
 #include "worker/scheduler.h"
@@ -136,7 +135,7 @@ static enum status generation_resolve_sampling(const struct generation *g, const
         }
     }
     enum status status = sampling_check(&sampling, config->vocab_size);
-    if (status == STATUS_OK) status = sampling_resolve(&sampling, n, config->max_context);
+    if (status == STATUS_OK) status = sampling_resolve(&sampling, n, config->max_context, MAX_TOKENS_DEFAULT);
     if (status == STATUS_OK) *sampling_p = sampling;
     return status;
 }

@@ -143,7 +143,7 @@ static void run_send_abort(const struct load_run *r, char **ids, int n)
     request.n_request_ids = (size_t)n;
     ProtobufCMessage *answer;
     // A failed abort is ignored: the server then goes on with these requests, as with clients that do not abort.
-    if (remote_call(r->load->server, "/forepack.v1.Inference/Abort", &request.base,
+    if (remote_call(r->load->remote, "/forepack.v1.Inference/Abort", &request.base,
                     &forepack__v1__abort_response__descriptor, &answer) == STATUS_OK)
         protobuf_c_message_free_unpacked(answer, NULL);
 }
@@ -271,7 +271,7 @@ enum status load_run(const struct load *load, struct load_result *result)
     for (int i = 0; i < load->n; i++)
         result->records[i] = (struct load_record){-1, -1, -1, -1, -1, .end = LOAD_LOST};
     struct rpc_channel *channel;
-    enum status status = rpc_channel_open(load->server, &channel);
+    enum status status = remote_open(load->remote, &channel);
     if (status != STATUS_OK) return status;
     status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &r.stream);
     if (status == STATUS_OK) {

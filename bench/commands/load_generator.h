@@ -8,10 +8,10 @@
 #pragma once
 
 #include "bench/quantiles.h"
-#include "net/rpc.h"
+#include "cli/remote.h"
 
 struct load {
-    const char *server;
+    const struct remote *remote;
     int n;
     const struct rpc_bytes *messages; // [n] packed GenerateRequests with the ids load_id(run, 0 .. n-1)
     const char *run;                  // prefix of the request ids

@@ -10,11 +10,13 @@ static const struct program_command commands[] = {
     {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},
     {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
     {"prefill-quality", bench_quality, "right answers and time to first token, by keep rate"},
+    {"http", bench_http, "the HTTP server alone: requests, new connections and streams, plain and by TLS"},
     {"serve", bench_serve, "latencies and throughput of a running cluster under load"},
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
     {"router", bench_router, "packing time, bins, and CPU time of the router's core per request"},
     {"router-grpc", bench_router_grpc,
      "latency, throughput and CPU time of a whole router, with a node that answers at once"},
+    {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };

@@ -2,25 +2,15 @@
 // forepack bench router-grpc: what a whole router process adds to a request. It starts a router, attaches a node that
 // answers at once (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies count from
 // the time at which a request was due. CPU time is that of the router's process.
-#include <arpa/inet.h>
-#include <errno.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/options.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/fake_node.h"
-#include "bench/memory.h"
-#include "bench/quantiles.h"
+#include "bench/commands/paced_calls.h"
 #include "cli/request.h"
 #include "engine/node.h"
 
@@ -63,69 +53,6 @@ static const struct option options[] = {
 // clang-format on
 
 #define GENERATE "/forepack.v1.Inference/Generate"
-
-enum { REQUESTS_MAX = 100000000 }; // of one row
-
-// ---- the router -----------------------------------------------------------------------------------------------------
-
-static enum status free_port(int *port_p)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool found =
-        fd >= 0 && !bind(fd, (struct sockaddr *)&address, size) && !getsockname(fd, (struct sockaddr *)&address, &size);
-    if (fd >= 0) close(fd);
-    *port_p = ntohs(address.sin_port);
-    return found ? STATUS_OK : status_fail(STATUS_INTERNAL, "no free port on loopback: %s", strerror(errno));
-}
-
-// The router beside this program; free() it.
-static char *router_path(void)
-{
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = 0;
-    char *slash = strrchr(self, '/');
-    return mem_format("%.*s/forepack-router", slash ? (int)(slash - self) : 1, slash ? self : ".");
-}
-
-static _Noreturn void router_exec(const char *path, const char *port, const char *threads)
-{
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    if (o.core >= 0) CPU_SET((size_t)o.core, &cores);
-    if (o.core >= 0 && sched_setaffinity(0, sizeof cores, &cores)) _exit(3);
-    if (!freopen(o.log, "a", stderr)) _exit(3);
-    execl(path, path, "--model", o.model, "--port", port, "--tokenise-threads", threads, o.shape ? "--shape" : NULL,
-          o.shape, (char *)NULL);
-    _exit(3);
-}
-
-// Before rpc_init(), because a fork must not copy gRPC's threads.
-static enum status router_start(int port, pid_t *pid_p)
-{
-    char *path = router_path(), *port_text = mem_format("%d", port);
-    char *threads = mem_format("%lld", (long long)o.tokenise_threads);
-    *pid_p = fork();
-    if (*pid_p == 0) router_exec(path, port_text, threads);
-    free(threads);
-    free(port_text);
-    free(path);
-    return *pid_p > 0 ? STATUS_OK : status_fail(STATUS_INTERNAL, "cannot start the router: %s", strerror(errno));
-}
-
-static double router_cpu_s(pid_t pid)
-{
-    char *path = mem_format("/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    unsigned long user = 0, kernel = 0;
-    int n = file ? fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) : 0;
-    if (file) fclose(file);
-    free(path);
-    return n == 2 ? (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) : 0;
-}
 
 // ---- requests -------------------------------------------------------------------------------------------------------
 
@@ -182,23 +109,17 @@ static struct rpc_bytes make_message(struct rpc_channel *channel)
 
 // ---- load -----------------------------------------------------------------------------------------------------------
 
-struct run {
+struct clients {
     struct rpc_channel **channels; // [o.connections]
     struct rpc_bytes message;
-    int64_t start_us;
-    double rate;
-    int n, n_uncounted;    // requests; the first ones are warm-up
-    pthread_mutex_t mutex; // guards what follows
-    int next, failed;
-    struct samples ms;
-    char error[256];
 };
 
-static enum status call_run(struct run *run, int i)
+static enum status call_run(void *user, int thread, int i)
 {
+    struct clients *clients = user;
     struct rpc_stream *stream;
-    TRY(rpc_stream_open(run->channels[i % o.connections], GENERATE, 0, false, &stream));
-    rpc_stream_send(stream, run->message.data, run->message.size);
+    TRY(rpc_stream_open(clients->channels[i % o.connections], GENERATE, 0, false, &stream));
+    rpc_stream_send(stream, clients->message.data, clients->message.size);
     rpc_stream_half_close(stream);
     enum status status;
     struct rpc_bytes bytes;
@@ -208,129 +129,25 @@ static enum status call_run(struct run *run, int i)
     return status;
 }
 
-static void sleep_until(int64_t due_us)
+static enum status measure(const struct router_process *router, json_t *rows)
 {
-    struct timespec until = {due_us / 1000000, due_us % 1000000 * 1000};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-        continue;
-}
-
-// Takes the requests in turn with the other threads.
-static void *caller_run(void *argument)
-{
-    struct run *run = argument;
-    pthread_mutex_lock(&run->mutex);
-    while (run->next < run->n) {
-        int i = run->next++;
-        int64_t due_us = run->start_us + (int64_t)((double)i / run->rate * 1e6);
-        pthread_mutex_unlock(&run->mutex);
-        sleep_until(due_us);
-        enum status status = call_run(run, i);
-        double ms = (double)(clock_now_us() - due_us) / 1e3;
-        pthread_mutex_lock(&run->mutex);
-        if (status != STATUS_OK) {
-            run->failed++;
-            snprintf(run->error, sizeof run->error, "%s", status_message());
-        } else if (i >= run->n_uncounted) {
-            samples_add(&run->ms, ms);
-        }
-    }
-    pthread_mutex_unlock(&run->mutex);
-    return NULL;
-}
-
-static json_t *run_rate(struct run *run, pid_t router, double rate)
-{
-    run->rate = rate;
-    run->n_uncounted = (int)(rate * o.seconds / 10) + 1;
-    run->n = run->n_uncounted + (int)(rate * o.seconds) + 1;
-    run->next = run->failed = 0;
-    run->ms = (struct samples){0};
-    pthread_t *threads = mem_alloc_array((size_t)o.concurrency, sizeof *threads);
-    double cpu = router_cpu_s(router);
-    run->start_us = clock_now_us() + 10000;
-    for (int i = 0; i < o.concurrency; i++)
-        pthread_create(&threads[i], NULL, caller_run, run);
-    for (int i = 0; i < o.concurrency; i++)
-        pthread_join(threads[i], NULL);
-    double seconds = (double)(clock_now_us() - run->start_us) / 1e6;
-    cpu = router_cpu_s(router) - cpu;
-    free(threads);
-    struct quantiles q = samples_quantiles(&run->ms);
-    samples_free(&run->ms);
-    return json_pack("{s:f,s:f,s:i,s:f,s:f,s:f,s:f,s:f,s:f}", "rate", rate, "completed_per_s",
-                     (double)(run->n - run->failed) / seconds, "failed", run->failed, "p50_ms", q.p50, "p90_ms", q.p90,
-                     "p99_ms", q.p99, "max_ms", q.max, "router_cpu_us", cpu * 1e6 / run->n, "router_peak_mb",
-                     memory_peak_mb(router));
-}
-
-static void print_row(const json_t *row)
-{
-    printf("%9.0f %12.0f %7.0f %9.3f %9.3f %9.3f %9.3f %13.1f %10.0f\n", bench_row_number(row, "rate"),
-           bench_row_number(row, "completed_per_s"), bench_row_number(row, "failed"), bench_row_number(row, "p50_ms"),
-           bench_row_number(row, "p90_ms"), bench_row_number(row, "p99_ms"), bench_row_number(row, "max_ms"),
-           bench_row_number(row, "router_cpu_us"), bench_row_number(row, "router_peak_mb"));
-    fflush(stdout);
-}
-
-static enum status run_all(struct run *run, pid_t router, json_t *rows)
-{
-    double rates[BENCH_COUNTS_MAX];
-    int n;
-    TRY(bench_reals_parse("rate", o.rate, 0.001, 1e6, rates, &n));
-    if (!o.json)
-        printf("%9s %12s %7s %9s %9s %9s %9s %13s %10s\n", "rate/s", "completed/s", "failed", "p50 ms", "p90 ms",
-               "p99 ms", "max ms", "router us/req", "router MB");
-    for (int i = 0; i < n; i++) {
-        if (rates[i] * o.seconds > REQUESTS_MAX)
-            return status_fail(STATUS_INVALID, "--rate %g times --seconds %g is over %d requests", rates[i], o.seconds,
-                               REQUESTS_MAX);
-        json_t *row = run_rate(run, router, rates[i]);
-        json_array_append_new(rows, row);
-        if (!o.json) print_row(row);
-        if (run->failed) fprintf(stderr, "%d requests failed: %s\n", run->failed, run->error);
-    }
-    return STATUS_OK;
-}
-
-// Reads the health of the router until it answers; with `serving`, until it would serve a request.
-static enum status wait_for_router(struct rpc_channel *channel, bool serving)
-{
-    static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
-    struct rpc_stream *stream;
-    struct rpc_bytes bytes = {0};
-    TRY(rpc_stream_open(channel, "/grpc.health.v1.Health/Watch", 60000, true, &stream));
-    rpc_stream_send(stream, NULL, 0);
-    bool reached = false;
-    while (!reached && rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data) {
-        reached = !serving || (bytes.size == sizeof is_serving && !memcmp(bytes.data, is_serving, sizeof is_serving));
-        rpc_bytes_free(&bytes);
-    }
-    rpc_stream_close(stream);
-    return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
-}
-
-static enum status measure(const char *server, pid_t router, json_t *rows)
-{
-    struct run run = {.channels = mem_alloc_array((size_t)o.connections, sizeof(struct rpc_channel *))};
+    struct clients clients = {.channels = mem_alloc_array((size_t)o.connections, sizeof(struct rpc_channel *))};
     struct fake_node *node = NULL;
-    pthread_mutex_init(&run.mutex, NULL);
-    enum status status = STATUS_OK;
+    enum status status = router_process_wait(router, false);
     for (int i = 0; i < o.connections && status == STATUS_OK; i++)
-        status = rpc_channel_open(server, &run.channels[i]);
-    if (status == STATUS_OK) status = wait_for_router(run.channels[0], false);
-    if (status == STATUS_OK) status = fake_node_open(server, &node);
-    if (status == STATUS_OK) status = wait_for_router(run.channels[0], true);
+        status = rpc_channel_open(router->server, &clients.channels[i]);
+    if (status == STATUS_OK) status = fake_node_open(router->server, router->nodes, NULL, &node);
+    if (status == STATUS_OK) status = router_process_wait(router, true);
     if (status == STATUS_OK) {
-        run.message = make_message(run.channels[0]);
-        status = run_all(&run, router, rows);
-        rpc_bytes_free(&run.message);
+        clients.message = make_message(clients.channels[0]);
+        const struct paced_calls calls = {o.rate, o.seconds, (int)o.concurrency, o.json, call_run, &clients};
+        status = paced_calls_run(&calls, router, rows);
+        rpc_bytes_free(&clients.message);
     }
     fake_node_close(node);
     for (int i = 0; i < o.connections; i++)
-        rpc_channel_close(run.channels[i]);
-    free(run.channels);
-    pthread_mutex_destroy(&run.mutex);
+        rpc_channel_close(clients.channels[i]);
+    free(clients.channels);
     return status;
 }
 
@@ -341,20 +158,22 @@ int bench_router_grpc(int argc, char **argv)
                  "Latency, throughput and CPU time that a router adds, with a node that answers at once.",
                  argc, argv, NULL);
     json_t *rows = json_array();
-    pid_t router = 0;
-    int port = 0;
-    enum status status = o.model ? free_port(&port) : status_fail(STATUS_INVALID, "--model DIR is required");
-    if (status == STATUS_OK) status = router_start(port, &router);
+    struct router_process router = {0};
+    const struct router_process_options router_options = {.model = o.model,
+                                                          .shape = o.shape,
+                                                          .log = o.log,
+                                                          .core = (int)o.core,
+                                                          .n_cores = 1,
+                                                          .tokenise_threads = o.tokenise_threads};
+    enum status status = o.model ? router_process_start(&router_options, &router)
+                                 : status_fail(STATUS_INVALID, "--model DIR is required");
     if (status == STATUS_OK) {
-        char *server = mem_format("127.0.0.1:%d", port);
         node_block_signals();
         rpc_init();
-        status = measure(server, router, rows);
+        status = measure(&router, rows);
         rpc_shutdown();
-        free(server);
-        kill(router, SIGTERM);
-        waitpid(router, NULL, 0);
     }
+    router_process_stop(&router);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);
     json_decref(rows);

@@ -18,8 +18,7 @@ static struct serve_flags o;
 // clang-format off
 static const struct option options[] = {
     {.name = "-Requests"},
-    {.name = "server", .type = OPTION_STRING, .value = &o.server, .default_text = SERVER_DEFAULT,
-     .help = "host:port of the router"},
+    REMOTE_OPTION_ROWS(o.remote),
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts,
      .help = "JSON Lines as for forepack batch; starts over after the last row"},
     {.name = "trace", .type = OPTION_STRING, .value = &o.trace,
@@ -81,7 +80,7 @@ static enum status serve_run_load(struct serve *s, const struct serve_level *lev
     int64_t *due_us = serve_schedule(s, level, n);
     struct rpc_bytes *messages = serve_pack_requests(s, level, n, run);
     const struct load load = {
-        .server = o.server,
+        .remote = &o.remote,
         .n = n,
         .messages = messages,
         .run = run,
@@ -123,7 +122,7 @@ static enum status serve_warm_up(struct serve *s)
     struct load_result result;
     enum status status = serve_run_load(s, &level, (int)o.warm_up, true, &result);
     if (status == STATUS_OK && result.records[0].end != LOAD_COMPLETE)
-        status = status_fail(STATUS_UNAVAILABLE, "%s does not answer: %s", o.server,
+        status = status_fail(STATUS_UNAVAILABLE, "%s does not answer: %s", o.remote.server,
                              *result.error ? result.error : serve_failure_name(&result.records[0]));
     load_result_free(&result);
     return status;
@@ -193,7 +192,7 @@ static enum status serve_ask_model(struct serve *s)
 {
     Forepack__V1__GetModelInfoRequest request = FOREPACK__V1__GET_MODEL_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
-    enum status status = remote_call(o.server, "/forepack.v1.Inference/GetModelInfo", &request.base,
+    enum status status = remote_call(&o.remote, "/forepack.v1.Inference/GetModelInfo", &request.base,
                                      &forepack__v1__model_info__descriptor, &answer);
     if (status != STATUS_OK) return status;
     const Forepack__V1__ModelInfo *m = (const void *)answer;
@@ -201,7 +200,7 @@ static enum status serve_ask_model(struct serve *s)
     s->context_tokens = (int)m->context_tokens;
     protobuf_c_message_free_unpacked(answer, NULL);
     if (s->vocab_size < 1 || s->context_tokens < 2)
-        return status_fail(STATUS_DATA, "%s reports a vocabulary of %d tokens and a context of %d", o.server,
+        return status_fail(STATUS_DATA, "%s reports a vocabulary of %d tokens and a context of %d", o.remote.server,
                            s->vocab_size, s->context_tokens);
     return STATUS_OK;
 }

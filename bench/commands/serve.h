@@ -12,7 +12,8 @@
 #include "cli/request_rows.h"
 
 struct serve_flags {
-    char *server, *prompts, *trace, *prompt_tokens, *qps, *arrivals, *concurrency, *report;
+    struct remote remote;
+    char *prompts, *trace, *prompt_tokens, *qps, *arrivals, *concurrency, *report;
     int64_t requests, warm_up, load_seed, ttft_limit_ms;
     double duration, time_scale, length_scale, timeout, hold_share;
     bool search, json;

@@ -261,7 +261,7 @@ void serve_write_report(struct report *report, const struct serve *s)
                          : s->flags->trace ? s->flags->trace
                                            : s->flags->prompt_tokens;
     report_paragraph(report, "Server %s, requests of %s. Latencies count from the arrival time of a request.",
-                     s->flags->server, source);
+                     s->flags->remote.server, source);
     if (!isnan(serve_highest_qps(s)))
         report_paragraph(report, "Highest rate held: %.4g requests/s.", serve_highest_qps(s));
     report_table(report, s->rows, columns, sizeof columns / sizeof columns[0]);

@@ -42,6 +42,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     request_table_init(&c->table, key);
     c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
+    core_measures_init(&c->ledger.measures);
     return c;
 }
 
@@ -71,6 +72,7 @@ void core_free(struct core *c)
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
     tenant_accounts_fini(&c->ledger.tenants);
+    node_measures_fini(&c->ledger.nodes);
     free(c);
 }
 
@@ -187,7 +189,7 @@ static enum status check_request(const struct core *c, const struct request *r, 
 {
     if (c->draining) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
     if (r->spec.n_tokens < 1) return status_fail(STATUS_INVALID, "the prompt is empty: at least one token is needed");
-    if (r->id && request_table_find_id(&c->table, r->id)) {
+    if (r->id && request_table_find_id(&c->table, r->id, r->spec.owner)) {
         return status_fail(STATUS_EXISTS, "request_id \"%s\" is running already: choose another one", r->id);
     }
     if (r->spec.ttft_deadline_us <= now_us) {
@@ -217,7 +219,7 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
 static void request_refuse(struct core *c, struct request *r, enum status status, int64_t now_us)
 {
     char *message = mem_string(status_message()); // the sink may overwrite the original
-    ledger_refused(&c->ledger, r, now_us);
+    ledger_refused(&c->ledger, r, status, now_us);
     request_set_state(r, REQUEST_FAILED);
     // The sentence of an INVALID may quote the client, whose text is not logged.
     log_event(LOG_INFO, "request_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
@@ -263,11 +265,12 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us)
     return r;
 }
 
-bool core_abort(struct core *c, const char *id, int64_t now_us)
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
-    struct request *r = request_table_find_id(&c->table, id);
-    if (r) request_cancel(c, r, now_us);
-    return r;
+    bool found = false;
+    for (struct request *r; (r = request_table_find_id(&c->table, id, owner)); found = true)
+        request_cancel(c, r, now_us);
+    return found;
 }
 
 // --- time
@@ -321,14 +324,15 @@ bool core_idle(const struct core *c)
 static struct node_status node_status_of(const struct core_node *node)
 {
     const struct cost_model *cost = &node->sched.cost;
+    const struct node_counts *counts = &node->measures->counts, *before = &node->at_attach;
     return (struct node_status){
         .hello = node->hello,
         .state = core_health_state(node),
         .kv_blocks_free = node->kv_blocks_free,
         .running = node->sched.account.requests.count,
-        .tokens_in = node->tokens_in,
-        .tokens_out = node->tokens_out,
-        .cached_tokens = node->cached_tokens,
+        .tokens_in = counts->tokens_in - before->tokens_in,
+        .tokens_out = counts->tokens_out - before->tokens_out,
+        .cached_tokens = counts->cached_tokens - before->cached_tokens,
         .pass_fixed_us = cost->fixed_us,
         .pass_row_us = cost->row_us,
         .pass_pair_us = cost->pair_us,

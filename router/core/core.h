@@ -74,8 +74,10 @@ struct core_options {
     int tick_work;       // a tick dispatches to a pool until it has done this much work (dispatch.c); 0: the default
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
+    uint64_t model_fingerprints[NODE_ROLES]; // the only model accepted for a role; 0: any
     int vocab_size;
-    struct hash_key hash_key; // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
+    struct hash_key hash_key;  // of clients' texts and prompts; zeros: random. A simulation sets it to repeat a run
+    int64_t (*clock_us)(void); // by which planning is timed, for metrics alone; NULL: it is not timed
 };
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
@@ -84,9 +86,10 @@ void core_free(struct core *c); // every request left ends as CANCELLED first
 // --- clients. core_submit takes over the request. A refusal ends it through sink.done like any other end (EXHAUSTED,
 // UNAVAILABLE, OUT_OF_RANGE, DEADLINE, EXISTS for an id that is running already).
 void core_submit(struct core *c, struct request *r, int64_t now_us);
-// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort); false: not found.
+// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort), if it is of this owner (0:
+// of any owner, all requests of this id); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
-bool core_abort(struct core *c, const char *id, int64_t now_us);
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another
@@ -98,9 +101,10 @@ void core_detach(struct core *c, struct core_node *node, const char *reason, int
 
 struct node_heartbeat {
     int kv_blocks_free;
-    uint64_t progress; // grows while the node computes; 0: not counted
-    uint64_t last_bin; // the latest that the node counts in `requests`; 0: the node counts none
-    int64_t requests;  // that the node works on or has waiting
+    uint64_t preemptions; // since its process started
+    uint64_t progress;    // grows while the node computes; 0: not counted
+    uint64_t last_bin;    // the latest that the node counts in `requests`; 0: the node counts none
+    int64_t requests;     // that the node works on or has waiting
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
 void core_draining(struct core *c, struct core_node *node, int64_t now_us); // no new work for it

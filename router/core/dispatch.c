@@ -52,17 +52,24 @@ static int64_t blocks_of(const struct sched_node *node, const struct bin_plan *p
     return blocks;
 }
 
+static int64_t clock_us(const struct core *c)
+{
+    return c->options.clock_us ? c->options.clock_us() : 0;
+}
+
 // Plans one bin for the node and dispatches it.
 static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[node->sched.role];
     struct bin_plan plan;
+    int64_t start_us = clock_us(c);
     plan_bin(&c->view, &node->sched, set, &plan);
     if (!plan.n) {
         ledger_scanned(&c->ledger, set->role, plan.scan_cost);
         node_index_decline(&node->sched, &c->view, plan.rows_missing, plan.elsewhere);
         return;
     }
+    if (c->options.clock_us) histogram_add(&c->ledger.measures.plan[set->role], clock_us(c) - start_us);
     if (c->view.reservation.node == &node->sched) c->view.reservation.lent_blocks += blocks_of(&node->sched, &plan);
     plan_apply(c, set, node, &plan, now_us);
 }

@@ -109,7 +109,7 @@ static void worker_hangs(struct core *c, struct core_node *node, const char *rea
     snprintf(suspect->node_id, sizeof suspect->node_id, "%s", node->hello.node_id);
     suspect->instance = node->hello.instance;
     suspect->ejections = node->health.ejections;
-    core_node_lose(c, node, reason, now_us);
+    core_node_lose(c, node, LOSS_HUNG, reason, now_us);
 }
 
 // `reason` is freed.

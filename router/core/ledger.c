@@ -50,9 +50,10 @@ void ledger_arrived(struct ledger *ledger, struct request *r)
     r->account.charged_us = r->spec.arrived_us;
 }
 
-void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us)
+void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us)
 {
     ledger->totals.refused++;
+    ledger->measures.refused[status]++;
     r->timing.total_us = now_us - r->spec.arrived_us;
 }
 
@@ -146,7 +147,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     struct node_account *in = &node->sched.account;
     struct request_account *a = &r->account;
     int rows = sched_request_rows(&r->sched), computed = sched_request_rows_on(&r->sched, &node->sched);
-    node->tokens_in += (uint64_t)rows;
+    node->measures->counts.tokens_in += (uint64_t)rows;
     a->node = node;
     a->bin = bin;
     a->bin_id = bin->id;
@@ -180,7 +181,10 @@ void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core
     bins->bins++;
     bins->items += (uint64_t)bin->open;
     bins->tokens += (uint64_t)rows;
-    bins->capacity_tokens += (uint64_t)(budget > rows ? budget : rows);
+    int64_t capacity = budget > rows ? budget : rows;
+    bins->capacity_tokens += (uint64_t)capacity;
+    node->measures->counts.bins++;
+    histogram_add(&node->measures->fill, histogram_share(rows, capacity));
 }
 
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost)
@@ -239,6 +243,7 @@ void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, 
 {
     learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
+    histogram_add(&node->measures->pass, pass->us);
     node_index_note_change(&node->sched);
 }
 
@@ -248,7 +253,9 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     int n_tokens = r->spec.n_tokens;
     r->usage.scored_tokens = n_tokens;
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
-    if (cached_tokens > 0) node->cached_tokens += (uint64_t)(cached_tokens < n_tokens ? cached_tokens : n_tokens);
+    histogram_add(&node->measures->score, now_us - r->account.charged_us); // since it was dispatched
+    if (cached_tokens <= 0) return;
+    node->measures->counts.cached_tokens += (uint64_t)(cached_tokens < n_tokens ? cached_tokens : n_tokens);
 }
 
 void ledger_ready(struct request *r)
@@ -264,6 +271,8 @@ void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
     ledger->totals.skipped[r->skip]++;
     ledger->totals.kept_tokens += (uint64_t)r->usage.kept_tokens;
     if (r->skip >= SKIP_NO_NODE) ledger->totals.degraded++;
+    if (r->skip == SKIP_NONE)
+        histogram_add(&ledger->measures.kept, histogram_share(r->usage.kept_tokens, r->spec.n_tokens));
 }
 
 void ledger_prefill_cached(struct request *r, int cached_tokens)
@@ -271,7 +280,7 @@ void ledger_prefill_cached(struct request *r, int cached_tokens)
     if (cached_tokens <= 0) return;
     int kept = r->usage.kept_tokens;
     r->usage.cached_tokens = cached_tokens < kept ? cached_tokens : kept;
-    r->account.node->cached_tokens += (uint64_t)r->usage.cached_tokens;
+    r->account.node->measures->counts.cached_tokens += (uint64_t)r->usage.cached_tokens;
 }
 
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us)
@@ -279,10 +288,22 @@ void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us
     cost_prompt_done(&r->account.node->sched.cost, sched_request_rows(&r->sched) - cached_tokens, now_us);
 }
 
-void ledger_tokens_received(struct request *r, int n, int64_t now_us)
+static void first_token_measure(struct core_measures *measures, struct request *r)
+{
+    const struct request_timing *t = &r->timing;
+    histogram_add(&r->account.node->measures->first_token, t->ttft_us);
+    histogram_add(&measures->queue, t->queue_us + t->pack_wait_us);
+    histogram_add(&measures->pack_wait, t->pack_wait_us);
+    histogram_add(&measures->prefill, t->prefill_us);
+}
+
+void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int64_t now_us)
 {
     ledger_charge_time(r, now_us);
-    if (r->usage.completion_tokens == 0) r->timing.ttft_us = now_us - r->spec.arrived_us;
+    if (r->usage.completion_tokens == 0) {
+        r->timing.ttft_us = now_us - r->spec.arrived_us;
+        first_token_measure(&ledger->measures, r);
+    }
     r->usage.completion_tokens += n;
     r->account.losses = 0;
     r->account.node->sched.account.running_alone -= r->sched.runs_alone;
@@ -299,12 +320,25 @@ static double output_charge(const struct ledger *ledger, const struct request *r
     return OUTPUT_WEIGHT * n + (double)on_host * ledger->vocab_size / SAMPLED_ENTRIES_PER_ROW;
 }
 
+static void tokens_measure(struct request *r, int n_used)
+{
+    struct histogram *gaps = &r->account.node->measures->inter_token;
+    int64_t received_us = r->account.charged_us;
+    bool is_first = r->usage.completion_tokens == n_used;
+    for (int i = is_first; i < n_used; i++)
+        histogram_add(gaps, i ? 0 : received_us - r->account.token_us);
+    r->account.token_us = received_us;
+}
+
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used)
 {
     r->usage.completion_tokens -= n - n_used;
+    tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    tenant_queue_charge(r->sched.tenant_queue, output_charge(ledger, r, n_used));
-    r->account.node->tokens_out += (uint64_t)n;
+    double charge = output_charge(ledger, r, n_used);
+    tenant_queue_charge(r->sched.tenant_queue, charge);
+    r->account.output_tokens += charge / OUTPUT_WEIGHT;
+    r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 
 // --- a lost node, the end
@@ -314,14 +348,24 @@ void ledger_lost_at_speculator(struct request *r)
     r->account.losses++;
 }
 
-void ledger_replayed(struct ledger *ledger, struct request *r)
+void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss loss)
 {
+    ledger->measures.replays[loss]++;
     r->usage.replays++;
     r->account.losses++;
     ledger->totals.replays++;
 }
 
-void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, int64_t now_us)
+static void answer_measure(struct core_measures *measures, const struct request *r)
+{
+    const struct request_timing *t = &r->timing;
+    histogram_add(&measures->end_to_end, t->total_us);
+    int later = r->usage.completion_tokens - 1;
+    if (later > 0) histogram_add(&measures->token, (t->total_us - t->ttft_us) / later);
+}
+
+void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, enum status status,
+                  int64_t now_us)
 {
     bool done = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;
     waiting_add(ledger, r, -1);
@@ -332,4 +376,7 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
     if (done) ledger->totals.done++;
     if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;
     if (reason == FINISH_REASON_ERROR) ledger->totals.failed++;
+    ledger->measures.finished[reason]++;
+    if (reason == FINISH_REASON_ERROR) ledger->measures.errors[status]++;
+    if (done && !r->spec.score_only) answer_measure(&ledger->measures, r);
 }

@@ -3,8 +3,9 @@
 //
 //   of a request   usage, timing, account (its node and bin, and what they hold for it)
 //   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, sched.share, the
-//                  entries of sched.prefixes and which of them its requests hold, token counts
-//   of the core    waiting requests and tokens per class, running requests, totals, the share of rows computed
+//                  entries of sched.prefixes and which of them its requests hold, its measures
+//   of the core    waiting requests and tokens per class, running requests, totals, measures, the share of rows
+//                  computed
 //   of a tenant    what waits of it; the tokens generated for it (the rows dispatched are charged by the waiting set as
 //                  it picks them)
 //
@@ -27,6 +28,8 @@ struct ledger {
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
     struct tenant_accounts tenants;
+    struct core_measures measures;
+    struct node_measures_list nodes; // nodes.c acquires and releases
 };
 
 // A bin that was dispatched and in which a request waits for its score or its first token.
@@ -42,7 +45,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 // --- arrival
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
-void ledger_refused(struct ledger *ledger, struct request *r, int64_t now_us);
+void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us);
 // `tenant`: the name under which its part of the queue is bounded.
 void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
@@ -69,8 +72,10 @@ void ledger_ready(struct request *r);                                           
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
 void ledger_prefill_cached(struct request *r, int cached_tokens);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
-void ledger_tokens_received(struct request *r, int n, int64_t now_us); // before the client has seen them
-// The client used the first n_used of the n tokens that were received last. The tenant is charged for those: two rows
+void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
+                            int64_t now_us); // before the client has seen them
+// The client used the first n_used of the n tokens that were received last. Of tokens that came together the first one
+// has the time since the previous token, the others none. The tenant is charged for those: two rows
 // for a token, and one more per 16,384 entries of the vocabulary for a token that the host samples
 // (sampling_needs_host).
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
@@ -79,5 +84,7 @@ void ledger_kv_blocks_updated(struct request *r); // it has grown
 // --- a lost node, the end
 
 void ledger_lost_at_speculator(struct request *r);
-void ledger_replayed(struct ledger *ledger, struct request *r);
-void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, int64_t now_us); // last of all
+void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss loss);
+// Last of all.
+void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, enum status status,
+                  int64_t now_us);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // An attached node inside the core. nodes.c creates and frees it and writes what the node reports; ledger.c alone
-// writes its accounts (sched.account, sched.cost, the three token counts); dispatch.c its prefix tails and planning
+// writes its accounts (sched.account, sched.cost, measures); dispatch.c its prefix tails and planning
 // notes; health.c its health and sched.limits.max_seqs, by the functions at the end of this file too.
 #pragma once
 
 #include "router/core/core.h"
+#include "router/core/measures.h"
 
 struct node_health {
     uint64_t progress;        // by its last heartbeat; 0: the node does not count it
@@ -25,7 +26,8 @@ struct core_node {
     bool leaving;       // it said that it drains; sched.draining is also true while the node is ejected
     int kv_blocks_free; // by its last heartbeat
     struct node_health health;
-    uint64_t tokens_in, tokens_out, cached_tokens;
+    struct node_measures *measures; // of its id; the ledger's list owns them
+    struct node_counts at_attach;   // when it attached
 };
 
 static inline struct core_node *core_node_of(const struct sched_node *node)

@@ -113,8 +113,9 @@ static void node_unlink(struct core *c, const struct core_node *node)
     before->sched.next = node->sched.next;
 }
 
-static void node_free(struct core_node *node)
+static void node_free(struct core *c, struct core_node *node)
 {
+    node_measures_release(&c->ledger.nodes, node->measures);
     prefix_record_close(node->sched.prefixes);
     if (node->sched.tails) prefix_tails_fini(node->sched.tails);
     free(node->sched.tails);
@@ -122,7 +123,7 @@ static void node_free(struct core_node *node)
 }
 
 // The node leaves the core, its requests go back. Nothing is sent over its link any more.
-static void node_remove(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+static void node_remove(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     enum node_role role = node->sched.role;
     struct request_list *requests = &node->sched.account.requests;
@@ -133,7 +134,7 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
-            core_request_replay(c, request_of(requests->last), now_us);
+            core_request_replay(c, request_of(requests->last), loss, now_us);
         } else {
             core_request_lost_at_speculator(c, request_of(requests->last), now_us);
         }
@@ -141,13 +142,13 @@ static void node_remove(struct core *c, struct core_node *node, const char *reas
     log_event(LOG_INFO, "node_gone", LOG_FIELD("node", node->hello.node_id), LOG_FIELD("role", role_name(role)),
               LOG_FIELD("requests", n), LOG_FIELD("reason", reason));
     if (!node->sched.draining) node_closed(c, node, now_us);
-    node_free(node);
+    node_free(c, node);
 }
 
-void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
+void core_node_lose(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     void *link = node->link;
-    node_remove(c, node, reason, now_us);
+    node_remove(c, node, loss, reason, now_us);
     c->ops.node_lost(link, reason);
 }
 
@@ -167,7 +168,7 @@ void core_nodes_check_silence(struct core *c, int64_t now_us)
             continue;
         }
         char *reason = mem_format("no message from it for %.1f s", (double)(now_us - node->heard_us) / 1e6);
-        core_node_lose(c, node, reason, now_us);
+        core_node_lose(c, node, LOSS_SILENT, reason, now_us);
         free(reason);
     }
 }
@@ -176,7 +177,7 @@ void core_release_nodes(struct core *c, int64_t now_us)
 {
     for (struct core_node *node; (node = core_first_node(c));) {
         void *link = node->link;
-        node_remove(c, node, "the router stops", now_us);
+        node_remove(c, node, LOSS_STREAM_ENDED, "the router stops", now_us);
         c->ops.node_lost(link, NULL);
     }
 }
@@ -185,7 +186,7 @@ void core_nodes_free(struct core *c)
 {
     for (struct core_node *node; (node = core_first_node(c));) {
         c->view.nodes = node->sched.next;
-        node_free(node);
+        node_free(c, node);
     }
 }
 
@@ -220,6 +221,17 @@ static enum status check_counts(const struct node_hello *h)
                            counts[i].value, counts[i].max);
     }
     return STATUS_OK;
+}
+
+static enum status check_pinned_model(const struct core *c, const struct node_hello *h)
+{
+    uint64_t pinned = c->options.model_fingerprints[h->role];
+    if (!pinned || pinned == h->model_fingerprint) return STATUS_OK;
+    return status_fail(STATUS_INVALID,
+                       "%s %s: its model (fingerprint %016" PRIx64
+                       ") is not the one that the router accepts (%016" PRIx64
+                       "): start it with that model, or the router with its fingerprint",
+                       role_name(h->role), h->node_id, h->model_fingerprint, pinned);
 }
 
 static enum status check_same_model(const struct core *c, const struct node_hello *h, const struct core_node *old)
@@ -288,11 +300,12 @@ static enum status check_hello(const struct core *c, const struct node_hello *h,
                            "%s %s: its vocabulary of %d tokens is not the router's of %d: both need to be the same",
                            role_name(h->role), h->node_id, h->vocab_size, c->options.vocab_size);
     }
+    TRY(check_pinned_model(c, h));
     if (!c->options.mixed_numerics) TRY(check_same_numerics(c, h, old));
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
-static struct core_node *node_create(const struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
+static struct core_node *node_create(struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
     *node = (struct core_node){.hello = *hello,
@@ -301,6 +314,8 @@ static struct core_node *node_create(const struct core *c, const struct node_hel
                                .heard_us = now_us,
                                .kv_blocks_free = hello->kv_blocks,
                                .health.progress_us = now_us};
+    node->measures = node_measures_acquire(&c->ledger.nodes, hello->node_id, hello->role);
+    node->at_attach = node->measures->counts;
     node->sched.role = hello->role;
     node->sched.limits = (struct node_limits){.context_tokens = hello->context_tokens,
                                               .token_budget = hello->token_budget,
@@ -328,11 +343,11 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     c->open_nodes[hello->role]++;
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
-              LOG_FIELD("host", hello->host), LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend),
-              LOG_FIELD("dtype", hello->dtype), LOG_FIELD("budget", hello->token_budget),
-              LOG_FIELD("context", hello->context_tokens), LOG_FIELD("kv_blocks", hello->kv_blocks),
-              LOG_FIELD("max_seqs", hello->max_seqs));
-    if (old) core_node_lose(c, old, "the same process attached again", now_us);
+              LOG_FIELD("host", hello->host), LOG_FINGERPRINT("model", hello->model_fingerprint),
+              LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
+              LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
+              LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
+    if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);
     c->health.pending = true;
     core_update_ready(c);
     *node_p = node;
@@ -341,7 +356,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us)
 {
-    node_remove(c, node, reason, now_us);
+    node_remove(c, node, LOSS_STREAM_ENDED, reason, now_us);
 }
 
 // --- messages of nodes
@@ -361,6 +376,7 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
 {
     node->heard_us = now_us;
     node->kv_blocks_free = heartbeat->kv_blocks_free;
+    node->measures->counts.preemptions = heartbeat->preemptions;
     node_counts_progress(node, heartbeat->progress, now_us);
     node->health.lost = requests_lost(node, heartbeat);
     c->health.pending |= node->health.lost > 0;

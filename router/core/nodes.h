@@ -13,7 +13,7 @@ enum status core_fail_no_node(
 
 // For health.c. A lost node's stream ends and its requests go back. A closed node gets no new work; requests that
 // waited for it alone go on without it.
-void core_node_lose(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
+void core_node_lose(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us);
 void core_node_close(struct core *c, struct core_node *node, int64_t now_us);
 void core_node_open(struct core *c, struct core_node *node);
 

@@ -66,12 +66,24 @@ void request_free(struct request *r)
     free(r->id);
     free(r->spec.tokens);
     free(r->spec.pinned);
+    logit_bias_free(&r->spec.sampling.logit_bias);
     free(r->spec.tenant);
     free(r->kept);
     free(r->importance);
     free(r->sched.prefix);
     free(r->output);
     free(r);
+}
+
+void request_copy_spec(const struct request *from, struct request *to)
+{
+    const struct request_spec *spec = &from->spec;
+    to->spec = *spec;
+    to->spec.tokens = mem_copy(spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens);
+    to->spec.pinned = mem_copy(spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned);
+    to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
+    to->spec.tenant = mem_string(spec->tenant);
+    to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
 }
 
 const char *request_deadline_name(const struct request *r)

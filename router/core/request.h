@@ -83,8 +83,10 @@ struct request_account {
     double attention_pairs;        // and their attention pairs, see cost.h
     const struct prefix_run *run;  // the blocks of its prompt that it holds in the node's record
     int own_blocks;                // KV blocks that it is expected to need on the node beside these
+    double output_tokens;          // generated; those that the host samples count as more, by their charge
     int losses;                    // nodes lost under it since its last token
     int64_t charged_us;            // `timing` accounts for all time up to here
+    int64_t token_us;              // when its latest token came
 };
 
 // Links of the containers in request_table.h.
@@ -127,6 +129,8 @@ static inline struct request *request_of(const struct sched_request *r)
 
 struct request *request_create(void); // any thread
 void request_free(struct request *r);
+// A deep copy of the spec, into a request that was just created.
+void request_copy_spec(const struct request *from, struct request *to);
 const char *request_deadline_name(const struct request *r); // of its ttft_deadline_us, in sentences for the client
 
 bool request_may_follow(enum request_state from, enum request_state to);

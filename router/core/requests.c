@@ -23,7 +23,8 @@ enum { LOSSES_ALONE = 2, LOSSES_MAX };
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
     free(r->sched.prefix);
-    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.tokens, kept, n_kept, &r->sched.prefix);
+    r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens, kept, n_kept,
+                                          &r->sched.prefix);
 }
 
 // --- timers
@@ -165,7 +166,7 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     request_timers_set(&c->timers, r, INT64_MAX);
     request_table_remove(&c->table, r);
     waiting_set_release(&r->sched);
-    ledger_ended(&c->ledger, r, reason, now_us);
+    ledger_ended(&c->ledger, r, reason, status, now_us);
     request_set_state(r, end_state(reason));
     log_end(r, reason, status);
     r->sink.done(r->sink.user, r, reason, status, text);
@@ -316,11 +317,11 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
 
 // --- on a worker group
 
-void core_request_replay(struct core *c, struct request *r, int64_t now_us)
+void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us)
 {
     request_leave(c, r, now_us);
     request_set_state(r, REQUEST_READY);
-    ledger_replayed(&c->ledger, r);
+    ledger_replayed(&c->ledger, r, loss);
     // Tokens are left to generate: core_request_step() ends a request with its last one.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
@@ -364,7 +365,7 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
 {
     int n = result->n_tokens, n_used = n;
     append_output(r, result->tokens, n);
-    ledger_tokens_received(r, n, now_us);
+    ledger_tokens_received(&c->ledger, r, n, now_us);
     if (r->state == REQUEST_PREFILL) request_set_state(r, REQUEST_DECODE);
     bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
     if (!stopped || n_used < 0 || n_used > n) n_used = n;

@@ -23,7 +23,7 @@ void core_request_scored(struct core *c, struct request *r, const struct score_r
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us);
 
 void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t now_us);
-void core_request_replay(struct core *c, struct request *r, int64_t now_us); // its worker group was lost
+void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us); // of its group
 
 // Ends it with the status; the node it is on is sent a cancel if `tell_node`.
 void core_request_finish(struct core *c, struct request *r, enum finish_reason reason, enum status status,

@@ -1,38 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of the router: its gRPC services. The front checks and tokenises the messages of clients and nodes, posts
-// them to the core's thread as events, and sends what the core answers. front includes core; core never includes front.
+// The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
+// messages of clients and nodes, posts them to the core's thread as events, and sends what the core answers. front
+// includes core; core never includes front.
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   grpc_access.c     callers by their API keys
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
+//   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_attach.c     Attach: the stream of a node
+//   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
 //   node_bins.c       what the core sends to nodes
+//   metrics_reporter.c  the thread that writes metrics
 //
-// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Streams of nodes have
-// an I/O thread of their own (rpc_method.dedicated). The core's thread never sees text. struct front is constant while
-// the server runs, except for the fields that say otherwise.
+// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
+// with an I/O thread of its own. The core's thread never sees text. struct front is constant while the servers run,
+// except for the fields that say otherwise.
 #pragma once
 
 #include <stdatomic.h>
 
+#include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "net/rpc.h"
 #include "router/core/loop.h"
+#include "router/front/cluster_token.h"
+
+// Requests that were refused before the core saw them, by status.
+struct refusals {
+    atomic_ullong counts[STATUS_COUNT];
+};
 
 struct front {
     const char *model_name; // the name that clients ask for
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no known template, `chat_problem` says why
+    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
+    struct identity *identity; // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;   // among tenants
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
@@ -41,14 +55,28 @@ struct front {
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
+    struct cluster_token *cluster_token; // NULL: nodes need none
+    int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
+    int refusals_unlogged;
     atomic_bool draining;      // no new prompts are taken
-    struct rpc_server *server; // atomic; NULL until the server is open, while the core's thread already runs
+    struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                // core's thread only
+    atomic_bool serving;       // a new request would be served
+    struct refusals *refusals; // any thread; NULL: they are not counted
 };
+
+static inline void front_refused(const struct front *front, enum status status)
+{
+    if (front->refusals) atomic_fetch_add_explicit(&front->refusals->counts[status], 1, memory_order_relaxed);
+}
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
 extern const struct rpc_method front_attach;                                                           // grpc_attach
+
+// rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
+// token.
+enum status front_authorise_node(struct rpc_call *call);
 
 // Fills in the core's actions towards nodes and clients; their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);

@@ -4,9 +4,11 @@
 // Threads: I/O threads unpack messages and post them; the rest runs on the core's thread.
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/front/front.h"
+#include "router/front/grpc_intake.h"
 #include "router/front/node_link.h"
 #include "router/front/reply.h"
 
@@ -77,9 +79,9 @@ static void attach_on_open(struct rpc_call *call)
 static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct attachment *a = rpc_call_user(call);
-    node_message *m = forepack__cluster__v1__node_message__unpack(NULL, size, bytes);
+    node_message *m = grpc_node_message_unpack(bytes, size);
     if (!m) {
-        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid NodeMessage");
+        rpc_call_finish(call, STATUS_INVALID, status_message());
         return;
     }
     struct node_event *event = mem_alloc(sizeof *event);
@@ -102,16 +104,38 @@ const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/At
                                         .on_open = attach_on_open,
                                         .on_message = attach_on_message,
                                         .on_half_close = attach_on_half_close,
-                                        .on_close = attach_on_close,
-                                        .dedicated = true};
+                                        .on_close = attach_on_close};
+
+// At most one line a second: strangers decide how often they call.
+static void refusal_log(struct front *front, struct rpc_call *call)
+{
+    int64_t now_us = clock_now_us();
+    front->refusals_unlogged++;
+    if (now_us < front->refusal_due_us) return;
+    log_event(LOG_WARN, "node_refused", LOG_FIELD("peer", rpc_call_peer(call)),
+              LOG_FIELD("certificate", rpc_call_peer_name(call)), LOG_REASON,
+              LOG_FIELD("refusals", front->refusals_unlogged));
+    front->refusals_unlogged = 0;
+    front->refusal_due_us = now_us + 1000000;
+}
+
+enum status front_authorise_node(struct rpc_call *call)
+{
+    struct front *front = rpc_call_context(call);
+    if (!front->cluster_token) return STATUS_OK;
+    enum status status = cluster_token_check(front->cluster_token, rpc_call_metadata(call, "authorization"));
+    if (status != STATUS_OK) refusal_log(front, call);
+    return status;
+}
 
 // --- readiness
 
 void front_publish_ready(struct front *front)
 {
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
-    if (!server) return; // main() calls again once the server is open
     bool serving = front->ready && !atomic_load(&front->draining);
+    atomic_store(&front->serving, serving);
+    if (!server) return; // main() calls again once the server is open
     rpc_server_set_serving(server, "", serving);
     rpc_server_set_serving(server, "forepack.v1.Inference", serving);
 }

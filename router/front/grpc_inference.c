@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Generate, GenerateMany, Abort and Score: the calls of clients and their running requests.
-//
-// Threads: a message is checked and tokenised where grpc_intake.h reads it, then posted. Afterwards its `struct
-// answer`, and the list of a call's answers, belong to the core's thread, which also sends.
+// Inference.Generate, GenerateMany, Abort and Score: the calls of clients. A message is checked and tokenised where
+// grpc_intake.h reads it, then submitted (answer.h).
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,247 +9,173 @@
 #include "base/mem.h"
 #include "proto/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/answer.h"
+#include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-// A call of Generate or Score (one request) or of GenerateMany. Freed once it is closed and nothing is being read.
+// A call of Generate or Score (one request) or of GenerateMany.
 struct client_call {
+    struct client client;  // first: the client's pointer is ours
     struct rpc_call *call; // our reference
-    const struct front *front;
-    bool many;
-    struct intake_owner waiting; // messages that wait to be read
-    atomic_int reading;          // messages received and not yet submitted or refused: an I/O thread adds to it, the
-                                 // core's thread takes from it
-    // Core's thread only:
-    struct answer *answers; // running requests
-    bool half_closed, closed;
+    bool many, score;
+    bool half_closed; // core's thread only
 };
 
-// A running request of a call, and the stream that turns its tokens into text.
-struct answer {
-    struct client_call *client;
-    struct request *request; // owned until it is posted, then the core's and valid until done
-    struct text_stream *text;
-    bool return_kept, score;
-    int min_tokens, n_tokens;
-    struct answer *prev, *next;
-};
-
-// --- core's thread: the output of one request
-
-static bool answer_add_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n,
-                              int *n_used_p)
+static struct client_call *call_of(struct client *client)
 {
-    struct answer *a = user;
-    char *text = NULL;
-    size_t text_bytes = 0;
-    int used = 0;
-    bool stopped = false;
-    while (used < n && !stopped) {
-        struct text_piece piece;
-        a->n_tokens++;
-        text_stream_push(a->text, tokens[used++], a->n_tokens >= a->min_tokens, &piece);
-        text = mem_resize(text, text_bytes + piece.size_bytes + 1, 1);
-        if (piece.size_bytes) memcpy(text + text_bytes, piece.text, piece.size_bytes);
-        text_bytes += piece.size_bytes;
-        stopped = piece.stop >= 0;
-    }
-    wire_chunk_send(a->client->call, a->request->id, &(struct wire_chunk){text, text_bytes, tokens, logprobs, used});
-    free(text);
-    *n_used_p = used;
-    return stopped;
+    return (struct client_call *)client;
 }
 
-static void answer_unlink(struct answer *a)
+// --- core's thread
+
+static void call_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
-    if (a->prev) {
-        a->prev->next = a->next;
+    wire_chunk_send(call_of(a->client)->call, a->request->id, chunk);
+}
+
+static void call_send_end(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                          const char *message)
+{
+    struct rpc_call *call = call_of(a->client)->call;
+    struct answer_chunk rest = answer_rest(a);
+    wire_chunk_send(call, r->id, &rest);
+    wire_completion_send(call, r, a->return_kept, reason, status, message);
+}
+
+static void call_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                      const char *message)
+{
+    struct client_call *c = call_of(a->client);
+    if (reason == FINISH_REASON_ERROR && !c->many) {
+        reply_finish(c->call, status, message);
+    } else if (c->score && reason == FINISH_REASON_CANCELLED) {
+        reply_finish(c->call, STATUS_CANCELLED, message);
     } else {
-        a->client->answers = a->next;
+        if (c->score) {
+            wire_score_send(c->call, r);
+        } else {
+            call_send_end(a, r, reason, status, message);
+        }
+        if (!c->many) reply_finish(c->call, STATUS_OK, "");
     }
-    if (a->next) a->next->prev = a->prev;
-}
-
-static void answer_send_end(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
-                            const char *message)
-{
-    struct text_piece rest;
-    text_stream_finish(a->text, &rest);
-    wire_chunk_send(a->client->call, r->id, &(struct wire_chunk){rest.text, rest.size_bytes, NULL, NULL, 0});
-    wire_completion_send(a->client->call, r, a->return_kept, reason, status, message);
 }
 
 // A GenerateMany call ends with its last request.
-static void client_end_if_done(struct client_call *client)
+static void call_idle(struct client *client)
 {
-    if (client->half_closed && !client->answers && !atomic_load(&client->reading))
-        reply_finish(client->call, STATUS_OK, "");
+    if (call_of(client)->half_closed) reply_finish(call_of(client)->call, STATUS_OK, "");
 }
 
-static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
-                        const char *message)
+static void call_free(struct client *client)
 {
-    struct answer *a = user;
-    struct client_call *client = a->client;
-    if (reason == FINISH_REASON_ERROR && !client->many) {
-        reply_finish(client->call, status, message);
-    } else if (a->score && reason == FINISH_REASON_CANCELLED) {
-        reply_finish(client->call, STATUS_CANCELLED, message);
-    } else {
-        if (a->score) {
-            wire_score_send(client->call, r);
-        } else {
-            answer_send_end(a, r, reason, status, message);
-        }
-        if (!client->many) reply_finish(client->call, STATUS_OK, "");
-    }
-    answer_unlink(a);
-    text_stream_free(a->text);
-    free(a);
-    client_end_if_done(client);
-}
-
-// --- events posted to the core's thread
-
-static void client_free_if_done(struct client_call *client)
-{
-    if (!client->closed || atomic_load(&client->reading)) return;
-    rpc_call_unref(client->call);
+    rpc_call_unref(call_of(client)->call);
     free(client);
 }
 
-// An answer that the core does not have.
-static void answer_free(struct answer *a)
-{
-    request_free(a->request);
-    text_stream_free(a->text);
-    free(a);
-}
-
-static void event_submit(struct core *c, void *arg, int64_t now_us)
-{
-    struct answer *a = arg;
-    struct client_call *client = a->client;
-    atomic_fetch_sub(&client->reading, 1);
-    if (client->closed) { // while the message was read
-        answer_free(a);
-        client_free_if_done(client);
-        return;
-    }
-    a->next = client->answers;
-    if (a->next) a->next->prev = a;
-    client->answers = a;
-    core_submit(c, a->request, now_us);
-}
+static const struct client_ops call_ops = {
+    .chunk = call_chunk, .done = call_done, .idle = call_idle, .free = call_free};
 
 static void event_half_close(struct core *c, void *arg, int64_t now_us)
 {
-    struct client_call *client = arg;
-    client->half_closed = true;
-    client_end_if_done(client);
-}
-
-// The last event of a call. Requests that still run are cancelled: their client is gone.
-static void event_close(struct core *c, void *arg, int64_t now_us)
-{
-    struct client_call *client = arg;
-    while (client->answers)
-        core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
-    client->closed = true;
-    client_free_if_done(client);
-}
-
-// A message was refused, or dropped because its call had ended.
-static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
-{
-    struct client_call *client = arg;
-    atomic_fetch_sub(&client->reading, 1);
-    client_end_if_done(client);
-    client_free_if_done(client);
+    struct client_call *call = arg;
+    call->half_closed = true;
+    client_check_idle(&call->client);
 }
 
 // --- I/O threads and threads of the intake pool
 
-static struct answer *answer_create(struct client_call *client, int64_t arrived_us)
-{
-    struct answer *a = mem_alloc(sizeof *a);
-    a->client = client;
-    a->request = request_create();
-    a->request->spec.arrived_us = arrived_us;
-    a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
-    return a;
-}
-
 // Hands a checked request to the core's thread. The call's deadline bounds the whole answer and so its first token.
-static void answer_post(struct answer *a)
+static void call_submit(struct client_call *c, struct answer *a)
 {
     struct request *r = a->request;
-    int64_t call_us = rpc_call_deadline_us(a->client->call);
+    int64_t call_us = rpc_call_deadline_us(c->call);
     r->spec.deadline_of_call = call_us < r->spec.ttft_deadline_us;
     if (r->spec.deadline_of_call) r->spec.ttft_deadline_us = call_us;
-    a->min_tokens = r->spec.sampling.min_tokens;
-    log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
-              LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),
-              LOG_FIELD("tokens", r->spec.n_tokens), LOG_FIELD("method", a->score ? "score" : "generate"));
-    request_set_state(r, REQUEST_TOKENISED);
-    loop_post(a->client->front->loop, event_submit, a);
+    answers_submit(a, c->score ? "score" : "generate");
 }
 
-// Answers a message that is not submitted, with the reason in status_message(). The core logs what it refuses itself.
-// The other requests of a GenerateMany call go on.
-static void client_refuse(struct client_call *client, const char *client_id, enum status status)
+// Answers a message that is refused, with the reason in status_message(). The core logs what it refuses itself. The
+// other requests of a GenerateMany call go on.
+static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
-    if (client->many)
-        wire_refusal_send(client->call, client_id, status, status_message());
+    front_refused(c->client.front, status);
+    if (c->many)
+        wire_refusal_send(c->call, client_id, status, status_message());
     else
-        reply_refuse(client->call, status);
-    loop_post(client->front->loop, event_not_submitted, client);
+        reply_refuse_until(c->call, status, retry_us);
 }
 
-static void answer_submit(struct answer *a, const char *client_id, enum status status)
+// A message that was admitted.
+static void call_refuse(struct client_call *c, const char *client_id, enum status status)
 {
+    call_answer_refused(c, client_id, status, 0);
+    client_not_submitted(&c->client);
+}
+
+// Whether a message that has just come is read.
+static bool call_admit(struct client_call *c, const char *client_id)
+{
+    struct principal *p = c->client.principal;
+    int64_t retry_us = 0;
+    enum status status = p ? identity_admit(p, &retry_us) : STATUS_OK;
+    if (status != STATUS_OK) {
+        call_answer_refused(c, client_id, status, retry_us);
+        return false;
+    }
+    client_reading(&c->client);
+    return true;
+}
+
+static void call_answer(struct answer *a, const char *client_id, enum status status)
+{
+    struct client_call *c = call_of(a->client);
     if (status == STATUS_OK) {
-        answer_post(a);
+        call_submit(c, a);
         return;
     }
-    client_refuse(a->client, client_id, status);
-    answer_free(a);
+    call_refuse(c, client_id, status);
+    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
-    struct client_call *client = rpc_call_user(message->call);
+    struct client_call *c = rpc_call_user(message->call);
     void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
     if (m) return m;
-    if (!message->dropped) reply_refuse(client->call, STATUS_INVALID);
-    loop_post(client->front->loop, event_not_submitted, client);
+    if (!message->dropped) {
+        front_refused(c->client.front, STATUS_INVALID);
+        reply_refuse(c->call, STATUS_INVALID);
+    }
+    client_not_submitted(&c->client);
     return NULL;
 }
 
 static void generate_read(const struct grpc_message *message)
 {
-    struct client_call *client = rpc_call_user(message->call);
+    struct client *client = rpc_call_user(message->call);
     Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
-    answer_submit(a, m->request_id, wire_request_read(client->front, m, a->request, &a->text));
+    enum status status = client_check(client, m->tenant, m->priority);
+    if (status == STATUS_OK) status = wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text);
+    call_answer(a, m->request_id, status);
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
 
 static void score_read(const struct grpc_message *message)
 {
-    struct client_call *client = rpc_call_user(message->call);
+    struct client *client = rpc_call_user(message->call);
     Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
-    a->score = true;
-    answer_submit(a, "", wire_score_request_read(client->front, m, a->request));
+    call_answer(a, "", wire_score_request_read(client->front, m, a->request));
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 
@@ -261,59 +185,58 @@ enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // of GenerateRe
 
 static void call_on_open(struct rpc_call *call)
 {
-    struct client_call *client = mem_alloc(sizeof *client);
+    struct client_call *c = mem_alloc(sizeof *c);
     rpc_call_ref(call);
-    client->call = call;
-    client->front = rpc_call_context(call);
-    client->many = strcmp(rpc_call_path(call), front_generate_many.path) == 0;
-    rpc_call_set_user(call, client);
+    c->call = call;
+    c->client.ops = &call_ops;
+    c->client.front = rpc_call_context(call);
+    c->client.principal = grpc_principal(call);
+    c->many = strcmp(rpc_call_path(call), front_generate_many.path) == 0;
+    c->score = strcmp(rpc_call_path(call), front_score.path) == 0;
+    rpc_call_set_user(call, c);
 }
 
 static void call_on_half_close(struct rpc_call *call)
 {
-    struct client_call *client = rpc_call_user(call);
-    loop_post(client->front->loop, event_half_close, client);
+    struct client_call *c = rpc_call_user(call);
+    loop_post(c->client.front->loop, event_half_close, c);
 }
 
 static void call_on_close(struct rpc_call *call, bool cancelled)
 {
-    struct client_call *client = rpc_call_user(call);
-    intake_pool_cancel(client->front->pool, &client->waiting);
-    loop_post(client->front->loop, event_close, client);
+    client_close(rpc_call_user(call));
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    struct client_call *client = rpc_call_user(call);
+    struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    atomic_fetch_add(&client->reading, 1);
     proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
-    enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &client->waiting, generate_read);
-    if (status != STATUS_OK) client_refuse(client, id, status);
+    if (!call_admit(c, id)) return;
+    enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &c->client.waiting, generate_read);
+    if (status != STATUS_OK) call_refuse(c, id, status);
 }
 
 static void generate_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
-    struct client_call *client = rpc_call_user(call);
+    struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    atomic_fetch_add(&client->reading, 1);
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
-    client_refuse(client, id, intake_refuse_size(client->front, size));
+    if (call_admit(c, id)) call_refuse(c, id, intake_refuse_size(c->client.front, size));
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    struct client_call *client = rpc_call_user(call);
-    atomic_fetch_add(&client->reading, 1);
-    enum status status = grpc_message_read(call, bytes, size, 0, &client->waiting, score_read);
-    if (status != STATUS_OK) client_refuse(client, "", status);
+    struct client_call *c = rpc_call_user(call);
+    if (!call_admit(c, "")) return;
+    enum status status = grpc_message_read(call, bytes, size, 0, &c->client.waiting, score_read);
+    if (status != STATUS_OK) call_refuse(c, "", status);
 }
 
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
-    struct client_call *client = rpc_call_user(call);
-    atomic_fetch_add(&client->reading, 1);
-    client_refuse(client, "", intake_refuse_size(client->front, size));
+    struct client_call *c = rpc_call_user(call);
+    if (call_admit(c, "")) call_refuse(c, "", intake_refuse_size(c->client.front, size));
 }
 
 // --- Abort
@@ -322,6 +245,7 @@ enum { ABORT_IDS_MAX = 10000 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
+    uint64_t owner;        // of the requests that may be aborted; 0: of all
     Forepack__V1__AbortRequest *message;
 };
 
@@ -330,7 +254,7 @@ static void event_abort(struct core *c, void *arg, int64_t now_us)
     struct abort_job *job = arg;
     Forepack__V1__AbortResponse response = FOREPACK__V1__ABORT_RESPONSE__INIT;
     for (size_t i = 0; i < job->message->n_request_ids; i++)
-        response.aborted += core_abort(c, job->message->request_ids[i], now_us);
+        response.aborted += core_abort(c, job->message->request_ids[i], job->owner, now_us);
     reply_unary(job->call, &response.base);
     forepack__v1__abort_request__free_unpacked(job->message, NULL);
     rpc_call_unref(job->call);
@@ -357,7 +281,8 @@ static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     }
     struct abort_job *job = mem_alloc(sizeof *job);
     rpc_call_ref(call);
-    *job = (struct abort_job){call, m};
+    uint64_t owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
+    *job = (struct abort_job){call, owner, m};
     loop_post(front->loop, event_abort, job);
 }
 

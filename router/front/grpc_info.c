@@ -9,29 +9,10 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
-
-// Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
-enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
-
-static enum status tokenize_read(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
-                                 int *n_p)
-{
-    TRY(intake_check_model(front, m->model));
-    if (!m->n_messages) {
-        unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
-        return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
-    }
-    const struct wire_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
-    struct intake_tokens tokens;
-    TRY(wire_prompt_read(front, &prompt, &tokens));
-    free(tokens.pinned);
-    *tokens_p = tokens.tokens;
-    *n_p = tokens.n_tokens;
-    return STATUS_OK;
-}
 
 static void tokenize_read_message(const struct grpc_message *message)
 {
@@ -46,7 +27,7 @@ static void tokenize_read_message(const struct grpc_message *message)
     }
     int32_t *tokens = NULL;
     int n = 0;
-    enum status status = tokenize_read(front, m, &tokens, &n);
+    enum status status = wire_tokenize(front, m, &tokens, &n);
     if (status == STATUS_OK) {
         Forepack__V1__TokenizeResponse response = FOREPACK__V1__TOKENIZE_RESPONSE__INIT;
         response.token_ids = (uint32_t *)tokens;
@@ -61,25 +42,9 @@ static void tokenize_read_message(const struct grpc_message *message)
 
 static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
+    if (!grpc_admit_call(call)) return;
     enum status status = grpc_message_read(call, bytes, size, 0, NULL, tokenize_read_message);
     if (status != STATUS_OK) reply_refuse(call, status);
-}
-
-static enum status detokenize_read(const struct front *front, const Forepack__V1__DetokenizeRequest *m, char **text_p,
-                                   size_t *text_bytes_p)
-{
-    TRY(intake_check_model(front, m->model));
-    if (m->n_token_ids > DETOKENIZE_IDS_MAX) {
-        return status_fail(STATUS_OUT_OF_RANGE, "token_ids: %zu given, at most %d are allowed", m->n_token_ids,
-                           DETOKENIZE_IDS_MAX);
-    }
-    for (size_t i = 0; i < m->n_token_ids; i++) {
-        if (m->token_ids[i] > INT_MAX)
-            return status_fail(STATUS_INVALID, "token_ids: %u is not a token id", m->token_ids[i]);
-    }
-    unsigned flags = (m->keep_special ? 0 : TOKENIZER_SKIP_SPECIAL) | (m->continuation ? TOKENIZER_CONTINUATION : 0);
-    return tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids, flags, text_p,
-                            text_bytes_p);
 }
 
 static void detokenize_read_message(const struct grpc_message *message)
@@ -95,7 +60,7 @@ static void detokenize_read_message(const struct grpc_message *message)
     }
     char *text = NULL;
     size_t text_bytes = 0;
-    enum status status = detokenize_read(front, m, &text, &text_bytes);
+    enum status status = wire_detokenize(front, m, &text, &text_bytes);
     if (status == STATUS_OK) {
         Forepack__V1__DetokenizeResponse response = FOREPACK__V1__DETOKENIZE_RESPONSE__INIT;
         response.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};
@@ -109,6 +74,7 @@ static void detokenize_read_message(const struct grpc_message *message)
 
 static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
+    if (!grpc_admit_call(call)) return;
     enum status status = grpc_message_read(call, bytes, size, 0, NULL, detokenize_read_message);
     if (status != STATUS_OK) reply_refuse(call, status);
 }
@@ -249,35 +215,43 @@ static void queue_fill(const struct core_status *status, const struct front *fro
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
+// What every client needs. What the nodes are, and how busy the cluster is with requests of others, is for operators.
+static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
-    struct rpc_call *call = arg;
+    Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
+    info.ready = status->ready;
+    info.draining = status->draining;
+    info.version = FOREPACK_VERSION;
+    info.limited = true;
+    reply_unary(call, &info.base);
+}
+
+static void send_cluster_info(struct rpc_call *call, const struct core_status *status, int64_t now_us)
+{
     const struct front *front = rpc_call_context(call);
-    struct core_status status;
-    core_get_status(c, &status);
-    Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status.n_nodes, sizeof *nodes);
-    Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status.n_nodes, sizeof *list);
-    for (int i = 0; i < status.n_nodes; i++) {
-        node_fill(&status.nodes[i], now_us, &nodes[i]);
+    Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status->n_nodes, sizeof *nodes);
+    Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status->n_nodes, sizeof *list);
+    for (int i = 0; i < status->n_nodes; i++) {
+        node_fill(&status->nodes[i], now_us, &nodes[i]);
         list[i] = &nodes[i];
     }
     struct queue_message queue;
-    queue_fill(&status, front, &queue);
+    queue_fill(status, front, &queue);
     Forepack__V1__PackInfo score_bins, prefill_bins;
-    bins_fill(&status.score_bins, &score_bins);
-    bins_fill(&status.prefill_bins, &prefill_bins);
+    bins_fill(&status->score_bins, &score_bins);
+    bins_fill(&status->prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
-    totals_fill(&status, &totals);
-    totals.prefill_skipped = skip_messages(&status.totals) + 1; // without SKIP_NONE
+    totals_fill(status, &totals);
+    totals.prefill_skipped = skip_messages(&status->totals) + 1; // without SKIP_NONE
     totals.n_prefill_skipped = SKIP_COUNT - 1;
 
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
-    info.ready = status.ready;
-    info.draining = status.draining;
+    info.ready = status->ready;
+    info.draining = status->draining;
     info.version = FOREPACK_VERSION;
     info.uptime_s = (double)(now_us - front->started_us) / 1e6;
     info.nodes = list;
-    info.n_nodes = (size_t)status.n_nodes;
+    info.n_nodes = (size_t)status->n_nodes;
     info.queue = &queue.queue;
     info.score_bins = &score_bins;
     info.prefill_bins = &prefill_bins;
@@ -286,6 +260,17 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
     free(totals.prefill_skipped - 1);
     free(list);
     free(nodes);
+}
+
+static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
+{
+    struct rpc_call *call = arg;
+    struct core_status status;
+    core_get_status(c, &status);
+    if (grpc_is_operator(call))
+        send_cluster_info(call, &status, now_us);
+    else
+        send_limited_info(call, &status);
     core_status_fini(&status);
     rpc_call_unref(call);
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/grpc_intake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "proto/fields.h"
+#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "router/front/grpc_access.h"
 #include "router/front/intake.h"
 
-enum { READ_AT_ONCE_BYTES = 4096, TENANT_ROOM = 257, FIELDS_MAX = 1 << 17 };
+enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
 
 struct message_job {
     struct intake_job job; // first: the pool's pointer is ours
@@ -38,7 +41,7 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
-    if (size <= READ_AT_ONCE_BYTES) {
+    if (size <= INTAKE_AT_ONCE_BYTES) {
         read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
         return STATUS_OK;
     }
@@ -48,20 +51,35 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
                                 .message = rpc_call_take_message(call),
                                 .read = read,
                                 .arrived_us = clock_now_us()};
-    if (tenant_field) proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
+    const struct principal *p = grpc_principal(call);
+    if (p)
+        snprintf(job->tenant, sizeof job->tenant, "%s", principal_tenant(p));
+    else if (tenant_field)
+        proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
     rpc_call_ref(call);
     enum status status = intake_pool_add(front->pool, &job->job, owner);
     if (status != STATUS_OK) job_free(job);
     return status;
 }
 
-void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
+static void *message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size,
+                            size_t fields_max)
 {
-    if (!proto_fields_at_most(type, bytes, size, FIELDS_MAX)) {
-        status_fail(STATUS_INVALID, "the message has more than %d fields: send fewer per message", FIELDS_MAX);
+    if (!proto_fields_at_most(type, bytes, size, fields_max)) {
+        status_fail(STATUS_INVALID, "the message has more than %zu fields: send fewer per message", fields_max);
         return NULL;
     }
     void *message = protobuf_c_message_unpack(type, NULL, size, bytes);
     if (!message) status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);
     return message;
+}
+
+void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
+{
+    return message_unpack(type, bytes, size, FIELDS_MAX);
+}
+
+void *grpc_node_message_unpack(const uint8_t *bytes, size_t size)
+{
+    return message_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size, NODE_FIELDS_MAX);
 }

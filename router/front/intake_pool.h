@@ -18,7 +18,10 @@
 
 #include "base/status.h"
 
-enum { INTAKE_SHORT_BYTES = 1 << 16 }; // of a short job at most
+enum {
+    INTAKE_AT_ONCE_BYTES = 4096,  // of a message that is read where it arrives, at less cost than waking the pool
+    INTAKE_SHORT_BYTES = 1 << 16, // of a short job at most
+};
 
 struct intake_pool;
 struct intake_lane;

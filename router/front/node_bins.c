@@ -33,6 +33,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     m->n_token_ids = (size_t)r->spec.n_tokens;
     prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
     m->want_importance = r->spec.want_importance;
+    m->salt = r->spec.prefix_salt;
     m->tail_tokens = (uint32_t)prefill_tail_tokens(tail_tokens, r->spec.n_tokens);
     m->pinned = range_messages(r->spec.pinned, r->spec.n_pinned);
     m->n_pinned = (size_t)r->spec.n_pinned;
@@ -91,7 +92,12 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->generated = (uint32_t)r->usage.completion_tokens;
     forepack__cluster__v1__sampling__init(sampling);
     sampling_to_message(&r->spec.sampling, GENERATION_ALL_GIVEN, &sampling->base);
+    const struct logit_bias *bias = &r->spec.sampling.logit_bias;
+    sampling->logit_bias_ids = (uint32_t *)bias->ids; // never negative
+    sampling->logit_bias = bias->numbers;
+    sampling->n_logit_bias_ids = sampling->n_logit_bias = (size_t)bias->n;
     m->sampling = sampling;
+    m->salt = r->spec.prefix_salt;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
         m->n_penalty_ids = (size_t)r->spec.n_tokens;

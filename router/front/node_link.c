@@ -27,8 +27,7 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
     }
 }
 
-// Refuses the node with the sentence in status_message(). The node logs it and exits, or tries again later when its id
-// is in use: the other process of this id may be about to end.
+// Refuses the node with the sentence in status_message(). The node logs it and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
     log_event(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
@@ -149,6 +148,7 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
                              int64_t now_us)
 {
     struct node_heartbeat heartbeat = {.kv_blocks_free = intake_int(m->kv_blocks_free),
+                                       .preemptions = m->preemptions,
                                        .progress = m->progress,
                                        .last_bin = m->last_bin,
                                        .requests = (int64_t)m->running + m->waiting};

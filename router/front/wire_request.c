@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/wire_request.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -25,11 +26,20 @@ static char *request_id_create(void)
     return mem_format("req-%016llx", (unsigned long long)random_number());
 }
 
+static enum status logit_bias_read(const Forepack__V1__SamplingOptions *m, struct logit_bias *bias)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < m->n_logit_bias && status == STATUS_OK; i++)
+        status = logit_bias_add(bias, m->logit_bias[i]->key, (double)m->logit_bias[i]->value);
+    return status;
+}
+
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
+    TRY(logit_bias_read(m, &s->logit_bias));
     return sampling_from_message(&m->base, s);
 }
 
@@ -72,22 +82,50 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
     return STATUS_OK;
 }
 
+// One message as JSON, for the chat template.
+static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t **message_p)
+{
+    size_t bad;
+    if (!utf8_valid(m->role, strlen(m->role), NULL))
+        return status_fail(STATUS_INVALID, "messages[%zu]: role is not UTF-8", i);
+    if (!utf8_valid((const char *)m->content.data, m->content.len, &bad))
+        return status_fail(STATUS_INVALID, "messages[%zu]: content is not UTF-8: byte %zu is wrong", i, bad);
+    *message_p = json_object();
+    json_object_set_new(*message_p, "role", json_string(m->role));
+    json_object_set_new(*message_p, "content",
+                        json_stringn(m->content.len ? (const char *)m->content.data : "", m->content.len));
+    return STATUS_OK;
+}
+
+static enum status messages_read(const struct wire_prompt *prompt, json_t **messages_p)
+{
+    TRY(intake_check_messages(prompt->n_messages));
+    enum status status = STATUS_OK;
+    json_t *messages = json_array(), *message = NULL;
+    for (size_t i = 0; i < prompt->n_messages && status == STATUS_OK; i++) {
+        status = message_read(prompt->messages[i], i, &message);
+        if (status == STATUS_OK) json_array_append_new(messages, message);
+    }
+    if (status == STATUS_OK)
+        *messages_p = messages;
+    else
+        json_decref(messages);
+    return status;
+}
+
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p)
 {
-    struct chat_message *turns = mem_alloc_array(prompt->n_messages, sizeof *turns);
-    for (size_t i = 0; i < prompt->n_messages; i++) {
-        const Forepack__V1__Message *from = prompt->messages[i];
-        turns[i] = (struct chat_message){from->role, (const char *)from->content.data, from->content.len};
-    }
+    json_t *messages = NULL;
+    if (prompt->n_messages) TRY(messages_read(prompt, &messages));
+    const struct chat_conversation conversation = {.messages = messages};
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
-                                        .messages = turns,
-                                        .n_messages = prompt->n_messages};
+                                        .conversation = messages ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
-    free(turns);
+    json_decref(messages);
     return status;
 }
 
@@ -113,7 +151,7 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
                                     struct text_stream **text_p)
 {
     size_t n = m ? m->n_stop : 0;
-    char *stops[STOP_STRINGS_MAX];
+    char *stops[STOP_STRINGS_MAX] = {NULL};
     if (n > STOP_STRINGS_MAX) {
         return status_fail(STATUS_INVALID, "stop: %zu strings given, at most %d are allowed", n, STOP_STRINGS_MAX);
     }
@@ -129,8 +167,8 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
-enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, struct request *r,
-                              struct text_stream **text_p)
+enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, int default_tokens,
+                              struct request *r, struct text_stream **text_p)
 {
     const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
     TRY(intake_check_name("request_id", m->request_id));
@@ -140,12 +178,23 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, default_tokens));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
     r->spec.priority = m->priority;
     if (m->ttft_deadline_ms) r->spec.ttft_deadline_us = r->spec.arrived_us + 1000 * (int64_t)m->ttft_deadline_ms;
+    return STATUS_OK;
+}
+
+enum status wire_request_read_choice(const struct front *front, const Forepack__V1__GenerateRequest *m,
+                                     const struct request *first, int index, struct request *r,
+                                     struct text_stream **text_p)
+{
+    TRY(text_stream_read(front, m->sampling, text_p));
+    request_copy_spec(first, r);
+    r->spec.sampling.seed += (uint64_t)index;
+    r->id = mem_format("%s-%d", first->id, index);
     return STATUS_OK;
 }
 
@@ -160,4 +209,43 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     r->id = request_id_create();
     r->spec.score_only = r->spec.want_importance = true;
     return STATUS_OK;
+}
+
+// --- text and tokens
+
+// Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
+enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
+
+enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
+                          int *n_p)
+{
+    TRY(intake_check_model(front, m->model));
+    if (!m->n_messages) {
+        unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
+        return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
+    }
+    const struct wire_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
+    struct intake_tokens tokens;
+    TRY(wire_prompt_read(front, &prompt, &tokens));
+    free(tokens.pinned);
+    *tokens_p = tokens.tokens;
+    *n_p = tokens.n_tokens;
+    return STATUS_OK;
+}
+
+enum status wire_detokenize(const struct front *front, const Forepack__V1__DetokenizeRequest *m, char **text_p,
+                            size_t *text_bytes_p)
+{
+    TRY(intake_check_model(front, m->model));
+    if (m->n_token_ids > DETOKENIZE_IDS_MAX) {
+        return status_fail(STATUS_OUT_OF_RANGE, "token_ids: %zu given, at most %d are allowed", m->n_token_ids,
+                           DETOKENIZE_IDS_MAX);
+    }
+    for (size_t i = 0; i < m->n_token_ids; i++) {
+        if (m->token_ids[i] > INT_MAX)
+            return status_fail(STATUS_INVALID, "token_ids: %u is not a token id", m->token_ids[i]);
+    }
+    unsigned flags = (m->keep_special ? 0 : TOKENIZER_SKIP_SPECIAL) | (m->continuation ? TOKENIZER_CONTINUATION : 0);
+    return tokenizer_decode(front->tokenizer, (const int32_t *)m->token_ids, (int)m->n_token_ids, flags, text_p,
+                            text_bytes_p);
 }

@@ -8,9 +8,11 @@
 #include "model/text_stream.h"
 #include "router/front/intake.h"
 
+struct Forepack__V1__DetokenizeRequest;
 struct Forepack__V1__GenerateRequest;
 struct Forepack__V1__Message;
 struct Forepack__V1__ScoreRequest;
+struct Forepack__V1__TokenizeRequest;
 
 // The prompt of a message: its text, token ids or chat turns.
 struct wire_prompt {
@@ -23,11 +25,24 @@ struct wire_prompt {
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p);
 
-// Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
-// tokens into text and finds its stop strings; the caller frees it. On failure `r` may be half filled.
+// Fills in `r`, which was just created and whose arrival time is set. `default_tokens` is max_tokens where the message
+// has none. `text_p` receives the stream that turns its tokens into text and finds its stop strings; the caller frees
+// it. On failure `r` may be half filled.
 enum status wire_request_read(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
-                              struct request *r, struct text_stream **text_p);
+                              int default_tokens, struct request *r, struct text_stream **text_p);
+
+// Fills in `r` as another choice, number `index` from 1, for the prompt of `first`, which was read from `m`: its seed
+// is larger by `index`.
+enum status wire_request_read_choice(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
+                                     const struct request *first, int index, struct request *r,
+                                     struct text_stream **text_p);
 
 // The same for a request that ends once a speculator has scored it.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     struct request *r);
+
+// The answers of Tokenize and Detokenize; the caller frees them.
+enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
+                          int *n_p);
+enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
+                            size_t *text_bytes_p);

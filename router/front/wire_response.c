@@ -49,7 +49,7 @@ static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob 
     return list;
 }
 
-void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct wire_chunk *chunk)
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk)
 {
     if (!chunk->text_bytes && !chunk->n) return;
     Forepack__V1__Chunk m = FOREPACK__V1__CHUNK__INIT;
@@ -121,6 +121,12 @@ static void timing_fill(const struct request_timing *timing, Forepack__V1__Timin
     m->total_ms = (double)timing->total_us / 1e3;
 }
 
+void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM])
+{
+    text[0] = 0;
+    if (r->kept) snprintf(text, WIRE_PREFILL_ROOM, r->skip ? "whole:%s" : "speculated", skip_reason_name(r->skip));
+}
+
 void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,
                           enum status status, const char *message)
 {
@@ -135,8 +141,8 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
         completion.kept = range_messages(r->kept, r->n_kept_ranges);
         completion.n_kept = (size_t)r->n_kept_ranges;
     }
-    char prefill[64] = "";
-    if (r->kept) snprintf(prefill, sizeof prefill, r->skip ? "whole:%s" : "speculated", skip_reason_name(r->skip));
+    char prefill[WIRE_PREFILL_ROOM];
+    wire_prefill_format(r, prefill);
     completion.prefill = prefill;
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);

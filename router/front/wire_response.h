@@ -3,18 +3,14 @@
 #pragma once
 
 #include "net/rpc.h"
-#include "router/core/request.h"
+#include "router/front/answer.h"
 
-// Text and tokens since the last chunk, with their log-probabilities [n] (NULL: not asked for). Sends nothing when
-// there is neither.
-struct wire_chunk {
-    const char *text; // [text_bytes], not NUL-terminated
-    size_t text_bytes;
-    const int32_t *tokens;
-    const struct token_logprob *logprobs;
-    int n;
-};
-void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct wire_chunk *chunk);
+// Sends nothing when there is neither text nor a token.
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
+
+// How the prompt of `r` was prefilled: "speculated", or "whole:REASON"; "": not decided yet.
+enum { WIRE_PREFILL_ROOM = 64 };
+void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
 
 // `status` and `message` are sent with FINISH_REASON_ERROR only.
 void wire_completion_send(struct rpc_call *call, const struct request *r, bool return_kept, enum finish_reason reason,

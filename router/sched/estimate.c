@@ -255,6 +255,33 @@ static struct cost_work work_ahead(const struct subject *s, int64_t due_us, int6
     return (struct cost_work){computed * ahead.rows, computed * ahead.pairs};
 }
 
+static struct cost_work waiting_work(const struct sched_view *view, enum node_role role)
+{
+    const struct waiting_set *set = &view->waiting[role];
+    double computed = view->computed_share[role];
+    struct cost_work waiting = set->overdue_work;
+    for (int level = 0; level < PRIORITY_LEVELS; level++)
+        waiting = work_sum(waiting, set->level_work[level]);
+    return (struct cost_work){computed * waiting.rows, computed * waiting.pairs};
+}
+
+// Nodes whose costs are not known take no part in the work, only in its division.
+double estimate_pool_us(const struct sched_view *view, enum node_role role)
+{
+    struct cost_work waiting = waiting_work(view, role);
+    double rows = fmax(1, waiting.rows), work = waiting.rows > 0 ? 1 : 0, rate = 0;
+    int nodes = 0, known = 0;
+    for (const struct sched_node *node = NULL; (node = next_node(view, role, node)); nodes++) {
+        if (!estimate_node_known(view, node, 1)) continue;
+        const struct node_account *account = &node->account;
+        double all_us = work_us(node, &node->cost, rows, waiting.pairs);
+        work += work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
+        rate += 1 / all_us;
+        known++;
+    }
+    return known ? work / rate * known / nodes : INFINITY;
+}
+
 // When the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes that are
 // busy for longer than that take no part, which is found by leaving them out until the time settles.
 static double dispatched_us(const struct subject *s, struct cost_work ahead)

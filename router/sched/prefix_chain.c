@@ -4,7 +4,7 @@
 #include "base/mem.h"
 
 // What the hash of a block covers: the block before it, whose hash covers all earlier ones, and its tokens with their
-// positions. The hash before the first block is 0.
+// positions. The salt stands before the first block.
 struct chain_link {
     uint64_t before;
     struct {
@@ -12,15 +12,15 @@ struct chain_link {
     } row[PREFIX_BLOCK];
 };
 
-int prefix_chain_make(const struct hash_key *key, const int32_t *tokens, const struct token_range *kept, int n_kept,
-                      uint64_t **chain_p)
+int prefix_chain_make(const struct hash_key *key, uint64_t salt, const int32_t *tokens, const struct token_range *kept,
+                      int n_kept, uint64_t **chain_p)
 {
     int64_t count = 0;
     for (int k = 0; k < n_kept; k++)
         count += kept[k].last - kept[k].first + 1;
     int n = (int)(count / PREFIX_BLOCK < PREFIX_BLOCKS_MAX ? count / PREFIX_BLOCK : PREFIX_BLOCKS_MAX), row = 0;
     uint64_t *chain = n ? mem_alloc_array((size_t)n, sizeof *chain) : NULL;
-    struct chain_link link = {.before = 0};
+    struct chain_link link = {.before = salt};
     for (int k = 0; k < n_kept && row < n * PREFIX_BLOCK; k++) {
         for (int32_t at = kept[k].first; at <= kept[k].last && row < n * PREFIX_BLOCK; at++) {
             link.row[row % PREFIX_BLOCK].token = tokens[at];

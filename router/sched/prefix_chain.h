@@ -18,9 +18,10 @@ enum {
     PREFIX_BLOCKS_MAX = 65536 // of a chain
 };
 
-// Makes the chain of the tokens in the kept ranges (a prompt kept whole is one range). *chain_p is NULL for less than a
-// block, else to be freed by the caller. Returns the number of blocks.
-int prefix_chain_make(const struct hash_key *key, const int32_t *tokens, const struct token_range *kept, int n_kept,
-                      uint64_t **chain_p);
+// Makes the chain of the tokens in the kept ranges (a prompt kept whole is one range). Prompts with different salts
+// have no block in common. *chain_p is NULL for less than a block, else to be freed by the caller. Returns the number
+// of blocks.
+int prefix_chain_make(const struct hash_key *key, uint64_t salt, const int32_t *tokens, const struct token_range *kept,
+                      int n_kept, uint64_t **chain_p);
 
 int prefix_chain_common(const uint64_t *a, int n_a, const uint64_t *b, int n_b); // leading blocks that both have

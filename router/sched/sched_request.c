@@ -41,8 +41,8 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     return (int)(expected < most ? expected : most);
 }
 
-// The rows, for the penalties the prompt, the pinned or kept ranges, and the options; a number takes five bytes at
-// most.
+// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias and the options; a number takes
+// five bytes at most.
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
@@ -50,6 +50,7 @@ int64_t sched_request_message_bytes(const struct sched_request *r)
     if (r->usage->kept_tokens) {
         ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
+        numbers += 2 * (int64_t)spec->sampling.logit_bias.n;
     }
     return 5 * numbers + 14 * ranges + 1024;
 }

@@ -27,7 +27,9 @@ struct request_spec {
     bool score_only; // a Score call: ends when the speculator has answered
     bool want_importance;
     int32_t priority;
-    char *tenant; // owned, may be NULL
+    char *tenant;         // owned, may be NULL
+    uint64_t owner;       // the tenant of the API key, within which ids are unique; 0: no keys are used
+    uint64_t prefix_salt; // requests with different salts share no KV blocks
     int64_t arrived_us;
     int64_t ttft_deadline_us; // a first token after it is of no use; on clock_now_us(), INT64_MAX: none
     bool deadline_of_call;    // ttft_deadline_us is the call's deadline, which is earlier than the request's own

@@ -122,10 +122,11 @@ printf 'not json\n' >"$work/in.jsonl"
 expect 2 "in.jsonl:1: not JSON" "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res2.jsonl"
 
 # A second router on the same port.
-expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --log-level error
+expect 2 "port $port|$port.*in use" "$bin/forepack-router" --model "$main_model" --port "$port" --http-port -1 \
+    --node-listen 127.0.0.1:0 --log-level error
 
 before=$(status_json | jq .totals.replays)
-expect 2 "port $port.*in use" "$forepack" up --port "$port" --main "$main_model" --speculators 0
+expect 2 "port $port.*in use" "$forepack" up --port "$port" --http-port -1 --main "$main_model" --speculators 0
 status_is ".totals.replays == $before and (.nodes | length) == 2" || fail "a second cluster on the port disturbed the first"
 
 wait_until 20 "every KV block is free" all_returned
@@ -133,10 +134,10 @@ generate --prompt "still here?" --max-tokens 2 --ignore-eos >/dev/null
 stop_up
 
 # With --log-format json every line of a router is an object, whatever its values contain.
-port=$(free_port)
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --log-format json --served-model-name $'a "b" \e[31m'
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --log-format json --served-model-name $'a "b" \e[31m'
 wait_until 20 "the router listens" grep -q router_listening "$work/router.log"
-timeout 60 "$forepack" generate --server "127.0.0.1:$port" --prompt x >/dev/null 2>&1 || true
+timeout 60 "$forepack" generate --server "$server" --prompt x >/dev/null 2>&1 || true
 kill -TERM "$last_pid"
 wait "$last_pid" || fail "the router did not end well"
 equal '"settings","router_listening","request_received","router_stopped"' "$(jq -c .event "$work/router.log" |

@@ -4,12 +4,11 @@
 # runs do not write one output.
 . "$(dirname "$0")/lib.sh"
 
-port=$(free_port)
-server=127.0.0.1:$port
-start_router() { start router "$bin/forepack-router" --model "$main_model" --port "$port"; router_pid=$last_pid; }
+choose_ports
+start_router() { start router "$bin/forepack-router" --model "$main_model" "${listen[@]}"; router_pid=$last_pid; }
 kill_router() { kill -KILL "$router_pid" && wait "$router_pid" 2>/dev/null || true; }
 start_router
-start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --max-num-seqs 2
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 --max-num-seqs 2
 worker_pid=$last_pid
 wait_until 60 "the worker is ready" ready
 

@@ -34,6 +34,12 @@ done
 jq -e --slurpfile int8 "$work/kv-int8.json" '.[0].gbytes > $int8[0][0].gbytes' "$work/kv-bf16.json" >/dev/null ||
     fail "memory traffic of an int8 cache"
 
+# The HTTP server alone.
+"$bin/forepack" bench http --seconds 0.2 --connections 4 --streams 20 --events-per-s 50 --json >"$work/http.json"
+check_json "$work/http.json" '[.[] | .measurement + " " + .transport] == ["requests plain", "requests tls", "connections plain",
+    "connections tls", "connections, resumed tls", "streams plain", "streams tls"]'
+check_json "$work/http.json" 'all(.[]; .p50_ms > 0 and .p99_ms >= .p50_ms and (.per_s > 0 or .lost == 0))'
+
 # A group of two ranks, no probe, as a table and as JSON.
 "$bin/forepack" bench engine --shape "$shape" --tp 2 --dtype f32 --prompt-tokens 16 --decode-tokens 2 --batch 1 \
     --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/tp.json" 2>"$work/tp.log"

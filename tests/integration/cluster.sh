@@ -87,10 +87,9 @@ stop_up
 # A cluster whose standard error has no reader keeps its groups, though mpirun aborts a job after some tens of failed
 # writes to its own.
 open_unread_pipe
-port=$(free_port)
-server=127.0.0.1:$port
-start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --main "$main_model" --tp 2 --speculators 0 \
-    --log-level debug
+choose_ports
+start up bash -c 'exec "$0" "$@" 2>&8' "$bin/forepack" up --port "$port" --http-port -1 --node-port "$node_port" --main "$main_model" --tp 2 \
+    --speculators 0 --log-level debug
 up_pid=$last_pid
 exec 8>&-
 wait_until 60 "the cluster without a reader of its standard error is ready" up_spoke

@@ -4,12 +4,11 @@
 # max_wait alone would not make the request overdue.
 . "$(dirname "$0")/lib.sh"
 
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --heartbeat-ms 60000 --max-wait-ms 3600000 \
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 60000 --max-wait-ms 3600000 \
     --log-level debug
 router=$last_pid
-start worker "$bin/forepack-worker" --model "$main_model" --router "$server"
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server"
 worker=$last_pid
 wait_until 60 "the cluster is ready" ready
 kill -STOP "$worker" # its requests stay unanswered, so that costs stay unknown

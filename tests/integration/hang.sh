@@ -4,14 +4,13 @@
 # during a pass, and the leader at any time. A group of one rank whose pass hangs ends too, although its heartbeats go on.
 . "$(dirname "$0")/lib.sh"
 
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port"
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}"
 wait_until 30 "the router answers" status_json
 
 start_group() {
     start "$1" mpirun -n 2 --oversubscribe --bind-to none "$bin/forepack-worker" --model "$main_model" \
-        --router "$server" --threads 1 --step-timeout-s 2
+        --router "$node_server" --threads 1 --step-timeout-s 2
     group_pid=$last_pid
     wait_until 60 "the group answers" generate --prompt Hello --max-tokens 2 # followers learn the timeout with a pass
 }
@@ -45,7 +44,7 @@ stop_rank 0
 ended leader-hangs "\(step\|group\)_stuck.*" 0
 
 # One rank: its main thread stops inside a pass, all its other threads go on.
-start alone "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --step-timeout-s 1
+start alone "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 --step-timeout-s 1
 alone_pid=$last_pid
 wait_until 60 "the group of one rank answers" generate --prompt Hello --max-tokens 2
 stuck() { grep -q "step_stuck rows=[0-9]* timeout_ms=1000 reason=\"the pass makes no progress" "$work/alone.log"; }

@@ -58,6 +58,18 @@ free_port() {
     echo "$port"
 }
 
+# Addresses of a router: for clients in $server, for nodes in $node_server; ${listen[@]} are its flags.
+choose_ports() {
+    port=$(free_port)
+    server=127.0.0.1:$port
+    node_port=$(free_port)
+    while [ "$node_port" = "$port" ]; do node_port=$(free_port); done
+    node_server=127.0.0.1:$node_port
+    http_port=$(free_port)
+    while [ "$http_port" = "$port" ] || [ "$http_port" = "$node_port" ]; do http_port=$(free_port); done
+    listen=(--port "$port" --http-port "$http_port" --node-listen "$node_server")
+}
+
 # Opens descriptor 8: a pipe without a reader, on which every write fails.
 open_unread_pipe() {
     mkfifo "$work/unread"
@@ -86,9 +98,8 @@ nodes() { status_is "[.nodes[] | select(.role == \"$1\" and .state == \"ready\")
 up_spoke() { grep -q ^ready: "$work/up.log" || ! kill -0 "$up_pid"; }
 
 start_up() { # start_up FLAGS...: a whole cluster with `forepack up`
-    port=$(free_port)
-    server=127.0.0.1:$port
-    start up "$bin/forepack" up --port "$port" --main "$main_model" --spec "$spec_model" "$@"
+    choose_ports
+    start up "$bin/forepack" up --port "$port" --http-port "$http_port" --node-port "$node_port" --main "$main_model" --spec "$spec_model" "$@"
     up_pid=$last_pid
     wait_until 120 "the cluster is ready" up_spoke
     grep -q ^ready: "$work/up.log" || fail "the cluster did not start"

@@ -16,14 +16,13 @@ else
 fi
 hoard=16 hoard_mb=512 # connections with endless messages, and the memory that they may add
 
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --port "$port" --max-queue-requests $((crowd / 10)) \
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --max-queue-requests $((crowd / 10)) \
     --heartbeat-ms 2000 --log-level warn
 router_pid=$last_pid
-start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --log-level warn
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --log-level warn
 worker_pid=$last_pid
-start speculator "$bin/forepack-speculator" --model "$spec_model" --router "$server" --log-level warn
+start speculator "$bin/forepack-speculator" --model "$spec_model" --router "$node_server" --log-level warn
 wait_until 60 "the cluster is ready" ready
 wait_until 60 "the speculator is there" nodes speculator 1
 

@@ -12,11 +12,10 @@ fi
 # The router's context holds the long prompts, so that it tokenises them whole. The worker group's does not: it refuses
 # them afterwards, and prefills none.
 jq '.max_position_embeddings = 131072' "$main_model/config.json" >"$work/long.json"
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" --port "$port" --heartbeat-ms 500
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" "${listen[@]}" --heartbeat-ms 500
 router_pid=$last_pid
-start worker "$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1
 wait_until 60 "the cluster is ready" ready
 peak_mb() { echo $(($(awk '/^VmHWM/ { print $2 }' "/proc/$router_pid/status") / 1024)); }
 before=$(peak_mb)
@@ -39,7 +38,7 @@ cat "$work/drain.log"
 wait "$router_pid" || fail "the router did not drain"
 
 # A router whose queue of prompts is full refuses further ones under their own ids.
-start full "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" --port "$port" --tokenise-threads 1 \
+start full "$bin/forepack-router" --model "$main_model" --shape "$work/long.json" "${listen[@]}" --tokenise-threads 1 \
     --tokenise-queue-mb 1
 wait_until 60 "the router listens" grep -q router_listening "$work/full.log"
 start refused /usr/bin/python3 "$source_dir/tests/integration/load_client.py" "$server" "$source_dir" full

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A cluster over several hosts: network namespaces joined by a bridge, with a router, two speculators of equal host name
 # and process id, a group of two ranks on two hosts, and a group on one host. Ranks, links, leaders and the router fail
-# while a batch runs: every answer comes once and is that of the undisturbed cluster. Needs root, `ip` and `unshare`.
+# while a batch runs: every answer comes once and is that of the undisturbed cluster. Connections use TLS, nodes show
+# certificates. Needs root, `ip` and `unshare`.
 if [ "$(id -u)" != 0 ] || ! type ip unshare mpirun >/dev/null 2>&1; then
     echo "multi_host: needs root, ip (iproute2), unshare and mpirun"
     exit 77
@@ -52,14 +53,18 @@ link() { ip -n "$net-switch" link set "port$1" "$2"; }
 
 # on HOST NAME COMMAND...: runs on that host, under that host name.
 on() { exec ip netns exec "$net-$1" unshare --uts bash -c 'hostname "$0"; exec "$@"' "${@:2}"; }
-server=10.77.0.1:50051
+server=10.77.0.1:50051 certs=$work/certs
+"$source_dir/deploy/certificates.sh" "$certs" router=10.77.0.1 node
+router_tls=(--tls-cert "$certs/router.pem" --tls-key "$certs/router.key" --node-tls-cert "$certs/router.pem"
+    --node-tls-key "$certs/router.key" --node-tls-ca "$certs/ca.pem")
+attach=(--router 10.77.0.1:50052 --node-tls-ca "$certs/ca.pem" --node-tls-cert "$certs/node.pem" --node-tls-key "$certs/node.key")
 forepack() { (on 1 router "$bin/forepack" "$@"); }
-status_json() { forepack status --server "$server" --json; }
+status_json() { forepack status --server "$server" --tls-ca "$certs/ca.pem" --json; }
 
-start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
+start_router() { start router on 1 router "$bin/forepack-router" --model "$main_model" --host 10.77.0.1 --http-port -1 "${router_tls[@]}" --heartbeat-ms 500 --worker-grace-ms 60000; router_pid=$last_pid; }
 # In a PID namespace of its own: its process id is that of the other speculator.
-start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --kill-child "$bin/forepack-speculator" --model "$spec_model" --router "$server" --threads 1; }
-worker=("$bin/forepack-worker" --model "$main_model" --router "$server" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)
+start_speculator() { start "speculator$1" on "$1" twin unshare --pid --fork --kill-child "$bin/forepack-speculator" --model "$spec_model" "${attach[@]}" --threads 1; }
+worker=("$bin/forepack-worker" --model "$main_model" "${attach[@]}" --threads 1 --dtype f32 --max-num-seqs 4 --step-timeout-s 2)
 
 # The launcher of Open MPI: runs a command on another host.
 cat >"$agent" <<AGENT
@@ -101,7 +106,7 @@ wait_until 60 "two speculators of equal host name and process id" nodes speculat
 equal 0 "$(grep -c node_refused "$work/router.log" || true)" "nodes refused"
 
 jq -cn 'range(12) | {id: "row \(.)", prompt: "Question \(.): what is the colour of the house?", max_tokens: 48, ignore_eos: true}' >"$work/in.jsonl"
-start_batch() { start "batch-$1" on 1 router "$bin/forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/$1.jsonl" --prefill off; batch_pid=$last_pid; }
+start_batch() { start "batch-$1" on 1 router "$bin/forepack" batch --server "$server" --tls-ca "$certs/ca.pem" --input "$work/in.jsonl" --output "$work/$1.jsonl" --prefill off; batch_pid=$last_pid; }
 sorted() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
 as_calm() { # as_calm NAME WHAT
     wait "$batch_pid" || fail "the batch failed: $2"

@@ -64,12 +64,11 @@ tails=$(jq -s --argjson head $head 'map((.token_ids | length) - $head) | add' "$
 waiting() { status_is ".queue.running == 1 and .queue.waiting == $1"; }
 # mixed ON|OFF: all of them through a group with or without a prefix cache.
 mixed() {
-    port=$(free_port)
-    server=127.0.0.1:$port
-    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --bins-ahead 1 \
+    choose_ports
+    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --bins-ahead 1 \
         --heartbeat-ms 60000 --max-wait-ms 3600000
     local router=$last_pid
-    start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
+    start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$node_server" \
         "$(caching_flag "$1")" --kv-blocks $((3 * head / 16 + 20))
     local worker=$last_pid
     wait_until 60 "the cluster is ready" ready
@@ -105,11 +104,10 @@ two_documents=$((2 * (document + 64 + output) / 16))
 jq '.vocab_size = 1536 | .max_position_embeddings = 16384' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"
 jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {id: "row\($i)", token_ids:
     ([range($document) | 300 + . % 701] + [range(48 + $i % 9) | 3 + (. * 37 + $i * 101) % 1400])}' >"$work/questions.jsonl"
-port=$(free_port)
-server=127.0.0.1:$port
-start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" --port "$port" --heartbeat-ms 60000 --bins-ahead 4
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4
 router=$last_pid
-start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$server" \
+start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$node_server" \
     --kv-blocks $two_documents --max-num-batched-tokens 8192 --itl-target-ms 100000
 worker=$last_pid
 wait_until 60 "the cluster is ready" ready

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// forepack bench router-http: what a whole router process adds to requests over HTTP, with a node that has no model
+// (fake_node.h). Without --streams it sends completions at fixed times over kept-alive connections. With --streams it
+// opens many server-sent streams that get one token per interval (router_streams.c).
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/options.h"
+#include "bench/commands/bench.h"
+#include "bench/commands/fake_node.h"
+#include "bench/commands/http_client.h"
+#include "bench/commands/paced_calls.h"
+#include "bench/commands/router_streams.h"
+#include "cli/request.h"
+#include "engine/node.h"
+
+static struct {
+    char *model, *shape, *rate, *log;
+    int64_t prompt_tokens, output_tokens, concurrency, streams, interval_ms, core, cores;
+    double seconds;
+    bool json;
+} o;
+
+// clang-format off
+static const struct option options[] = {
+    {.name = "-Router"},
+    {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory of the router (required)"},
+    {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "config.json for the router, for a longer context"},
+    {.name = "core", .type = OPTION_INT, .value = &o.core, .default_text = "0", .min = -1, .max = CPU_SETSIZE / 2,
+     .help = "the first core that the router may use; -1: any"},
+    {.name = "cores", .type = OPTION_INT, .value = &o.cores, .default_text = "1", .min = 1, .max = CPU_SETSIZE / 2,
+     .help = "number of cores that the router may use"},
+    {.name = "log", .type = OPTION_STRING, .value = &o.log, .default_text = "/dev/null", .help = "file for the router's log"},
+    {.name = "-Requests"},
+    {.name = "rate", .type = OPTION_STRING, .value = &o.rate, .default_text = "1500,3000", .unit = "requests/s",
+     .help = "arrival rates, comma-separated, one row each"},
+    {.name = "seconds", .type = OPTION_REAL, .value = &o.seconds, .default_text = "5", .min = 0.01, .max = 3600, .unit = "s",
+     .help = "time over which the requests of a row arrive, or over which streams are measured; a tenth of it goes "
+             "before, uncounted"},
+    {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,
+     .unit = "tokens", .help = "length of the prompts, about"},
+    {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "1", .min = 1, .max = 1000000,
+     .unit = "tokens", .help = "length of the answers"},
+    {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
+     .help = "connections, and so requests at once at most; requests that are due later wait at the client, which counts"},
+    {.name = "-Streams"},
+    {.name = "streams", .type = OPTION_INT, .value = &o.streams, .default_text = "0", .max = 60000,
+     .help = "number of server-sent streams, instead of requests at a rate"},
+    {.name = "interval-ms", .type = OPTION_INT, .value = &o.interval_ms, .default_text = "1000", .min = 100, .max = 60000,
+     .unit = "ms", .help = "time between two tokens of a stream"},
+    {.name = "-Output"},
+    {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
+    {0},
+};
+// clang-format on
+
+// English text of about `n` tokens of the demo model's tokenizer, which has some 2.5 bytes per token.
+static char *make_prompt(int64_t n)
+{
+    static const char part[] = "The keeper of the lighthouse wrote 12 lines about the sea and the weather, as always. ";
+    size_t n_bytes = (size_t)n * 5 / 2;
+    char *text = mem_alloc(n_bytes + 1);
+    for (size_t i = 0; i < n_bytes; i++)
+        text[i] = part[i % (sizeof part - 1)];
+    return text;
+}
+
+static char *make_request(int64_t output_tokens, const char *more)
+{
+    char *prompt = make_prompt(o.prompt_tokens);
+    char *body = mem_format("{\"prompt\":\"%s\",\"max_tokens\":%lld,\"ignore_eos\":true%s}", prompt,
+                            (long long)output_tokens, more);
+    char *request = http_client_request("/v1/completions", body);
+    free(body);
+    free(prompt);
+    return request;
+}
+
+struct clients {
+    int *fds; // [o.concurrency]
+    char *request;
+    size_t request_bytes;
+};
+
+static enum status call_run(void *user, int thread, int i)
+{
+    struct clients *clients = user;
+    return http_client_call(clients->fds[thread], clients->request, clients->request_bytes);
+}
+
+static enum status measure_rates(const struct router_process *router, json_t *rows)
+{
+    struct clients clients = {.fds = mem_alloc_array((size_t)o.concurrency, sizeof(int)),
+                              .request = make_request(o.output_tokens, "")};
+    clients.request_bytes = strlen(clients.request);
+    int n = 0;
+    enum status status = STATUS_OK;
+    while (n < o.concurrency && status == STATUS_OK) {
+        status = http_client_open(router->http_port, &clients.fds[n]);
+        n += status == STATUS_OK;
+    }
+    const struct paced_calls calls = {o.rate, o.seconds, (int)o.concurrency, o.json, call_run, &clients};
+    if (status == STATUS_OK) status = paced_calls_run(&calls, router, rows);
+    while (n--)
+        close(clients.fds[n]);
+    free(clients.fds);
+    free(clients.request);
+    return status;
+}
+
+static enum status measure_streams(const struct router_process *router, struct fake_pace *pace, json_t *rows)
+{
+    int64_t tokens = (int64_t)(o.seconds * 2000) / o.interval_ms + 60; // so that none ends while it is measured
+    char *request = make_request(tokens, ",\"stream\":true,\"return_token_ids\":true");
+    const struct router_streams streams = {(int)o.streams, o.seconds, pace, request, o.json};
+    enum status status = router_streams_measure(&streams, router, rows);
+    free(request);
+    return status;
+}
+
+static enum status measure(const struct router_process *router, json_t *rows)
+{
+    static struct fake_pace pace;
+    struct fake_node *node = NULL;
+    pace.interval_ms = (int)o.interval_ms;
+    enum status status = router_process_wait(router, false);
+    if (status == STATUS_OK) status = fake_node_open(router->server, router->nodes, o.streams ? &pace : NULL, &node);
+    if (status == STATUS_OK) status = router_process_wait(router, true);
+    if (status == STATUS_OK) status = o.streams ? measure_streams(router, &pace, rows) : measure_rates(router, rows);
+    fake_node_close(node);
+    return status;
+}
+
+int bench_router_http(int argc, char **argv)
+{
+    options_main(options,
+                 "Usage: forepack bench router-http --model DIR [--rate 1500,3000 | --streams 10000] [options]\n"
+                 "Latency, throughput, CPU time and memory that a router adds over HTTP, with a node without a model.",
+                 argc, argv, NULL);
+    json_t *rows = json_array();
+    struct router_process router = {0};
+    const struct router_process_options router_options = {
+        .model = o.model, .shape = o.shape, .log = o.log, .core = (int)o.core, .n_cores = (int)o.cores, .http = true};
+    enum status status = o.model ? router_process_start(&router_options, &router)
+                                 : status_fail(STATUS_INVALID, "--model DIR is required");
+    if (status == STATUS_OK) {
+        node_block_signals();
+        rpc_init();
+        status = measure(&router, rows);
+        rpc_shutdown();
+    }
+    router_process_stop(&router);
+    if (status == STATUS_OK && o.json) bench_print_json(rows);
+    int code = status == STATUS_OK ? 0 : report_failure(status);
+    json_decref(rows);
+    options_free(options);
+    return code;
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/commands/router_process.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "net/rpc.h"
+
+static enum status free_port(int *port_p)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool found =
+        fd >= 0 && !bind(fd, (struct sockaddr *)&address, size) && !getsockname(fd, (struct sockaddr *)&address, &size);
+    if (fd >= 0) close(fd);
+    *port_p = ntohs(address.sin_port);
+    return found ? STATUS_OK : status_fail(STATUS_INTERNAL, "no free port on loopback: %s", strerror(errno));
+}
+
+// The router beside this program; free() it.
+static char *router_path(void)
+{
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    return mem_format("%.*s/forepack-router", slash ? (int)(slash - self) : 1, slash ? self : ".");
+}
+
+static void use_cores(const struct router_process_options *o)
+{
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int i = 0; i < o->n_cores; i++)
+        CPU_SET((size_t)(o->core + i), &cores);
+    if (o->core >= 0 && sched_setaffinity(0, sizeof cores, &cores)) _exit(3);
+}
+
+// Becomes the router. The strings are those of the parent, whose memory this is a copy of.
+static _Noreturn void router_exec(const struct router_process_options *o, const struct router_process *router,
+                                  const char *path)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    use_cores(o);
+    if (!freopen(o->log, "a", stderr)) _exit(3);
+    char *http_port = mem_format("%d", router->http_port);
+    char *threads = mem_format("%lld", (long long)o->tokenise_threads);
+    execl(path, path, "--model", o->model, "--port", strrchr(router->server, ':') + 1, "--http-port", http_port,
+          "--node-listen", router->nodes, "--tokenise-threads", threads, o->shape ? "--shape" : NULL, o->shape,
+          (char *)NULL);
+    _exit(3);
+}
+
+static enum status ports_choose(bool http, struct router_process *router)
+{
+    int port, node_port;
+    router->http_port = -1;
+    TRY(free_port(&port));
+    TRY(free_port(&node_port));
+    if (http) TRY(free_port(&router->http_port));
+    router->server = mem_format("127.0.0.1:%d", port);
+    router->nodes = mem_format("127.0.0.1:%d", node_port);
+    return STATUS_OK;
+}
+
+enum status router_process_start(const struct router_process_options *options, struct router_process *router)
+{
+    *router = (struct router_process){0};
+    TRY(ports_choose(options->http, router));
+    char *path = router_path();
+    router->pid = fork();
+    if (router->pid == 0) router_exec(options, router, path);
+    free(path);
+    if (router->pid > 0) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "cannot start the router: %s", strerror(errno));
+}
+
+double router_process_cpu_s(const struct router_process *router)
+{
+    char *path = mem_format("/proc/%d/stat", (int)router->pid);
+    FILE *file = fopen(path, "r");
+    unsigned long user = 0, kernel = 0;
+    int n = file ? fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) : 0;
+    if (file) fclose(file);
+    free(path);
+    return n == 2 ? (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) : 0;
+}
+
+static enum status wait_for_health(struct rpc_channel *channel, bool serving)
+{
+    static const uint8_t is_serving[] = {8, 1}; // a HealthCheckResponse
+    struct rpc_stream *stream;
+    struct rpc_bytes bytes = {0};
+    TRY(rpc_stream_open(channel, "/grpc.health.v1.Health/Watch", 60000, true, &stream));
+    rpc_stream_send(stream, NULL, 0);
+    bool reached = false;
+    while (!reached && rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data) {
+        reached = !serving || (bytes.size == sizeof is_serving && !memcmp(bytes.data, is_serving, sizeof is_serving));
+        rpc_bytes_free(&bytes);
+    }
+    rpc_stream_close(stream);
+    return reached ? STATUS_OK : status_fail(STATUS_UNAVAILABLE, "the router did not become ready, see --log");
+}
+
+enum status router_process_wait(const struct router_process *router, bool serving)
+{
+    struct rpc_channel *channel;
+    TRY(rpc_channel_open(router->server, &channel));
+    enum status status = wait_for_health(channel, serving);
+    rpc_channel_close(channel);
+    return status;
+}
+
+void router_process_stop(struct router_process *router)
+{
+    if (router->pid > 0) {
+        kill(router->pid, SIGTERM);
+        waitpid(router->pid, NULL, 0);
+    }
+    free(router->server);
+    free(router->nodes);
+}

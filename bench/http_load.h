@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cheap HTTP client for measurements: one thread, one epoll, many connections to one server on loopback, plain or by
+// TLS. It knows only responses of the server that the benchmark starts.
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "bench/quantiles.h"
+
+struct http_load;
+
+// `n` connections at most. The server's certificate is not checked. Not thread-safe.
+enum status http_load_open(int port, bool tls, int n, struct http_load **load_p);
+void http_load_close(struct http_load *load); // NULL is allowed
+
+struct http_load_result {
+    int64_t done; // requests or connections
+    double seconds;
+    struct samples ms; // latencies; the caller frees them
+};
+
+// Every connection sends `request` again as soon as its response is there, for `seconds`.
+enum status http_load_requests(struct http_load *load, const char *request, double seconds,
+                               struct http_load_result *result_p);
+
+// Every connection is closed after one response and opened anew. `resume`: with the TLS session of an earlier one.
+enum status http_load_connections(struct http_load *load, const char *request, bool resume, double seconds,
+                                  struct http_load_result *result_p);
+
+// Opens a stream on every connection and returns when all response heads are there.
+enum status http_load_open_streams(struct http_load *load, const char *request);
+
+// Reads events, chunks of `chunk_bytes` that contain "at=" and clock_now_us() of their sending as 16 hex digits, until
+// `until_us`, or until `expected` (-1: no bound) have come in all calls. Adds to the result.
+enum status http_load_read_events(struct http_load *load, int chunk_bytes, int64_t until_us, int64_t expected,
+                                  struct http_load_result *result);

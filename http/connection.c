@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection's life, in its loop's thread:
+//
+//   HANDSHAKE -> HEAD -> BODY -> HANDLING -> FLUSHING -> HEAD ...
+//                  \-------\--------\-----------\-> LINGER -> CLOSED
+//
+// A connection whose response is the last one lingers: it closes its sending side and discards what the client still
+// sends, because closing a socket with unread bytes resets it, and the client would lose the response.
+//
+// Events are edge-triggered and armed once: a turn reads and writes until the socket has no more, or until the
+// connection has had its share.
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "http/internal.h"
+#include "http/route.h"
+
+enum { BODY_FIRST_BYTES = 4096, BODY_PROGRESS_BYTES = 1024, ERROR_BODY_BYTES = 1024 };
+
+// --- state
+
+static void set_state(struct connection *c, enum connection_state state)
+{
+    c->state = state;
+}
+
+static void set_deadline(struct connection *c, int64_t due_us)
+{
+    http_timer_set(&c->loop->timers, &c->timer, due_us);
+}
+
+static void set_deadline_in(struct connection *c, int64_t ms)
+{
+    set_deadline(c, c->loop->now_us + 1000 * ms);
+}
+
+static void unlink_connection(struct connection *c)
+{
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+}
+
+static void finish_exchange(struct connection *c, bool disconnected)
+{
+    struct http_exchange *x = c->exchange;
+    c->exchange = NULL;
+    if (x) exchange_close(x, disconnected);
+}
+
+static void close_with(struct connection *c, bool reset)
+{
+    if (c->state == HTTP_CLOSED) return;
+    struct http_server *server = c->loop->server;
+    set_state(c, HTTP_CLOSED);
+    http_timer_remove(&c->timer);
+    unlink_connection(c);
+    finish_exchange(c, true);
+    socket_close(c, reset);
+    http_buffer_free(&c->in);
+    http_buffer_free(&c->out);
+    atomic_fetch_sub(&server->body_bytes, c->in_charge);
+    http_addresses_remove(server->addresses, &c->address);
+    atomic_fetch_sub(&server->connections, 1);
+    http_loop_bury(c->loop, c);
+}
+
+// A response that is not whole ends in a reset: one without a length would look whole otherwise.
+void connection_close(struct connection *c)
+{
+    close_with(c, c->exchange != NULL);
+}
+
+static void linger(struct connection *c)
+{
+    set_state(c, HTTP_LINGER);
+    http_buffer_free(&c->in);
+    socket_shutdown(c);
+    if (c->peer_closed)
+        connection_close(c);
+    else
+        set_deadline_in(c, HTTP_LINGER_MS);
+}
+
+static void await_request(struct connection *c)
+{
+    set_state(c, HTTP_HEAD);
+    c->scan = (struct http_scan){0};
+    c->head_started = false;
+    c->answered = false;
+    c->unfed = http_buffer_size(&c->in) > 0;
+    if (atomic_load(&c->loop->server->stopping) && !c->unfed)
+        connection_close(c);
+    else
+        set_deadline_in(c, c->loop->server->o.idle_ms);
+}
+
+// --- responses by the server itself
+
+static size_t write_error_body(struct http_server *server, int status, const char *sentence, char *body)
+{
+    if (server->o.error_body) return server->o.error_body(status, sentence, body, ERROR_BODY_BYTES);
+    return (size_t)snprintf(body, ERROR_BODY_BYTES, "%s\n", sentence);
+}
+
+static void answer(struct connection *c, const struct response_head *head, const char *body)
+{
+    bool body_wanted = !c->exchange || strcmp(http_method(c->exchange), "HEAD") != 0;
+    response_head_write(&c->out, head);
+    if (body_wanted && response_has_body(head->status)) http_buffer_append(&c->out, body, (size_t)head->length);
+    c->close_after = head->close;
+    c->answered = true;
+    finish_exchange(c, false);
+    set_state(c, HTTP_FLUSHING);
+    set_deadline_in(c, c->loop->server->o.stall_ms);
+}
+
+static bool may_keep_alive(struct connection *c)
+{
+    return c->exchange && c->exchange->complete && c->exchange->head.keep_alive &&
+           !atomic_load(&c->loop->server->stopping);
+}
+
+static void refuse_with(struct connection *c, int status, const char *sentence, struct http_buffer *extra)
+{
+    struct http_server *server = c->loop->server;
+    log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence));
+    char body[ERROR_BODY_BYTES];
+    size_t size = write_error_body(server, status, sentence, body);
+    struct response_head head = {.status = status,
+                                 .content_type = server->o.error_body ? server->o.error_type : "text/plain",
+                                 .length = (int64_t)size,
+                                 .close = !may_keep_alive(c),
+                                 .extra = extra};
+    if (c->exchange) head.http_1_0 = c->exchange->head.http_1_0;
+    answer(c, &head, body);
+    http_buffer_free(extra);
+}
+
+static void refuse(struct connection *c, int status, const char *sentence)
+{
+    struct http_buffer extra = {0};
+    if (c->exchange && exchange_is_started(c->exchange)) { // a handler's response has begun: two would be mixed up
+        connection_close(c);
+        return;
+    }
+    if (status == 503) http_buffer_text(&extra, "Retry-After: 1\r\n");
+    refuse_with(c, status, sentence, &extra);
+}
+
+static void answer_methods(struct connection *c, const char *methods, bool found)
+{
+    struct http_buffer allow = {0};
+    http_buffer_text(&allow, "Allow: ");
+    http_buffer_text(&allow, methods);
+    http_buffer_text(&allow, "\r\n");
+    if (!found) {
+        refuse_with(c, 405, "this path does not have this method; the header Allow lists those it has", &allow);
+        return;
+    }
+    answer(c, &(struct response_head){.status = 204, .close = !may_keep_alive(c), .extra = &allow}, "");
+    http_buffer_free(&allow);
+}
+
+// --- the request
+
+static void complete_request(struct connection *c)
+{
+    struct http_exchange *x = c->exchange;
+    bool started;
+    exchange_set_complete(x, &started);
+    set_state(c, HTTP_HANDLING);
+    set_deadline(c, INT64_MAX);
+    if (started || !x->route->on_request) return;
+    x->notify = true;
+    x->route->on_request(x);
+}
+
+static size_t max_body_bytes(const struct http_exchange *x, const struct http_server *server)
+{
+    return x->route->max_body_bytes ? x->route->max_body_bytes : server->o.max_body_bytes;
+}
+
+static void write_continue(struct connection *c)
+{
+    static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    http_buffer_append(&c->out, line, sizeof line - 1);
+    atomic_fetch_add(&c->exchange->unread, sizeof line - 1);
+    atomic_fetch_add(&c->loop->server->unread_bytes, sizeof line - 1);
+}
+
+static void await_body(struct connection *c)
+{
+    struct http_exchange *x = c->exchange;
+    set_state(c, HTTP_BODY);
+    set_deadline_in(c, c->loop->server->o.stall_ms);
+    c->chunks = (struct http_chunks){0};
+    c->body_left = x->head.content_length;
+    c->progress = 0;
+    if (x->head.expect_continue && !x->head.http_1_0) write_continue(c);
+}
+
+static void start_handling(struct connection *c)
+{
+    struct http_exchange *x = c->exchange;
+    if (x->route->on_head) {
+        x->notify = true;
+        x->route->on_head(x);
+    }
+    if (exchange_is_started(x)) {
+        set_state(c, HTTP_HANDLING);
+        set_deadline(c, INT64_MAX);
+    } else if (x->head.content_length > max_body_bytes(x, c->loop->server)) {
+        refuse(c, 413, "the body is larger than the limit of this path");
+    } else if (x->complete) {
+        complete_request(c);
+    } else {
+        await_body(c);
+    }
+}
+
+static void start_request(struct connection *c, const struct http_head *head)
+{
+    struct http_server *server = c->loop->server;
+    atomic_fetch_add(&server->requests, 1);
+    struct http_exchange *x = exchange_create(c, head, c->loop->texts);
+    c->exchange = x;
+    char methods[HTTP_METHODS_BYTES];
+    enum route_result result = route_find(server->o.routes, http_method(x), http_path(x), &x->route, methods);
+    if (result == ROUTE_FOUND)
+        start_handling(c);
+    else if (result == ROUTE_NO_PATH)
+        refuse(c, 404, "there is nothing at this path");
+    else
+        answer_methods(c, methods, result == ROUTE_OPTIONS);
+}
+
+// Returns the bytes that were used. The head may have ended within them.
+static size_t feed_head(struct connection *c, const char *bytes, size_t size)
+{
+    struct http_server *server = c->loop->server;
+    if (!c->head_started) {
+        c->head_started = true;
+        // A new connection's limit counts from accepting on, with its TLS handshake.
+        if (c->served) set_deadline_in(c, server->o.head_ms);
+    }
+    enum http_parse found = http_scan_head(&c->scan, bytes, size);
+    if (found == HTTP_PARSE_BAD) {
+        refuse(c, 400, "the request is not HTTP: a line does not end in CRLF, or it does not start with a method");
+    } else if (c->scan.at > server->o.max_head_bytes) {
+        refuse(c, 431, "the request's head is larger than the limit");
+    } else if (found == HTTP_PARSE_DONE) {
+        struct http_head head;
+        const char *sentence;
+        size_t used = c->scan.at;
+        int status = http_parse_head(bytes, used, c->loop->texts, &head, &sentence);
+        c->served = true;
+        if (status)
+            refuse(c, status, sentence);
+        else
+            start_request(c, &head);
+        return used;
+    }
+    return 0;
+}
+
+// False: the request was refused.
+static bool add_body(struct connection *c, const char *bytes, size_t size)
+{
+    struct http_exchange *x = c->exchange;
+    struct http_server *server = c->loop->server;
+    if (x->body_size + size > max_body_bytes(x, server)) {
+        refuse(c, 413, "the body is larger than the limit of this path");
+        return false;
+    }
+    if (atomic_fetch_add(&server->body_bytes, size) + size > server->o.max_bodies_bytes) {
+        atomic_fetch_sub(&server->body_bytes, size);
+        refuse(c, 503, "the server is receiving too many request bodies; try again later");
+        return false;
+    }
+    x->body_charge += size;
+    if (x->body_size + size + 1 > x->body_capacity) {
+        size_t capacity = x->body_capacity ? 2 * x->body_capacity : BODY_FIRST_BYTES;
+        if (x->head.has_length && capacity > x->head.content_length + 1) capacity = x->head.content_length + 1;
+        if (capacity < x->body_size + size + 1) capacity = x->body_size + size + 1;
+        x->body = mem_resize(x->body, capacity, 1);
+        x->body_capacity = capacity;
+    }
+    memcpy(x->body + x->body_size, bytes, size);
+    x->body_size += size;
+    x->body[x->body_size] = '\0';
+    return true;
+}
+
+// A body of many bytes gets more time for each KiB, so that single bytes do not hold a connection for ever.
+static void note_progress(struct connection *c, size_t size)
+{
+    c->progress += (uint32_t)size;
+    if (c->progress < BODY_PROGRESS_BYTES) return;
+    c->progress = 0;
+    set_deadline_in(c, c->loop->server->o.stall_ms);
+}
+
+static size_t feed_length_body(struct connection *c, const char *bytes, size_t size)
+{
+    size_t n = size < c->body_left ? size : (size_t)c->body_left;
+    if (!add_body(c, bytes, n)) return 0;
+    c->body_left -= n;
+    note_progress(c, n);
+    if (c->body_left == 0) complete_request(c);
+    return n;
+}
+
+static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t size)
+{
+    size_t used = 0;
+    while (used < size) {
+        const char *data;
+        size_t n;
+        enum http_parse result = http_read_chunks(&c->chunks, bytes, size, &used, &data, &n);
+        if (result == HTTP_PARSE_BAD) {
+            refuse(c, 400, "the chunked body is malformed");
+            break;
+        }
+        if (n && !add_body(c, data, n)) break;
+        if (result == HTTP_PARSE_DONE) {
+            complete_request(c);
+            return used;
+        }
+    }
+    if (c->state == HTTP_BODY) note_progress(c, used);
+    return used;
+}
+
+// Parses bytes of one request; returns those that were used.
+static size_t feed_once(struct connection *c, const char *bytes, size_t size)
+{
+    if (c->state == HTTP_HEAD) return feed_head(c, bytes, size);
+    if (c->state == HTTP_BODY)
+        return c->exchange->head.chunked ? feed_chunked_body(c, bytes, size) : feed_length_body(c, bytes, size);
+    return 0;
+}
+
+static size_t feed_all(struct connection *c, const char *bytes, size_t size)
+{
+    size_t used = 0;
+    while (used < size && (c->state == HTTP_HEAD || c->state == HTTP_BODY)) {
+        size_t n = feed_once(c, bytes + used, size - used);
+        if (n == 0) break;
+        used += n;
+    }
+    return used;
+}
+
+static void feed_kept(struct connection *c)
+{
+    c->unfed = false;
+    size_t used = feed_all(c, http_buffer_start(&c->in), http_buffer_size(&c->in));
+    if (c->state != HTTP_CLOSED && used) http_buffer_consume(&c->in, used);
+}
+
+static void feed(struct connection *c, const char *bytes, size_t size)
+{
+    if (http_buffer_size(&c->in)) {
+        http_buffer_append(&c->in, bytes, size);
+        feed_kept(c);
+        return;
+    }
+    size_t used = feed_all(c, bytes, size);
+    if (c->state != HTTP_CLOSED) http_buffer_append(&c->in, bytes + used, size - used);
+}
+
+// --- turns
+
+// How many bytes to read next: 0 while a client has sent its next requests ahead.
+static size_t wanted_bytes(const struct connection *c)
+{
+    if (c->state == HTTP_HEAD || c->state == HTTP_BODY || c->state == HTTP_LINGER) return HTTP_IN_BYTES;
+    if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return 0;
+    size_t kept = http_buffer_size(&c->in);
+    return kept < HTTP_AHEAD_BYTES ? HTTP_AHEAD_BYTES - kept : 0;
+}
+
+static void read_input(struct connection *c, int64_t *share)
+{
+    if (c->unfed && c->state == HTTP_HEAD) feed_kept(c);
+    size_t wanted;
+    while (c->readable && *share > 0 && (wanted = wanted_bytes(c)) > 0) {
+        ssize_t n = socket_read(c, c->loop->in, wanted);
+        if (n == HTTP_AGAIN) break;
+        if (n <= 0) {
+            c->readable = false;
+            c->peer_closed = true;
+            c->broken |= n == HTTP_BROKEN;
+            break;
+        }
+        *share -= n;
+        if (c->state != HTTP_LINGER) feed(c, c->loop->in, (size_t)n);
+    }
+}
+
+static void count_written(struct connection *c, size_t n)
+{
+    http_buffer_consume(&c->out, n);
+    if (!c->exchange) return;
+    atomic_fetch_sub(&c->exchange->unread, n);
+    atomic_fetch_sub(&c->loop->server->unread_bytes, n);
+}
+
+// False: the connection is closed.
+static bool write_output(struct connection *c, int64_t *share)
+{
+    bool was_empty = c->timer.due_us == INT64_MAX, progress = false;
+    while (http_buffer_size(&c->out) && c->writable && *share > 0) {
+        ssize_t n = socket_write(c, http_buffer_start(&c->out), http_buffer_size(&c->out));
+        if (n == HTTP_AGAIN) break;
+        if (n < 0) {
+            connection_close(c);
+            return false;
+        }
+        count_written(c, (size_t)n);
+        *share -= n;
+        progress = true;
+    }
+    if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return true;
+    if (http_buffer_size(&c->out) == 0)
+        set_deadline(c, INT64_MAX);
+    else if (was_empty || progress)
+        set_deadline_in(c, c->loop->server->o.stall_ms);
+    return true;
+}
+
+// Moves the handler's bytes to the socket. True: the response has ended and the connection awaits a request.
+static bool flush(struct connection *c, int64_t *share)
+{
+    if (c->state == HTTP_CLOSED || c->state == HTTP_LINGER) return false;
+    if (c->exchange && !exchange_take_output(c->exchange, c)) {
+        close_with(c, true);
+        return false;
+    }
+    if (c->answered && c->exchange) set_state(c, HTTP_FLUSHING);
+    if (!write_output(c, share)) return false;
+    if (!c->answered || http_buffer_size(&c->out)) return false;
+    finish_exchange(c, false);
+    if (c->close_after)
+        linger(c);
+    else
+        await_request(c);
+    return c->state == HTTP_HEAD;
+}
+
+static void shake_hands(struct connection *c)
+{
+    int result = socket_handshake(c);
+    if (result == 0)
+        set_state(c, HTTP_HEAD);
+    else if (result == HTTP_BROKEN)
+        connection_close(c);
+}
+
+// Bytes that wait to be parsed count like bodies: many clients that send heads slowly, or requests ahead, must not take
+// more memory than the limit either.
+static void charge_input(struct connection *c)
+{
+    struct http_server *server = c->loop->server;
+    size_t kept = http_buffer_size(&c->in), before = c->in_charge;
+    if (kept == before) return;
+    c->in_charge = kept;
+    size_t total = atomic_fetch_add(&server->body_bytes, kept - before) + kept - before;
+    if (kept < before || total <= server->o.max_bodies_bytes) return;
+    if (c->state == HTTP_HEAD)
+        refuse(c, 503, "the server is receiving too many requests; try again later");
+    else
+        connection_close(c);
+}
+
+static void check_peer(struct connection *c)
+{
+    if (c->state == HTTP_CLOSED) return;
+    // A client that has sent its FIN may still read a whole response, and its last bytes may be a whole request.
+    bool gone = c->peer_closed && c->state != HTTP_FLUSHING && (c->state == HTTP_HANDLING || !c->readable);
+    if (gone || c->broken) connection_close(c);
+}
+
+static void note_ready(struct connection *c)
+{
+    if (c->state == HTTP_CLOSED) return;
+    bool more = (c->readable && wanted_bytes(c)) || (c->writable && http_buffer_size(&c->out)) ||
+                (c->unfed && c->state == HTTP_HEAD);
+    if (more) http_loop_ready(c->loop, c);
+}
+
+void connection_turn(struct connection *c)
+{
+    int64_t share = HTTP_TURN_BYTES;
+    int requests = HTTP_TURN_REQUESTS;
+    if (c->state == HTTP_HANDSHAKE) shake_hands(c);
+    if (c->state == HTTP_HANDSHAKE) return;
+    do {
+        read_input(c, &share);
+    } while (flush(c, &share) && share > 0 && --requests > 0);
+    if (c->state != HTTP_CLOSED) charge_input(c);
+    check_peer(c);
+    note_ready(c);
+}
+
+void connection_event(struct connection *c, uint32_t events)
+{
+    if (c->state == HTTP_CLOSED) return;
+    if (events & EPOLLOUT) c->writable = true;
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;
+    if (events & (EPOLLHUP | EPOLLERR)) c->broken = true;
+    connection_turn(c);
+}
+
+// Its time limit has passed.
+void connection_expire(struct connection *c)
+{
+    if (c->state == HTTP_HEAD && c->head_started)
+        refuse(c, 408, "the request's head did not arrive in time");
+    else if (c->state == HTTP_BODY)
+        refuse(c, 408, "the request's body did not arrive in time");
+    else
+        connection_close(c);
+    if (c->state != HTTP_CLOSED) connection_turn(c);
+}
+
+void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address)
+{
+    struct http_server *server = loop->server;
+    struct connection *c = mem_alloc(sizeof *c);
+    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .port = ntohs(address->sin6_port)};
+    c->timer.due_us = INT64_MAX;
+    c->writable = true;
+    c->state = HTTP_HEAD;
+    if (server->tls) {
+        c->ssl = http_tls_accept(server->tls, fd);
+        c->state = HTTP_HANDSHAKE;
+    }
+    c->link = &loop->connections;
+    c->next = loop->connections;
+    if (c->next) c->next->link = &c->next;
+    loop->connections = c;
+    set_deadline_in(c, server->o.head_ms);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    if ((server->tls && !c->ssl) || epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) connection_close(c);
+}

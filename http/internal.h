@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects behind http.h, for the files of this folder.
+//
+// A loop is a thread with its epoll; it owns its connections, and only it touches them. An exchange is shared between
+// the loop and the threads that answer: they append the response to exchange->out under its lock and put the exchange
+// into the loop's queue. Locks are taken in the order exchange, loop.
+#pragma once
+
+#include <netinet/in.h>
+#include <openssl/ssl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/hash.h"
+#include "http/buffer.h"
+#include "http/http.h"
+#include "http/parse.h"
+#include "http/timers.h"
+
+enum {
+    HTTP_IN_BYTES = 65536,       // read at once
+    HTTP_AHEAD_BYTES = 4096,     // of further requests, read while a request waits for its response
+    HTTP_TURN_BYTES = 256 << 10, // read or written for one connection before the others have their turn
+    HTTP_TURN_REQUESTS = 16,
+    HTTP_LINGER_MS = 2000,
+    HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
+};
+
+// What is awaited: the end of the TLS handshake, of a head, of a body, of the response (HANDLING: from the handler,
+// FLUSHING: by the client), the client's FIN.
+enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTTP_FLUSHING, HTTP_LINGER, HTTP_CLOSED };
+
+struct connection {
+    struct http_loop *loop;
+    struct connection *next, **link; // of the loop
+    struct connection *next_ready;   // of the loop's list of ready connections, then of the dead ones
+    struct http_timer timer;
+    SSL *ssl; // NULL: plain
+    struct http_exchange *exchange;
+    struct http_buffer in;  // bytes of the next request, not yet parsed
+    size_t in_charge;       // of them, counted in server->body_bytes
+    struct http_buffer out; // bytes of the response that go to the socket next
+    struct http_scan scan;
+    struct http_chunks chunks;
+    uint64_t body_left; // of a body with a length
+    uint32_t progress;  // bytes of the body since its time limit was put off
+    int fd;
+    struct in6_addr address;
+    uint16_t port;
+    uint8_t state;           // enum connection_state
+    bool readable, writable; // the socket may have bytes, or room for some
+    bool peer_closed;        // the client has closed its sending side
+    bool broken;             // the socket is of no more use
+    bool is_ready;           // in the list of ready connections
+    bool head_started;       // bytes of the head are there
+    bool served;             // it is not the first request
+    bool answered;           // the whole response is in `out`
+    bool close_after;        // the response
+    bool unfed;              // `in` has not been looked at since the last response
+};
+
+struct http_exchange {
+    atomic_int references;
+    pthread_mutex_t lock;     // guards the members down to next_queued
+    struct http_buffer out;   // response bytes that the loop has not taken yet
+    struct http_buffer extra; // header lines of http_add_header
+    bool started, ended;      // the response
+    bool chunked;             // its coding
+    bool no_body;             // it has none: HEAD, 204
+    bool closed;              // on_close is due or has run; loop and server may be gone
+    bool abandoned;
+    bool queued;
+    bool complete;                     // the request is: the connection can serve another one
+    bool close;                        // the response tells the client that the connection closes
+    size_t body_charge;                // bytes counted in server->body_bytes
+    struct http_exchange *next_queued; // guarded by the loop's lock
+    atomic_size_t unread;              // bytes in `out` here and in the connection
+    char *body;                        // [body_size + 1] owned; written by the loop until on_request
+    size_t body_size, body_capacity;
+    struct http_loop *loop;        // valid until closed
+    struct connection *connection; // the loop's alone; NULL once closed
+    const struct http_route *route;
+    bool notify; // on_close: a handler was called
+    void *context, *user;
+    struct http_head head;
+    const char *peer;
+    char texts[]; // of the head, then the peer
+};
+
+struct http_loop {
+    struct http_server *server;
+    pthread_t thread;
+    int epoll_fd, event_fd;
+    int spare_fd; // closed to take and refuse a connection when the process has no descriptor left; -1: none
+    bool listening;
+    int64_t now_us, listen_again_us; // INT64_MAX: no pause
+    struct http_timers timers;
+    struct connection *connections, *ready, *dead;
+    char *in;             // [HTTP_IN_BYTES]
+    char *texts;          // [HTTP_TEXT_ROOM(max_head_bytes)]
+    pthread_mutex_t lock; // guards the queue
+    struct http_exchange *queue, **queue_end;
+};
+
+struct http_server {
+    struct http_server_options o;
+    int listen_fd, port;
+    struct http_tls *tls;             // NULL: plain
+    struct http_addresses *addresses; // NULL: no bound
+    atomic_bool stopping, closing;
+    atomic_int connections, exchanges;
+    atomic_size_t unread_bytes, body_bytes;
+    atomic_ullong accepted, refused, requests;
+    struct http_loop *loops; // [o.threads]
+    int n_loops;
+    pthread_mutex_t lock;
+    pthread_cond_t idle; // with `lock`: exchanges became 0 while stopping
+};
+
+// --- loop.c
+enum status http_loop_open(struct http_loop *loop, struct http_server *server);
+void http_loop_wake(struct http_loop *loop);
+void http_loop_close(struct http_loop *loop);                          // when server->closing is set
+void http_loop_queue(struct http_loop *loop, struct http_exchange *x); // takes a reference
+void http_loop_ready(struct http_loop *loop, struct connection *c);    // c has another turn soon
+void http_loop_bury(struct http_loop *loop, struct connection *c);     // c is freed after this batch of events
+
+// --- connection.c
+void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address);
+void connection_event(struct connection *c, uint32_t events);
+void connection_turn(struct connection *c);
+void connection_expire(struct connection *c);
+void connection_close(struct connection *c);
+
+// --- socket.c: bytes, or one of
+enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };
+ssize_t socket_read(struct connection *c, char *bytes, size_t size); // 0: the client has closed its sending side
+ssize_t socket_write(struct connection *c, const char *bytes, size_t size);
+int socket_handshake(struct connection *c); // 0: done
+void socket_shutdown(struct connection *c); // of the sending side
+void socket_close(struct connection *c, bool reset);
+
+// --- tls.c
+enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
+SSL *http_tls_accept(struct http_tls *tls, int fd); // reads changed files first; NULL: no memory
+void http_tls_close(struct http_tls *tls);          // NULL is allowed
+
+// --- addresses.c: connections of each address (IPv6: of each /64). Any thread.
+struct http_addresses *http_addresses_open(int max);
+bool http_addresses_add(struct http_addresses *addresses, const struct in6_addr *address); // false: it has max
+void http_addresses_remove(struct http_addresses *addresses, const struct in6_addr *address);
+void http_addresses_close(struct http_addresses *addresses); // NULL is allowed
+
+// --- exchange.c, for the loop
+struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);
+void exchange_set_complete(struct http_exchange *x, bool *started_p);
+bool exchange_is_started(struct http_exchange *x);
+// Moves the response so far to the connection. False: the exchange was abandoned.
+bool exchange_take_output(struct http_exchange *x, struct connection *c);
+// The end: no function of http.h has an effect afterwards. Calls on_close and releases the loop's reference.
+void exchange_close(struct http_exchange *x, bool disconnected);
+
+// --- response.c
+// A response's head; length -1: chunked, or up to the end of the connection.
+struct response_head {
+    int status;
+    const char *content_type; // NULL: none
+    int64_t length;
+    bool chunked, close, http_1_0;
+    const struct http_buffer *extra; // NULL: none
+};
+void response_head_write(struct http_buffer *out, const struct response_head *head);
+bool response_has_body(int status);
+const char *response_reason(int status);

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread of the server: waits for its sockets, the queue of exchanges with new output, and time limits.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "http/internal.h"
+
+enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
+
+static _Thread_local struct http_loop *own_loop; // of this thread
+
+// --- the queue
+
+void http_loop_wake(struct http_loop *loop)
+{
+    uint64_t one = 1;
+    // Fails only when the counter is full, and then the loop is about to wake.
+    ssize_t written = write(loop->event_fd, &one, sizeof one);
+    (void)written;
+}
+
+void http_loop_queue(struct http_loop *loop, struct http_exchange *x)
+{
+    http_ref(x);
+    x->next_queued = NULL;
+    pthread_mutex_lock(&loop->lock);
+    bool was_empty = !loop->queue;
+    *loop->queue_end = x;
+    loop->queue_end = &x->next_queued;
+    pthread_mutex_unlock(&loop->lock);
+    // The loop looks at its queue before it sleeps, so its own thread need not wake it.
+    if (was_empty && own_loop != loop) http_loop_wake(loop);
+}
+
+static struct http_exchange *take_queue(struct http_loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    struct http_exchange *first = loop->queue;
+    loop->queue = NULL;
+    loop->queue_end = &loop->queue;
+    pthread_mutex_unlock(&loop->lock);
+    return first;
+}
+
+static void run_queue(struct http_loop *loop)
+{
+    struct http_exchange *next;
+    for (struct http_exchange *x = take_queue(loop); x; x = next) {
+        next = x->next_queued;
+        pthread_mutex_lock(&x->lock);
+        x->queued = false; // from here on the exchange may be queued again
+        pthread_mutex_unlock(&x->lock);
+        if (x->connection) connection_turn(x->connection);
+        http_unref(x);
+    }
+}
+
+// --- ready and dead connections
+
+void http_loop_ready(struct http_loop *loop, struct connection *c)
+{
+    if (c->is_ready) return;
+    c->is_ready = true;
+    c->next_ready = loop->ready;
+    loop->ready = c;
+}
+
+// Events of this batch may still point to the connection, and so may the list of ready ones.
+void http_loop_bury(struct http_loop *loop, struct connection *c)
+{
+    if (c->is_ready) return; // run_ready() buries it
+    c->next_ready = loop->dead;
+    loop->dead = c;
+}
+
+static void run_ready(struct http_loop *loop)
+{
+    struct connection *c = loop->ready, *next;
+    loop->ready = NULL;
+    for (; c; c = next) {
+        next = c->next_ready;
+        c->is_ready = false;
+        if (c->state == HTTP_CLOSED)
+            http_loop_bury(loop, c);
+        else
+            connection_turn(c);
+    }
+}
+
+static void free_dead(struct http_loop *loop)
+{
+    struct connection *c = loop->dead, *next;
+    loop->dead = NULL;
+    for (; c; c = next) {
+        next = c->next_ready;
+        free(c);
+    }
+}
+
+// --- accepting
+
+static bool watch_listener(struct http_loop *loop)
+{
+    // Without EXCLUSIVE a new connection would wake every loop.
+    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE, .data.ptr = loop->server};
+    loop->listen_again_us = INT64_MAX;
+    loop->listening = epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->server->listen_fd, &event) == 0;
+    return loop->listening;
+}
+
+static void unwatch_listener(struct http_loop *loop)
+{
+    if (!loop->listening) return;
+    epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, loop->server->listen_fd, NULL);
+    loop->listening = false;
+}
+
+static void count_refused(struct http_server *server, const char *reason)
+{
+    static atomic_llong logged_us;
+    atomic_fetch_add(&server->refused, 1);
+    long long now_us = clock_now_us(), before_us = atomic_load(&logged_us);
+    if (before_us && now_us - before_us < REFUSED_LOG_US) return;
+    if (!atomic_compare_exchange_strong(&logged_us, &before_us, now_us)) return;
+    log_event(LOG_WARN, "http_connections_refused", LOG_FIELD("reason", reason),
+              LOG_FIELD("connections", atomic_load(&server->connections)),
+              LOG_FIELD("refused", (uint64_t)atomic_load(&server->refused)));
+}
+
+// The process has no descriptor left. The listener would stay readable and keep the loop busy, so the connection is
+// taken with a descriptor kept for this, and closed.
+static void refuse_without_descriptor(struct http_loop *loop)
+{
+    count_refused(loop->server, "no file descriptor is left");
+    if (loop->spare_fd >= 0) {
+        close(loop->spare_fd);
+        int fd = accept4(loop->server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0) close(fd);
+    }
+    loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (loop->spare_fd >= 0) return;
+    unwatch_listener(loop);
+    loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
+}
+
+static const char *admit(struct http_server *server, const struct in6_addr *address)
+{
+    if (atomic_fetch_add(&server->connections, 1) >= server->o.max_connections) {
+        atomic_fetch_sub(&server->connections, 1);
+        return "the server has its maximum of connections";
+    }
+    if (http_addresses_add(server->addresses, address)) return NULL;
+    atomic_fetch_sub(&server->connections, 1);
+    return "the client's address has its maximum of connections";
+}
+
+static struct sockaddr_in6 to_ipv6(const struct sockaddr_storage *address)
+{
+    if (address->ss_family == AF_INET6) return *(const struct sockaddr_in6 *)address;
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6, .sin6_port = v4->sin_port};
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+    memcpy(mapped.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
+    return mapped;
+}
+
+static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_storage *from)
+{
+    struct http_server *server = loop->server;
+    struct sockaddr_in6 address = to_ipv6(from);
+    const char *refusal = admit(server, &address.sin6_addr);
+    if (refusal) {
+        close(fd);
+        count_refused(server, refusal);
+        return;
+    }
+    atomic_fetch_add(&server->accepted, 1);
+    connection_open(loop, fd, &address);
+}
+
+static void accept_some(struct http_loop *loop)
+{
+    for (int i = 0; i < ACCEPTS_PER_TURN && loop->listening; i++) {
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        int fd = accept4(loop->server->listen_fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0)
+            accept_one(loop, fd, &from);
+        else if (errno == EAGAIN || errno == EINVAL)
+            return; // EINVAL: the listener was shut down
+        else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            refuse_without_descriptor(loop);
+    }
+}
+
+// --- the thread
+
+static int wait_ms(struct http_loop *loop)
+{
+    pthread_mutex_lock(&loop->lock);
+    bool queued = loop->queue != NULL;
+    pthread_mutex_unlock(&loop->lock);
+    if (queued || loop->ready) return 0;
+    int64_t until_us = http_timers_next_us(&loop->timers);
+    if (loop->listen_again_us < until_us) until_us = loop->listen_again_us;
+    if (until_us == INT64_MAX) return -1;
+    int64_t us = until_us - clock_now_us();
+    return us <= 0 ? 0 : us > 1000000 ? 1000 : (int)((us + 999) / 1000);
+}
+
+static void stop_listening(struct http_loop *loop)
+{
+    unwatch_listener(loop);
+    loop->listen_again_us = INT64_MAX;
+    struct connection *next;
+    for (struct connection *c = loop->connections; c; c = next) {
+        next = c->next;
+        if (c->state == HTTP_HEAD && !c->head_started) connection_close(c);
+    }
+}
+
+static void run_once(struct http_loop *loop, struct epoll_event events[EVENTS])
+{
+    struct http_server *server = loop->server;
+    int n = epoll_wait(loop->epoll_fd, events, EVENTS, wait_ms(loop));
+    loop->now_us = clock_now_us();
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == server)
+            accept_some(loop);
+        else if (events[i].data.ptr != loop)
+            connection_event(events[i].data.ptr, events[i].events);
+    }
+    run_ready(loop);
+    run_queue(loop);
+    for (struct http_timer *t; (t = http_timers_expire(&loop->timers, loop->now_us));)
+        connection_expire((struct connection *)((char *)t - offsetof(struct connection, timer)));
+    if (atomic_load(&server->stopping)) {
+        if (loop->listening || loop->listen_again_us != INT64_MAX) stop_listening(loop);
+    } else if (loop->listen_again_us <= loop->now_us) {
+        watch_listener(loop);
+    }
+    free_dead(loop);
+}
+
+static void disconnect_all(struct http_loop *loop)
+{
+    while (loop->connections)
+        connection_close(loop->connections);
+    run_ready(loop);
+    run_queue(loop);
+    free_dead(loop);
+}
+
+static void *loop_main(void *argument)
+{
+    struct http_loop *loop = argument;
+    struct epoll_event *events = mem_alloc_array(EVENTS, sizeof *events);
+    own_loop = loop;
+    while (!atomic_load(&loop->server->closing))
+        run_once(loop, events);
+    disconnect_all(loop);
+    free(events);
+    return NULL;
+}
+
+static enum status start_thread(struct http_loop *loop)
+{
+    // Signals are for the program's main thread. SIGPIPE stays blocked here because OpenSSL writes with write(2).
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int error = pthread_create(&loop->thread, NULL, loop_main, loop);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
+    pthread_setname_np(loop->thread, "http");
+    return STATUS_OK;
+}
+
+static void free_loop(struct http_loop *loop)
+{
+    if (loop->epoll_fd >= 0) close(loop->epoll_fd);
+    if (loop->event_fd >= 0) close(loop->event_fd);
+    if (loop->spare_fd >= 0) close(loop->spare_fd);
+    pthread_mutex_destroy(&loop->lock);
+    free(loop->in);
+    free(loop->texts);
+}
+
+enum status http_loop_open(struct http_loop *loop, struct http_server *server)
+{
+    *loop = (struct http_loop){.server = server, .now_us = clock_now_us()};
+    loop->queue_end = &loop->queue;
+    pthread_mutex_init(&loop->lock, NULL);
+    http_timers_init(&loop->timers, loop->now_us);
+    loop->in = mem_alloc(HTTP_IN_BYTES);
+    loop->texts = mem_alloc(HTTP_TEXT_ROOM(server->o.max_head_bytes));
+    loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    loop->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    // Edge-triggered, so the counter is never read.
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = loop};
+    enum status status;
+    if (loop->epoll_fd < 0 || loop->event_fd < 0 ||
+        epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->event_fd, &event) != 0 || !watch_listener(loop))
+        status = status_fail(STATUS_INTERNAL, "cannot watch the HTTP port: %s", strerror(errno));
+    else
+        status = start_thread(loop);
+    if (status != STATUS_OK) free_loop(loop);
+    return status;
+}
+
+void http_loop_close(struct http_loop *loop)
+{
+    http_loop_wake(loop);
+    pthread_join(loop->thread, NULL);
+    free_loop(loop);
+}

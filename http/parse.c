@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "http/parse.h"
+
+#include <string.h>
+#include <strings.h>
+
+// --- characters
+
+// tchar of RFC 9110: what methods and field names consist of.
+static bool is_token(unsigned char c)
+{
+    static const bool other[128] = {
+        ['!'] = true, ['#'] = true, ['$'] = true, ['%'] = true, ['&'] = true, ['\''] = true, ['*'] = true, ['+'] = true,
+        ['-'] = true, ['.'] = true, ['^'] = true, ['_'] = true, ['`'] = true, ['|'] = true,  ['~'] = true};
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c < 128 && other[c]);
+}
+
+static bool is_field_character(unsigned char c)
+{
+    return (c >= ' ' && c != 127) || c == '\t';
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t';
+}
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+// --- the end of a head
+
+enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t size)
+{
+    // Clients of other protocols are told apart by their first byte, not by a time limit.
+    if (scan->at == 0 && size > 0 && !is_token((unsigned char)bytes[0]) && bytes[0] != '\r') return HTTP_PARSE_BAD;
+    const char *end;
+    while (scan->at < size && (end = memchr(bytes + scan->at, '\n', size - scan->at))) {
+        size_t newline = (size_t)(end - bytes);
+        if (newline == scan->line || bytes[newline - 1] != '\r') return HTTP_PARSE_BAD;
+        bool empty = newline == scan->line + 1;
+        bool leading = scan->line == 0; // an empty line before the request, which RFC 9112 asks to ignore
+        scan->at = newline + 1;
+        scan->line = newline + 1;
+        if (empty && !leading) return HTTP_PARSE_DONE;
+    }
+    scan->at = size;
+    return HTTP_PARSE_MORE;
+}
+
+// --- the head
+
+struct reader {
+    const char *at, *end;
+    char *texts;
+    struct http_head *head;
+    const char *sentence;
+    int n_host, n_length, n_coding;
+};
+
+static int refuse(struct reader *r, int status, const char *sentence)
+{
+    r->sentence = sentence;
+    return status;
+}
+
+static size_t add_text(struct reader *r, const char *text, size_t size)
+{
+    size_t at = r->head->text_size;
+    memcpy(r->texts + at, text, size);
+    r->texts[at + size] = '\0';
+    r->head->text_size += size + 1;
+    return at;
+}
+
+// Adds a text with its %XX decoded. False: a bad one, or one that stands for NUL.
+static bool add_decoded(struct reader *r, const char *text, size_t size, bool plus_is_blank)
+{
+    char *out = r->texts + r->head->text_size, *start = out;
+    for (size_t i = 0; i < size; i++) {
+        char c = text[i];
+        if (c == '%') {
+            int high = i + 2 < size ? hex_value(text[i + 1]) : -1, low = i + 2 < size ? hex_value(text[i + 2]) : -1;
+            if (high < 0 || low < 0 || high + low == 0) return false;
+            c = (char)(16 * high + low);
+            i += 2;
+        } else if (c == '+' && plus_is_blank) {
+            c = ' ';
+        }
+        *out++ = c;
+    }
+    *out++ = '\0';
+    r->head->text_size += (size_t)(out - start);
+    return true;
+}
+
+static bool add_query(struct reader *r, const char *at, const char *end)
+{
+    r->head->query = r->head->text_size;
+    while (at < end) {
+        const char *next = memchr(at, '&', (size_t)(end - at));
+        const char *stop = next ? next : end;
+        const char *equals = memchr(at, '=', (size_t)(stop - at));
+        const char *name_end = equals ? equals : stop, *value = equals ? equals + 1 : stop;
+        if (name_end > at) { // an empty name would end the list
+            if (!add_decoded(r, at, (size_t)(name_end - at), true)) return false;
+            if (!add_decoded(r, value, (size_t)(stop - value), true)) return false;
+        }
+        at = next ? next + 1 : end;
+    }
+    add_text(r, "", 0);
+    return true;
+}
+
+// "/path?query", or "http://host/path?query" as proxies are asked, or "*".
+static int parse_target(struct reader *r, const char *at, const char *end)
+{
+    for (const char *c = at; c < end; c++)
+        if (*c <= ' ' || *c >= 127 || *c == '#')
+            return refuse(r, 400, "the request target contains a character that must be percent-encoded");
+    if (end - at > 7 && (strncasecmp(at, "http://", 7) == 0 || (end - at > 8 && strncasecmp(at, "https://", 8) == 0))) {
+        at += 7 + (at[4] != ':');
+        while (at < end && *at != '/' && *at != '?')
+            at++;
+    } else if (at == end || (*at != '/' && !(*at == '*' && end - at == 1))) {
+        return refuse(r, 400, "the request target is not a path that starts with '/'");
+    }
+    const char *query = memchr(at, '?', (size_t)(end - at));
+    r->head->path = r->head->text_size;
+    const char *path_end = query ? query : end;
+    if (path_end == at)
+        add_text(r, "/", 1);
+    else if (!add_decoded(r, at, (size_t)(path_end - at), false))
+        return refuse(r, 400, "the path contains a '%' that is not followed by the two hex digits of a character");
+    if (!add_query(r, query ? query + 1 : end, end))
+        return refuse(r, 400, "the query contains a '%' that is not followed by the two hex digits of a character");
+    return 0;
+}
+
+static int parse_version(struct reader *r, const char *at, const char *end)
+{
+    if (end - at != 8 || memcmp(at, "HTTP/", 5) != 0 || at[6] != '.')
+        return refuse(r, 400, "the request line does not end with the HTTP version");
+    if (memcmp(at + 5, "1.1", 3) != 0 && memcmp(at + 5, "1.0", 3) != 0)
+        return refuse(r, 505, "the HTTP version is neither 1.1 nor 1.0");
+    r->head->http_1_0 = at[7] == '0';
+    r->head->keep_alive = !r->head->http_1_0;
+    return 0;
+}
+
+static int parse_request_line(struct reader *r, const char *at, const char *end)
+{
+    const char *method = at;
+    while (at < end && is_token((unsigned char)*at))
+        at++;
+    if (at == method || at == end || *at != ' ') return refuse(r, 400, "the request line does not start with a method");
+    r->head->method = add_text(r, method, (size_t)(at - method));
+    const char *target = ++at;
+    const char *blank = memchr(target, ' ', (size_t)(end - target));
+    if (!blank) return refuse(r, 400, "the request line does not end with the HTTP version");
+    int status = parse_version(r, blank + 1, end);
+    return status ? status : parse_target(r, target, blank);
+}
+
+static bool same(const char *text, size_t size, const char *word)
+{
+    return strlen(word) == size && strncasecmp(text, word, size) == 0;
+}
+
+static int parse_length(struct reader *r, const char *value, size_t size)
+{
+    if (r->n_length++) return refuse(r, 400, "Content-Length is given more than once");
+    uint64_t length = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (value[i] < '0' || value[i] > '9') return refuse(r, 400, "Content-Length is not a number");
+        length = 10 * length + (uint64_t)(value[i] - '0');
+    }
+    if (size == 0) return refuse(r, 400, "Content-Length is not a number");
+    if (size > 19) length = INT64_MAX; // the sum has wrapped; this is larger than every limit
+    r->head->has_length = true;
+    r->head->content_length = length;
+    return 0;
+}
+
+static int parse_coding(struct reader *r, const char *value, size_t size)
+{
+    if (r->n_coding++) return refuse(r, 400, "Transfer-Encoding is given more than once");
+    if (!same(value, size, "chunked")) return refuse(r, 501, "Transfer-Encoding is not 'chunked'");
+    r->head->chunked = true;
+    return 0;
+}
+
+static void parse_connection(struct reader *r, const char *at, const char *end)
+{
+    while (at < end) {
+        while (at < end && (is_blank(*at) || *at == ','))
+            at++;
+        const char *word = at;
+        while (at < end && *at != ',' && !is_blank(*at))
+            at++;
+        if (same(word, (size_t)(at - word), "close")) r->head->keep_alive = false;
+        if (same(word, (size_t)(at - word), "keep-alive") && r->head->http_1_0) r->head->keep_alive = true;
+    }
+}
+
+static int parse_known_field(struct reader *r, const char *name, size_t name_size, const char *value, size_t size)
+{
+    if (same(name, name_size, "content-length")) return parse_length(r, value, size);
+    if (same(name, name_size, "transfer-encoding")) return parse_coding(r, value, size);
+    if (same(name, name_size, "connection")) parse_connection(r, value, value + size);
+    if (same(name, name_size, "host") && r->n_host++) return refuse(r, 400, "Host is given more than once");
+    if (same(name, name_size, "expect")) {
+        if (!same(value, size, "100-continue")) return refuse(r, 417, "Expect is not '100-continue'");
+        r->head->expect_continue = true;
+    }
+    return 0;
+}
+
+static int parse_field(struct reader *r, const char *at, const char *end)
+{
+    if (is_blank(*at)) return refuse(r, 400, "a header field is continued on a second line");
+    const char *name = at;
+    while (at < end && is_token((unsigned char)*at))
+        at++;
+    const char *name_end = at;
+    if (at == name || at == end || *at != ':')
+        return refuse(r, 400, "a header line is not a field name followed by a colon");
+    for (at++; at < end && is_blank(*at);)
+        at++;
+    const char *value = at;
+    for (; at < end; at++)
+        if (!is_field_character((unsigned char)*at))
+            return refuse(r, 400, "a header field contains a control character");
+    while (end > value && is_blank(end[-1]))
+        end--;
+    add_text(r, name, (size_t)(name_end - name));
+    add_text(r, value, (size_t)(end - value));
+    return parse_known_field(r, name, (size_t)(name_end - name), value, (size_t)(end - value));
+}
+
+// The next line without its CRLF; http_scan_head has seen that every line has one.
+static bool next_line(struct reader *r, const char **line_p, const char **end_p)
+{
+    const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
+    if (!newline || newline == r->at) return false;
+    *line_p = r->at;
+    *end_p = newline - 1;
+    r->at = newline + 1;
+    return true;
+}
+
+static int check_fields(struct reader *r)
+{
+    const struct http_head *head = r->head;
+    if (head->chunked && head->has_length) return refuse(r, 400, "Content-Length and Transfer-Encoding are both given");
+    if (head->chunked && head->http_1_0) return refuse(r, 400, "HTTP/1.0 has no Transfer-Encoding");
+    if (!head->http_1_0 && r->n_host == 0) return refuse(r, 400, "Host is missing");
+    return 0;
+}
+
+static int parse_lines(struct reader *r)
+{
+    const char *line, *end;
+    if (!next_line(r, &line, &end)) return refuse(r, 400, "the request line is missing");
+    if (line == end && !next_line(r, &line, &end)) return refuse(r, 400, "the request line is missing");
+    int status = parse_request_line(r, line, end);
+    r->head->fields = r->head->text_size;
+    for (int n = 0; !status && next_line(r, &line, &end) && line < end; n++) {
+        if (n == HTTP_FIELDS_MAX) return refuse(r, 431, "the request has more than 100 header fields");
+        status = parse_field(r, line, end);
+    }
+    add_text(r, "", 0);
+    return status ? status : check_fields(r);
+}
+
+int http_parse_head(const char *bytes, size_t size, char *texts, struct http_head *head, const char **sentence_p)
+{
+    *head = (struct http_head){0};
+    struct reader r = {.at = bytes, .end = bytes + size, .texts = texts, .head = head};
+    int status = parse_lines(&r);
+    if (status) *sentence_p = r.sentence;
+    return status;
+}
+
+const char *http_pair(const char *pairs, const char *name, bool any_case)
+{
+    while (*pairs) {
+        const char *value = pairs + strlen(pairs) + 1;
+        if (any_case ? strcasecmp(pairs, name) == 0 : strcmp(pairs, name) == 0) return value;
+        pairs = value + strlen(value) + 1;
+    }
+    return NULL;
+}
+
+// --- a chunked body
+
+enum {
+    CHUNK_SIZE, // hex digits
+    CHUNK_EXTENSION,
+    CHUNK_SIZE_LF,
+    CHUNK_DATA,
+    CHUNK_DATA_CR,
+    CHUNK_DATA_LF,
+    TRAILER_START, // of a line
+    TRAILER,
+    TRAILER_LF,
+    LAST_LF,
+    CHUNK_DONE
+};
+enum { SIZE_DIGITS_MAX = 12 };
+
+static bool step_size(struct http_chunks *c, char byte)
+{
+    int digit = hex_value(byte);
+    if (digit >= 0) {
+        c->left = 16 * c->left + (uint64_t)digit;
+        return ++c->digits <= SIZE_DIGITS_MAX;
+    }
+    c->state = byte == '\r' ? CHUNK_SIZE_LF : CHUNK_EXTENSION;
+    return c->digits > 0 && (byte == '\r' || byte == ';');
+}
+
+static bool step_text(struct http_chunks *c, char byte, int after_cr, uint32_t *count, uint32_t max)
+{
+    if (byte == '\r')
+        c->state = after_cr;
+    else if (!is_field_character((unsigned char)byte))
+        return false;
+    return ++*count <= max;
+}
+
+static bool step_trailer_start(struct http_chunks *c, char byte)
+{
+    c->state = byte == '\r' ? LAST_LF : TRAILER;
+    return byte == '\r' || is_token((unsigned char)byte);
+}
+
+static bool step_expect(struct http_chunks *c, char byte, char expected, int next)
+{
+    c->state = next;
+    return byte == expected;
+}
+
+static bool step(struct http_chunks *c, char byte)
+{
+    switch (c->state) {
+    case CHUNK_SIZE: return step_size(c, byte);
+    case CHUNK_EXTENSION: return step_text(c, byte, CHUNK_SIZE_LF, &c->extensions, HTTP_EXTENSIONS_MAX);
+    case CHUNK_SIZE_LF: return step_expect(c, byte, '\n', c->left ? CHUNK_DATA : TRAILER_START);
+    case CHUNK_DATA_CR: return step_expect(c, byte, '\r', CHUNK_DATA_LF);
+    case CHUNK_DATA_LF: c->digits = 0; return step_expect(c, byte, '\n', CHUNK_SIZE);
+    case TRAILER_START: return step_trailer_start(c, byte);
+    case TRAILER: return step_text(c, byte, TRAILER_LF, &c->trailers, HTTP_TRAILERS_MAX);
+    case TRAILER_LF: return step_expect(c, byte, '\n', TRAILER_START);
+    case LAST_LF: return step_expect(c, byte, '\n', CHUNK_DONE);
+    default: return false;
+    }
+}
+
+enum http_parse http_read_chunks(struct http_chunks *c, const char *bytes, size_t size, size_t *at_p,
+                                 const char **data_p, size_t *n_p)
+{
+    *n_p = 0;
+    while (*at_p < size) {
+        if (c->state == CHUNK_DATA) {
+            size_t n = size - *at_p < c->left ? size - *at_p : (size_t)c->left;
+            *data_p = bytes + *at_p;
+            *n_p = n;
+            *at_p += n;
+            c->left -= n;
+            if (c->left == 0) c->state = CHUNK_DATA_CR;
+            return HTTP_PARSE_MORE;
+        }
+        if (!step(c, bytes[(*at_p)++])) return HTTP_PARSE_BAD;
+        if (c->state == CHUNK_DONE) return HTTP_PARSE_DONE;
+    }
+    return HTTP_PARSE_MORE;
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing of a connection, plain or by TLS.
+#include <errno.h>
+#include <limits.h>
+#include <openssl/err.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "http/internal.h"
+
+static ssize_t read_plain(struct connection *c, char *bytes, size_t size)
+{
+    for (;;) {
+        ssize_t n = recv(c->fd, bytes, size, 0);
+        // Less than asked for: the socket is empty, and more bytes or a FIN raise a new event.
+        if (n >= 0) {
+            c->readable = (size_t)n == size;
+            return n;
+        }
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) return HTTP_BROKEN;
+        c->readable = false;
+        return HTTP_AGAIN;
+    }
+}
+
+static ssize_t write_plain(struct connection *c, const char *bytes, size_t size)
+{
+    for (;;) {
+        ssize_t n = send(c->fd, bytes, size, MSG_NOSIGNAL);
+        if (n >= 0) return n;
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) return HTTP_BROKEN;
+        c->writable = false;
+        return HTTP_AGAIN;
+    }
+}
+
+// What a TLS call that did not succeed waits for.
+static int tls_result(struct connection *c, int result)
+{
+    switch (SSL_get_error(c->ssl, result)) {
+    case SSL_ERROR_WANT_READ: c->readable = false; return HTTP_AGAIN;
+    case SSL_ERROR_WANT_WRITE: c->writable = false; return HTTP_AGAIN;
+    case SSL_ERROR_ZERO_RETURN: return 0;
+    default: return HTTP_BROKEN;
+    }
+}
+
+ssize_t socket_read(struct connection *c, char *bytes, size_t size)
+{
+    if (!c->ssl || c->state == HTTP_LINGER) return read_plain(c, bytes, size);
+    ERR_clear_error();
+    int n = SSL_read(c->ssl, bytes, (int)size);
+    return n > 0 ? n : tls_result(c, n);
+}
+
+ssize_t socket_write(struct connection *c, const char *bytes, size_t size)
+{
+    if (!c->ssl) return write_plain(c, bytes, size);
+    ERR_clear_error();
+    int n = SSL_write(c->ssl, bytes, size > INT_MAX ? INT_MAX : (int)size);
+    if (n > 0) return n;
+    int result = tls_result(c, n);
+    return result == 0 ? HTTP_BROKEN : result;
+}
+
+int socket_handshake(struct connection *c)
+{
+    ERR_clear_error();
+    int n = SSL_accept(c->ssl);
+    if (n == 1) return 0;
+    unsigned long error = ERR_peek_error();
+    int result = tls_result(c, n);
+    if (result == HTTP_AGAIN) return HTTP_AGAIN;
+    const char *reason = ERR_reason_error_string(error);
+    log_event(LOG_DEBUG, "http_handshake_failed", LOG_FIELD("reason", reason ? reason : "the client closed"));
+    if (ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST) {
+        static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
+                                   "Connection: close\r\n\r\nthis port requires TLS: use https://\r\n";
+        ssize_t sent = send(c->fd, text, sizeof text - 2, MSG_NOSIGNAL);
+        (void)sent; // the connection ends either way
+    }
+    return HTTP_BROKEN;
+}
+
+void socket_shutdown(struct connection *c)
+{
+    if (c->ssl) {
+        ERR_clear_error();
+        SSL_shutdown(c->ssl);
+    }
+    shutdown(c->fd, SHUT_WR);
+}
+
+void socket_close(struct connection *c, bool reset)
+{
+    if (c->ssl) SSL_free(c->ssl);
+    c->ssl = NULL;
+    // Without the reset the kernel would go on sending what a client does not read.
+    const struct linger abort_now = {.l_onoff = 1};
+    if (reset) setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &abort_now, sizeof abort_now);
+    close(c->fd);
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's TLS: certificate, key and client CA, read again when their files change.
+#include "http/internal.h"
+
+#include <openssl/err.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { N_FILES = 3 };
+
+// Tells versions of a file apart.
+struct version {
+    int64_t seconds, nanoseconds, size;
+    uint64_t inode;
+};
+
+struct http_tls {
+    char *file[N_FILES];  // certificate, key, client CA; owned, the last may be NULL
+    pthread_mutex_t lock; // guards the members below
+    SSL_CTX *context;
+    struct version version[N_FILES]; // of the files that were read last, usable or not
+    int64_t check_us;                // when to look at the files again
+    int64_t interval_us;
+};
+
+// --- a context from the files
+
+static enum status tls_fail(const char *what, const char *file)
+{
+    unsigned long error = ERR_peek_last_error();
+    const char *reason = error ? ERR_reason_error_string(error) : NULL;
+    ERR_clear_error();
+    return status_fail(STATUS_INVALID, "%s %s: %s", what, file, reason ? reason : "cannot be used");
+}
+
+// Without this OpenSSL would ask for the password on the terminal.
+static int no_password(char *text, int size, int writing, void *user)
+{
+    return -1;
+}
+
+static int choose_protocol(SSL *ssl, const unsigned char **chosen, unsigned char *chosen_size,
+                           const unsigned char *offered, unsigned int offered_size, void *user)
+{
+    static const unsigned char ours[] = "\x08http/1.1";
+    unsigned char *match;
+    int found = SSL_select_next_proto(&match, chosen_size, ours, sizeof ours - 1, offered, offered_size);
+    *chosen = match;
+    return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+static enum status set_files(SSL_CTX *context, char *const file[N_FILES])
+{
+    if (SSL_CTX_use_certificate_chain_file(context, file[0]) != 1) return tls_fail("TLS certificate", file[0]);
+    if (SSL_CTX_use_PrivateKey_file(context, file[1], SSL_FILETYPE_PEM) != 1) return tls_fail("TLS key", file[1]);
+    if (SSL_CTX_check_private_key(context) != 1) return tls_fail("TLS key", file[1]);
+    if (!file[2]) return STATUS_OK;
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(file[2]);
+    if (!names || SSL_CTX_load_verify_locations(context, file[2], NULL) != 1) {
+        sk_X509_NAME_pop_free(names, X509_NAME_free);
+        return tls_fail("TLS client CA", file[2]);
+    }
+    SSL_CTX_set_client_CA_list(context, names); // takes it over
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    return STATUS_OK;
+}
+
+static void set_options(SSL_CTX *context)
+{
+    static const unsigned char name[] = "forepack";
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
+    // Idle streams give their buffers back, 33 KiB each.
+    SSL_CTX_set_mode(context,
+                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    // Sessions are resumed by tickets, which the client keeps.
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
+    SSL_CTX_set_num_tickets(context, 1);
+    SSL_CTX_set_read_ahead(context, 1); // one read(2) takes whole records
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+    SSL_CTX_set_default_passwd_cb(context, no_password);
+}
+
+static enum status make_context(char *const file[N_FILES], SSL_CTX **context_p)
+{
+    ERR_clear_error();
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    if (!context) return status_fail(STATUS_INTERNAL, "OpenSSL cannot make a TLS context");
+    set_options(context);
+    enum status status = set_files(context, file);
+    if (status == STATUS_OK)
+        *context_p = context;
+    else
+        SSL_CTX_free(context);
+    return status;
+}
+
+// --- reading changed files
+
+static void read_versions(char *const file[N_FILES], struct version version[N_FILES])
+{
+    memset(version, 0, N_FILES * sizeof *version);
+    for (int i = 0; i < N_FILES; i++) {
+        struct stat s;
+        if (!file[i] || stat(file[i], &s) != 0) continue;
+        version[i] = (struct version){s.st_mtim.tv_sec, s.st_mtim.tv_nsec, s.st_size, s.st_ino};
+    }
+}
+
+// Under the lock.
+static void reload_changed(struct http_tls *tls)
+{
+    int64_t now_us = clock_now_us();
+    if (now_us < tls->check_us) return;
+    tls->check_us = now_us + tls->interval_us;
+    struct version version[N_FILES];
+    read_versions(tls->file, version);
+    if (memcmp(version, tls->version, sizeof version) == 0) return;
+    memcpy(tls->version, version, sizeof version);
+    SSL_CTX *context;
+    if (make_context(tls->file, &context) != STATUS_OK) {
+        log_event(LOG_ERROR, "http_certificate_kept", LOG_REASON);
+        return;
+    }
+    SSL_CTX_free(tls->context); // open connections have their own reference
+    tls->context = context;
+    log_event(LOG_INFO, "http_certificate_reloaded", LOG_FIELD("file", tls->file[0]));
+}
+
+SSL *http_tls_accept(struct http_tls *tls, int fd)
+{
+    pthread_mutex_lock(&tls->lock);
+    reload_changed(tls);
+    SSL *ssl = SSL_new(tls->context);
+    pthread_mutex_unlock(&tls->lock);
+    if (!ssl) return NULL;
+    SSL_set_accept_state(ssl);
+    if (SSL_set_fd(ssl, fd) == 1) return ssl;
+    SSL_free(ssl);
+    return NULL;
+}
+
+enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p)
+{
+    struct http_tls *tls = mem_alloc(sizeof *tls);
+    tls->interval_us = 1000 * check_ms;
+    pthread_mutex_init(&tls->lock, NULL);
+    tls->file[0] = mem_string(files->cert);
+    tls->file[1] = mem_string(files->key);
+    tls->file[2] = mem_string(files->client_ca);
+    read_versions(tls->file, tls->version);
+    tls->check_us = clock_now_us() + tls->interval_us;
+    enum status status = make_context(tls->file, &tls->context);
+    if (status == STATUS_OK)
+        *tls_p = tls;
+    else
+        http_tls_close(tls);
+    return status;
+}
+
+void http_tls_close(struct http_tls *tls)
+{
+    if (!tls) return;
+    SSL_CTX_free(tls->context);
+    pthread_mutex_destroy(&tls->lock);
+    for (int i = 0; i < N_FILES; i++)
+        free(tls->file[i]);
+    free(tls);
+}

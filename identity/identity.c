@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// See identity.h. A ring is the keys of the file as last read: a table of principals by hash. Principals are carried
+// over from ring to ring by id and tenant, with what is used of their limits.
+#include "identity/identity.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "identity/key_file.h"
+#include "identity/limits.h"
+
+#define RELOAD_US 1000000
+
+struct principal {
+    atomic_int refs;
+    pthread_mutex_t mutex; // guards what follows. Of the key, id and tenant are constant, the hash belongs to the ring
+    struct api_key key;    // as last read; revoked, too, when it is no longer in the file
+    struct limits_use use;
+};
+
+struct ring {
+    struct principal **slots; // [n_slots] a power of two, over half of them NULL; by the first bytes of the hash
+    size_t n_slots;
+};
+
+// Tells versions of the file apart; zeros: there is none.
+struct version {
+    dev_t device;
+    ino_t inode;
+    off_t size;
+    struct timespec modified, changed;
+};
+
+struct identity {
+    char *path;
+    pthread_mutex_t mutex; // guards what follows, and the hashes of all principals
+    struct ring ring;
+    bool reading;           // a thread looks at the file
+    int64_t looked_us;      // when one did last
+    struct version version; // as last read, whether it could be used or not
+};
+
+// --- principals
+
+static struct principal *principal_create(const struct api_key *key)
+{
+    struct principal *p = mem_alloc(sizeof *p);
+    atomic_init(&p->refs, 1);
+    pthread_mutex_init(&p->mutex, NULL);
+    p->key = *key;
+    return p;
+}
+
+struct principal *principal_ref(struct principal *p)
+{
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    return p;
+}
+
+void principal_unref(struct principal *p)
+{
+    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_destroy(&p->mutex);
+    free(p);
+}
+
+const char *principal_key_id(const struct principal *p)
+{
+    return p->key.id;
+}
+
+const char *principal_tenant(const struct principal *p)
+{
+    return p->key.tenant;
+}
+
+static void principal_update(struct principal *p, const struct api_key *key)
+{
+    pthread_mutex_lock(&p->mutex);
+    memcpy(p->key.hash, key->hash, sizeof key->hash);
+    p->key.limits = key->limits;
+    p->key.priority = key->priority;
+    p->key.expires_s = key->expires_s;
+    p->key.is_operator = key->is_operator;
+    p->key.revoked = key->revoked;
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static struct api_key principal_key(struct principal *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    struct api_key key = p->key;
+    pthread_mutex_unlock(&p->mutex);
+    return key;
+}
+
+bool principal_is_operator(struct principal *p)
+{
+    return principal_key(p).is_operator;
+}
+
+static enum status check_valid(const struct api_key *key)
+{
+    if (key->revoked)
+        return status_fail(STATUS_UNAUTHENTICATED, "the API key %s was revoked: ask for a new one", key->id);
+    if (!key->expires_s || time(NULL) < key->expires_s) return STATUS_OK;
+    char when[24];
+    key_time_format(key->expires_s, when);
+    return status_fail(STATUS_UNAUTHENTICATED, "the API key %s expired at %s: ask for a new one", key->id, when);
+}
+
+enum status principal_check(struct principal *p, const char *tenant, int32_t priority)
+{
+    const struct api_key key = principal_key(p);
+    if (*tenant && strcmp(tenant, key.tenant) != 0)
+        return status_fail(STATUS_DENIED, "tenant: the API key %s is of tenant %s: leave the tenant empty or name it",
+                           key.id, key.tenant);
+    if (priority <= key.priority) return STATUS_OK;
+    return status_fail(STATUS_DENIED, "priority %d: requests with the API key %s may have at most %lld", (int)priority,
+                       key.id, (long long)key.priority);
+}
+
+typedef enum status start_fn(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
+                             int64_t *retry_us_p);
+
+static enum status start(struct principal *p, start_fn *limits, int64_t *retry_us_p)
+{
+    *retry_us_p = 0;
+    pthread_mutex_lock(&p->mutex);
+    enum status status = check_valid(&p->key);
+    if (status == STATUS_OK) status = limits(&p->use, &p->key.limits, clock_now_us(), retry_us_p);
+    pthread_mutex_unlock(&p->mutex);
+    return status;
+}
+
+enum status identity_admit(struct principal *p, int64_t *retry_us_p)
+{
+    return start(p, limits_start, retry_us_p);
+}
+
+enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
+{
+    return start(p, limits_count_call, retry_us_p);
+}
+
+void identity_join(struct principal *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_join(&p->use, &p->key.limits, clock_now_us());
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void identity_charge(struct principal *p, double tokens)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_charge(&p->use, &p->key.limits, tokens, clock_now_us());
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void identity_release(struct principal *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_end(&p->use);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+uint64_t identity_prefix_salt(const char *tenant)
+{
+    unsigned char hash[SHA256_DIGEST_LENGTH];
+    uint64_t salt;
+    SHA256((const unsigned char *)tenant, strlen(tenant), hash);
+    memcpy(&salt, hash, sizeof salt);
+    return salt ? salt : 1;
+}
+
+// --- rings
+
+// Keys are random, so any bytes of their hash spread well.
+static struct principal **ring_slot(const struct ring *ring, const uint8_t *hash)
+{
+    uint64_t at;
+    memcpy(&at, hash, sizeof at);
+    for (at &= ring->n_slots - 1;; at = (at + 1) & (ring->n_slots - 1)) {
+        struct principal **slot = &ring->slots[at];
+        if (!*slot || CRYPTO_memcmp((*slot)->key.hash, hash, KEY_HASH_BYTES) == 0) return slot;
+    }
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct api_key *x = &(*(struct principal *const *)a)->key, *y = &(*(struct principal *const *)b)->key;
+    int order = strcmp(x->id, y->id);
+    return order ? order : strcmp(x->tenant, y->tenant);
+}
+
+// The principals of the ring by name, then NULLs; free() it.
+static struct principal **ring_list(const struct ring *ring, size_t *n_p)
+{
+    struct principal **list = mem_alloc_array(ring->n_slots + 1, sizeof *list);
+    size_t n = 0;
+    for (size_t i = 0; i < ring->n_slots; i++)
+        if (ring->slots[i]) list[n++] = ring->slots[i];
+    qsort(list, n, sizeof *list, by_name);
+    *n_p = n;
+    return list;
+}
+
+static void ring_fini(struct ring *ring)
+{
+    for (size_t i = 0; i < ring->n_slots; i++)
+        principal_unref(ring->slots[i]);
+    free(ring->slots);
+}
+
+// The principal that had this name before, or a new one; with a reference for the ring.
+static struct principal *principal_of(struct principal **before, size_t n, const struct api_key *key)
+{
+    struct principal named = {.key = *key}, *name = &named;
+    struct principal **found = bsearch(&name, before, n, sizeof *before, by_name);
+    if (!found) return principal_create(key);
+    principal_ref(*found);
+    return *found;
+}
+
+// A key that is no longer in the file: calls that still run with it may start no further requests.
+static void revoke_missing(struct principal **before, size_t n, const struct ring *now)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct api_key gone = before[i]->key;
+        gone.revoked = true;
+        if (*ring_slot(now, gone.hash) != before[i]) principal_update(before[i], &gone);
+    }
+}
+
+static void ring_build(const struct key_file *file, const struct ring *before, struct ring *ring)
+{
+    size_t n_before;
+    struct principal **list = ring_list(before, &n_before);
+    *ring = (struct ring){.n_slots = 2};
+    while (ring->n_slots < 2 * (size_t)file->n + 1)
+        ring->n_slots *= 2;
+    ring->slots = mem_alloc_array(ring->n_slots, sizeof(struct principal *));
+    struct principal **now = mem_alloc_array((size_t)file->n + 1, sizeof *now);
+    for (int i = 0; i < file->n; i++) { // all hashes are updated before any is looked up
+        now[i] = principal_of(list, n_before, &file->keys[i]);
+        principal_update(now[i], &file->keys[i]);
+    }
+    for (int i = 0; i < file->n; i++)
+        *ring_slot(ring, now[i]->key.hash) = now[i];
+    revoke_missing(list, n_before, ring);
+    free(now);
+    free(list);
+}
+
+// --- the file
+
+static struct version version_of(const char *path)
+{
+    struct stat stat_now;
+    struct version version;
+    memset(&version, 0, sizeof version); // compared with memcmp()
+    if (stat(path, &stat_now)) return version;
+    version.device = stat_now.st_dev;
+    version.inode = stat_now.st_ino;
+    version.size = stat_now.st_size;
+    version.modified = stat_now.st_mtim;
+    version.changed = stat_now.st_ctim;
+    return version;
+}
+
+static enum status file_read(const char *path, struct key_file *file_p)
+{
+    bool exposed;
+    TRY(key_file_read(path, file_p, &exposed));
+    log_event(LOG_INFO, "api_keys_read", LOG_FIELD("file", path), LOG_FIELD("keys", file_p->n));
+    if (exposed)
+        log_event(LOG_WARN, "api_keys_exposed", LOG_FIELD("file", path),
+                  LOG_FIELD("reason", "others than its owner may read it: chmod go-r"));
+    return STATUS_OK;
+}
+
+// Identity's mutex held.
+static void ring_replace(struct identity *identity, const struct key_file *file)
+{
+    struct ring before = identity->ring;
+    ring_build(file, &before, &identity->ring);
+    ring_fini(&before);
+}
+
+// Whether it is time to look at the file. Only one thread does, without the mutex: the others go on with the old keys.
+static bool look_begin(struct identity *identity, struct version *version_p)
+{
+    pthread_mutex_lock(&identity->mutex);
+    int64_t now_us = clock_now_us();
+    bool due = !identity->reading && now_us - identity->looked_us >= RELOAD_US;
+    if (due) {
+        identity->reading = true;
+        identity->looked_us = now_us;
+        *version_p = identity->version;
+    }
+    pthread_mutex_unlock(&identity->mutex);
+    return due;
+}
+
+static void look_end(struct identity *identity, const struct version *version, const struct key_file *file)
+{
+    pthread_mutex_lock(&identity->mutex);
+    if (file) ring_replace(identity, file);
+    identity->version = *version;
+    identity->reading = false;
+    pthread_mutex_unlock(&identity->mutex);
+}
+
+static void reload_if_changed(struct identity *identity)
+{
+    struct version last;
+    if (!look_begin(identity, &last)) return;
+    struct version version = version_of(identity->path); // before reading: a later change is seen the next time
+    struct key_file file = {0};
+    bool changed = memcmp(&version, &last, sizeof version) != 0;
+    bool usable = changed && file_read(identity->path, &file) == STATUS_OK;
+    if (changed && !usable)
+        log_event(LOG_ERROR, "api_keys_unusable", LOG_REASON, LOG_FIELD("effect", "the keys read before stay in use"));
+    look_end(identity, &version, usable ? &file : NULL);
+    key_file_fini(&file);
+}
+
+enum status identity_open(const char *path, struct identity **identity_p)
+{
+    struct key_file file;
+    struct version version = version_of(path);
+    TRY(file_read(path, &file));
+    struct identity *identity = mem_alloc(sizeof *identity);
+    identity->path = mem_string(path);
+    pthread_mutex_init(&identity->mutex, NULL);
+    identity->version = version;
+    identity->looked_us = clock_now_us();
+    ring_build(&file, &(struct ring){0}, &identity->ring);
+    key_file_fini(&file);
+    *identity_p = identity;
+    return STATUS_OK;
+}
+
+void identity_close(struct identity *identity)
+{
+    if (!identity) return;
+    ring_fini(&identity->ring);
+    pthread_mutex_destroy(&identity->mutex);
+    free(identity->path);
+    free(identity);
+}
+
+// --- authentication
+
+enum { KEY_BYTES_MAX = 256 }; // also of keys that were not made here
+
+// NULL: unknown. A principal with a reference.
+static struct principal *find(struct identity *identity, const char *key, size_t size)
+{
+    uint8_t hash[KEY_HASH_BYTES];
+    key_hash(key, size, hash);
+    pthread_mutex_lock(&identity->mutex);
+    struct principal *p = *ring_slot(&identity->ring, hash);
+    if (p) principal_ref(p);
+    pthread_mutex_unlock(&identity->mutex);
+    return p;
+}
+
+enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p)
+{
+    size_t size = key ? strlen(key) : 0;
+    if (!size)
+        return status_fail(STATUS_UNAUTHENTICATED, "an API key is required: send it as 'authorization: Bearer KEY'");
+    reload_if_changed(identity);
+    struct principal *p = size <= KEY_BYTES_MAX ? find(identity, key, size) : NULL;
+    if (!p) return status_fail(STATUS_UNAUTHENTICATED, "the API key is unknown: check that it was copied whole");
+    const struct api_key now = principal_key(p);
+    enum status status = check_valid(&now);
+    if (status == STATUS_OK)
+        *principal_p = p;
+    else
+        principal_unref(p);
+    return status;
+}
+
+enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p)
+{
+    static const char scheme[] = "Bearer ";
+    if (!authorization) return identity_authenticate_key(identity, NULL, principal_p);
+    if (strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return status_fail(STATUS_UNAUTHENTICATED, "authorization: must be 'Bearer KEY'");
+    const char *key = authorization + sizeof scheme - 1;
+    return identity_authenticate_key(identity, key + strspn(key, " "), principal_p);
+}

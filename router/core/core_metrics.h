@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// A copy of all that metrics show of the core, so that it can be written out on another thread. Taking it costs in
+// proportion to the number of nodes. The core's thread only.
+#pragma once
+
+#include "router/core/core.h"
+#include "router/core/measures.h"
+
+struct pool_metrics {
+    int waiting, running; // requests
+    int64_t waiting_rows; // that the waiting ones take in bins
+    double work_us;       // see estimate_pool_us()
+};
+
+struct core_metrics {
+    struct core_status status; // with all attached nodes
+    struct core_measures measures;
+    struct pool_metrics pools[NODE_ROLES];
+    struct node_measures *nodes; // [n_nodes] also of nodes that are gone; owned
+    int n_nodes;
+};
+
+void core_get_metrics(const struct core *c, struct core_metrics *metrics);
+void core_metrics_fini(struct core_metrics *metrics);

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ledger counts for metrics alone: nothing here influences a decision. Counters only grow, as Prometheus
+// expects. One thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "router/core/histogram.h"
+#include "router/core/request.h"
+#include "router/sched/view.h"
+
+enum node_loss { LOSS_STREAM_ENDED, LOSS_SILENT, LOSS_HUNG, LOSS_REPLACED, LOSS_COUNT };
+const char *node_loss_name(enum node_loss loss); // "stream_ended", "silent", "hung", "replaced"
+
+enum { FINISH_REASON_COUNT = FINISH_REASON_ERROR + 1 };
+
+// Of all requests together.
+struct core_measures {
+    uint64_t finished[FINISH_REASON_COUNT];
+    uint64_t errors[STATUS_COUNT];  // of those finished with FINISH_REASON_ERROR, their status
+    uint64_t refused[STATUS_COUNT]; // by core_submit()
+    uint64_t replays[LOSS_COUNT];
+    struct histogram queue, pack_wait, prefill; // of requests with a first token
+    struct histogram end_to_end, token;         // of requests that were answered; token: mean time of later tokens
+    struct histogram kept;                      // share of scored prompts
+    struct histogram plan[NODE_ROLES];          // time to plan a bin; dispatch.c
+};
+
+struct node_counts {
+    uint64_t tokens_in, tokens_out, cached_tokens, bins;
+    uint64_t preemptions; // as the node counts them, since its process started; nodes.c
+};
+
+// Of all nodes that have attached with this id and role. Dashboards know a node by its id: counters go on when it comes
+// back. Nodes that are gone are forgotten when there are more than NODES_GONE_MAX of them, those gone longest first.
+struct node_measures {
+    char node_id[128];
+    enum node_role role;
+    int attached;        // nodes; two while a process replaces its own lost stream
+    uint64_t gone_order; // the larger the later it went
+    struct node_counts counts;
+    struct histogram first_token, inter_token; // worker groups
+    struct histogram score;                    // speculators
+    struct histogram pass, fill;
+    struct node_measures *next;
+};
+enum { NODES_GONE_MAX = 64 };
+
+struct node_measures_list {
+    struct node_measures *first;
+    uint64_t n_gone; // in all
+};
+
+void core_measures_init(struct core_measures *measures);
+
+struct node_measures *node_measures_acquire(struct node_measures_list *list, const char *node_id, enum node_role role);
+void node_measures_release(struct node_measures_list *list, struct node_measures *measures);
+void node_measures_fini(struct node_measures_list *list);

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+// --- core's thread: the output of one request
+
+// Pushes tokens until one completes a stop string. The text of several tokens is joined in *joined_p, which is NULL
+// after a single one.
+static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, char **joined_p)
+{
+    bool stopped = false;
+    *joined_p = NULL;
+    while (chunk->n < n && !stopped) {
+        struct text_piece piece;
+        a->n_tokens++;
+        text_stream_push(a->text, tokens[chunk->n++], a->n_tokens >= a->min_tokens, &piece);
+        stopped = piece.stop >= 0;
+        if (stopped) a->stop = piece.stop;
+        if (n == 1) {
+            chunk->text = piece.text;
+        } else {
+            chunk->text = *joined_p = mem_resize(*joined_p, chunk->text_bytes + piece.size_bytes + 1, 1);
+            if (piece.size_bytes) memcpy(*joined_p + chunk->text_bytes, piece.text, piece.size_bytes);
+        }
+        chunk->text_bytes += piece.size_bytes;
+    }
+    return stopped;
+}
+
+static bool answer_add_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n,
+                              int *n_used_p)
+{
+    struct answer *a = user;
+    struct answer_chunk chunk = {.tokens = tokens, .logprobs = logprobs};
+    char *joined;
+    bool stopped = answer_push(a, tokens, n, &chunk, &joined);
+    a->client->ops->chunk(a, &chunk);
+    free(joined);
+    *n_used_p = chunk.n;
+    return stopped;
+}
+
+struct answer_chunk answer_rest(struct answer *a)
+{
+    struct text_piece rest;
+    text_stream_finish(a->text, &rest);
+    return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
+}
+
+static void answer_unlink(struct answer *a)
+{
+    if (a->prev) {
+        a->prev->next = a->next;
+    } else {
+        a->client->answers = a->next;
+    }
+    if (a->next) a->next->prev = a->prev;
+}
+
+void client_check_idle(struct client *client)
+{
+    if (client->answers || atomic_load(&client->reading)) return;
+    if (client->ops->idle) client->ops->idle(client);
+    if (client->closed) client->ops->free(client);
+}
+
+// The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
+static void answer_charge(const struct answer *a, const struct request *r)
+{
+    struct principal *p = a->client->principal;
+    if (!p) return;
+    identity_charge(p, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
+    identity_release(p);
+}
+
+static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
+                        const char *message)
+{
+    struct answer *a = user;
+    struct client *client = a->client;
+    client->ops->done(a, r, reason, status, message);
+    answer_charge(a, r);
+    answer_unlink(a);
+    text_stream_free(a->text);
+    free(a);
+    client_check_idle(client);
+}
+
+static void answer_free(struct answer *a)
+{
+    request_free(a->request);
+    text_stream_free(a->text);
+    free(a);
+}
+
+void answers_free(struct answer *first)
+{
+    for (struct answer *next; first; first = next) {
+        next = first->next;
+        answer_free(first);
+    }
+}
+
+// --- events posted to the core's thread
+
+static void answers_link(struct client *client, struct answer *first)
+{
+    struct answer *last = first;
+    for (; last->next; last = last->next)
+        last->next->prev = last;
+    last->next = client->answers;
+    if (last->next) last->next->prev = last;
+    client->answers = first;
+}
+
+static void event_submit(struct core *c, void *arg, int64_t now_us)
+{
+    struct answer *first = arg;
+    struct client *client = first->client;
+    if (client->closed) { // while the message was read
+        for (struct answer *a = first; a; a = a->next)
+            answer_charge(a, a->request);
+        answers_free(first);
+    } else {
+        int n = 0;
+        for (struct answer *a = first; a; a = a->next)
+            n++;
+        answers_link(client, first);
+        if (client->ops->submitted) client->ops->submitted(client);
+        // A request may end within core_submit(), which removes its answer from the list.
+        for (struct answer *a = first, *next; n--; a = next) {
+            next = a->next;
+            core_submit(c, a->request, now_us);
+        }
+    }
+    atomic_fetch_sub(&client->reading, 1);
+    client_check_idle(client);
+}
+
+static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
+{
+    struct client *client = arg;
+    atomic_fetch_sub(&client->reading, 1);
+    client_check_idle(client);
+}
+
+static void event_close(struct core *c, void *arg, int64_t now_us)
+{
+    struct client *client = arg;
+    while (client->answers)
+        core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
+    client->closed = true;
+    client_check_idle(client);
+}
+
+// --- I/O threads and threads of the intake pool
+
+enum status client_check(const struct client *client, const char *tenant, int32_t priority)
+{
+    return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
+}
+
+void client_reading(struct client *client)
+{
+    atomic_fetch_add(&client->reading, 1);
+}
+
+void client_not_submitted(struct client *client)
+{
+    if (client->principal) identity_release(client->principal);
+    loop_post(client->front->loop, event_not_submitted, client);
+}
+
+struct answer *answer_create(struct client *client, int64_t arrived_us)
+{
+    struct answer *a = mem_alloc(sizeof *a);
+    a->client = client;
+    a->stop = -1;
+    a->request = request_create();
+    a->request->spec.arrived_us = arrived_us;
+    a->request->sink = (struct request_sink){answer_add_tokens, answer_done, a};
+    return a;
+}
+
+// The tenant of the request: that of the caller's key, or the one that the request names.
+static void request_set_tenant(const struct client *client, struct request_spec *spec)
+{
+    if (client->principal) {
+        free(spec->tenant);
+        spec->tenant = mem_string(principal_tenant(client->principal));
+        spec->owner = identity_prefix_salt(spec->tenant);
+    }
+    if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
+}
+
+// The requests of a message were admitted as one.
+static void request_join(const struct client *client, const struct request *r, bool first)
+{
+    if (!client->principal) return;
+    if (!first) identity_join(client->principal);
+    identity_charge(client->principal, r->spec.n_tokens);
+}
+
+void answers_submit(struct answer *first, const char *method)
+{
+    for (struct answer *a = first; a; a = a->next) {
+        struct request *r = a->request;
+        request_set_tenant(a->client, &r->spec);
+        request_join(a->client, r, a == first);
+        a->min_tokens = r->spec.sampling.min_tokens;
+        log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
+                  LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),
+                  LOG_FIELD("tokens", r->spec.n_tokens), LOG_FIELD("method", method));
+        request_set_state(r, REQUEST_TOKENISED);
+    }
+    loop_post(first->client->front->loop, event_submit, first);
+}
+
+void client_close(struct client *client)
+{
+    intake_pool_cancel(client->front->pool, &client->waiting);
+    loop_post(client->front->loop, event_close, client);
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Running requests of a client and the text of their answers, whatever protocol the client speaks. A client is one gRPC
+// call or one HTTP exchange; its protocol embeds `struct client` and sends what the functions of client_ops receive.
+//
+//   message arrives -> identity_admit() -> client_reading() -> read and checked -> answers_submit(), or
+//                      client_not_submitted()
+//   client is gone  -> client_close(): its waiting messages are dropped, its running requests cancelled
+//
+// Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on an answer, and the list
+// of a client's answers, belong to the core's thread, which also calls every function of client_ops.
+#pragma once
+
+#include "model/text_stream.h"
+#include "router/front/front.h"
+#include "router/front/intake_pool.h"
+
+struct answer;
+struct client;
+
+// New tokens of an answer with their log-probabilities [n] (NULL: not asked for), and the text that they made final,
+// which may be that of earlier tokens.
+struct answer_chunk {
+    const char *text; // [text_bytes] whole characters; not NUL-terminated
+    size_t text_bytes;
+    const int32_t *tokens;
+    const struct token_logprob *logprobs;
+    int n;
+};
+
+struct client_ops {                           // core's thread
+    void (*submitted)(struct client *client); // before the first of its answers starts; may be NULL
+    void (*chunk)(struct answer *a, const struct answer_chunk *chunk);
+    // The last call for an answer; answer_rest() has the text that was held back.
+    void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                 const char *message);
+    void (*idle)(struct client *client); // no answer runs, and no message is being read; may be NULL
+    void (*free)(struct client *client); // closed and idle; nothing refers to it
+};
+
+struct client {
+    const struct client_ops *ops;
+    const struct front *front;
+    struct principal *principal; // valid until `free` returns; NULL: no API keys are used
+    struct intake_owner waiting; // messages that wait to be read
+    atomic_int reading;          // messages received and not yet submitted or refused: an I/O thread adds to it, the
+                                 // core's thread takes from it
+    // Core's thread only:
+    struct answer *answers; // running requests
+    bool closed;
+};
+
+struct answer {
+    struct client *client;
+    struct request *request; // owned until it is submitted, then the core's and valid until done
+    struct text_stream *text;
+    int index; // among the answers of an HTTP exchange
+    bool return_kept;
+    int min_tokens, n_tokens;
+    int stop; // the stop string that ended the text, by its place in the request; -1: none
+    struct answer *prev, *next;
+};
+
+// --- where a message is read. First of all the limits of the client's key (identity_admit()): if they do not allow the
+// request, it is refused, and nothing else is called for it.
+// DENIED if the key does not allow the tenant or the priority that a message names.
+enum status client_check(const struct client *client, const char *tenant, int32_t priority);
+void client_reading(struct client *client); // a message has arrived
+// It was refused, or dropped because its client is gone.
+void client_not_submitted(struct client *client);
+struct answer *answer_create(struct client *client, int64_t arrived_us);
+void answers_free(struct answer *first); // of answers that are not submitted, linked by `next`; NULL is allowed
+// Hands the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log.
+void answers_submit(struct answer *first, const char *method);
+
+// The client is gone: the last use of `client` by its protocol. Any thread.
+void client_close(struct client *client);
+
+// --- core's thread
+void client_check_idle(struct client *client); // after a change that lets an idle client end
+// Within client_ops.done: the text that was held back, valid until it returns.
+struct answer_chunk answer_rest(struct answer *a);

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/cluster_token.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/secret_file.h"
+
+enum { SECRET_BYTES_MIN = 16 };
+
+struct cluster_token {
+    char *path;
+    pthread_mutex_t mutex; // guards what follows
+    struct file_stamp stamp;
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+};
+
+static void digest_compute(const char *secret, unsigned char *digest)
+{
+    SHA256((const unsigned char *)secret, strlen(secret), digest);
+}
+
+static enum status token_read(struct cluster_token *token)
+{
+    char *secret;
+    TRY(secret_file_read(token->path, &secret));
+    size_t size = strlen(secret);
+    if (size >= SECRET_BYTES_MIN) digest_compute(secret, token->digest);
+    explicit_bzero(secret, size);
+    free(secret);
+    if (size >= SECRET_BYTES_MIN) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "%s: the secret has %zu characters: must have at least %d", token->path, size,
+                       SECRET_BYTES_MIN);
+}
+
+// With the mutex held.
+static void token_refresh(struct cluster_token *token)
+{
+    if (!file_stamp_update(&token->stamp, token->path)) return;
+    if (token_read(token) == STATUS_OK)
+        log_event(LOG_INFO, "cluster_token_loaded", LOG_FIELD("file", token->path));
+    else
+        log_event(LOG_ERROR, "cluster_token_refused", LOG_REASON, LOG_FIELD("effect", "the last token stays in use"));
+}
+
+enum status cluster_token_open(const char *path, struct cluster_token **token_p)
+{
+    struct cluster_token *token = mem_alloc(sizeof *token);
+    token->path = mem_string(path);
+    pthread_mutex_init(&token->mutex, NULL);
+    file_stamp_update(&token->stamp, path);
+    enum status status = token_read(token);
+    if (status == STATUS_OK)
+        *token_p = token;
+    else
+        cluster_token_free(token);
+    return status;
+}
+
+void cluster_token_free(struct cluster_token *token)
+{
+    if (!token) return;
+    pthread_mutex_destroy(&token->mutex);
+    free(token->path);
+    free(token);
+}
+
+enum status cluster_token_check(struct cluster_token *token, const char *authorization)
+{
+    static const char scheme[] = "Bearer ";
+    if (!authorization || strncmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return status_fail(STATUS_UNAUTHENTICATED, "this router asks for a cluster token: start the node with "
+                                                   "--cluster-token-file");
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    digest_compute(authorization + sizeof scheme - 1, digest);
+    pthread_mutex_lock(&token->mutex);
+    token_refresh(token);
+    bool equal = CRYPTO_memcmp(digest, token->digest, sizeof digest) == 0;
+    pthread_mutex_unlock(&token->mutex);
+    return equal ? STATUS_OK
+                 : status_fail(STATUS_UNAUTHENTICATED,
+                               "the cluster token is not this router's: give both the same --cluster-token-file");
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_anthropic.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/generation_json.h"
+#include "router/front/http_messages.h"
+#include "router/front/http_openai.h"
+#include "router/front/http_service.h"
+#include "router/front/json_anthropic.h"
+#include "router/front/wire_request.h"
+
+// The data of a generation: the strings that may end it, which the answer names.
+struct stops {
+    int n;
+    char *strings[]; // owned
+};
+
+static void stops_free(void *data)
+{
+    struct stops *stops = data;
+    for (int i = 0; i < stops->n; i++)
+        free(stops->strings[i]);
+    free(stops);
+}
+
+static struct stops *stops_copy(const json_t *list)
+{
+    size_t n = json_array_size(list);
+    struct stops *stops = mem_alloc(sizeof *stops + n * sizeof *stops->strings);
+    stops->n = (int)n;
+    for (size_t i = 0; i < n; i++)
+        stops->strings[i] = mem_string(json_string_value(json_array_get(list, i)));
+    return stops;
+}
+
+static enum status anthropic_read(const json_t *body, struct http_input *in)
+{
+    TRY(anthropic_to_chat(body, false, &in->translated));
+    TRY(http_chat.read(in->translated, in)); // bounds the number of strings
+    in->data = (struct http_data){stops_copy(json_object_get(body, "stop_sequences")), stops_free};
+    return STATUS_OK;
+}
+
+static struct anthropic_answer answer_of(const struct http_generation *g)
+{
+    return (struct anthropic_answer){g->id, g->client.front->model_name};
+}
+
+static struct anthropic_end end_of(const struct http_generation *g, const struct http_choice *choice)
+{
+    const struct stops *stops = g->data.value;
+    bool named = choice->stop >= 0 && choice->stop < stops->n;
+    return (struct anthropic_end){choice->reason, named ? stops->strings[choice->stop] : NULL, &g->usage};
+}
+
+static void anthropic_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
+{
+    struct anthropic_answer answer = answer_of(g);
+    anthropic_add_begin(out, &answer, g->usage.prompt_tokens);
+}
+
+static void anthropic_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                            struct bytes *out)
+{
+    anthropic_add_delta(out, chunk->text, chunk->text_bytes);
+}
+
+static void anthropic_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
+{
+    struct anthropic_end end = end_of(g, choice);
+    anthropic_add_end(out, &end);
+}
+
+static void anthropic_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
+{
+    anthropic_add_error_event(out, status, message);
+}
+
+static void anthropic_whole(struct http_generation *g, struct bytes *out)
+{
+    const struct http_choice *choice = g->choices;
+    struct anthropic_answer answer = answer_of(g);
+    struct anthropic_end end = end_of(g, choice);
+    anthropic_add_message(out, &answer, choice->text.n ? choice->text.data : "", choice->text.n, &end);
+}
+
+const struct http_api http_anthropic = {
+    .method = "messages",
+    .id_prefix = "msg",
+    .read = anthropic_read,
+    .begin = anthropic_begin,
+    .chunk = anthropic_chunk,
+    .finish = anthropic_finish,
+    .fail = anthropic_fail,
+    .whole = anthropic_whole,
+};
+
+// --- counting tokens
+
+static enum status tokens_count(const struct front *front, const json_t *body, struct http_input *in, int *n_p)
+{
+    struct http_prompt prompt = {0};
+    Forepack__V1__TokenizeRequest m = FOREPACK__V1__TOKENIZE_REQUEST__INIT;
+    int32_t *tokens;
+    TRY(anthropic_to_chat(body, true, &in->translated));
+    TRY(http_messages_read(json_object_get(in->translated, "messages"), in, &prompt));
+    const json_t *model = json_object_get(body, "model");
+    if (model && !json_is_string(model)) return json_refuse_type("model", "a string");
+    if (model) m.model = (char *)json_string_value(model);
+    m.messages = prompt.messages;
+    m.n_messages = prompt.n_messages;
+    TRY(wire_tokenize(front, &m, &tokens, n_p));
+    free(tokens);
+    return STATUS_OK;
+}
+
+static void count_message(const struct http_message *message)
+{
+    if (message->dropped) return;
+    const struct http_service *service = http_context(message->x);
+    struct http_input in = {.n_prompts = 0};
+    json_t *body = NULL;
+    int n;
+    enum status status = http_message_parse(message, &body);
+    if (status == STATUS_OK) status = tokens_count(service->front, body, &in, &n);
+    if (status == STATUS_OK) {
+        struct bytes out = {0};
+        JSON_ADD(&out, "{\"input_tokens\":");
+        json_add_integer(&out, n);
+        JSON_ADD(&out, "}");
+        http_answer(message->x, &out);
+        bytes_free(&out);
+    } else {
+        http_refuse(message->x, status);
+    }
+    http_input_fini(&in);
+    json_decref(body);
+}
+
+void http_count_tokens_post(struct http_exchange *x)
+{
+    const struct http_service *service = http_context(x);
+    if (!http_admit_call(x)) return;
+    enum status status = http_message_read(service->front, x, NULL, count_message, NULL);
+    if (status != STATUS_OK) http_refuse(x, status);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_call.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "router/front/http_service.h"
+#include "router/front/json_anthropic.h"
+
+#define RETRY_US 1000000
+
+// --- errors
+
+struct error_kind {
+    int http_status;
+    const char *type, *code; // as OpenAI has them; code NULL: null
+};
+
+static const struct error_kind kinds[STATUS_COUNT] = {
+    [STATUS_OK] = {200, "", NULL},
+    [STATUS_INVALID] = {400, "invalid_request_error", NULL},
+    [STATUS_NOT_FOUND] = {404, "invalid_request_error", "model_not_found"},
+    [STATUS_EXISTS] = {409, "invalid_request_error", NULL},
+    [STATUS_OUT_OF_RANGE] = {400, "invalid_request_error", "context_length_exceeded"},
+    [STATUS_EXHAUSTED] = {429, "rate_limit_error", "rate_limit_exceeded"},
+    [STATUS_UNAVAILABLE] = {503, "server_error", "unavailable"},
+    [STATUS_DEADLINE] = {504, "server_error", "deadline_exceeded"},
+    [STATUS_CANCELLED] = {499, "server_error", "cancelled"},
+    [STATUS_UNAUTHENTICATED] = {401, "invalid_request_error", "invalid_api_key"},
+    [STATUS_DENIED] = {403, "invalid_request_error", "permission_denied"},
+    [STATUS_UNSUPPORTED] = {400, "invalid_request_error", "unsupported_parameter"},
+    [STATUS_DATA] = {400, "invalid_request_error", NULL},
+    [STATUS_INTERNAL] = {500, "server_error", NULL},
+};
+
+int http_status_of(enum status status)
+{
+    return kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL].http_status;
+}
+
+// Length of the field's name at the start of a sentence: "stop: ...", "top_p 2: ...", "messages[0]: ..."; 0: none.
+static size_t param_length(const char *message)
+{
+    size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789");
+    if (!n || !strchr(":[ .", message[n])) return 0;
+    if (message[n] != ' ') return n;
+    const char *value = message + n + 1;
+    return isdigit((unsigned char)*value) || *value == '-' || *value == '\'' ? n : 0;
+}
+
+static void error_add(struct bytes *out, const struct error_kind *kind, const char *message)
+{
+    size_t param = kind->http_status < 500 ? param_length(message) : 0;
+    JSON_ADD(out, "{\"error\":{\"message\":");
+    json_add_string(out, message);
+    JSON_ADD(out, ",\"type\":");
+    json_add_string(out, kind->type);
+    JSON_ADD(out, ",\"param\":");
+    if (param) {
+        json_add_text(out, message, param);
+    } else {
+        JSON_ADD(out, "null");
+    }
+    JSON_ADD(out, ",\"code\":");
+    json_add_string(out, kind->code);
+    JSON_ADD(out, "}}");
+}
+
+void http_error_add(struct bytes *out, enum status status, const char *message)
+{
+    error_add(out, &kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL], message);
+}
+
+// Clients of Anthropic's API expect its errors and the header request-id.
+static bool is_anthropic(const struct http_exchange *x)
+{
+    static const char path[] = "/v1/messages";
+    return strncmp(http_path(x), path, strlen(path)) == 0;
+}
+
+static void add_retry(struct http_exchange *x, int64_t retry_us)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999999) / 1000000);
+    http_add_header(x, "Retry-After", number);
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999) / 1000);
+    http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
+}
+
+static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
+{
+    struct bytes body = {0};
+    if (is_anthropic(x)) {
+        anthropic_add_error(&body, status, message);
+    } else {
+        http_error_add(&body, status, message);
+    }
+    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) add_retry(x, retry_us);
+    if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
+    http_respond(x, http_status_of(status), "application/json", body.data, body.n);
+    bytes_free(&body);
+}
+
+void http_fail(struct http_exchange *x, enum status status, const char *message)
+{
+    fail_until(x, status, message, RETRY_US);
+}
+
+void http_refuse(struct http_exchange *x, enum status status)
+{
+    http_fail(x, status, status_message());
+}
+
+size_t http_error_body(int http_status, const char *sentence, char *body, size_t room)
+{
+    const struct error_kind kind = {http_status, http_status < 500 ? "invalid_request_error" : "server_error", NULL};
+    struct bytes out = {0};
+    error_add(&out, &kind, sentence);
+    size_t n = out.n <= room ? out.n : 0;
+    if (n) memcpy(body, out.data, n);
+    bytes_free(&out);
+    return n;
+}
+
+void http_answer(struct http_exchange *x, const struct bytes *json)
+{
+    http_respond(x, 200, "application/json", json->data, json->n);
+}
+
+// --- ids
+
+static uint64_t random_number(void)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
+    return random;
+}
+
+static bool id_valid(const char *id)
+{
+    size_t n = strlen(id);
+    for (size_t i = 0; i < n; i++) {
+        if (id[i] <= ' ' || id[i] > '~') return false;
+    }
+    return n > 0 && n < HTTP_ID_ROOM;
+}
+
+// --- every exchange
+
+// For load balancers, as the health service of gRPC.
+static bool open_to_all(const char *path)
+{
+    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
+}
+
+// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`.
+static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
+{
+    struct identity *identity = ((const struct http_service *)http_context(x))->front->identity;
+    const char *authorization = http_header(x, "authorization");
+    if (!identity || open_to_all(http_path(x))) return STATUS_OK;
+    return authorization ? identity_authenticate(identity, authorization, principal_p)
+                         : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p);
+}
+
+typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);
+
+static bool admit(struct http_exchange *x, admit_fn *limits)
+{
+    struct principal *p = ((struct http_call *)http_user(x))->principal;
+    int64_t retry_us = 0;
+    enum status status = p ? limits(p, &retry_us) : STATUS_OK;
+    if (status != STATUS_OK) fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    return status == STATUS_OK;
+}
+
+bool http_admit(struct http_exchange *x)
+{
+    return admit(x, identity_admit);
+}
+
+bool http_admit_call(struct http_exchange *x)
+{
+    return admit(x, identity_admit_call);
+}
+
+void http_call_on_head(struct http_exchange *x)
+{
+    struct http_call *call = mem_alloc(sizeof *call);
+    const char *given = http_header(x, "x-request-id");
+    call->number = random_number();
+    if (given && id_valid(given)) {
+        snprintf(call->request_id, sizeof call->request_id, "%s", given);
+    } else {
+        snprintf(call->request_id, sizeof call->request_id, "req-%016llx", (unsigned long long)call->number);
+    }
+    http_set_user(x, call);
+    http_add_header(x, "x-request-id", call->request_id);
+    if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
+    enum status status = http_authorise(x, &call->principal);
+    if (status != STATUS_OK) http_refuse(x, status);
+}
+
+void http_call_on_close(struct http_exchange *x, bool disconnected)
+{
+    struct http_call *call = http_user(x);
+    if (call->client) client_close(call->client);
+    principal_unref(call->principal);
+    free(call);
+}

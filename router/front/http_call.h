@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every endpoint of the HTTP API needs of an exchange: its ids, answers in JSON, errors in OpenAI's error object.
+// Any thread, under the rules of http/http.h.
+#pragma once
+
+#include "http/http.h"
+#include "router/front/answer.h"
+#include "router/front/json_writer.h"
+
+enum { HTTP_ID_ROOM = 129 };
+
+// The user data of an exchange, from its head to its close.
+struct http_call {
+    uint64_t number;               // random; ids are made of it
+    char request_id[HTTP_ID_ROOM]; // of the header x-request-id: the client's, or made here
+    struct principal *principal;   // who calls; NULL: no API keys are used
+    struct client *client;         // running requests; NULL: none
+};
+
+// Of every route: on_head and on_close.
+void http_call_on_head(struct http_exchange *x);
+void http_call_on_close(struct http_exchange *x, bool disconnected);
+
+// Whether the limits of the caller's key allow a request (identity_admit()), or a call without a model's work. If not,
+// the exchange was answered.
+bool http_admit(struct http_exchange *x);
+bool http_admit_call(struct http_exchange *x);
+
+// Answers with a JSON body.
+void http_answer(struct http_exchange *x, const struct bytes *json);
+
+// Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
+// header Retry-After: a second.
+void http_fail(struct http_exchange *x, enum status status, const char *message);
+void http_refuse(struct http_exchange *x, enum status status); // http_fail() with status_message()
+int http_status_of(enum status status);
+
+// Appends the error object: {"error":{"message","type","param","code"}}. `param` is the field that starts the message.
+void http_error_add(struct bytes *out, enum status status, const char *message);
+
+// For http_server_options.error_body.
+size_t http_error_body(int http_status, const char *sentence, char *body, size_t room);

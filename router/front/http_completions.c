@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /v1/completions.
+#include <string.h>
+
+#include "model/generation_json.h"
+#include "router/front/http_openai.h"
+#include "router/front/http_prompt.h"
+#include "router/front/json_body.h"
+
+enum { DEFAULT_TOKENS = 16, PROMPTS_MAX = 1024 };
+
+// --- the body
+
+static const struct json_unsupported unsupported[] = {
+    {"suffix", "\"\"", NULL},
+    {"response_format", "{\"type\":\"text\"}", NULL},
+    {0},
+};
+
+struct values {
+    const json_t *prompt, *logprobs;
+    bool echo;
+};
+
+static const struct json_field fields[] = {
+    {.name = "prompt", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, prompt)},
+    {.name = "logprobs", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, logprobs)},
+    {.name = "echo", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, echo)},
+    {0},
+};
+
+static enum status read_prompts(const json_t *value, struct http_input *in)
+{
+    bool many = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
+    size_t n = many ? json_array_size(value) : 1;
+    if (!value || !n) return status_fail(STATUS_INVALID, "prompt: at least one is required");
+    if (n > PROMPTS_MAX)
+        return status_fail(STATUS_INVALID, "prompt: %zu given, at most %d are allowed", n, PROMPTS_MAX);
+    in->prompts = http_input_alloc(in, n, sizeof *in->prompts);
+    in->n_prompts = (int)n;
+    for (size_t i = 0; i < n; i++)
+        TRY(http_prompt_read(many ? json_array_get(value, i) : value, in, &in->prompts[i]));
+    return STATUS_OK;
+}
+
+static enum status read_logprobs(const struct values *v, struct http_input *in)
+{
+    int n;
+    if (!v->logprobs) return STATUS_OK;
+    if (v->echo) return status_fail(STATUS_UNSUPPORTED, "echo: not supported with logprobs: leave out one of them");
+    TRY(json_read_int("logprobs", v->logprobs, &n));
+    return json_generation_set_logprobs(&in->fields, "logprobs", n);
+}
+
+static enum status completions_read(const json_t *body, struct http_input *in)
+{
+    struct values v = {0};
+    TRY(json_unsupported_check(body, unsupported));
+    TRY(json_generation_read(body, &in->fields));
+    TRY(json_fields_read(body, fields, &v));
+    TRY(read_logprobs(&v, in));
+    in->echo = v.echo;
+    in->default_tokens = DEFAULT_TOKENS;
+    return read_prompts(v.prompt, in);
+}
+
+// --- log probabilities: four lists
+
+enum { TOKENS, TOKEN_LOGPROBS, TOP_LOGPROBS, TEXT_OFFSET };
+
+static int64_t count_characters(const char *text, size_t n)
+{
+    int64_t characters = 0;
+    for (size_t i = 0; i < n; i++)
+        characters += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return characters;
+}
+
+// An object of token texts. Of two tokens with the same text (such as parts of characters) the likelier one is listed.
+static void add_top(const struct http_generation *g, const struct token_logprob *l, struct bytes *out)
+{
+    struct bytes names[LOGPROBS_MAX] = {{0}};
+    JSON_ADD(out, "{");
+    for (int t = 0; t < l->n_top; t++) {
+        bool listed = false;
+        openai_add_token(g, l->top_token[t], &names[t]);
+        for (int other = 0; other < t && !listed; other++)
+            listed = names[other].n == names[t].n && !memcmp(names[other].data, names[t].data, names[t].n);
+        if (listed) continue;
+        json_add_comma(out);
+        bytes_add(out, names[t].data, names[t].n);
+        JSON_ADD(out, ":");
+        json_add_real(out, l->top_logprob[t]);
+    }
+    JSON_ADD(out, "}");
+    for (int t = 0; t < l->n_top; t++)
+        bytes_free(&names[t]);
+}
+
+static void completions_add_logprobs(struct http_generation *g, struct http_choice *choice,
+                                     const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
+{
+    for (int i = 0; i < chunk->n; i++) {
+        const struct token_logprob *l = &chunk->logprobs[i];
+        const char *bytes;
+        size_t n;
+        for (int k = 0; k < HTTP_LOGPROB_LISTS && lists[TOKENS].n; k++)
+            JSON_ADD(&lists[k], ",");
+        tokenizer_piece(g->client.front->tokenizer, l->token, &bytes, &n);
+        openai_add_token(g, l->token, &lists[TOKENS]);
+        json_add_real(&lists[TOKEN_LOGPROBS], l->logprob);
+        add_top(g, l, &lists[TOP_LOGPROBS]);
+        json_add_integer(&lists[TEXT_OFFSET], choice->n_characters);
+        if (!tokenizer_is_special(g->client.front->tokenizer, l->token)) // else it is not in the text
+            choice->n_characters += count_characters(bytes, n);
+    }
+}
+
+static void add_logprobs_member(const struct bytes lists[HTTP_LOGPROB_LISTS], struct bytes *out)
+{
+    static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    JSON_ADD(out, ",\"logprobs\":{");
+    for (int k = 0; k < HTTP_LOGPROB_LISTS; k++) {
+        json_add_comma(out);
+        json_add_string(out, keys[k]);
+        JSON_ADD(out, ":[");
+        bytes_add(out, lists[k].data, lists[k].n);
+        JSON_ADD(out, "]");
+    }
+    JSON_ADD(out, "}");
+}
+
+// --- events
+
+static void choice_begin(const struct http_choice *choice, const char *text, size_t n, struct bytes *out)
+{
+    JSON_ADD(out, "{\"index\":");
+    json_add_integer(out, choice->index);
+    JSON_ADD(out, ",\"text\":");
+    json_add_text(out, text, n);
+}
+
+static void completions_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                              struct bytes *out)
+{
+    openai_event_begin(g, out);
+    choice_begin(choice, chunk->text, chunk->text_bytes, out);
+    if (chunk->logprobs) {
+        struct bytes lists[HTTP_LOGPROB_LISTS] = {{0}};
+        completions_add_logprobs(g, choice, chunk, lists);
+        add_logprobs_member(lists, out);
+        for (int k = 0; k < HTTP_LOGPROB_LISTS; k++)
+            bytes_free(&lists[k]);
+    } else {
+        JSON_ADD(out, ",\"logprobs\":null");
+    }
+    JSON_ADD(out, ",\"finish_reason\":null");
+    openai_add_token_ids(g, chunk, out);
+    JSON_ADD(out, "}");
+    openai_event_end(g, out);
+}
+
+static void completions_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
+{
+    openai_event_begin(g, out);
+    choice_begin(choice, "", 0, out);
+    JSON_ADD(out, ",\"logprobs\":null,\"finish_reason\":");
+    json_add_string(out, finish_reason_name(choice->reason));
+    openai_add_extras(g, choice, out);
+    JSON_ADD(out, "}");
+    openai_event_end(g, out);
+}
+
+// --- the whole answer
+
+static void completions_whole(struct http_generation *g, struct bytes *out)
+{
+    openai_begin(g, g->api->object, out);
+    for (int i = 0; i < g->n_choices; i++) {
+        const struct http_choice *choice = &g->choices[i];
+        json_add_comma(out);
+        choice_begin(choice, choice->text.data, choice->text.n, out);
+        if (choice->logprobs[TOKENS].n) {
+            add_logprobs_member(choice->logprobs, out);
+        } else {
+            JSON_ADD(out, ",\"logprobs\":null");
+        }
+        JSON_ADD(out, ",\"finish_reason\":");
+        json_add_string(out, finish_reason_name(choice->reason));
+        openai_add_extras(g, choice, out);
+        JSON_ADD(out, "}");
+    }
+    openai_end(g, out);
+}
+
+const struct http_api http_completions = {
+    .method = "completions",
+    .id_prefix = "cmpl",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .read = completions_read,
+    .add_logprobs = completions_add_logprobs,
+    .chunk = completions_chunk,
+    .finish = completions_finish,
+    .end = openai_stream_end,
+    .fail = openai_stream_fail,
+    .whole = completions_whole,
+};

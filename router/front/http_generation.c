@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_generation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "router/front/intake.h"
+#include "router/front/wire_request.h"
+#include "router/front/wire_response.h"
+
+enum { ANSWERS_MAX = 1024 }; // of one exchange
+
+enum { PING_AFTER_S = 15 };
+
+// --- memory of an input
+
+struct http_memory {
+    struct http_memory *next;
+    max_align_t bytes[];
+};
+
+void *http_input_alloc(struct http_input *in, size_t count, size_t size_bytes)
+{
+    struct http_memory *memory = mem_alloc_array(count + 1, size_bytes + sizeof *memory);
+    memory->next = in->memory;
+    in->memory = memory;
+    return memory->bytes;
+}
+
+void http_input_fini(struct http_input *in)
+{
+    for (struct http_memory *memory = in->memory, *next; memory; memory = next) {
+        next = memory->next;
+        free(memory);
+    }
+    json_generation_fini(&in->fields);
+    if (in->data.free) in->data.free(in->data.value);
+    json_decref(in->translated);
+}
+
+// --- core's thread: sending
+
+// Bounds on unread bytes, as in reply.c: of all clients together, and the amount up to which a client is left alone
+// when all are over it. The HTTP server bounds those of one client.
+enum { ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
+
+static bool unread_exceeds_limit(const struct http_generation *g)
+{
+    struct http_server_status status;
+    http_server_get_status(g->streams->server, &status);
+    return status.unread_bytes > (size_t)ALL_UNREAD_MAX_MB << 20;
+}
+
+static void stream_send(struct http_generation *g, const struct bytes *events)
+{
+    g->sent_us = clock_now_us();
+    if (!events->n) return;
+    size_t unread = http_stream_send(g->x, events->data, events->n);
+    if (unread > (size_t)SMALL_UNREAD_MB << 20 && unread_exceeds_limit(g)) http_abandon(g->x);
+}
+
+static void prefill_headers_add(struct http_generation *g)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%d", g->usage.prompt_tokens);
+    http_add_header(g->x, "x-forepack-prompt-tokens", number);
+    snprintf(number, sizeof number, "%d", g->usage.kept_tokens);
+    http_add_header(g->x, "x-forepack-kept-tokens", number);
+    http_add_header(g->x, "x-forepack-prefill", g->prefill);
+}
+
+static void stream_begin(struct http_generation *g)
+{
+    if (g->begun) return;
+    g->begun = true;
+    if (g->prefill[0] && g->n_choices == g->n) prefill_headers_add(g);
+    http_add_header(g->x, "Cache-Control", "no-cache");
+    http_add_header(g->x, "X-Accel-Buffering", "no");
+    http_stream_begin(g->x, 200, "text/event-stream; charset=utf-8");
+    if (!g->api->begin) return;
+    for (int i = 0; i < g->n_choices; i++)
+        g->api->begin(g, &g->choices[i], &g->streams->scratch);
+}
+
+static struct bytes *scratch_of(struct http_generation *g)
+{
+    g->streams->scratch.n = 0;
+    return &g->streams->scratch;
+}
+
+// --- core's thread: the list of streams
+
+static void streams_remove(struct http_generation *g)
+{
+    if (g->previous) {
+        g->previous->next = g->next;
+    } else if (g->streams->first == g) {
+        g->streams->first = g->next;
+    }
+    if (g->next) g->next->previous = g->previous;
+    g->previous = g->next = NULL;
+}
+
+void http_streams_ping(struct http_streams *streams, int64_t now_us)
+{
+    static const char ping[] = ": ping\n\n";
+    for (struct http_generation *g = streams->first; g; g = g->next) {
+        if (now_us - g->sent_us < PING_AFTER_S * 1000000LL) continue;
+        struct bytes *out = scratch_of(g);
+        stream_begin(g);
+        bytes_add(out, ping, sizeof ping - 1);
+        stream_send(g, out);
+    }
+}
+
+static void generation_submitted(struct client *client)
+{
+    struct http_generation *g = (struct http_generation *)client;
+    g->sent_us = clock_now_us();
+    if (!g->stream) return;
+    g->next = g->streams->first;
+    if (g->next) g->next->previous = g;
+    g->streams->first = g;
+}
+
+static void generation_end(struct http_generation *g)
+{
+    g->ended = true;
+    if (g->stream) streams_remove(g);
+}
+
+// --- core's thread: answers
+
+static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+{
+    bytes_add(&choice->text, chunk->text, chunk->text_bytes);
+    if (chunk->logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
+    if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
+}
+
+// A choice's event needs text, or something that each token has.
+static bool has_content(const struct http_generation *g, const struct http_choice *choice,
+                        const struct answer_chunk *chunk)
+{
+    return chunk->text_bytes || choice->echo.n || (chunk->n && (chunk->logprobs || g->return_token_ids));
+}
+
+static void stream_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         struct bytes *out)
+{
+    if (!has_content(g, choice, chunk)) return;
+    if (!choice->echo.n) {
+        g->api->chunk(g, choice, chunk, out);
+        return;
+    }
+    bytes_add(&choice->echo, chunk->text, chunk->text_bytes);
+    struct answer_chunk whole = *chunk;
+    whole.text = choice->echo.data;
+    whole.text_bytes = choice->echo.n;
+    g->api->chunk(g, choice, &whole, out);
+    bytes_free(&choice->echo);
+    choice->echo = (struct bytes){0};
+}
+
+// Adds what the answer has used since the last call: prompts once, outputs of all choices.
+static void usage_update(struct http_generation *g, struct http_choice *choice, const struct request *r, int n_tokens)
+{
+    struct request_usage now = r->usage, *before = &choice->counted, *sum = &g->usage;
+    now.completion_tokens = n_tokens;
+    if (choice->index == 0) wire_prefill_format(r, g->prefill);
+    sum->completion_tokens += now.completion_tokens - before->completion_tokens;
+    sum->replays += now.replays - before->replays;
+    if (choice->index % g->n == 0) {
+        sum->prompt_tokens += now.prompt_tokens - before->prompt_tokens;
+        sum->scored_tokens += now.scored_tokens - before->scored_tokens;
+        sum->kept_tokens += now.kept_tokens - before->kept_tokens;
+        sum->cached_tokens += now.cached_tokens - before->cached_tokens;
+    }
+    *before = now;
+}
+
+static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
+{
+    struct http_generation *g = (struct http_generation *)a->client;
+    struct http_choice *choice = &g->choices[a->index];
+    if (g->ended) return;
+    if (!g->stream) {
+        collect_chunk(g, choice, chunk);
+        return;
+    }
+    struct bytes *out = scratch_of(g);
+    usage_update(g, choice, a->request, a->n_tokens);
+    stream_begin(g);
+    stream_chunk(g, choice, chunk, out);
+    stream_send(g, out);
+}
+
+static void generation_fail(struct http_generation *g, enum status status, const char *message)
+{
+    if (g->begun) {
+        struct bytes *out = scratch_of(g);
+        g->api->fail(g, status, message, out);
+        stream_send(g, out);
+        http_stream_end(g->x);
+    } else {
+        http_fail(g->x, status, message);
+    }
+    generation_end(g);
+}
+
+static void choice_end(struct http_generation *g, struct http_choice *choice, struct bytes *out)
+{
+    if (g->stream) g->api->finish(g, choice, out);
+    if (--g->n_left) return;
+    if (g->stream) {
+        if (g->api->end) g->api->end(g, out);
+    } else {
+        prefill_headers_add(g);
+        g->api->whole(g, out);
+    }
+}
+
+static void generation_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                            const char *message)
+{
+    struct http_generation *g = (struct http_generation *)a->client;
+    struct http_choice *choice = &g->choices[a->index];
+    if (g->ended) return;
+    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED) {
+        generation_fail(g, status, message);
+        return;
+    }
+    struct answer_chunk rest = answer_rest(a);
+    struct bytes *out = scratch_of(g);
+    usage_update(g, choice, r, r->usage.completion_tokens);
+    choice->reason = reason;
+    choice->stop = a->stop;
+    if (g->return_kept && r->kept) http_ranges_add(&choice->kept, r->kept, r->n_kept_ranges);
+    if (g->stream) {
+        stream_begin(g);
+        stream_chunk(g, choice, &rest, out);
+    } else {
+        collect_chunk(g, choice, &rest);
+    }
+    choice_end(g, choice, out);
+    if (g->stream) stream_send(g, out);
+    if (g->n_left) return;
+    if (g->stream) {
+        http_stream_end(g->x);
+    } else {
+        http_answer(g->x, out);
+    }
+    generation_end(g);
+}
+
+static void choice_fini(struct http_choice *choice)
+{
+    bytes_free(&choice->echo);
+    bytes_free(&choice->text);
+    for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
+        bytes_free(&choice->logprobs[i]);
+    bytes_free(&choice->token_ids);
+    bytes_free(&choice->kept);
+}
+
+static void generation_free(struct client *client)
+{
+    struct http_generation *g = (struct http_generation *)client;
+    if (g->stream && !g->ended) streams_remove(g);
+    for (int i = 0; i < g->n_choices; i++)
+        choice_fini(&g->choices[i]);
+    free(g->choices);
+    if (g->data.free) g->data.free(g->data.value);
+    principal_unref(client->principal);
+    http_unref(g->x);
+    free(g);
+}
+
+static const struct client_ops generation_ops = {
+    .submitted = generation_submitted, .chunk = generation_chunk, .done = generation_done, .free = generation_free};
+
+// --- where the body is read
+
+static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_prompt *prompt)
+{
+    m->text = (ProtobufCBinaryData){prompt->text_bytes, (uint8_t *)prompt->text};
+    m->token_ids = prompt->ids;
+    m->n_token_ids = prompt->n_ids;
+    m->messages = prompt->messages;
+    m->n_messages = prompt->n_messages;
+}
+
+static enum status read_answer(struct http_generation *g, struct http_input *in, const struct request *first, int index,
+                               struct answer *a)
+{
+    Forepack__V1__GenerateRequest *m = &in->fields.message;
+    a->index = index;
+    if (first) return wire_request_read_choice(g->client.front, m, first, index % g->n, a->request, &a->text);
+    char id[HTTP_ID_ROOM + 16];
+    snprintf(id, sizeof id, index ? "%s-p%d" : "%s", g->id, index / g->n);
+    m->request_id = id;
+    set_prompt(m, &in->prompts[index / g->n]);
+    return wire_request_read(g->client.front, m, in->default_tokens, a->request, &a->text);
+}
+
+// The requests of all choices, linked by `next`.
+static enum status read_answers(struct http_generation *g, struct http_input *in, int64_t arrived_us,
+                                struct answer **first_p)
+{
+    struct answer **end = first_p, *of_prompt = NULL;
+    for (int i = 0; i < g->n_choices; i++) {
+        struct answer *a = answer_create(&g->client, arrived_us);
+        *end = a;
+        end = &a->next;
+        if (i % g->n == 0) of_prompt = NULL;
+        TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
+        if (!of_prompt) of_prompt = a;
+    }
+    return STATUS_OK;
+}
+
+static enum status echo_prompt(const struct front *front, const struct http_prompt *prompt, struct bytes *echo)
+{
+    if (!prompt->n_ids) {
+        bytes_add(echo, prompt->text, prompt->text_bytes);
+        return STATUS_OK;
+    }
+    char *text;
+    size_t n;
+    TRY(tokenizer_decode(front->tokenizer, (const int32_t *)prompt->ids, (int)prompt->n_ids, TOKENIZER_SKIP_SPECIAL,
+                         &text, &n));
+    bytes_add(echo, text, n);
+    free(text);
+    return STATUS_OK;
+}
+
+static enum status choices_create(struct http_generation *g, const struct http_input *in)
+{
+    int64_t n = (int64_t)in->fields.n * in->n_prompts;
+    if (n > ANSWERS_MAX) {
+        return status_fail(STATUS_INVALID, "prompt: %d prompts with n %d are %lld answers, at most %d are allowed",
+                           in->n_prompts, in->fields.n, (long long)n, ANSWERS_MAX);
+    }
+    g->n_choices = g->n_left = (int)n;
+    g->choices = mem_alloc_array((size_t)n, sizeof *g->choices);
+    for (int i = 0; i < g->n_choices; i++) {
+        struct http_choice *choice = &g->choices[i];
+        choice->index = i;
+        if (in->echo) {
+            struct bytes *echo = in->fields.stream ? &choice->echo : &choice->text;
+            TRY(echo_prompt(g->client.front, &in->prompts[i / g->n], echo));
+        }
+    }
+    return STATUS_OK;
+}
+
+static void set_fields(struct http_generation *g, struct http_input *in)
+{
+    struct json_generation *fields = &in->fields;
+    g->stream = fields->stream;
+    g->include_usage = fields->include_usage;
+    g->continuous_usage = fields->continuous_usage;
+    g->return_token_ids = fields->return_token_ids;
+    g->return_kept = fields->prefill_options.return_kept;
+    g->n = fields->n;
+    g->data = in->data;
+    in->data = (struct http_data){0};
+}
+
+static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,
+                             json_t **body_p, struct answer **first_p)
+{
+    TRY(http_message_parse(message, body_p));
+    TRY(g->api->read(*body_p, in));
+    TRY(json_generation_finish(&in->fields));
+    set_fields(g, in);
+    TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
+    TRY(intake_check_model(g->client.front, in->fields.message.model));
+    TRY(choices_create(g, in));
+    return read_answers(g, in, message->arrived_us, first_p);
+}
+
+static void generation_refuse(struct http_generation *g, enum status status)
+{
+    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
+              LOG_REASON);
+    front_refused(g->client.front, status);
+    http_refuse(g->x, status);
+    client_not_submitted(&g->client);
+}
+
+static void generation_read(const struct http_message *message)
+{
+    struct http_generation *g = message->user;
+    if (message->dropped) {
+        client_not_submitted(&g->client);
+        return;
+    }
+    struct http_input in = {.n_prompts = 0};
+    json_t *body = NULL;
+    struct answer *first = NULL;
+    enum status status = read_body(g, message, &in, &body, &first);
+    http_input_fini(&in); // keeps the sentence
+    json_decref(body);
+    if (status == STATUS_OK) {
+        answers_submit(first, g->api->method);
+    } else {
+        answers_free(first);
+        generation_refuse(g, status);
+    }
+}
+
+void http_generation_start(struct http_exchange *x, const struct front *front, struct http_streams *streams,
+                           const struct http_api *api)
+{
+    if (!http_admit(x)) return;
+    struct http_call *call = http_user(x);
+    struct http_generation *g = mem_alloc(sizeof *g);
+    http_ref(x);
+    g->x = x;
+    g->api = api;
+    g->streams = streams;
+    g->created_s = (int64_t)time(NULL);
+    g->client.ops = &generation_ops;
+    g->client.front = front;
+    g->client.principal = principal_ref(call->principal);
+    snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
+    if (http_header(x, "x-request-id"))
+        log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
+                  LOG_FIELD("x_request_id", call->request_id));
+    call->client = &g->client;
+    client_reading(&g->client);
+    enum status status = http_message_read(front, x, &g->client.waiting, generation_read, g);
+    if (status != STATUS_OK) generation_refuse(g, status);
+}
+
+// --- for the APIs
+
+void http_usage_add(const struct http_generation *g, struct bytes *out)
+{
+    const struct request_usage *u = &g->usage;
+    char text[384];
+    snprintf(text, sizeof text,
+             "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
+             "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
+             "\"scored_tokens\":%d,\"kept_tokens\":%d,\"replays\":%d,\"prefill\":\"%s\"}",
+             u->prompt_tokens, u->completion_tokens, u->prompt_tokens + u->completion_tokens, u->cached_tokens,
+             u->scored_tokens, u->kept_tokens, u->replays, g->prefill);
+    json_add(out, text);
+}
+
+void http_token_ids_add(struct bytes *list, const struct answer_chunk *chunk)
+{
+    for (int i = 0; i < chunk->n; i++) {
+        json_add_comma(list);
+        json_add_integer(list, chunk->tokens[i]);
+    }
+}
+
+void http_ranges_add(struct bytes *list, const struct token_range *ranges, int n)
+{
+    char range[48];
+    for (int i = 0; i < n; i++) {
+        snprintf(range, sizeof range, "[%d,%d]", (int)ranges[i].first, (int)ranges[i].last);
+        if (i) JSON_ADD(list, ",");
+        json_add(list, range);
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// A generation over HTTP: one exchange, its prompts and choices, answered whole or as server-sent events. What depends
+// on the API (fields of the body, shape of the answer) is in the functions of struct http_api.
+//
+// A stream begins with its first token, so that a request that is refused or fails before has the status of its error;
+// at the latest it begins when nothing was sent for a while (http_generation_ping).
+#pragma once
+
+#include "router/front/http_call.h"
+#include "router/front/http_intake.h"
+#include "router/front/json_generation.h"
+
+struct http_generation;
+struct http_streams;
+
+struct http_prompt { // exactly one of text, ids and messages
+    const char *text;
+    size_t text_bytes;
+    uint32_t *ids;
+    size_t n_ids;
+    Forepack__V1__Message **messages;
+    size_t n_messages;
+};
+
+// Data of an API, kept from its reader to the end of the generation.
+struct http_data {
+    void *value;
+    void (*free)(void *value); // NULL: no data
+};
+
+// What a body asks for. Borrows from the body.
+struct http_input {
+    struct json_generation fields;
+    struct http_prompt *prompts; // [n_prompts]
+    int n_prompts;
+    int default_tokens; // max_tokens where the body has none
+    bool echo;          // the answer starts with the prompt
+    json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
+    struct http_data data;
+    struct http_memory *memory;
+};
+// Memory that lives as long as the input; zeroed.
+void *http_input_alloc(struct http_input *in, size_t count, size_t size_bytes);
+void http_input_fini(struct http_input *in);
+
+enum { HTTP_LOGPROB_LISTS = 4 };
+
+struct http_choice {
+    int index;
+    struct bytes echo; // text before the answer that is not sent yet
+    // Of a whole answer:
+    struct bytes text;
+    struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning
+    struct bytes token_ids;                    // likewise
+    struct bytes kept;                         // likewise; "" unless asked for
+    enum finish_reason reason;
+    int stop;                     // as in struct answer
+    struct request_usage counted; // in the usage of the generation
+    int64_t n_characters;         // of the text of its tokens, with log-probabilities
+};
+
+struct http_api {
+    const char *method;       // for the log
+    const char *id_prefix;    // of the answer's id
+    const char *object;       // "chat.completion"
+    const char *chunk_object; // of an event; NULL: as `object`
+    enum status (*read)(const json_t *body, struct http_input *in);
+    // Appends to the choice's lists, [chunk->n] log-probabilities. NULL: the API has none.
+    void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         struct bytes lists[HTTP_LOGPROB_LISTS]);
+    // Streams: appends events to `out`. `begin` may be NULL.
+    void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
+    void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                  struct bytes *out);
+    void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
+    void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
+    void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
+    // The whole answer.
+    void (*whole)(struct http_generation *g, struct bytes *out);
+};
+
+struct http_generation {
+    struct client client;    // first: the client's pointer is ours
+    struct http_exchange *x; // our reference
+    const struct http_api *api;
+    struct http_streams *streams;
+    struct http_data data;
+
+    // Constant once the body is read.
+    char id[HTTP_ID_ROOM];
+    int64_t created_s; // Unix time
+    bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
+    int n;                       // choices of each prompt
+    struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
+    int n_choices;
+
+    // Core's thread only.
+    int n_left;                              // choices that have not ended
+    bool begun;                              // the stream
+    bool ended;                              // nothing more is sent
+    int64_t sent_us;                         // when something was sent last
+    struct request_usage usage;              // prompts once, outputs of all choices
+    char prefill[64];                        // of the first choice
+    struct http_generation *previous, *next; // in the list of streams
+};
+
+// The streams that may need a ping. Core's thread only.
+struct http_streams {
+    struct http_server *server;
+    struct http_generation *first;
+    struct bytes scratch; // the events of one call
+};
+void http_streams_ping(struct http_streams *streams, int64_t now_us);
+
+// on_request of a route.
+void http_generation_start(struct http_exchange *x, const struct front *front, struct http_streams *streams,
+                           const struct http_api *api);
+
+// For the APIs.
+void http_usage_add(const struct http_generation *g,
+                    struct bytes *out); // OpenAI's object with ours, see docs/http-api.md
+// Items of a list, without its brackets.
+void http_token_ids_add(struct bytes *list, const struct answer_chunk *chunk);
+void http_ranges_add(struct bytes *list, const struct token_range *ranges, int n);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of HTTP requests on their way to the functions that parse and tokenise them: short ones are read on the HTTP
+// server's thread, all others on the intake pool, as in grpc_intake.h.
+#pragma once
+
+#include <jansson.h>
+
+#include "http/http.h"
+#include "router/front/front.h"
+#include "router/front/intake_pool.h"
+
+struct http_message {
+    struct http_exchange *x;
+    void *user;
+    int64_t arrived_us;
+    bool dropped; // the exchange ended while the body waited: do not read it
+};
+typedef void http_read_fn(const struct http_message *message);
+
+// Within on_request: calls `read` for the body, now or later, exactly once, on any thread; the exchange stays
+// referenced. `owner` may be NULL. UNAVAILABLE or EXHAUSTED: it will not be read.
+enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
+                              http_read_fn *read, void *user);
+
+// The body as a JSON object (json_body.h); the exchange's bytes are freed. To be called before the exchange may be
+// answered by another thread.
+enum status http_message_parse(const struct http_message *message, json_t **body_p);

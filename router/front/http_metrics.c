@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_metrics.h"
+
+#include "router/front/http_service.h"
+#include "router/front/metrics_reporter.h"
+
+static void metrics_answer(void *arg, enum metrics_format format, const char *text, size_t size)
+{
+    struct http_exchange *x = arg;
+    http_respond(x, 200, metrics_content_type(format), text, size);
+    http_unref(x);
+}
+
+void http_metrics_get(struct http_exchange *x)
+{
+    const struct http_service *service = http_context(x);
+    http_ref(x);
+    metrics_reporter_ask(service->reporter, metrics_format_for(http_header(x, "accept")), metrics_answer, x);
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_openai.h"
+
+void openai_begin(const struct http_generation *g, const char *object, struct bytes *out)
+{
+    JSON_ADD(out, "{\"id\":\"");
+    json_add(out, g->id);
+    JSON_ADD(out, "\",\"object\":\"");
+    json_add(out, object);
+    JSON_ADD(out, "\",\"created\":");
+    json_add_integer(out, g->created_s);
+    JSON_ADD(out, ",\"model\":");
+    json_add_string(out, g->client.front->model_name);
+    JSON_ADD(out, ",\"choices\":[");
+}
+
+void openai_end(const struct http_generation *g, struct bytes *out)
+{
+    JSON_ADD(out, "],\"usage\":");
+    http_usage_add(g, out);
+    JSON_ADD(out, "}");
+}
+
+void openai_event_begin(const struct http_generation *g, struct bytes *out)
+{
+    JSON_ADD(out, "data: ");
+    openai_begin(g, g->api->chunk_object, out);
+}
+
+void openai_event_end(const struct http_generation *g, struct bytes *out)
+{
+    JSON_ADD(out, "]");
+    if (g->include_usage) {
+        JSON_ADD(out, ",\"usage\":");
+        if (g->continuous_usage) {
+            http_usage_add(g, out);
+        } else {
+            JSON_ADD(out, "null");
+        }
+    }
+    JSON_ADD(out, "}\n\n");
+}
+
+void openai_stream_end(struct http_generation *g, struct bytes *out)
+{
+    if (g->include_usage) {
+        JSON_ADD(out, "data: ");
+        openai_begin(g, g->api->chunk_object, out);
+        openai_end(g, out);
+        JSON_ADD(out, "\n\n");
+    }
+    JSON_ADD(out, "data: [DONE]\n\n");
+}
+
+void openai_stream_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
+{
+    JSON_ADD(out, "data: ");
+    http_error_add(out, status, message);
+    JSON_ADD(out, "\n\ndata: [DONE]\n\n");
+}
+
+void openai_add_token_ids(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out)
+{
+    if (!g->return_token_ids) return;
+    JSON_ADD(out, ",\"token_ids\":[");
+    http_token_ids_add(out, chunk);
+    JSON_ADD(out, "]");
+}
+
+static void add_list(const char *key, const struct bytes *list, struct bytes *out)
+{
+    json_add(out, key);
+    bytes_add(out, list->data, list->n);
+    JSON_ADD(out, "]");
+}
+
+void openai_add_extras(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
+{
+    if (g->return_token_ids && !g->stream) add_list(",\"token_ids\":[", &choice->token_ids, out);
+    if (g->return_kept) add_list(",\"kept\":[", &choice->kept, out);
+}
+
+void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out)
+{
+    const char *bytes;
+    size_t n;
+    tokenizer_piece(g->client.front->tokenizer, token, &bytes, &n);
+    json_add_text(out, bytes, n);
+}

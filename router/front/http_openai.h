@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What OpenAI's chat completions and completions have in common: the frame of an answer and of an event, log
+// probabilities of tokens, the end of a stream.
+#pragma once
+
+#include "router/front/http_generation.h"
+
+// {"id":...,"object":...,"created":...,"model":...,"choices":[
+void openai_begin(const struct http_generation *g, const char *object, struct bytes *out);
+// Of a whole answer: ],"usage":...}
+void openai_end(const struct http_generation *g, struct bytes *out);
+// data: {...,"choices":[ and what follows the choices
+void openai_event_begin(const struct http_generation *g, struct bytes *out);
+void openai_event_end(const struct http_generation *g, struct bytes *out);
+// http_api.end and http_api.fail
+void openai_stream_end(struct http_generation *g, struct bytes *out);
+void openai_stream_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out);
+
+// Members that a choice has if they were asked for: ,"token_ids":[...] and ,"kept":[...]
+void openai_add_token_ids(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
+void openai_add_extras(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
+
+// The text of a token as JSON: part of a character becomes U+FFFD.
+void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
+
+extern const struct http_api http_chat, http_completions, http_responses;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /v1/score: the tokens of a prompt that would be kept, and the importance of each.
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "router/front/http_info.h"
+#include "router/front/http_messages.h"
+#include "router/front/http_prompt.h"
+#include "router/front/http_service.h"
+#include "router/front/json_body.h"
+#include "router/front/wire_request.h"
+
+struct score {
+    struct client client;    // first: the client's pointer is ours
+    struct http_exchange *x; // our reference
+};
+
+// --- core's thread
+
+static void score_add(const struct score *s, const struct request *r, struct bytes *out)
+{
+    JSON_ADD(out, "{\"object\":\"score\",\"model\":");
+    json_add_string(out, s->client.front->model_name);
+    JSON_ADD(out, ",\"token_ids\":[");
+    http_token_ids_add(out, &(struct answer_chunk){.tokens = r->spec.tokens, .n = r->spec.n_tokens});
+    JSON_ADD(out, "],\"kept\":[");
+    http_ranges_add(out, r->kept, r->n_kept_ranges);
+    JSON_ADD(out, "],\"importance\":[");
+    for (int i = 0; r->importance && i < r->spec.n_tokens; i++) {
+        json_add_comma(out);
+        json_add_real(out, r->importance[i]);
+    }
+    JSON_ADD(out, "],\"score_ms\":");
+    json_add_real(out, (double)r->timing.score_us / 1e3);
+    JSON_ADD(out, "}");
+}
+
+static void score_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                       const char *message)
+{
+    struct score *s = (struct score *)a->client;
+    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED) {
+        http_fail(s->x, status, message);
+        return;
+    }
+    struct bytes out = {0};
+    score_add(s, r, &out);
+    http_answer(s->x, &out);
+    bytes_free(&out);
+}
+
+static void score_free(struct client *client)
+{
+    principal_unref(client->principal);
+    http_unref(((struct score *)client)->x);
+    free(client);
+}
+
+static const struct client_ops score_ops = {.done = score_done, .free = score_free};
+
+// --- where the body is read
+
+struct values {
+    const json_t *prompt, *messages;
+};
+
+static enum status read_prompt(const json_t *body, struct http_input *in)
+{
+    static const struct json_field fields[] = {
+        {.name = "prompt", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, prompt)},
+        {.name = "messages", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, messages)},
+        {0},
+    };
+    static const struct json_unsupported unsupported[] = {
+        {"text_1", NULL, "give the prompt to score"}, {"text_2", NULL, "give the prompt to score"}, {0}};
+    struct values v = {0};
+    TRY(json_unsupported_check(body, unsupported));
+    TRY(json_generation_read(body, &in->fields));
+    TRY(json_fields_read(body, fields, &v));
+    if (!v.prompt == !v.messages) return status_fail(STATUS_INVALID, "prompt: give either prompt or messages");
+    in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
+    return v.prompt ? http_prompt_read(v.prompt, in, in->prompts) : http_messages_read(v.messages, in, in->prompts);
+}
+
+static enum status read_request(const struct front *front, const json_t *body, struct http_input *in, struct request *r)
+{
+    TRY(read_prompt(body, in));
+    Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
+    m.model = in->fields.message.model;
+    m.prefill = &in->fields.prefill_options;
+    m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
+    m.token_ids = in->prompts->ids;
+    m.n_token_ids = in->prompts->n_ids;
+    m.messages = in->prompts->messages;
+    m.n_messages = in->prompts->n_messages;
+    return wire_score_request_read(front, &m, r);
+}
+
+static void score_refuse(struct score *s, enum status status)
+{
+    front_refused(s->client.front, status);
+    http_refuse(s->x, status);
+    client_not_submitted(&s->client);
+}
+
+static void score_read(const struct http_message *message)
+{
+    struct score *s = message->user;
+    if (message->dropped) {
+        client_not_submitted(&s->client);
+        return;
+    }
+    struct http_input in = {.n_prompts = 0};
+    json_t *body = NULL;
+    struct answer *a = answer_create(&s->client, message->arrived_us);
+    enum status status = http_message_parse(message, &body);
+    if (status == STATUS_OK) status = read_request(s->client.front, body, &in, a->request);
+    http_input_fini(&in);
+    json_decref(body);
+    if (status == STATUS_OK) {
+        answers_submit(a, "score");
+    } else {
+        answers_free(a);
+        score_refuse(s, status);
+    }
+}
+
+void http_score_post(struct http_exchange *x)
+{
+    const struct http_service *service = http_context(x);
+    if (!http_admit(x)) return;
+    struct http_call *call = http_user(x);
+    struct score *s = mem_alloc(sizeof *s);
+    http_ref(x);
+    s->x = x;
+    s->client.ops = &score_ops;
+    s->client.front = service->front;
+    s->client.principal = principal_ref(call->principal);
+    call->client = &s->client;
+    client_reading(&s->client);
+    enum status status = http_message_read(service->front, x, &s->client.waiting, score_read, s);
+    if (status != STATUS_OK) score_refuse(s, status);
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/http_service.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/monotonic_cond.h"
+#include "router/front/http_anthropic.h"
+#include "router/front/http_info.h"
+#include "router/front/http_metrics.h"
+#include "router/front/http_openai.h"
+#include "router/front/intake.h"
+#include "router/front/metrics_reporter.h"
+
+enum { PING_EVERY_US = 5000000 };
+
+// --- generations
+
+static void generation_post(struct http_exchange *x, const struct http_api *api)
+{
+    struct http_service *service = http_context(x);
+    http_generation_start(x, service->front, &service->streams, api);
+}
+
+static void chat_post(struct http_exchange *x)
+{
+    generation_post(x, &http_chat);
+}
+
+static void completions_post(struct http_exchange *x)
+{
+    generation_post(x, &http_completions);
+}
+
+static void responses_post(struct http_exchange *x)
+{
+    generation_post(x, &http_responses);
+}
+
+static void messages_post(struct http_exchange *x)
+{
+    generation_post(x, &http_anthropic);
+}
+
+// --- routes
+
+#define ROUTE(method_, path_, handler)                                                                                 \
+    {                                                                                                                  \
+        .method = method_, .path = path_, .on_request = handler                                                        \
+    }
+static const struct http_route routes[] = {
+    ROUTE("POST", "/v1/chat/completions", chat_post),
+    ROUTE("POST", "/v1/completions", completions_post),
+    ROUTE("POST", "/v1/responses", responses_post),
+    ROUTE("POST", "/v1/messages", messages_post),
+    ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
+    ROUTE("POST", "/v1/score", http_score_post),
+    ROUTE("GET", "/v1/models", http_models_get),
+    ROUTE("GET", "/v1/models/*", http_models_get),
+    ROUTE("POST", "/tokenize", http_tokenize_post),
+    ROUTE("POST", "/detokenize", http_detokenize_post),
+    ROUTE("GET", "/health", http_health_get),
+    ROUTE("GET", "/ready", http_ready_get),
+    ROUTE("GET", "/version", http_version_get),
+    ROUTE("GET", "/metrics", http_metrics_get),
+};
+enum { N_ROUTES = sizeof routes / sizeof *routes };
+
+// The largest body that a prompt within the context can need: in JSON a byte of text may be written as six. 0: any.
+static size_t body_limit(const struct front *front)
+{
+    enum { ESCAPED_BYTES = 6 };
+    return intake_message_limit(front, front->config.max_context) * ESCAPED_BYTES;
+}
+
+static struct http_route *routes_create(const struct front *front)
+{
+    struct http_route *list = mem_alloc_array(N_ROUTES + 1, sizeof *list);
+    for (int i = 0; i < N_ROUTES; i++) {
+        list[i] = routes[i];
+        list[i].on_head = http_call_on_head;
+        list[i].on_close = http_call_on_close;
+        if (strcmp(list[i].method, "POST") == 0) list[i].max_body_bytes = body_limit(front);
+    }
+    return list;
+}
+
+// --- pings
+
+static void event_ping(struct core *c, void *arg, int64_t now_us)
+{
+    struct http_service *service = arg;
+    http_streams_ping(&service->streams, now_us);
+}
+
+static void *pinger_run(void *arg)
+{
+    struct http_service *service = arg;
+    pthread_mutex_lock(&service->lock);
+    int64_t next_us = clock_now_us() + PING_EVERY_US;
+    while (!service->closing) {
+        if (monotonic_cond_wait(&service->wake, &service->lock, next_us)) continue;
+        loop_post(service->front->loop, event_ping, service);
+        next_us += PING_EVERY_US;
+    }
+    pthread_mutex_unlock(&service->lock);
+    return NULL;
+}
+
+// --- open and close
+
+// "::" of "[::]"; free it.
+static char *address_create(const char *host)
+{
+    size_t n = strlen(host);
+    bool brackets = n > 2 && host[0] == '[' && host[n - 1] == ']';
+    return brackets ? mem_format("%.*s", (int)n - 2, host + 1) : mem_string(host);
+}
+
+static enum status server_open(struct http_service *service, const struct http_service_options *options)
+{
+    char *address = address_create(options->host);
+    const struct http_server_options server_options = {
+        .host = address,
+        .port = options->port,
+        .tls = options->tls,
+        .routes = service->routes,
+        .context = service,
+        .max_body_bytes = options->max_body_bytes,
+        .error_body = http_error_body,
+        .error_type = "application/json",
+    };
+    enum status status = http_server_open(&server_options, &service->server);
+    free(address);
+    service->streams.server = service->server;
+    return status;
+}
+
+enum status http_service_open(struct front *front, const struct http_service_options *options,
+                              struct http_service **service_p)
+{
+    struct http_service *service = mem_alloc(sizeof *service);
+    service->front = front;
+    service->started_s = (int64_t)time(NULL);
+    service->routes = routes_create(front);
+    service->reporter = metrics_reporter_open(front);
+    enum status status = server_open(service, options);
+    if (status != STATUS_OK) {
+        metrics_reporter_close(service->reporter);
+        free(service->routes);
+        free(service);
+        return status;
+    }
+    pthread_mutex_init(&service->lock, NULL);
+    monotonic_cond_init(&service->wake);
+    pthread_create(&service->pinger, NULL, pinger_run, service);
+    *service_p = service;
+    return STATUS_OK;
+}
+
+int http_service_port(const struct http_service *service)
+{
+    return service ? http_server_port(service->server) : -1;
+}
+
+void http_service_close(struct http_service *service, int grace_ms)
+{
+    if (!service) return;
+    pthread_mutex_lock(&service->lock);
+    service->closing = true;
+    pthread_cond_signal(&service->wake);
+    pthread_mutex_unlock(&service->lock);
+    pthread_join(service->pinger, NULL);
+    http_server_close(service->server, grace_ms);
+    metrics_reporter_close(service->reporter);
+}
+
+void http_service_free(struct http_service *service)
+{
+    if (!service) return;
+    bytes_free(&service->streams.scratch);
+    pthread_cond_destroy(&service->wake);
+    pthread_mutex_destroy(&service->lock);
+    free(service->routes);
+    free(service);
+}

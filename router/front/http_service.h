@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HTTP API of the router: its routes and their server. Errors are OpenAI's error object; every answer has the
+// header x-request-id.
+//
+//   http_service.c      routes, pings of streams that are silent
+//   http_call.c         what every exchange needs: ids, authorisation, errors
+//   http_intake.c       bodies to their readers, at once or through the pool
+//   json_body.c         fields of a JSON body by tables
+//   json_generation.c   fields of a generation, to a GenerateRequest
+//   json_writer.c       JSON text
+//   http_generation.c   prompts, choices and streams of one exchange, whatever the API
+//   http_prompt.c       prompts as text or token ids
+//   http_messages.c     prompts as messages
+//   http_openai.c       what the next two have in common
+//   http_chat.c         /v1/chat/completions
+//   http_completions.c  /v1/completions
+//   http_responses.c    /v1/responses, by json_responses.c
+//   http_anthropic.c    /v1/messages, by json_anthropic.c
+//   json_translate.c    what these two have in common
+//   http_info.c         models, tokenize, detokenize, health, ready, version
+//   http_score.c        /v1/score
+//   http_metrics.c      /metrics
+#pragma once
+
+#include <pthread.h>
+
+#include "router/front/http_generation.h"
+
+struct http_service {
+    struct front *front;
+    struct http_server *server;
+    struct http_streams streams; // core's thread only
+    struct metrics_reporter *reporter;
+    int64_t started_s;         // Unix time
+    struct http_route *routes; // owned
+    pthread_t pinger;
+    pthread_mutex_t lock; // guards `closing`
+    pthread_cond_t wake;
+    bool closing;
+};
+
+struct http_service_options {
+    const char *host;                 // an IPv6 address may be in brackets
+    int port;                         // 0: a free port
+    const struct http_tls_files *tls; // NULL: plain
+    size_t max_body_bytes;
+};
+
+// Serves until it is closed. INVALID when it cannot listen; the sentence names the port.
+enum status http_service_open(struct front *front, const struct http_service_options *options,
+                              struct http_service **service_p);
+int http_service_port(const struct http_service *service); // -1 for NULL
+// Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread:
+// close before loop_stop(), free afterwards. NULL is allowed.
+void http_service_close(struct http_service *service, int grace_ms);
+void http_service_free(struct http_service *service);

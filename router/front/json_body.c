@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/json_body.h"
+
+#include <string.h>
+
+#include "model/generation_json.h"
+
+// In jansson an object takes some 400 bytes and a number some 40.
+enum { CONTAINERS_MAX = 1 << 16, VALUES_MAX = 1 << 21 };
+
+// Counts brackets and commas outside strings. Of malformed text the counts mean nothing: the parser refuses it.
+static enum status check_size(const char *bytes, size_t size)
+{
+    size_t containers = 0, commas = 0;
+    bool text = false;
+    for (size_t i = 0; i < size; i++) {
+        char c = bytes[i];
+        if (text && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            text = !text;
+        } else if (!text) {
+            containers += c == '{' || c == '[';
+            commas += c == ',';
+        }
+    }
+    if (containers > CONTAINERS_MAX)
+        return status_fail(STATUS_INVALID, "the body has over %d lists and objects: send fewer per request",
+                           CONTAINERS_MAX);
+    if (commas > VALUES_MAX)
+        return status_fail(STATUS_INVALID, "the body has over %d values: send fewer per request", VALUES_MAX);
+    return STATUS_OK;
+}
+
+enum status json_body_parse(const char *bytes, size_t size, json_t **body_p)
+{
+    json_error_t error;
+    TRY(check_size(bytes, size));
+    json_t *body = json_loadb(bytes, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!body)
+        return status_fail(STATUS_INVALID, "the body is not valid JSON: line %d, column %d: %s", error.line,
+                           error.column, error.text);
+    if (!json_is_object(body)) {
+        json_decref(body);
+        return status_fail(STATUS_INVALID, "the body must be a JSON object");
+    }
+    *body_p = body;
+    return STATUS_OK;
+}
+
+static enum status read_int(const struct json_field *f, const json_t *value, int64_t *number_p)
+{
+    if (!json_is_integer(value)) return json_refuse_type(f->name, "a whole number");
+    json_int_t number = json_integer_value(value);
+    if (number < f->min || number > f->max) {
+        return status_fail(STATUS_INVALID, "%s %lld: must be from %lld to %lld", f->name, (long long)number,
+                           (long long)f->min, (long long)f->max);
+    }
+    *number_p = number;
+    return STATUS_OK;
+}
+
+static enum status read_name(const struct json_field *f, const json_t *value, const char **name_p)
+{
+    if (!json_is_string(value)) return json_refuse_type(f->name, "a string");
+    const char *name = json_string_value(value);
+    if (strlen(name) != json_string_length(value)) return json_refuse_type(f->name, "a string without U+0000");
+    *name_p = name;
+    return STATUS_OK;
+}
+
+static enum status read_any(const struct json_field *f, const json_t *value, const json_t **value_p)
+{
+    if (f->type == JSON_FIELD_LIST && !json_is_array(value)) return json_refuse_type(f->name, "a list");
+    if (f->type == JSON_FIELD_OBJECT && !json_is_object(value)) return json_refuse_type(f->name, "an object");
+    *value_p = value;
+    return STATUS_OK;
+}
+
+static enum status read_field(const struct json_field *f, const json_t *value, void *to)
+{
+    switch (f->type) {
+    case JSON_FIELD_BOOL: return json_read_bool(f->name, value, to);
+    case JSON_FIELD_INT: return read_int(f, value, to);
+    case JSON_FIELD_NAME: return read_name(f, value, to);
+    default: return read_any(f, value, to);
+    }
+}
+
+enum status json_fields_read(const json_t *object, const struct json_field *fields, void *values)
+{
+    for (const struct json_field *f = fields; f->name; f++) {
+        const json_t *value = json_object_get(object, f->name);
+        if (value && !json_is_null(value)) TRY(read_field(f, value, (char *)values + f->offset));
+    }
+    return STATUS_OK;
+}
+
+static bool equals(const json_t *value, const char *json)
+{
+    json_t *other = json ? json_loads(json, JSON_DECODE_ANY, NULL) : NULL;
+    bool same = other && json_equal(value, other);
+    json_decref(other);
+    return same;
+}
+
+enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table)
+{
+    for (const struct json_unsupported *row = table; row->name; row++) {
+        const json_t *value = json_object_get(object, row->name);
+        if (!value || json_is_null(value) || equals(value, row->harmless)) continue;
+        return status_fail(STATUS_UNSUPPORTED, "%s: not supported%s%s: %s", row->name, row->harmless ? ", except " : "",
+                           row->harmless ? row->harmless : "", row->remedy ? row->remedy : "leave it out");
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON body of a client's request, read by tables: a row for each field says its type and where its value goes. A
+// field that is absent or null leaves its value as it is; unknown fields are ignored. Any thread.
+//
+// All failures are INVALID; the sentence starts with the field's name.
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// Parses an object. Duplicate keys are refused, and more values than any honest body has: each takes a multiple of its
+// bytes in memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
+enum status json_body_parse(const char *bytes, size_t size, json_t **body_p);
+
+struct json_field {
+    const char *name; // NULL ends a table
+    enum json_field_type {
+        JSON_FIELD_BOOL,   // bool
+        JSON_FIELD_INT,    // int64_t, min..max
+        JSON_FIELD_NAME,   // const char *: a string without U+0000; borrowed from the body, like all below
+        JSON_FIELD_LIST,   // const json_t *
+        JSON_FIELD_OBJECT, // const json_t *
+        JSON_FIELD_ANY,    // const json_t *
+    } type;
+    size_t offset; // of the value
+    int64_t min, max;
+};
+enum status json_fields_read(const json_t *object, const struct json_field *fields, void *values);
+
+// A parameter that would change the answer but is not supported. It is refused unless it has a value that means the
+// same as not giving it.
+struct json_unsupported {
+    const char *name;     // NULL ends a table
+    const char *harmless; // JSON; NULL: no value is
+    const char *remedy;   // what to do; NULL: leave it out
+};
+enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table);

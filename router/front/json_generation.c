@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/json_generation.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/generation_json.h"
+#include "model/logit_bias_entries.h"
+#include "router/front/json_body.h"
+
+struct values {
+    const char *model, *tenant, *user, *prefill;
+    bool stream, include_usage, continuous_usage, return_kept, return_token_ids;
+    int64_t n, best_of, priority, ttft_deadline_ms;
+    const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
+};
+
+#define FIELD(name_, type_, ...)                                                                                       \
+    {                                                                                                                  \
+        .name = #name_, .type = JSON_FIELD_##type_, .offset = offsetof(struct values, name_), __VA_ARGS__              \
+    }
+// clang-format off
+static const struct json_field fields[] = {
+    FIELD(model, NAME),
+    FIELD(stream, BOOL),
+    FIELD(stream_options, OBJECT),
+    FIELD(n, INT, .min = 1, .max = JSON_CHOICES_MAX),
+    FIELD(best_of, INT, .min = 1, .max = JSON_CHOICES_MAX),
+    FIELD(stop, ANY),
+    FIELD(stop_token_ids, ANY),
+    FIELD(logit_bias, ANY),
+    FIELD(user, NAME),
+    FIELD(tenant, NAME),
+    FIELD(priority, INT, .min = INT32_MIN, .max = INT32_MAX),
+    FIELD(ttft_deadline_ms, INT, .min = 0, .max = UINT32_MAX),
+    FIELD(prefill, NAME),
+    FIELD(pinned, LIST),
+    FIELD(return_kept, BOOL),
+    FIELD(return_token_ids, BOOL),
+    {0},
+};
+static const struct json_field stream_fields[] = {
+    FIELD(include_usage, BOOL),
+    {.name = "continuous_usage_stats", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, continuous_usage)},
+    {0},
+};
+
+static const struct json_unsupported unsupported[] = {
+    {"quality", NULL, "give keep_rate"},
+    {"drafts", "\"off\"", NULL},
+    {"prompt_logprobs", NULL, NULL},
+    {"truncate_prompt_tokens", NULL, "shorten the prompt"},
+    {"add_special_tokens", "true", "give the prompt as token ids"},
+    {"skip_special_tokens", "true", "ask for return_token_ids"},
+    {"include_stop_str_in_output", "false", NULL},
+    {"use_beam_search", "false", NULL},
+    {"bad_words", "[]", NULL},
+    {"allowed_token_ids", "[]", NULL},
+    {"guided_json", NULL, NULL},
+    {"guided_regex", NULL, NULL},
+    {"guided_choice", NULL, NULL},
+    {"guided_grammar", NULL, NULL},
+    {"structured_outputs", NULL, NULL},
+    {"logits_processors", "[]", NULL},
+    {0},
+};
+// clang-format on
+
+static bool given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
+// Reads a field under the name that the body has for it.
+static enum status read_as(const struct generation_field *f, const char *name, const json_t *value,
+                           struct json_generation *g)
+{
+    struct generation_field named = *f;
+    named.name = name;
+    g->sampling_given |= generation_field_bit(sampling_fields, f->name);
+    return generation_field_from_json(&named, value, &g->sampling);
+}
+
+static const struct generation_field *sampling_field(const char *name)
+{
+    const struct generation_field *f = sampling_fields;
+    while (strcmp(f->name, name))
+        f++;
+    return f;
+}
+
+enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n)
+{
+    struct generation_field named = *sampling_field("logprobs");
+    g->sampling.logprobs = n;
+    g->sampling_given |= generation_field_bit(sampling_fields, named.name);
+    named.name = name;
+    return generation_field_check(&named, n);
+}
+
+static enum status read_sampling(const json_t *body, struct json_generation *g)
+{
+    sampling_defaults(&g->sampling);
+    g->sampling.temperature = 1;
+    g->sampling_given = generation_field_bit(sampling_fields, "temperature");
+    for (const struct generation_field *f = sampling_fields; f->name; f++) {
+        const json_t *value = json_object_get(body, f->name);
+        if (given(value) && strcmp(f->name, "logprobs")) TRY(read_as(f, f->name, value, g));
+    }
+    if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
+    const json_t *newer = json_object_get(body, "max_completion_tokens");
+    return given(newer) ? read_as(sampling_field("max_tokens"), "max_completion_tokens", newer, g) : STATUS_OK;
+}
+
+static enum status read_stop(const json_t *value, struct json_generation *g)
+{
+    static const char expected[] = "a string or a list of strings";
+    bool list = json_is_array(value);
+    if (!list && !json_is_string(value)) return json_refuse_type("stop", expected);
+    size_t n = list ? json_array_size(value) : 1;
+    g->stop = mem_alloc_array(n + 1, sizeof *g->stop);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = list ? json_array_get(value, i) : value;
+        if (!json_is_string(item)) return json_refuse_type("stop", expected);
+        g->stop[i] = (ProtobufCBinaryData){json_string_length(item), (uint8_t *)json_string_value(item)};
+    }
+    g->sampling_options.stop = g->stop;
+    g->sampling_options.n_stop = n;
+    return STATUS_OK;
+}
+
+static enum status read_logit_bias(const json_t *value, struct json_generation *g)
+{
+    TRY(sampling_logit_bias_from_json(value, &g->sampling));
+    g->logit_bias = logit_bias_entries(&g->sampling.logit_bias);
+    g->sampling_options.logit_bias = g->logit_bias;
+    g->sampling_options.n_logit_bias = (size_t)g->sampling.logit_bias.n;
+    return STATUS_OK;
+}
+
+static enum status read_range(const json_t *value, Forepack__V1__TokenRange *range)
+{
+    const json_t *first = json_array_get(value, 0), *last = json_array_get(value, 1);
+    bool whole = json_array_size(value) == 2 && json_is_integer(first) && json_is_integer(last);
+    if (!whole || json_integer_value(first) < 0 || json_integer_value(last) < 0 ||
+        json_integer_value(first) > UINT32_MAX || json_integer_value(last) > UINT32_MAX)
+        return json_refuse_type("pinned", "a list of [first, last] token ranges");
+    forepack__v1__token_range__init(range);
+    range->first = (uint32_t)json_integer_value(first);
+    range->last = (uint32_t)json_integer_value(last);
+    return STATUS_OK;
+}
+
+static enum status read_pinned(const json_t *list, struct json_generation *g)
+{
+    size_t n = json_array_size(list);
+    g->pinned = mem_alloc_array(n + 1, sizeof *g->pinned);
+    g->pinned_list = mem_alloc_array(n + 1, sizeof *g->pinned_list);
+    for (size_t i = 0; i < n; i++) {
+        g->pinned_list[i] = &g->pinned[i];
+        TRY(read_range(json_array_get(list, i), &g->pinned[i]));
+    }
+    g->prefill_options.pinned = g->pinned_list;
+    g->prefill_options.n_pinned = n;
+    return STATUS_OK;
+}
+
+static enum status read_prefill_mode(const char *name, Forepack__V1__PrefillMode *mode_p)
+{
+    static const Forepack__V1__PrefillMode modes[] = {
+        [PREFILL_AUTO] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO,
+        [PREFILL_ON] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON,
+        [PREFILL_OFF] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_OFF,
+        [PREFILL_REQUIRED] = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED,
+    };
+    enum prefill_mode mode;
+    if (!prefill_mode_parse(name, &mode)) return json_refuse_type("prefill", "auto, on, off or required");
+    *mode_p = modes[mode];
+    return STATUS_OK;
+}
+
+static enum status read_prefill(const json_t *body, const struct values *v, struct json_generation *g)
+{
+    struct prefill prefill;
+    generation_given fields_given = 0;
+    prefill_defaults(&prefill);
+    for (const struct generation_field *f = prefill_fields; f->name; f++) {
+        const json_t *value = json_object_get(body, f->name);
+        if (!given(value)) continue;
+        TRY(generation_field_from_json(f, value, &prefill));
+        fields_given |= generation_field_bit(prefill_fields, f->name);
+    }
+    TRY(prefill_check(&prefill));
+    prefill_to_message(&prefill, fields_given, &g->prefill_options.base);
+    g->prefill_options.return_kept = v->return_kept;
+    if (v->prefill) TRY(read_prefill_mode(v->prefill, &g->prefill_options.mode));
+    return v->pinned ? read_pinned(v->pinned, g) : STATUS_OK;
+}
+
+static enum status read_values(const json_t *body, struct values *v)
+{
+    TRY(json_fields_read(body, fields, v));
+    if (v->best_of > v->n)
+        return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported, except for up to n (%lld): leave it out",
+                           (long long)v->best_of, (long long)v->n);
+    if (!v->stream_options) return STATUS_OK;
+    if (!v->stream) return status_fail(STATUS_INVALID, "stream_options: only with stream true");
+    return json_fields_read(v->stream_options, stream_fields, v);
+}
+
+static void set_values(const struct values *v, struct json_generation *g)
+{
+    g->message.model = (char *)(v->model ? v->model : "");
+    g->message.tenant = (char *)(v->tenant ? v->tenant : "");
+    g->message.priority = (int32_t)v->priority;
+    g->message.ttft_deadline_ms = (uint32_t)v->ttft_deadline_ms;
+    g->stream = v->stream;
+    g->include_usage = v->include_usage || v->continuous_usage;
+    g->continuous_usage = v->continuous_usage;
+    g->return_token_ids = v->return_token_ids;
+    g->n = (int)v->n;
+}
+
+enum status json_generation_read(const json_t *body, struct json_generation *g)
+{
+    *g = (struct json_generation){0};
+    forepack__v1__generate_request__init(&g->message);
+    forepack__v1__sampling_options__init(&g->sampling_options);
+    forepack__v1__prefill_options__init(&g->prefill_options);
+    g->message.sampling = &g->sampling_options;
+    g->message.prefill = &g->prefill_options;
+    struct values v = {.n = 1};
+    TRY(json_unsupported_check(body, unsupported));
+    TRY(read_values(body, &v));
+    set_values(&v, g);
+    TRY(read_sampling(body, g));
+    if (v.stop) TRY(read_stop(v.stop, g));
+    if (v.logit_bias) TRY(read_logit_bias(v.logit_bias, g));
+    if (v.stop_token_ids) TRY(sampling_stop_ids_from_json(v.stop_token_ids, &g->sampling));
+    return read_prefill(body, &v, g);
+}
+
+enum status json_generation_finish(struct json_generation *g)
+{
+    TRY(sampling_check(&g->sampling, INT_MAX)); // wire_request_read() knows the vocabulary
+    sampling_to_message(&g->sampling, g->sampling_given, &g->sampling_options.base);
+    return STATUS_OK;
+}
+
+void json_generation_fini(struct json_generation *g)
+{
+    free(g->stop);
+    free(g->logit_bias);
+    logit_bias_free(&g->sampling.logit_bias);
+    free(g->pinned);
+    free(g->pinned_list);
+}

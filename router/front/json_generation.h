@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of a JSON body that ask for a generation, whatever API they belong to, as a GenerateRequest. The prompt is
+// left to the APIs. Where a field is not given the APIs of OpenAI have other defaults than gRPC: temperature 1.
+//
+// Borrows from the body. Any thread.
+#pragma once
+
+#include <jansson.h>
+
+#include "model/generation_wire.h"
+#include "proto/forepack/v1/inference.pb-c.h"
+
+struct json_generation {
+    Forepack__V1__GenerateRequest message; // checked for types; wire_request_read() checks the rest
+    bool stream, include_usage, continuous_usage;
+    bool return_token_ids;
+    int n; // choices of each prompt
+
+    // What the message points to. Owned.
+    Forepack__V1__SamplingOptions sampling_options;
+    Forepack__V1__PrefillOptions prefill_options;
+    struct sampling sampling;
+    generation_given sampling_given;
+    ProtobufCBinaryData *stop;
+    Forepack__V1__SamplingOptions__LogitBiasEntry **logit_bias;
+    Forepack__V1__TokenRange *pinned, **pinned_list;
+};
+
+enum { JSON_CHOICES_MAX = 128 };
+
+// Call json_generation_fini() whatever the status.
+enum status json_generation_read(const json_t *body, struct json_generation *g);
+// Asks for log-probabilities, and those of the `n` likeliest tokens, as the API's field `name` does.
+enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
+// Checks the ranges, and completes the message.
+enum status json_generation_finish(struct json_generation *g);
+void json_generation_fini(struct json_generation *g);

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/json_translate.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+static bool listed(const char *const *names, const char *name)
+{
+    for (; *names; names++) {
+        if (strcmp(*names, name) == 0) return true;
+    }
+    return false;
+}
+
+json_t *json_copy_without(const json_t *object, const char *const *without)
+{
+    json_t *copy = json_object(), *value;
+    const char *key;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (!listed(without, key)) json_object_set(copy, key, value);
+    }
+    return copy;
+}
+
+static enum status block_add(json_t *parts, const json_t *block, const char *const *types, const char *where,
+                             size_t index)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    json_t *text = json_object_get(block, "text");
+    if (!type) return status_fail(STATUS_INVALID, "%s[%zu]: must be an object with a type", where, index);
+    if (!listed(types, type)) {
+        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text", where, index, type);
+    }
+    if (!json_is_string(text)) return status_fail(STATUS_INVALID, "%s[%zu].text: must be a string", where, index);
+    json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+    return STATUS_OK;
+}
+
+static enum status blocks_add(json_t *parts, const json_t *content, const char *const *types, const char *where)
+{
+    size_t i;
+    json_t *block;
+    json_array_foreach(content, i, block) TRY(block_add(parts, block, types, where, i));
+    return STATUS_OK;
+}
+
+enum status json_turn_add(json_t *messages, const char *role, const json_t *content, const char *const *block_types,
+                          const char *where)
+{
+    if (json_is_string(content)) {
+        json_array_append_new(messages, json_pack("{s:s,s:O}", "role", role, "content", content));
+        return STATUS_OK;
+    }
+    if (!json_is_array(content)) return status_fail(STATUS_INVALID, "%s: must be a string or a list of blocks", where);
+    json_t *parts = json_array();
+    json_array_append_new(messages, json_pack("{s:s,s:o}", "role", role, "content", parts));
+    return blocks_add(parts, content, block_types, where);
+}
+
+void json_event_begin(struct bytes *out, const char *name)
+{
+    JSON_ADD(out, "event: ");
+    json_add(out, name);
+    JSON_ADD(out, "\ndata: {\"type\":\"");
+    json_add(out, name);
+    JSON_ADD(out, "\"");
+}
+
+void json_event_end(struct bytes *out)
+{
+    JSON_ADD(out, "}\n\n");
+}

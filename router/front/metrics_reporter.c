@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/metrics_reporter.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "router/front/intake_pool.h"
+
+struct ask {
+    enum metrics_format format;
+    metrics_answer_fn answer;
+    void *arg;
+};
+
+struct metrics_reporter {
+    const struct front *front;
+    pthread_t thread;
+    pthread_mutex_t lock; // guards all below
+    pthread_cond_t changed;
+    struct ask *asks;
+    int n_asks, capacity;
+    bool is_copied; // `core` is filled in
+    struct core_metrics core;
+    bool stopping;
+};
+
+static void event_copy(struct core *c, void *arg, int64_t now_us)
+{
+    struct metrics_reporter *reporter = arg;
+    pthread_mutex_lock(&reporter->lock);
+    core_get_metrics(c, &reporter->core);
+    reporter->is_copied = true;
+    pthread_cond_signal(&reporter->changed);
+    pthread_mutex_unlock(&reporter->lock);
+}
+
+static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snapshot *snapshot)
+{
+    const struct front *front = reporter->front;
+    *snapshot = (struct metrics_snapshot){
+        .model_name = front->model_name,
+        .event_backlog = loop_backlog(front->loop),
+        .tokenise_waiting = intake_pool_waiting(front->pool),
+    };
+    process_metrics_read(&snapshot->process);
+    for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
+        snapshot->refused[status] = atomic_load(&front->refusals->counts[status]);
+    loop_post(front->loop, event_copy, reporter);
+    pthread_mutex_lock(&reporter->lock);
+    while (!reporter->is_copied)
+        pthread_cond_wait(&reporter->changed, &reporter->lock);
+    reporter->is_copied = false;
+    snapshot->core = reporter->core;
+    pthread_mutex_unlock(&reporter->lock);
+}
+
+// Answers [n] asks from one snapshot, which is written once in each format.
+static void answer_all(struct metrics_reporter *reporter, const struct ask *asks, int n)
+{
+    struct metrics_snapshot snapshot;
+    snapshot_take(reporter, &snapshot);
+    for (enum metrics_format format = METRICS_TEXT; format <= METRICS_OPENMETRICS; format++) {
+        char *text = NULL;
+        size_t size = 0;
+        for (int i = 0; i < n; i++) {
+            if (asks[i].format != format) continue;
+            if (!text) text = metrics_write(&snapshot, format, &size);
+            asks[i].answer(asks[i].arg, format, text, size);
+        }
+        free(text);
+    }
+    core_metrics_fini(&snapshot.core);
+}
+
+static void *reporter_thread(void *arg)
+{
+    struct metrics_reporter *reporter = arg;
+    pthread_mutex_lock(&reporter->lock);
+    while (reporter->n_asks || !reporter->stopping) {
+        if (!reporter->n_asks) {
+            pthread_cond_wait(&reporter->changed, &reporter->lock);
+            continue;
+        }
+        struct ask *asks = reporter->asks;
+        int n = reporter->n_asks;
+        reporter->asks = NULL;
+        reporter->n_asks = reporter->capacity = 0;
+        pthread_mutex_unlock(&reporter->lock);
+        answer_all(reporter, asks, n);
+        free(asks);
+        pthread_mutex_lock(&reporter->lock);
+    }
+    pthread_mutex_unlock(&reporter->lock);
+    return NULL;
+}
+
+struct metrics_reporter *metrics_reporter_open(const struct front *front)
+{
+    struct metrics_reporter *reporter = mem_alloc(sizeof *reporter);
+    reporter->front = front;
+    pthread_mutex_init(&reporter->lock, NULL);
+    pthread_cond_init(&reporter->changed, NULL);
+    if (pthread_create(&reporter->thread, NULL, reporter_thread, reporter)) {
+        log_event(LOG_ERROR, "reporter_start_failed", LOG_FIELD("reason", "the system cannot create another thread"));
+        abort(); // start-up, as in loop_start()
+    }
+    return reporter;
+}
+
+void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format, metrics_answer_fn answer,
+                          void *arg)
+{
+    pthread_mutex_lock(&reporter->lock);
+    MEM_GROW(reporter->asks, reporter->n_asks, reporter->capacity);
+    reporter->asks[reporter->n_asks++] = (struct ask){format, answer, arg};
+    pthread_cond_signal(&reporter->changed);
+    pthread_mutex_unlock(&reporter->lock);
+}
+
+void metrics_reporter_close(struct metrics_reporter *reporter)
+{
+    if (!reporter) return;
+    pthread_mutex_lock(&reporter->lock);
+    reporter->stopping = true;
+    pthread_cond_signal(&reporter->changed);
+    pthread_mutex_unlock(&reporter->lock);
+    pthread_join(reporter->thread, NULL);
+    pthread_cond_destroy(&reporter->changed);
+    pthread_mutex_destroy(&reporter->lock);
+    free(reporter);
+}

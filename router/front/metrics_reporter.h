@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that writes metrics: it asks the core's thread for a copy of its counts, writes them as text and passes
+// the text on. Requests that come while it works share the next copy, so that however often metrics are asked for, the
+// core's thread makes one copy at a time.
+#pragma once
+
+#include "router/front/front.h"
+#include "router/metrics/metrics.h"
+
+struct metrics_reporter;
+
+// Called on the reporter's thread, exactly once for each request. `text` is valid until it returns.
+typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const char *text, size_t size);
+
+// Borrows the front, whose loop and pool must run until metrics_reporter_close().
+struct metrics_reporter *metrics_reporter_open(const struct front *front);
+void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format, metrics_answer_fn answer,
+                          void *arg); // any thread; does not block
+// Answers what was asked before. NULL is allowed.
+void metrics_reporter_close(struct metrics_reporter *reporter);

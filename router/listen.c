@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/listen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "router/front/grpc_access.h"
+#include "router/front/http_service.h"
+
+// A client or node with a certificate shows it at least this often, except in calls that last longer.
+#define CONNECTION_AGE_MS (60 * 60 * 1000)
+
+static char *client_address(const struct listen_options *o)
+{
+    return mem_format("%s:%lld", o->host, (long long)o->port);
+}
+
+static char *node_address(const struct listen_options *o)
+{
+    return o->node_listen ? mem_string(o->node_listen) : mem_format("%s:50052", o->host);
+}
+
+// --- the rule of exposure
+
+static enum status client_rule_check(const char *address, const struct listen_options *o)
+{
+    if (o->tls_cert) return STATUS_OK;
+    return status_fail(STATUS_INVALID,
+                       "--host %s: other machines could connect to %s without TLS: give --tls-cert and --tls-key, or "
+                       "--insecure on a network that you trust",
+                       o->host, address);
+}
+
+static enum status node_rule_check(const char *address, const struct listen_options *o)
+{
+    if (!o->node_tls_cert)
+        return status_fail(STATUS_INVALID,
+                           "--node-listen %s: other machines could connect without TLS: give --node-tls-cert and "
+                           "--node-tls-key, or a loopback address if all nodes run on this machine, or --insecure on "
+                           "a network that you trust",
+                           address);
+    if (!o->node_tls_ca && !o->cluster_token_file)
+        return status_fail(STATUS_INVALID,
+                           "--node-listen %s: any machine could attach as a node: give --node-tls-ca or "
+                           "--cluster-token-file, or --insecure",
+                           address);
+    return STATUS_OK;
+}
+
+// Takes `address`, which is on the heap.
+static enum status rule_check(char *address, const struct listen_options *o,
+                              enum status (*rule)(const char *address, const struct listen_options *o))
+{
+    bool loopback;
+    enum status status = rpc_address_is_loopback(address, &loopback);
+    if (status == STATUS_OK && !loopback) status = rule(address, o);
+    if (status != STATUS_OK && o->insecure && !loopback) {
+        log_event(LOG_WARN, "listening_insecurely", LOG_FIELD("address", address), LOG_REASON);
+        status = STATUS_OK;
+    }
+    free(address);
+    return status;
+}
+
+static enum status pair_check(const char *prefix, const char *cert, const char *key, const char *ca,
+                              const char *ca_name)
+{
+    if (!cert != !key)
+        return status_fail(STATUS_INVALID, "--%s-cert and --%s-key: must be given together", prefix, prefix);
+    if (ca && !cert) return status_fail(STATUS_INVALID, "--%s: needs --%s-cert and --%s-key", ca_name, prefix, prefix);
+    return STATUS_OK;
+}
+
+enum status listen_check(const struct listen_options *o)
+{
+    TRY(pair_check("tls", o->tls_cert, o->tls_key, o->tls_client_ca, "tls-client-ca"));
+    TRY(pair_check("node-tls", o->node_tls_cert, o->node_tls_key, o->node_tls_ca, "node-tls-ca"));
+    TRY(rule_check(client_address(o), o, client_rule_check));
+    return rule_check(node_address(o), o, node_rule_check);
+}
+
+// --- opening
+
+static enum status clients_open(const struct listen_options *o, struct front *front, const struct rpc_method *methods,
+                                struct rpc_server **server_p)
+{
+    const struct rpc_tls tls = {o->tls_cert, o->tls_key, o->tls_client_ca};
+    char *address = client_address(o);
+    enum status status =
+        rpc_server_open(&(struct rpc_server_options){.address = address,
+                                                     .methods = methods,
+                                                     .context = front,
+                                                     .authorise = front_authorise,
+                                                     .tls = tls.cert ? &tls : NULL,
+                                                     .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_message_bytes = (size_t)o->max_message_mb << 20},
+                        server_p);
+    free(address);
+    return status;
+}
+
+static enum status nodes_open(const struct listen_options *o, struct front *front, struct listeners *l)
+{
+    const struct rpc_tls tls = {o->node_tls_cert, o->node_tls_key, o->node_tls_ca};
+    char *address = node_address(o);
+    l->node_methods[0] = front_attach;
+    enum status status =
+        rpc_server_open(&(struct rpc_server_options){.address = address,
+                                                     .methods = l->node_methods,
+                                                     .context = front,
+                                                     .authorise = front_authorise_node,
+                                                     .tls = tls.cert ? &tls : NULL,
+                                                     .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_message_bytes = (size_t)o->max_message_mb << 20,
+                                                     .threads = 1},
+                        &l->nodes);
+    free(address);
+    if (status == STATUS_OK) rpc_server_set_serving(l->nodes, "", true);
+    return status;
+}
+
+static enum status http_open(const struct listen_options *o, struct front *front, struct listeners *l)
+{
+    const struct http_tls_files tls = {o->tls_cert, o->tls_key, o->tls_client_ca};
+    const struct http_service_options options = {.host = o->host,
+                                                 .port = (int)o->http_port,
+                                                 .tls = tls.cert ? &tls : NULL,
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
+    return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
+}
+
+enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
+                           struct listeners *listeners)
+{
+    *listeners = (struct listeners){0};
+    if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));
+    TRY(nodes_open(options, front, listeners));
+    enum status status = clients_open(options, front, methods, &listeners->clients);
+    if (status == STATUS_OK) status = http_open(options, front, listeners);
+    if (status != STATUS_OK) listeners_close(listeners, 0);
+    return status;
+}
+
+void listeners_close(struct listeners *listeners, int grace_ms)
+{
+    http_service_close(listeners->http, grace_ms);
+    rpc_server_close(listeners->clients, grace_ms);
+    rpc_server_close(listeners->nodes, grace_ms);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router's listeners: gRPC and HTTP for clients, gRPC for nodes. Each has its own server, so that none serves the
+// other's methods.
+//
+// The rule of exposure: without TLS nothing listens beyond loopback, and nodes beyond loopback must also prove who they
+// are, with a certificate or the cluster token. --insecure lifts both.
+#pragma once
+
+#include "base/options.h"
+#include "router/front/front.h"
+
+// The strings live until options_free() of the table with LISTEN_OPTION_ROWS.
+struct listen_options {
+    char *host, *node_listen;
+    char *tls_cert, *tls_key, *tls_client_ca;
+    char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
+    int64_t port, http_port, max_message_mb;
+    bool insecure;
+};
+
+// clang-format off
+#define LISTEN_OPTION_ROWS(l)                                                                                          \
+    {.name = "-Network"},                                                                                              \
+    {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
+     .help = "address to listen on for clients; 0.0.0.0 or [::] listens on all interfaces"},                           \
+    {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
+     .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
+    {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
+     .help = "port of the OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},      \
+    {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
+     .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
+             "names"},                                                                                                 \
+    {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
+     .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received "   \
+                                         "take at most four times this together (at least 256 MiB)"},                  \
+    {.name = "-Security"},                                                                                             \
+    {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
+     .help = "serve clients with TLS; the router's certificate and those between it and the authority, in PEM. Files " \
+             "of TLS are read again when they change"},                                                                \
+    {.name = "tls-key", .type = OPTION_STRING, .value = &(l).tls_key, .placeholder = "FILE",                           \
+     .help = "private key of --tls-cert, in PEM"},                                                                     \
+    {.name = "tls-client-ca", .type = OPTION_STRING, .value = &(l).tls_client_ca, .placeholder = "FILE",               \
+     .help = "serve only clients with a certificate of these authorities, in PEM"},                                    \
+    {.name = "node-tls-cert", .type = OPTION_STRING, .value = &(l).node_tls_cert, .placeholder = "FILE",               \
+     .help = "serve nodes with TLS; the router's certificate for them, in PEM"},                                       \
+    {.name = "node-tls-key", .type = OPTION_STRING, .value = &(l).node_tls_key, .placeholder = "FILE",                 \
+     .help = "private key of --node-tls-cert, in PEM"},                                                                \
+    {.name = "node-tls-ca", .type = OPTION_STRING, .value = &(l).node_tls_ca, .placeholder = "FILE",                   \
+     .help = "accept only nodes with a certificate of these authorities, in PEM"},                                     \
+    {.name = "cluster-token-file", .type = OPTION_STRING, .value = &(l).cluster_token_file, .placeholder = "FILE",     \
+     .help = "accept only nodes that present the secret in this file; read again when it changes"},                    \
+    {.name = "insecure", .type = OPTION_BOOL, .value = &(l).insecure,                                                  \
+     .help = "listen beyond loopback without TLS, and for nodes that do not prove who they are"}
+// clang-format on
+
+// Checks the rule of exposure and the options against each other; INVALID and one sentence.
+enum status listen_check(const struct listen_options *options);
+
+struct listeners { // must not move while they are open
+    struct rpc_server *clients, *nodes;
+    struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
+    struct rpc_method node_methods[2];
+};
+
+// `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
+enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
+                           struct listeners *listeners);
+void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

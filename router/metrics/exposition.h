@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of metrics: samples with their labels. For table.c.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "router/core/histogram.h"
+#include "router/metrics/metrics.h"
+
+struct exposition;
+
+enum metric_type { METRIC_COUNTER, METRIC_GAUGE, METRIC_HISTOGRAM };
+const char *metric_type_name(enum metric_type type);
+
+struct metric {
+    const char *name; // the full name; NULL ends the table
+    enum metric_type type;
+    const char *labels; // names, for docs: "pool, node"; "" for none
+    const char *help;   // one sentence
+    void (*write)(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s);
+    size_t offset; // where write() finds the value, if it needs that
+    int roles;     // nodes that have it: a set of 1 << enum node_role
+};
+extern const struct metric metrics_table[];
+
+struct exposition {
+    char *text;
+    size_t size, capacity;
+    enum metrics_format format;
+    const struct metric *metric; // whose samples are written
+};
+
+// Labels as they stand between the braces. Names are literals; values are escaped, and cut after LABEL_BYTES.
+enum { LABEL_BYTES = 512, LABELS_MAX = 2 };
+struct labels {
+    char text[LABELS_MAX * (2 * LABEL_BYTES + 32)];
+    size_t size;
+};
+void labels_add(struct labels *labels, const char *name, const char *value);
+
+// `labels` may be NULL.
+void exposition_count(struct exposition *e, const struct labels *labels, uint64_t value);
+void exposition_number(struct exposition *e, const struct labels *labels, double value);
+void exposition_histogram(struct exposition *e, const struct labels *labels, const struct histogram *h);

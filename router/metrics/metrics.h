@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router's metrics as Prometheus reads them: one table names them all (table.c), exposition.c writes them. A
+// snapshot is taken in two parts, the core's on the core's thread; it may then be written on any thread.
+#pragma once
+
+#include "router/core/core_metrics.h"
+
+struct process_metrics {   // of this process; zeros where the system does not tell
+    double cpu_s, start_s; // start_s: since 1970
+    double resident_bytes, virtual_bytes, open_fds, max_fds;
+};
+void process_metrics_read(struct process_metrics *process); // any thread
+
+struct metrics_snapshot {
+    struct core_metrics core;
+    struct process_metrics process;
+    const char *model_name;         // borrowed
+    uint64_t refused[STATUS_COUNT]; // before the core saw them
+    int64_t event_backlog;          // events that wait for the core's thread
+    int64_t tokenise_waiting;       // messages that wait to be tokenised
+};
+
+enum metrics_format {
+    METRICS_TEXT,       // Prometheus text format 0.0.4
+    METRICS_OPENMETRICS // OpenMetrics 1.0
+};
+enum metrics_format metrics_format_for(const char *accept); // of an HTTP header; NULL: not sent
+const char *metrics_content_type(enum metrics_format format);
+
+// Never NULL; free() it.
+char *metrics_write(const struct metrics_snapshot *snapshot, enum metrics_format format, size_t *size_p);

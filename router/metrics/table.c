@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every metric of the router. Names and meanings are vLLM's where it has the same thing (docs/metrics.md). Each label
+// takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX); never what a client
+// sends.
+#include <math.h>
+#include <string.h>
+
+#include "base/version.h"
+#include "router/metrics/exposition.h"
+
+enum { OF_SPECULATORS = 1 << NODE_SPECULATOR, OF_WORKERS = 1 << NODE_WORKER, OF_ALL = OF_SPECULATORS | OF_WORKERS };
+
+static const char *pool_name(enum node_role role)
+{
+    return role == NODE_WORKER ? "worker" : "speculator";
+}
+
+static struct labels label(const char *name, const char *value)
+{
+    struct labels labels = {.size = 0};
+    labels_add(&labels, name, value);
+    return labels;
+}
+
+static struct labels node_labels(enum node_role role, const char *node_id)
+{
+    struct labels labels = label("pool", pool_name(role));
+    labels_add(&labels, "node", node_id);
+    return labels;
+}
+
+static const void *value_at(const void *base, const struct metric *metric)
+{
+    return (const char *)base + metric->offset;
+}
+
+// --- one value: at `offset` of the snapshot
+
+static void write_count(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_count(e, NULL, *(const uint64_t *)value_at(s, metric));
+}
+
+static void write_int64(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_number(e, NULL, (double)*(const int64_t *)value_at(s, metric));
+}
+
+static void write_real(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_number(e, NULL, *(const double *)value_at(s, metric));
+}
+
+static void write_bool(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_number(e, NULL, *(const bool *)value_at(s, metric));
+}
+
+static void write_histogram(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_histogram(e, NULL, value_at(s, metric));
+}
+
+// --- one value for each node, also of nodes that are gone: at `offset` of its measures
+
+static bool has_role(const struct metric *metric, enum node_role role)
+{
+    return metric->roles & 1 << role;
+}
+
+static void write_node_count(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.n_nodes; i++) {
+        const struct node_measures *node = &s->core.nodes[i];
+        if (!has_role(metric, node->role)) continue;
+        struct labels labels = node_labels(node->role, node->node_id);
+        exposition_count(e, &labels, *(const uint64_t *)value_at(node, metric));
+    }
+}
+
+static void write_node_histogram(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.n_nodes; i++) {
+        const struct node_measures *node = &s->core.nodes[i];
+        if (!has_role(metric, node->role)) continue;
+        struct labels labels = node_labels(node->role, node->node_id);
+        exposition_histogram(e, &labels, value_at(node, metric));
+    }
+}
+
+// --- attached nodes
+
+static void write_node_status(struct exposition *e, const struct metrics_snapshot *s,
+                              double (*value)(const struct node_status *node))
+{
+    for (int i = 0; i < s->core.status.n_nodes; i++) {
+        const struct node_status *node = &s->core.status.nodes[i];
+        struct labels labels = node_labels(node->hello.role, node->hello.node_id);
+        exposition_number(e, &labels, value(node));
+    }
+}
+
+static double running_of(const struct node_status *node)
+{
+    return node->running;
+}
+
+static void write_running(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_node_status(e, s, running_of);
+}
+
+static double kv_usage_of(const struct node_status *node)
+{
+    double blocks = node->hello.kv_blocks, used = blocks - node->kv_blocks_free;
+    return blocks > 0 && used > 0 ? used / blocks : 0;
+}
+
+static void write_kv_usage(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_node_status(e, s, kv_usage_of);
+}
+
+static int count_nodes(const struct core_status *status, enum node_role role, const char *state)
+{
+    int n = 0;
+    for (int i = 0; i < status->n_nodes; i++)
+        n += status->nodes[i].hello.role == role && strcmp(status->nodes[i].state, state) == 0;
+    return n;
+}
+
+static void write_nodes(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    static const char *const states[] = {"ready", "probing", "ejected", "draining"}; // core_health_state()
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        for (size_t k = 0; k < sizeof states / sizeof *states; k++) {
+            struct labels labels = label("role", pool_name(role));
+            labels_add(&labels, "state", states[k]);
+            exposition_number(e, &labels, count_nodes(&s->core.status, role, states[k]));
+        }
+    }
+}
+
+// --- pools
+
+static void write_waiting(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("pool", pool_name(role));
+        exposition_number(e, &labels, s->core.pools[role].waiting);
+    }
+}
+
+// Without a value while no node of the pool takes work, or while no node's costs are known.
+static void write_work(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("pool", pool_name(role));
+        if (isfinite(s->core.pools[role].work_us)) exposition_number(e, &labels, s->core.pools[role].work_us / 1e6);
+    }
+}
+
+static void write_plan(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("pool", pool_name(role));
+        exposition_histogram(e, &labels, &s->core.measures.plan[role]);
+    }
+}
+
+// --- classes of the queue
+
+static void write_classes(struct exposition *e, const struct metrics_snapshot *s,
+                          double (*value)(const struct class_status *status))
+{
+    for (int k = 0; k < QUEUE_CLASSES; k++) {
+        struct labels labels = label("class", queue_class_name((enum queue_class)k));
+        exposition_number(e, &labels, value(&s->core.status.classes[k]));
+    }
+}
+
+static double class_requests(const struct class_status *status)
+{
+    return status->waiting;
+}
+
+static double class_tokens(const struct class_status *status)
+{
+    return (double)status->waiting_tokens;
+}
+
+static double class_max_requests(const struct class_status *status)
+{
+    return status->max_requests;
+}
+
+static double class_max_tokens(const struct class_status *status)
+{
+    return (double)status->max_tokens;
+}
+
+static void write_queue_requests(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_classes(e, s, class_requests);
+}
+
+static void write_queue_tokens(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_classes(e, s, class_tokens);
+}
+
+static void write_capacity_requests(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_classes(e, s, class_max_requests);
+}
+
+static void write_capacity_tokens(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_classes(e, s, class_max_tokens);
+}
+
+// --- reasons
+
+static void write_finished(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int reason = 0; reason < FINISH_REASON_COUNT; reason++) {
+        struct labels labels = label("finished_reason", finish_reason_name((enum finish_reason)reason));
+        exposition_count(e, &labels, s->core.measures.finished[reason]);
+    }
+}
+
+static void write_errors(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int status = STATUS_OK + 1; status < STATUS_COUNT; status++) {
+        struct labels labels = label("reason", status_name((enum status)status));
+        exposition_count(e, &labels, s->core.measures.errors[status]);
+    }
+}
+
+static void write_refused(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int status = STATUS_OK + 1; status < STATUS_COUNT; status++) {
+        struct labels labels = label("reason", status_name((enum status)status));
+        exposition_count(e, &labels, s->core.measures.refused[status] + s->refused[status]);
+    }
+}
+
+static void write_skipped(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int reason = SKIP_NONE + 1; reason < SKIP_COUNT; reason++) {
+        struct labels labels = label("reason", skip_reason_name((enum skip_reason)reason));
+        exposition_count(e, &labels, s->core.status.totals.skipped[reason]);
+    }
+}
+
+static void write_replays(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int loss = 0; loss < LOSS_COUNT; loss++) {
+        struct labels labels = label("reason", node_loss_name((enum node_loss)loss));
+        exposition_count(e, &labels, s->core.measures.replays[loss]);
+    }
+}
+
+// --- constants
+
+static void write_version(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    struct labels labels = label("version", FOREPACK_VERSION);
+    exposition_number(e, &labels, 1);
+}
+
+static void write_model(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    struct labels labels = label("model_name", s->model_name);
+    exposition_number(e, &labels, 1);
+}
+
+// --- the table
+
+#define IN_SNAPSHOT(field) offsetof(struct metrics_snapshot, field)
+#define IN_NODE(field)     offsetof(struct node_measures, field)
+
+// clang-format off
+const struct metric metrics_table[] = {
+    {"forepack:time_to_first_token_seconds", METRIC_HISTOGRAM, "pool, node",
+     "Time from a request's arrival to its first token, by the worker group that computed the token.",
+     write_node_histogram, IN_NODE(first_token), OF_WORKERS},
+    {"forepack:inter_token_latency_seconds", METRIC_HISTOGRAM, "pool, node",
+     "Time between two tokens of a request. Tokens that come together: the first has the whole time, the others none.",
+     write_node_histogram, IN_NODE(inter_token), OF_WORKERS},
+    {"forepack:request_time_per_output_token_seconds", METRIC_HISTOGRAM, "",
+     "Mean time per token after the first, of requests that were answered.",
+     write_histogram, IN_SNAPSHOT(core.measures.token), 0},
+    {"forepack:e2e_request_latency_seconds", METRIC_HISTOGRAM, "",
+     "Time from arrival to the last token, of requests that were answered.",
+     write_histogram, IN_SNAPSHOT(core.measures.end_to_end), 0},
+    {"forepack:request_queue_time_seconds", METRIC_HISTOGRAM, "",
+     "Time for which a request waited in the router before its first token, in front of both pools together.",
+     write_histogram, IN_SNAPSHOT(core.measures.queue), 0},
+    {"forepack:pack_wait_seconds", METRIC_HISTOGRAM, "",
+     "Part of the queue time in which the kept tokens waited for a bin of a worker group.",
+     write_histogram, IN_SNAPSHOT(core.measures.pack_wait), 0},
+    {"forepack:request_prefill_time_seconds", METRIC_HISTOGRAM, "",
+     "Time from dispatch to a worker group to the first token.",
+     write_histogram, IN_SNAPSHOT(core.measures.prefill), 0},
+    {"forepack:num_requests_running", METRIC_GAUGE, "pool, node",
+     "Requests on the node.", write_running, 0, 0},
+    {"forepack:num_requests_waiting", METRIC_GAUGE, "pool",
+     "Requests that wait in the router for a node of the pool.", write_waiting, 0, 0},
+    {"forepack:speculator_queue_tokens", METRIC_GAUGE, "",
+     "Prompt tokens that wait for a speculator.",
+     write_int64, IN_SNAPSHOT(core.pools[NODE_SPECULATOR].waiting_rows), 0},
+    {"forepack:worker_queue_tokens", METRIC_GAUGE, "",
+     "Kept tokens, and generated ones of replayed requests, that wait for a worker group.",
+     write_int64, IN_SNAPSHOT(core.pools[NODE_WORKER].waiting_rows), 0},
+    {"forepack:pool_work_seconds", METRIC_GAUGE, "pool",
+     "Predicted time until the pool has done the prompts that it holds and that wait for it. Absent while unknown.",
+     write_work, 0, 0},
+    {"forepack:queue_requests", METRIC_GAUGE, "class",
+     "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
+    {"forepack:queue_tokens", METRIC_GAUGE, "class",
+     "Prompt tokens of these requests.", write_queue_tokens, 0, 0},
+    {"forepack:queue_capacity_requests", METRIC_GAUGE, "class",
+     "Requests of all classes together at which one of this class is refused.", write_capacity_requests, 0, 0},
+    {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",
+     "Prompt tokens of all classes together at which one of this class is refused.", write_capacity_tokens, 0, 0},
+    {"forepack:kv_cache_usage_perc", METRIC_GAUGE, "pool, node",
+     "Share of the node's KV blocks in use, 0 to 1.", write_kv_usage, 0, 0},
+    {"forepack:prompt_tokens_total", METRIC_COUNTER, "",
+     "Prompt tokens of admitted requests.", write_count, IN_SNAPSHOT(core.status.totals.prompt_tokens), 0},
+    {"forepack:kept_tokens_total", METRIC_COUNTER, "",
+     "Prompt tokens that were kept for prefill.", write_count, IN_SNAPSHOT(core.status.totals.kept_tokens), 0},
+    {"forepack:generation_tokens_total", METRIC_COUNTER, "",
+     "Tokens generated for clients.", write_count, IN_SNAPSHOT(core.status.totals.completion_tokens), 0},
+    {"forepack:node_generation_tokens_total", METRIC_COUNTER, "pool, node",
+     "Tokens that the worker group sent.", write_node_count, IN_NODE(counts.tokens_out), OF_WORKERS},
+    {"forepack:prefix_cache_queries_total", METRIC_COUNTER, "pool, node",
+     "Prompt tokens dispatched to the node, which looks them up in its prefix cache.",
+     write_node_count, IN_NODE(counts.tokens_in), OF_ALL},
+    {"forepack:prefix_cache_hits_total", METRIC_COUNTER, "pool, node",
+     "Of these tokens, those found there.", write_node_count, IN_NODE(counts.cached_tokens), OF_ALL},
+    {"forepack:num_preemptions_total", METRIC_COUNTER, "pool, node",
+     "Sequences whose KV blocks the worker group took away.", write_node_count, IN_NODE(counts.preemptions), OF_WORKERS},
+    {"forepack:request_success_total", METRIC_COUNTER, "finished_reason",
+     "Admitted requests that ended, by finish reason.", write_finished, 0, 0},
+    {"forepack:request_errors_total", METRIC_COUNTER, "reason",
+     "Of these the ones that ended with an error, by its status.", write_errors, 0, 0},
+    {"forepack:requests_refused_total", METRIC_COUNTER, "reason",
+     "Requests that were not admitted, by the status of the refusal.", write_refused, 0, 0},
+    {"forepack:replays_total", METRIC_COUNTER, "reason",
+     "Requests that left a lost worker group, by what ended it.", write_replays, 0, 0},
+    {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
+     "Requests that were not speculated.", write_skipped, 0, 0},
+    {"forepack:kept_ratio", METRIC_HISTOGRAM, "",
+     "Share of its prompt tokens that a speculated request kept.", write_histogram, IN_SNAPSHOT(core.measures.kept), 0},
+    {"forepack:speculator_score_seconds", METRIC_HISTOGRAM, "pool, node",
+     "Time from dispatch to a speculator to its answer.", write_node_histogram, IN_NODE(score), OF_SPECULATORS},
+    {"forepack:pack_bins_total", METRIC_COUNTER, "pool, node",
+     "Bins dispatched to the node.", write_node_count, IN_NODE(counts.bins), OF_ALL},
+    {"forepack:pack_fill_ratio", METRIC_HISTOGRAM, "pool, node",
+     "Rows of a bin over the token budget of its node.", write_node_histogram, IN_NODE(fill), OF_ALL},
+    {"forepack:pack_seconds", METRIC_HISTOGRAM, "pool",
+     "Time that the router took to plan a bin.", write_plan, 0, 0},
+    {"forepack:forward_pass_seconds", METRIC_HISTOGRAM, "pool, node",
+     "Duration of the forward passes that the node reports. The rate of its sum is the node's utilisation.",
+     write_node_histogram, IN_NODE(pass), OF_ALL},
+    {"forepack:nodes", METRIC_GAUGE, "role, state",
+     "Attached nodes.", write_nodes, 0, 0},
+    {"forepack:node_ejections_total", METRIC_COUNTER, "",
+     "Times that a node which hung or was slow got no work for a while.",
+     write_count, IN_SNAPSHOT(core.status.ejections), 0},
+    {"forepack:node_hangs_total", METRIC_COUNTER, "",
+     "Times that a node with work made no progress.", write_count, IN_SNAPSHOT(core.status.hangs), 0},
+    {"forepack:ready", METRIC_GAUGE, "",
+     "1 while a new request would be served.", write_bool, IN_SNAPSHOT(core.status.ready), 0},
+    {"forepack:draining", METRIC_GAUGE, "",
+     "1 while the router shuts down.", write_bool, IN_SNAPSHOT(core.status.draining), 0},
+    {"forepack:event_backlog", METRIC_GAUGE, "",
+     "Events that wait for the router's scheduling thread.", write_int64, IN_SNAPSHOT(event_backlog), 0},
+    {"forepack:tokenise_waiting", METRIC_GAUGE, "",
+     "Messages that wait to be tokenised.", write_int64, IN_SNAPSHOT(tokenise_waiting), 0},
+    {"forepack:build_info", METRIC_GAUGE, "version",
+     "Always 1.", write_version, 0, 0},
+    {"forepack:model_info", METRIC_GAUGE, "model_name",
+     "Always 1.", write_model, 0, 0},
+    {"process_cpu_seconds_total", METRIC_COUNTER, "",
+     "CPU time of the router.", write_real, IN_SNAPSHOT(process.cpu_s), 0},
+    {"process_resident_memory_bytes", METRIC_GAUGE, "",
+     "Resident memory of the router.", write_real, IN_SNAPSHOT(process.resident_bytes), 0},
+    {"process_virtual_memory_bytes", METRIC_GAUGE, "",
+     "Virtual memory of the router.", write_real, IN_SNAPSHOT(process.virtual_bytes), 0},
+    {"process_open_fds", METRIC_GAUGE, "",
+     "Open file descriptors.", write_real, IN_SNAPSHOT(process.open_fds), 0},
+    {"process_max_fds", METRIC_GAUGE, "",
+     "File descriptors that may be open.", write_real, IN_SNAPSHOT(process.max_fds), 0},
+    {"process_start_time_seconds", METRIC_GAUGE, "",
+     "Start of the router, in seconds since 1970.", write_real, IN_SNAPSHOT(process.start_s), 0},
+    {0},
+};
+// clang-format on

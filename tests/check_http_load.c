@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// http/ with many connections and several threads: nothing is lost or mixed up, and a server that had no descriptor
+// left serves again.
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "base/mem.h"
+#include "tests/http_service.h"
+
+enum { STREAMS = 200, SENDERS = 4, EVENTS = 50 };
+
+static _Atomic(struct http_exchange *) stream_of[STREAMS];
+static atomic_int n_streams;
+
+static void begin_numbered(struct http_exchange *x)
+{
+    int i = atoi(http_query(x, "i"));
+    http_stream_begin(x, 200, "text/event-stream");
+    http_ref(x);
+    atomic_store(&stream_of[i], x);
+    atomic_fetch_add(&n_streams, 1);
+}
+
+static const struct http_route numbered[] = {
+    {.method = "GET", .path = "/numbered", .on_request = begin_numbered, .on_close = note_close},
+    {.method = "GET", .path = "/hello", .on_request = say_hello, .on_close = note_close},
+    {0},
+};
+
+static int client[STREAMS];
+
+static void open_streams(int threads)
+{
+    struct http_server_options o = {.routes = numbered, .threads = threads};
+    ck_assert_msg(http_server_open(&o, &server) == STATUS_OK, "%s", status_message());
+    for (int i = 0; i < STREAMS; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "GET /numbered?i=%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
+        client[i] = client_connect(port());
+        client_send(client[i], text);
+    }
+    AWAIT(atomic_load(&n_streams) == STREAMS);
+}
+
+// Each sender serves every SENDERSth stream: first one event to each of them, then the next.
+static void *send_events(void *argument)
+{
+    intptr_t first = (intptr_t)argument;
+    for (int event = 0; event < EVENTS; event++)
+        for (intptr_t i = first; i < STREAMS; i += SENDERS) {
+            char text[32];
+            int n = snprintf(text, sizeof text, "<%d.%d>", (int)i, event);
+            http_stream_send(atomic_load(&stream_of[i]), text, (size_t)n);
+        }
+    for (intptr_t i = first; i < STREAMS; i += SENDERS) {
+        struct http_exchange *x = atomic_load(&stream_of[i]);
+        http_stream_end(x);
+        http_unref(x);
+    }
+    return NULL;
+}
+
+static void run_senders(pthread_t thread[SENDERS])
+{
+    for (intptr_t i = 0; i < SENDERS; i++)
+        ck_assert_int_eq(pthread_create(&thread[i], NULL, send_events, (void *)i), 0);
+}
+
+static void join_senders(pthread_t thread[SENDERS])
+{
+    for (int i = 0; i < SENDERS; i++)
+        pthread_join(thread[i], NULL);
+}
+
+START_TEST(events_of_many_threads_arrive_once_and_in_order)
+{
+    open_streams(_i);
+    pthread_t thread[SENDERS];
+    run_senders(thread);
+    for (int i = 0; i < STREAMS; i++) {
+        struct client_text text = client_receive_until(client[i], "\r\n0\r\n\r\n");
+        const char *at = text.bytes;
+        for (int event = 0; event < EVENTS; event++) {
+            char expected[32];
+            snprintf(expected, sizeof expected, "<%d.%d>", i, event);
+            at = strchr(at, '<');
+            ck_assert_msg(at && strncmp(at, expected, strlen(expected)) == 0, "stream %d event %d: %s", i, event, at);
+            at++;
+        }
+        ck_assert_ptr_null(strchr(at, '<'));
+        free(text.bytes);
+        close(client[i]);
+    }
+    join_senders(thread);
+    http_server_close(server, 60000);
+    ck_assert_int_eq(atomic_load(&n_closed), STREAMS);
+}
+END_TEST
+
+// Clients go away, and the server closes, while events are being sent.
+START_TEST(clients_may_go_away_while_events_are_sent)
+{
+    open_streams(3);
+    pthread_t thread[SENDERS];
+    run_senders(thread);
+    for (int i = 0; i < STREAMS; i += 2)
+        close(client[i]);
+    http_server_close(server, 0);
+    join_senders(thread);
+    ck_assert_int_eq(atomic_load(&n_closed) + atomic_load(&n_disconnected), STREAMS);
+    for (int i = 1; i < STREAMS; i += 2)
+        close(client[i]);
+}
+END_TEST
+
+// --- noise
+
+static uint64_t random_state = 1;
+
+static unsigned random_below(unsigned n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(random_state >> 33) % n;
+}
+
+// A few good requests one after the other, some of their bytes changed, and a part left out now and then.
+static size_t make_noise(char *bytes, size_t room)
+{
+    static const char *const good[] = {
+        "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\nExpect: 100-continue\r\n\r\n",
+        "POST /guarded HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        "GET /things/%41?q=%42 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+    };
+    size_t size = 0;
+    for (unsigned n = 1 + random_below(6); n > 0; n--) {
+        const char *text = good[random_below(sizeof good / sizeof good[0])];
+        size_t from = random_below(8) == 0 ? random_below((unsigned)strlen(text)) : 0;
+        if (size + strlen(text) > room) break;
+        memcpy(bytes + size, text + from, strlen(text) - from);
+        size += strlen(text) - from;
+    }
+    for (unsigned n = random_below(4); n > 0 && size; n--)
+        bytes[random_below((unsigned)size)] =
+            (char)(random_below(4) ? "\r\n :,;0"[random_below(7)] : (int)random_below(256));
+    return size;
+}
+
+// Whatever clients send and however they leave, every connection ends and its memory is given back.
+START_TEST(noise_leaves_nothing_behind)
+{
+    enum { ROUNDS = 10, CLIENTS = 50 };
+    open_server((struct http_server_options){.threads = 2, .head_ms = 50, .stall_ms = 50, .idle_ms = 50});
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++) {
+            char bytes[4096];
+            size_t size = make_noise(bytes, sizeof bytes);
+            fd[i] = client_connect(port());
+            for (size_t at = 0; at < size;) {
+                size_t n = 1 + random_below(random_below(2) ? 5 : 1000);
+                if (n > size - at) n = size - at;
+                if (!client_send_bytes(fd[i], bytes + at, n)) break;
+                at += n;
+            }
+            unsigned way = random_below(4);
+            if (way == 0) shutdown(fd[i], SHUT_WR);
+            if (way == 1) shutdown(fd[i], SHUT_RDWR);
+        }
+        for (int i = 0; i < CLIENTS; i++) {
+            if (random_below(2)) free(client_receive_all(fd[i]).bytes);
+            close(fd[i]);
+        }
+    }
+    AWAIT(server_status().connections == 0);
+    ck_assert_int_eq(server_status().exchanges, 0);
+    ck_assert_uint_eq(server_status().body_bytes, 0);
+    ck_assert_uint_eq(server_status().unread_bytes, 0);
+    ck_assert_int_gt(atomic_load(&n_requests), ROUNDS * CLIENTS / 10);
+    http_server_close(server, 1000);
+}
+END_TEST
+
+// --- descriptors
+
+enum { SOCKETS = 2000, DESCRIPTORS = 1024 };
+
+static void wait_for_byte(int fd)
+{
+    char byte;
+    while (read(fd, &byte, 1) < 0 && errno == EINTR)
+        ;
+}
+
+// The client's process: connects, tells so, and closes when it is told.
+static void connect_many(int at_port, int ready_fd, int go_fd)
+{
+    static int fd[SOCKETS];
+    for (int i = 0; i < SOCKETS; i++)
+        fd[i] = client_try_connect(at_port);
+    if (write(ready_fd, "r", 1) != 1) _exit(1);
+    wait_for_byte(go_fd);
+    for (int i = 0; i < SOCKETS; i++)
+        close(fd[i]);
+    _exit(0);
+}
+
+START_TEST(a_server_without_descriptors_serves_again)
+{
+    struct rlimit limit = {DESCRIPTORS, DESCRIPTORS}, before;
+    getrlimit(RLIMIT_NOFILE, &before);
+    ck_assert_uint_gt(before.rlim_max, SOCKETS + 100);
+    int ready[2], go[2], address[2];
+    ck_assert(pipe(ready) == 0 && pipe(go) == 0 && pipe(address) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit many = {before.rlim_max, before.rlim_max};
+        setrlimit(RLIMIT_NOFILE, &many);
+        int at_port;
+        if (read(address[0], &at_port, sizeof at_port) != sizeof at_port) _exit(1);
+        connect_many(at_port, ready[1], go[0]);
+    }
+    setrlimit(RLIMIT_NOFILE, &limit);
+    open_server((struct http_server_options){0});
+    int at_port = port();
+    ck_assert_int_eq(write(address[1], &at_port, sizeof at_port), sizeof at_port);
+    wait_for_byte(ready[0]);
+    AWAIT(server_status().refused + server_status().accepted >= SOCKETS);
+    ck_assert_uint_ge(server_status().refused, SOCKETS - DESCRIPTORS);
+    ck_assert_int_lt(server_status().connections, DESCRIPTORS);
+    ck_assert_int_eq(write(go[1], "g", 1), 1);
+    waitpid(child, NULL, 0);
+    AWAIT(server_status().connections == 0);
+    char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ck_assert_ptr_nonnull(strstr(text, "\r\n\r\nhello"));
+    free(text);
+    http_server_close(server, 1000);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("http_load");
+    TCase *load = tcase_create("load");
+    tcase_add_loop_test(load, events_of_many_threads_arrive_once_and_in_order, 1, 3);
+    tcase_add_test(load, clients_may_go_away_while_events_are_sent);
+    tcase_add_test(load, noise_leaves_nothing_behind);
+    tcase_add_test(load, a_server_without_descriptors_serves_again);
+    suite_add_tcase(suite, load);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

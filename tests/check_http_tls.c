@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// http/ over TLS: protocol versions, client certificates, resumption, reload, and clients that go away.
+#include <fcntl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <signal.h>
+
+#include "base/mem.h"
+#include "tests/certificates.h"
+#include "tests/http_service.h"
+
+static char folder[] = "/tmp/check_http_tls.XXXXXX";
+static char cert_file[64], key_file[64], ca_file[64], log_file[64];
+static struct identity authority, first, second, stranger;
+
+static void make_files(void)
+{
+    signal(SIGPIPE, SIG_IGN); // the client's OpenSSL writes with write(2)
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(cert_file, sizeof cert_file, "%s/cert.pem", folder);
+    snprintf(key_file, sizeof key_file, "%s/key.pem", folder);
+    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", folder);
+    snprintf(log_file, sizeof log_file, "%s/log", folder);
+    authority = identity_create("authority", NULL);
+    first = identity_create("first", &authority);
+    second = identity_create("second", &authority);
+    stranger = identity_create("stranger", NULL);
+    identity_write_cert(&first, cert_file);
+    identity_write_key(&first, key_file, NULL);
+    identity_write_cert(&authority, ca_file);
+}
+
+static void remove_files(void)
+{
+    http_server_close(server, 1000);
+    unlink(cert_file);
+    unlink(key_file);
+    unlink(ca_file);
+    unlink(log_file);
+    rmdir(folder);
+    identity_free(&authority);
+    identity_free(&first);
+    identity_free(&second);
+    identity_free(&stranger);
+}
+
+static void open_tls_server(bool mutual, struct http_server_options o)
+{
+    struct http_tls_files files = {.cert = cert_file, .key = key_file, .client_ca = mutual ? ca_file : NULL};
+    o.tls = &files;
+    o.tls_check_ms = 50;
+    open_server(o);
+}
+
+// --- the client
+
+static SSL_CTX *client_context(int max_version, const struct identity *id)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+    ck_assert_int_eq(SSL_CTX_load_verify_locations(context, ca_file, NULL), 1);
+    if (max_version) SSL_CTX_set_max_proto_version(context, max_version);
+    if (id) ck_assert_int_eq(SSL_CTX_use_certificate(context, id->cert), 1);
+    if (id) ck_assert_int_eq(SSL_CTX_use_PrivateKey(context, id->key), 1);
+    return context;
+}
+
+// NULL: the handshake failed. `session` may be NULL.
+static SSL *tls_connect(SSL_CTX *context, SSL_SESSION *session)
+{
+    SSL *ssl = SSL_new(context);
+    SSL_set_fd(ssl, client_connect(port()));
+    if (session) SSL_set_session(ssl, session);
+    if (SSL_connect(ssl) == 1) return ssl;
+    close(SSL_get_fd(ssl));
+    SSL_free(ssl);
+    return NULL;
+}
+
+static void tls_close(SSL *ssl)
+{
+    SSL_shutdown(ssl); // else OpenSSL does not resume the session
+    close(SSL_get_fd(ssl));
+    SSL_free(ssl);
+}
+
+// Reads until `end` has come; false: the connection ended before.
+static bool tls_receive_until(SSL *ssl, const char *end, char *text, size_t room)
+{
+    size_t size = 0;
+    text[0] = '\0';
+    while (!strstr(text, end)) {
+        int n = SSL_read(ssl, text + size, (int)(room - size - 1));
+        if (n <= 0) return false;
+        size += (size_t)n;
+        text[size] = '\0';
+    }
+    return true;
+}
+
+static bool tls_ask(SSL *ssl)
+{
+    static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n";
+    char text[4096];
+    return SSL_write(ssl, request, sizeof request - 1) > 0 &&
+           tls_receive_until(ssl, "\r\n\r\nhello", text, sizeof text);
+}
+
+static long serial_of(SSL *ssl)
+{
+    X509 *cert = SSL_get1_peer_certificate(ssl);
+    long serial = ASN1_INTEGER_get(X509_get_serialNumber(cert));
+    X509_free(cert);
+    return serial;
+}
+
+static long serial_now(SSL_CTX *context)
+{
+    SSL *ssl = tls_connect(context, NULL);
+    ck_assert_ptr_nonnull(ssl);
+    long serial = serial_of(ssl);
+    tls_close(ssl);
+    return serial;
+}
+
+// --- versions
+
+START_TEST(versions_1_2_and_1_3_are_served)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    static const int versions[] = {TLS1_2_VERSION, TLS1_3_VERSION};
+    for (int i = 0; i < 2; i++) {
+        SSL_CTX *context = client_context(versions[i], NULL);
+        SSL_CTX_set_alpn_protos(context, (const unsigned char *)"\x02h2\x08http/1.1", 12);
+        SSL *ssl = tls_connect(context, NULL);
+        ck_assert_ptr_nonnull(ssl);
+        ck_assert_int_eq(SSL_version(ssl), versions[i]);
+        const unsigned char *protocol;
+        unsigned size;
+        SSL_get0_alpn_selected(ssl, &protocol, &size);
+        ck_assert(size == 8 && memcmp(protocol, "http/1.1", 8) == 0);
+        for (int round = 0; round < 3; round++)
+            ck_assert(tls_ask(ssl));
+        tls_close(ssl);
+        SSL_CTX_free(context);
+    }
+}
+END_TEST
+
+START_TEST(older_versions_other_protocols_and_plain_text_are_refused)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    SSL_CTX *context = client_context(TLS1_1_VERSION, NULL);
+    SSL_CTX_set_security_level(context, 0);
+    ck_assert_ptr_null(tls_connect(context, NULL));
+    SSL_CTX_free(context);
+    context = client_context(0, NULL);
+    SSL_CTX_set_alpn_protos(context, (const unsigned char *)"\x02h2", 3);
+    ck_assert_ptr_null(tls_connect(context, NULL));
+    SSL_CTX_free(context);
+    char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    ck_assert_ptr_nonnull(strstr(text, "HTTP/1.1 400 "));
+    ck_assert_ptr_nonnull(strstr(text, "https://"));
+    free(text);
+    ck_assert_int_eq(atomic_load(&n_requests), 0);
+}
+END_TEST
+
+START_TEST(a_handshake_that_stalls_meets_the_limit_of_the_head)
+{
+    open_tls_server(false, (struct http_server_options){.head_ms = 200});
+    int fd = client_connect(port());
+    client_send_bytes(fd, "\x16\x03\x01", 3);
+    struct client_text text = client_receive_all(fd);
+    free(text.bytes);
+    close(fd);
+    AWAIT(server_status().connections == 0);
+}
+END_TEST
+
+// --- bytes
+
+START_TEST(large_bodies_pass_both_ways)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    SSL_CTX *context = client_context(0, NULL);
+    SSL *ssl = tls_connect(context, NULL);
+    enum { SIZE = 100000 }; // fits the sockets' buffers, since the client writes all before it reads
+    static char body[SIZE], text[SIZE + 1000];
+    for (int i = 0; i < SIZE; i++)
+        body[i] = (char)('a' + i % 23);
+    for (int round = 0; round < 20; round++) {
+        static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100003\r\n\r\n";
+        ck_assert_int_gt(SSL_write(ssl, head, sizeof head - 1), 0);
+        ck_assert_int_eq(SSL_write(ssl, body, SIZE), SIZE);
+        ck_assert_int_eq(SSL_write(ssl, "END", 3), 3);
+        ck_assert(tls_receive_until(ssl, "END", text, sizeof text));
+        ck_assert_int_eq(memcmp(strstr(text, "\r\n\r\n") + 4, body, SIZE), 0);
+    }
+    tls_close(ssl);
+    SSL_CTX_free(context);
+}
+END_TEST
+
+START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    SSL_CTX *context = client_context(0, NULL);
+    static const char request[] = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
+    char text[4096];
+    for (int way = 0; way < 3; way++) {
+        SSL *ssl = tls_connect(context, NULL);
+        SSL_write(ssl, request, sizeof request - 1);
+        struct http_exchange *x = await_held();
+        for (int i = 0; i < 10; i++) {
+            http_stream_send(x, "data: x\n\n", 9);
+            ck_assert(tls_receive_until(ssl, "data: x\n\n\r\n", text, sizeof text));
+        }
+        // The end of the connection, of the client's sending side, and of its TLS session alone.
+        if (way == 0) shutdown(SSL_get_fd(ssl), SHUT_RDWR);
+        if (way == 1) shutdown(SSL_get_fd(ssl), SHUT_WR);
+        if (way == 2) SSL_shutdown(ssl);
+        AWAIT(atomic_load(&n_disconnected) == way + 1);
+        http_unref(x);
+        tls_close(ssl);
+    }
+    SSL_CTX_free(context);
+}
+END_TEST
+
+// --- sessions and certificates
+
+static SSL_SESSION *kept_session;
+
+static int keep_session(SSL *ssl, SSL_SESSION *session)
+{
+    SSL_SESSION_free(kept_session);
+    kept_session = session;
+    return 1;
+}
+
+static void expect_resumption(int version, const struct identity *id)
+{
+    SSL_CTX *context = client_context(version, id);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(context, keep_session);
+    for (int round = 0; round < 3; round++) {
+        SSL *ssl = tls_connect(context, kept_session);
+        ck_assert_ptr_nonnull(ssl);
+        ck_assert(tls_ask(ssl));
+        ck_assert_int_eq(SSL_session_reused(ssl), round > 0);
+        tls_close(ssl);
+    }
+    SSL_SESSION_free(kept_session);
+    kept_session = NULL;
+    SSL_CTX_free(context);
+}
+
+START_TEST(sessions_are_resumed)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    expect_resumption(TLS1_2_VERSION, NULL);
+    expect_resumption(TLS1_3_VERSION, NULL);
+}
+END_TEST
+
+START_TEST(client_certificates_are_required_where_an_authority_is_given)
+{
+    open_tls_server(true, (struct http_server_options){0});
+    const struct identity *const refused[] = {NULL, &stranger};
+    for (int i = 0; i < 2; i++) {
+        SSL_CTX *context = client_context(0, refused[i]);
+        SSL *ssl = tls_connect(context, NULL); // TLS 1.3 tells the client with its first read
+        ck_assert(!ssl || !tls_ask(ssl));
+        if (ssl) tls_close(ssl);
+        SSL_CTX_free(context);
+    }
+    ck_assert_int_eq(atomic_load(&n_requests), 0);
+    expect_resumption(TLS1_2_VERSION, &second);
+    expect_resumption(TLS1_3_VERSION, &second);
+    ck_assert_int_eq(atomic_load(&n_requests), 6);
+}
+END_TEST
+
+START_TEST(changed_files_are_read_while_streams_go_on)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    SSL_CTX *context = client_context(0, NULL);
+    static const char request[] = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
+    SSL *stream = tls_connect(context, NULL);
+    SSL_write(stream, request, sizeof request - 1);
+    struct http_exchange *x = await_held();
+    long before = serial_of(stream), after = ASN1_INTEGER_get(X509_get_serialNumber(second.cert));
+    ck_assert_int_ne(before, after);
+    identity_write_key(&second, key_file, NULL);
+    identity_write_cert(&second, cert_file);
+    AWAIT(serial_now(context) == after);
+    char text[4096];
+    http_stream_send(x, "still here", 10);
+    ck_assert(tls_receive_until(stream, "still here", text, sizeof text));
+    http_stream_end(x);
+    http_unref(x);
+    tls_close(stream);
+    SSL_CTX_free(context);
+}
+END_TEST
+
+static int count_in_log(const char *word)
+{
+    static char text[100000];
+    int fd = open(log_file, O_RDONLY);
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[size > 0 ? size : 0] = '\0';
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, word)); at++)
+        n++;
+    return n;
+}
+
+START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
+{
+    open_tls_server(false, (struct http_server_options){0});
+    int log = open(log_file, O_CREAT | O_WRONLY | O_APPEND, 0600);
+    dup2(log, STDERR_FILENO);
+    close(log);
+    SSL_CTX *context = client_context(0, NULL);
+    long before = serial_now(context);
+    identity_write_key(&second, key_file, NULL); // does not belong to the certificate
+    AWAIT(serial_now(context) == before && count_in_log("http_certificate_kept") > 0);
+    int64_t look_us = clock_now_us() + 200000; // further looks find the files unchanged
+    AWAIT(serial_now(context) == before && clock_now_us() > look_us);
+    ck_assert_int_eq(count_in_log("http_certificate_kept"), 1);
+    ck_assert_int_eq(count_in_log(key_file), 1);
+    identity_write_cert(&second, cert_file);
+    AWAIT(serial_now(context) != before);
+    ck_assert_int_eq(count_in_log("http_certificate_reloaded"), 1);
+    SSL_CTX_free(context);
+}
+END_TEST
+
+static void expect_open_failure(const char *cert, const char *key, const char *ca, const char *named)
+{
+    struct http_tls_files files = {.cert = cert, .key = key, .client_ca = ca};
+    struct http_server *refused = NULL;
+    ck_assert_int_eq(http_server_open(&(struct http_server_options){.routes = routes, .tls = &files}, &refused),
+                     STATUS_INVALID);
+    ck_assert_msg(strstr(status_message(), named), "%s", status_message());
+    ck_assert_ptr_null(refused);
+}
+
+START_TEST(a_server_does_not_start_with_files_that_cannot_be_used)
+{
+    expect_open_failure("/absent", key_file, NULL, "/absent");
+    expect_open_failure(cert_file, "/absent", NULL, "/absent");
+    expect_open_failure(cert_file, key_file, "/absent", "/absent");
+    expect_open_failure(cert_file, cert_file, NULL, cert_file);
+    expect_open_failure(key_file, key_file, NULL, key_file);
+    expect_open_failure(cert_file, key_file, key_file, key_file);
+    identity_write_key(&second, key_file, NULL);
+    expect_open_failure(cert_file, key_file, NULL, key_file);
+    identity_write_key(&first, key_file, "secret"); // nobody is there to type the password
+    expect_open_failure(cert_file, key_file, NULL, key_file);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("http_tls");
+    TCase *tls = tcase_create("tls");
+    tcase_add_checked_fixture(tls, make_files, remove_files);
+    tcase_add_test(tls, versions_1_2_and_1_3_are_served);
+    tcase_add_test(tls, older_versions_other_protocols_and_plain_text_are_refused);
+    tcase_add_test(tls, a_handshake_that_stalls_meets_the_limit_of_the_head);
+    tcase_add_test(tls, large_bodies_pass_both_ways);
+    tcase_add_test(tls, a_stream_passes_and_a_client_that_goes_away_is_seen);
+    tcase_add_test(tls, sessions_are_resumed);
+    tcase_add_test(tls, client_certificates_are_required_where_an_authority_is_given);
+    tcase_add_test(tls, changed_files_are_read_while_streams_go_on);
+    tcase_add_test(tls, files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept);
+    tcase_add_test(tls, a_server_does_not_start_with_files_that_cannot_be_used);
+    suite_add_tcase(suite, tls);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// identity: callers are found by their keys, keys change while the router runs, and limits hold. Time is the test's.
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "identity/identity.h"
+#include "identity/key_file.h"
+#include "identity/limits.h"
+
+enum { SECOND = 1000000, KEYS = 3 };
+
+static int64_t now_us = SECOND;
+int64_t clock_now_us(void) // instead of base/clock.c
+{
+    return __atomic_load_n(&now_us, __ATOMIC_RELAXED);
+}
+
+static char path[] = "/tmp/check_identity.XXXXXX";
+static char key[KEYS][KEY_BYTES + 1], hash[KEYS][2 * KEY_HASH_BYTES + 1];
+static struct identity *identity;
+
+// Replaces the file by one with a line for each given pair of key and end of line, up to NULL.
+static void keys_write(int first, const char *end_of_first, int second, const char *end_of_second)
+{
+    char *beside = mem_format("%s.new", path);
+    FILE *file = fopen(beside, "w");
+    fprintf(file, "key-%d sha256:%s %s\n", first, hash[first], end_of_first);
+    if (end_of_second) fprintf(file, "key-%d sha256:%s %s\n", second, hash[second], end_of_second);
+    fclose(file);
+    ck_assert_int_eq(rename(beside, path), 0);
+    free(beside);
+    now_us += SECOND;
+}
+
+static void setup(void)
+{
+    strcpy(strrchr(path, '.'), ".XXXXXX");
+    close(mkstemp(path));
+    for (int k = 0; k < KEYS; k++) {
+        uint8_t bytes[KEY_HASH_BYTES];
+        key_generate(key[k], bytes);
+        for (int i = 0; i < KEY_HASH_BYTES; i++)
+            snprintf(hash[k] + 2 * i, 3, "%02x", bytes[i]);
+    }
+    keys_write(0, "acme priority=2", 1, "globex operator");
+    ck_assert_msg(identity_open(path, &identity) == STATUS_OK, "%s", status_message());
+}
+
+static void teardown(void)
+{
+    identity_close(identity);
+    unlink(path);
+}
+
+static struct principal *authenticated(int k)
+{
+    struct principal *p = NULL;
+    ck_assert_msg(identity_authenticate_key(identity, key[k], &p) == STATUS_OK, "%s", status_message());
+    return p;
+}
+
+// The sentence must contain `word` and no key.
+static void refused(const char *authorization, const char *word)
+{
+    struct principal *p;
+    ck_assert_int_eq(identity_authenticate(identity, authorization, &p), STATUS_UNAUTHENTICATED);
+    ck_assert_msg(strstr(status_message(), word), "%s", status_message());
+    ck_assert_ptr_null(strstr(status_message(), KEY_PREFIX));
+}
+
+static void refused_key(int k, const char *word)
+{
+    char *value = mem_format("Bearer %s", key[k]);
+    refused(value, word);
+    free(value);
+}
+
+START_TEST(callers_are_found_by_their_keys)
+{
+    struct principal *a = authenticated(0), *same, *b = authenticated(1);
+    char *value = mem_format("bearer  %s", key[0]);
+    ck_assert_int_eq(identity_authenticate(identity, value, &same), STATUS_OK);
+    ck_assert_ptr_eq(same, a);
+    ck_assert_str_eq(principal_key_id(a), "key-0");
+    ck_assert_str_eq(principal_tenant(a), "acme");
+    ck_assert(!principal_is_operator(a) && principal_is_operator(b));
+    free(value);
+    principal_unref(a);
+    principal_unref(same);
+    principal_unref(b);
+    refused(NULL, "is required");
+    refused("", "must be 'Bearer KEY'");
+    refused("Bearer ", "is required");
+    refused("Basic abc", "must be 'Bearer KEY'");
+    refused_key(2, "is unknown");
+    key[0][KEY_BYTES - 1] ^= 1;
+    refused_key(0, "is unknown");
+    char *longest = mem_format("Bearer %0100000d", 7);
+    refused(longest, "is unknown");
+    free(longest);
+}
+END_TEST
+
+START_TEST(a_request_names_its_own_tenant_and_an_allowed_priority)
+{
+    struct principal *p = authenticated(0);
+    ck_assert_int_eq(principal_check(p, "", 2), STATUS_OK);
+    ck_assert_int_eq(principal_check(p, "acme", -5), STATUS_OK);
+    ck_assert_int_eq(principal_check(p, "globex", 0), STATUS_DENIED);
+    ck_assert_int_eq(principal_check(p, "", 3), STATUS_DENIED);
+    ck_assert_msg(strstr(status_message(), "may have at most 2"), "%s", status_message());
+    principal_unref(p);
+}
+END_TEST
+
+START_TEST(changes_of_the_file_take_effect_within_a_second)
+{
+    struct principal *before = authenticated(0);
+    int64_t retry_us;
+    keys_write(0, "acme concurrency=1", 2, "initech");
+    now_us -= SECOND; // not yet
+    refused_key(2, "is unknown");
+    now_us += SECOND;
+    struct principal *added = authenticated(2), *same = authenticated(0);
+    ck_assert_ptr_eq(same, before); // it keeps what is used of its limits
+    refused_key(1, "is unknown");
+    ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_OK);
+    ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_EXHAUSTED); // the new limit
+
+    keys_write(0, "acme revoked", 2, "initech expires=2020-01-01");
+    refused_key(0, "was revoked");
+    refused_key(2, "expired at 2020-01-01T00:00:00Z");
+    ck_assert_int_eq(identity_admit(added, &retry_us), STATUS_UNAUTHENTICATED); // a call that is still open
+    ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_UNAUTHENTICATED);
+    identity_release(before);
+    ck_assert_str_eq(principal_tenant(before), "acme");
+    principal_unref(before);
+    principal_unref(same);
+    principal_unref(added);
+}
+END_TEST
+
+START_TEST(a_key_that_left_the_file_or_changed_its_tenant_starts_nothing)
+{
+    struct principal *gone = authenticated(0), *moved = authenticated(1);
+    int64_t retry_us;
+    keys_write(1, "other", 0, NULL);
+    struct principal *now = authenticated(1);
+    ck_assert_ptr_ne(now, moved);
+    ck_assert_str_eq(principal_tenant(moved), "globex");
+    ck_assert_int_eq(identity_admit(gone, &retry_us), STATUS_UNAUTHENTICATED);
+    ck_assert_int_eq(identity_admit(moved, &retry_us), STATUS_UNAUTHENTICATED);
+    ck_assert_int_eq(identity_admit(now, &retry_us), STATUS_OK);
+    identity_release(now);
+    principal_unref(gone);
+    principal_unref(moved);
+    principal_unref(now);
+}
+END_TEST
+
+START_TEST(a_broken_or_missing_file_keeps_the_keys_before_it)
+{
+    keys_write(0, "acme colour=blue", 0, NULL);
+    principal_unref(authenticated(0));
+    principal_unref(authenticated(1));
+    unlink(path);
+    now_us += SECOND;
+    principal_unref(authenticated(1));
+    keys_write(0, "acme", 0, NULL);
+    principal_unref(authenticated(0));
+    refused_key(1, "is unknown");
+    struct identity *none;
+    keys_write(0, "acme colour=blue", 0, NULL);
+    ck_assert_int_eq(identity_open(path, &none), STATUS_INVALID);
+}
+END_TEST
+
+static void *authenticate_often(void *arg)
+{
+    for (int i = 0; i < 2000; i++) {
+        struct principal *p;
+        int64_t retry_us;
+        if (identity_authenticate_key(identity, key[0], &p) != STATUS_OK) return arg;
+        if (identity_admit(p, &retry_us) != STATUS_OK) return arg;
+        identity_charge(p, 1);
+        identity_release(p);
+        principal_unref(p);
+        __atomic_fetch_add(&now_us, SECOND / 10, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+START_TEST(threads_authenticate_while_the_file_changes)
+{
+    pthread_t threads[3];
+    for (int t = 0; t < 3; t++)
+        pthread_create(&threads[t], NULL, authenticate_often, path);
+    for (int i = 0; i < 100; i++) {
+        char *beside = mem_format("%s.new", path);
+        FILE *file = fopen(beside, "w");
+        fprintf(file, "key-0 sha256:%s acme concurrency=%d\n", hash[0], 100 + i);
+        fclose(file);
+        rename(beside, path);
+        free(beside);
+    }
+    for (int t = 0; t < 3; t++) {
+        void *failed;
+        pthread_join(threads[t], &failed);
+        ck_assert_ptr_null(failed);
+    }
+}
+END_TEST
+
+START_TEST(salts_belong_to_tenants)
+{
+    ck_assert_uint_eq(identity_prefix_salt("acme"), identity_prefix_salt("acme"));
+    ck_assert_uint_ne(identity_prefix_salt("acme"), identity_prefix_salt("acm"));
+    ck_assert_uint_ne(identity_prefix_salt(""), 0);
+}
+END_TEST
+
+// --- limits
+
+static struct limits_use use;
+static int64_t retry_us;
+
+static bool starts(const struct key_limits *limits, double tokens)
+{
+    if (limits_start(&use, limits, now_us, &retry_us) != STATUS_OK) return false;
+    limits_charge(&use, limits, tokens, now_us);
+    return true;
+}
+
+START_TEST(requests_start_at_the_rate_of_their_limit)
+{
+    const struct key_limits limits = {.requests_per_minute = 6};
+    use = (struct limits_use){0};
+    for (int i = 0; i < 6; i++)
+        ck_assert(starts(&limits, 1000));
+    ck_assert(!starts(&limits, 1));
+    ck_assert_int_eq(retry_us, 10 * SECOND);
+    now_us += retry_us - 1;
+    ck_assert(!starts(&limits, 1));
+    now_us += 1;
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // counts, too
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_EXHAUSTED);
+    ck_assert(!starts(&limits, 1));
+    ck_assert(starts(&(struct key_limits){0}, 1)); // the limit was taken away
+}
+END_TEST
+
+START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
+{
+    const struct key_limits limits = {.tokens_per_minute = 6000};
+    use = (struct limits_use){0};
+    ck_assert(starts(&limits, 5999));
+    limits_charge(&use, &limits, 1, now_us); // generated
+    ck_assert(!starts(&limits, 1));
+    ck_assert_int_eq(retry_us, SECOND / 100);
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
+    now_us += SECOND;
+    ck_assert(starts(&limits, 100000));
+    ck_assert(!starts(&limits, 1));
+    ck_assert_int_eq(retry_us, (100000 - 100 + 1) * (int64_t)(SECOND / 100));
+    limits_charge(&use, &limits, -100000, now_us); // nothing of it was computed
+    ck_assert(starts(&limits, 1));
+}
+END_TEST
+
+START_TEST(the_limit_with_the_longest_wait_is_named)
+{
+    const struct key_limits limits = {.requests_per_minute = 1, .tokens_per_minute = 10, .tokens_per_day = 1440};
+    use = (struct limits_use){0};
+    ck_assert(starts(&limits, 1440));
+    ck_assert(!starts(&limits, 1));
+    ck_assert_msg(strstr(status_message(), "10 tokens per minute"), "%s", status_message());
+    now_us += INT64_C(144) * 60 * SECOND; // a tenth of a day
+    ck_assert(starts(&limits, 144));
+    now_us += 60 * SECOND;
+    ck_assert(!starts(&limits, 1));
+    ck_assert_msg(strstr(status_message(), "10 tokens per minute"), "%s", status_message());
+    now_us += 15 * 60 * SECOND;
+    ck_assert(starts(&limits, 1440));
+    now_us += INT64_C(720) * 60 * SECOND; // half a day, after the tokens of two
+    ck_assert(!starts(&limits, 1));
+    ck_assert_msg(strstr(status_message(), "1440 tokens per day"), "%s", status_message());
+}
+END_TEST
+
+START_TEST(no_more_requests_run_than_the_limit)
+{
+    const struct key_limits limits = {.concurrency = 2};
+    use = (struct limits_use){0};
+    ck_assert(starts(&limits, 1) && starts(&limits, 1));
+    ck_assert(!starts(&limits, 1));
+    ck_assert_int_eq(retry_us, 0);
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
+    limits_join(&use, &limits, now_us); // another choice of a message
+    limits_end(&use);
+    ck_assert(!starts(&limits, 1));
+    limits_end(&use);
+    ck_assert(starts(&limits, 1));
+}
+END_TEST
+
+int main(void)
+{
+    log_setup("check_identity", LOG_ERROR);
+    Suite *suite = suite_create("identity");
+    TCase *tcase = tcase_create("identity");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, callers_are_found_by_their_keys);
+    tcase_add_test(tcase, a_request_names_its_own_tenant_and_an_allowed_priority);
+    tcase_add_test(tcase, changes_of_the_file_take_effect_within_a_second);
+    tcase_add_test(tcase, a_key_that_left_the_file_or_changed_its_tenant_starts_nothing);
+    tcase_add_test(tcase, a_broken_or_missing_file_keeps_the_keys_before_it);
+    tcase_add_test(tcase, threads_authenticate_while_the_file_changes);
+    tcase_add_test(tcase, salts_belong_to_tenants);
+    TCase *limits = tcase_create("limits");
+    tcase_add_test(limits, requests_start_at_the_rate_of_their_limit);
+    tcase_add_test(limits, a_prompt_may_exceed_the_limit_and_the_next_one_waits);
+    tcase_add_test(limits, the_limit_with_the_longest_wait_is_named);
+    tcase_add_test(limits, no_more_requests_run_than_the_limit);
+    suite_add_tcase(suite, tcase);
+    suite_add_tcase(suite, limits);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

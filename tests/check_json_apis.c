@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of the Responses API and of the Messages API become bodies of /v1/chat/completions, and answers get the shape
+// and the events of these APIs.
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "router/front/json_anthropic.h"
+#include "router/front/json_body.h"
+#include "router/front/json_responses.h"
+
+typedef enum status translate_fn(const json_t *body, json_t **chat_p);
+
+static enum status message_to_chat(const json_t *body, json_t **chat_p)
+{
+    return anthropic_to_chat(body, false, chat_p);
+}
+
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
+    ck_assert_msg(value != NULL, "%s: %s", error.text, text);
+    return value;
+}
+
+static void check_equal(const json_t *value, const char *expected)
+{
+    json_t *other = parse(expected);
+    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    ck_assert_msg(json_equal(value, other), "got %s, expected %s", text, expected);
+    free(text);
+    json_decref(other);
+}
+
+static void check_chat(translate_fn *translate, const char *body, const char *expected)
+{
+    json_t *from = parse(body), *chat;
+    ck_assert_msg(translate(from, &chat) == STATUS_OK, "%s: %s", body, status_message());
+    json_decref(from); // the copy keeps what it needs
+    check_equal(chat, expected);
+    json_decref(chat);
+}
+
+struct refusal {
+    const char *body, *sentence;
+};
+
+static void check_refusals(translate_fn *translate, const struct refusal *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        json_t *body = parse(cases[i].body), *chat = NULL;
+        enum status status = translate(body, &chat);
+        ck_assert_msg(status == STATUS_INVALID || status == STATUS_UNSUPPORTED, "%s: taken", cases[i].body);
+        ck_assert_msg(strncmp(status_message(), cases[i].sentence, strlen(cases[i].sentence)) == 0, "%s: %s",
+                      cases[i].body, status_message());
+        ck_assert_ptr_null(chat);
+        json_decref(body);
+    }
+}
+
+// --- events
+
+struct event {
+    char name[64];
+    json_t *data;
+};
+
+// The next event of a stream, as a client reads it.
+static bool event_next(const char **at_p, struct event *event)
+{
+    static const char begin[] = "event: ", middle[] = "\ndata: ";
+    const char *at = *at_p, *name = at + strlen(begin), *data, *end;
+    if (!*at) return false;
+    ck_assert(strncmp(at, begin, strlen(begin)) == 0);
+    ck_assert_ptr_nonnull(data = strstr(name, middle));
+    ck_assert_ptr_nonnull(end = strstr(data, "\n\n"));
+    snprintf(event->name, sizeof event->name, "%.*s", (int)(data - name), name);
+    data += strlen(middle);
+    char *text = strndup(data, (size_t)(end - data));
+    event->data = parse(text);
+    free(text);
+    ck_assert_str_eq(json_string_value(json_object_get(event->data, "type")), event->name);
+    *at_p = end + 2;
+    return true;
+}
+
+static const json_t *get(const json_t *value, const char *path)
+{
+    char key[64];
+    while (value && *path) {
+        size_t n = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, path);
+        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(key)) : json_object_get(value, key);
+        path += n + (path[n] == '.');
+    }
+    return value;
+}
+
+static void check_at(const json_t *value, const char *path, const char *expected)
+{
+    const json_t *found = get(value, path);
+    ck_assert_msg(found != NULL, "no %s", path);
+    check_equal(found, expected);
+}
+
+static const struct request_usage usage = {
+    .prompt_tokens = 100, .kept_tokens = 40, .cached_tokens = 16, .completion_tokens = 7};
+
+// --- Responses
+
+START_TEST(a_response_is_asked_for_as_a_chat)
+{
+    check_chat(responses_to_chat, "{\"model\":\"m\",\"input\":\"Hi\",\"temperature\":0.5,\"stream\":true}",
+               "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"temperature\":0.5,"
+               "\"stream\":true}");
+    check_chat(responses_to_chat,
+               "{\"instructions\":\"Be brief\",\"input\":[{\"role\":\"developer\",\"content\":\"a\"},"
+               "{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"b\"}]},"
+               "{\"type\":\"message\",\"role\":\"assistant\",\"id\":\"msg_1\",\"status\":\"completed\","
+               "\"content\":[{\"type\":\"output_text\",\"text\":\"c\",\"annotations\":[]}]}],"
+               "\"max_output_tokens\":5,\"keep_rate\":0.3,\"seed\":1,\"user\":\"u\"}",
+               "{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief\"},{\"role\":\"system\",\"content\":\"a\"},"
+               "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"}]},"
+               "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}],"
+               "\"max_completion_tokens\":5,\"keep_rate\":0.3,\"seed\":1,\"user\":\"u\"}");
+    check_chat(responses_to_chat, "{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2}",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"logprobs\":true,\"top_logprobs\":2}");
+    // What asks for nothing special is accepted.
+    check_chat(responses_to_chat,
+               "{\"input\":\"Hi\",\"store\":true,\"background\":false,\"tools\":[],\"tool_choice\":\"auto\","
+               "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
+               "\"reasoning\":null,\"include\":[],\"metadata\":{\"a\":\"b\"},\"parallel_tool_calls\":false,"
+               "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":3,\"n\":4,\"messages\":[]}",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}");
+}
+END_TEST
+
+START_TEST(a_response_that_needs_more_is_refused)
+{
+#define TEN  "0123456789"
+#define LONG TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+    static const struct refusal cases[] = {
+        {"{}", "input: must be a string or a list of items"},
+        {"{\"input\":[]}", "input: must be"},
+        {"{\"input\":5}", "input: must be"},
+        {"{\"input\":[5]}", "input[0].role: must be"},
+        {"{\"input\":[{\"role\":\"user\"}]}", "input[0].content: must be a string or a list of blocks"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[5]}]}", "input[0].content[0]: must be an object with a type"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"function_call_output\"}]}",
+         "input[1]: type function_call_output is not supported"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}",
+         "input[0].content[0]: type input_image is not supported"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":1}]}]}",
+         "input[0].content[0].text: must be a string"},
+        {"{\"input\":\"a\",\"previous_response_id\":\"resp_1\"}",
+         "previous_response_id: not supported: responses are not stored: send the whole conversation as input"},
+        {"{\"input\":\"a\",\"conversation\":\"conv_1\"}", "conversation: not supported: responses are not stored"},
+        {"{\"input\":\"a\",\"background\":true}", "background: not supported, except false"},
+        {"{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools: not supported"},
+        {"{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice: not supported"},
+        {"{\"input\":\"a\",\"truncation\":\"auto\"}", "truncation: not supported, except \"disabled\""},
+        {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"low\"}}", "reasoning: not supported"},
+        {"{\"input\":\"a\",\"include\":[\"reasoning.encrypted_content\"]}", "include: not supported, except message"},
+        {"{\"input\":\"a\",\"include\":[5]}", "include: not supported"},
+        {"{\"input\":\"a\",\"top_logprobs\":3}", "top_logprobs: only with include"},
+        {"{\"input\":\"a\",\"top_logprobs\":21,\"include\":[\"message.output_text.logprobs\"]}",
+         "top_logprobs 21: must be"},
+        {"{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format: not supported"},
+        {"{\"input\":\"a\",\"text\":{\"format\":5}}", "text.format: not supported"},
+        {"{\"input\":\"a\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity: not supported"},
+        {"{\"input\":\"a\",\"text\":\"x\"}", "text: must be an object"},
+        {"{\"input\":\"a\",\"metadata\":{\"a\":1}}", "metadata: must be an object of at most 16 strings"},
+        {"{\"input\":\"a\",\"metadata\":{\"a\":\"" LONG LONG "\"}}", "metadata: must be an object of at most 16"},
+        {"{\"input\":\"a\",\"metadata\":{\"" LONG "\":\"a\"}}", "metadata: must be an object of at most 16"},
+        {"{\"input\":\"a\",\"prompt_cache_key\":\"" LONG LONG "\"}", "prompt_cache_key: 520 bytes long"},
+        {"{\"input\":\"a\",\"safety_identifier\":[]}", "safety_identifier: must be a string"},
+        {"{\"input\":\"a\",\"parallel_tool_calls\":5}", "parallel_tool_calls: must be true or false"},
+        {"{\"input\":\"a\",\"metadata\":[]}", "metadata: must be an object"},
+        {"{\"input\":\"a\",\"instructions\":[]}", "instructions: must be a string"},
+        {"{\"input\":\"a\",\"store\":\"yes\"}", "store: must be true or false"},
+        {"{\"input\":\"a\",\"max_output_tokens\":0}", "max_output_tokens 0: must be from 1"},
+        {"{\"input\":\"a\",\"max_output_tokens\":1.5}", "max_output_tokens: must be a whole number"},
+    };
+    check_refusals(responses_to_chat, cases, sizeof cases / sizeof *cases);
+}
+END_TEST
+
+static struct responses_answer answer_start(void)
+{
+    json_t *body =
+        parse("{\"input\":\"Hi\",\"metadata\":{\"a\":\"\\u00e9\"},\"temperature\":0.5,\"max_output_tokens\":9}");
+    char *echo = responses_echo(body);
+    json_decref(body);
+    return (struct responses_answer){
+        .id = "resp-12ab", .item_id = "msg-12ab", .model = "demo", .echo = echo, .created_s = 1700000000};
+}
+
+static void answer_end(struct responses_answer *a)
+{
+    free((char *)a->echo);
+    bytes_free(&a->text);
+    bytes_free(&a->logprobs);
+}
+
+START_TEST(a_response_is_an_object_with_a_message)
+{
+    static const enum finish_reason reasons[] = {FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_CANCELLED,
+                                                 FINISH_REASON_ERROR};
+    static const char *const names[] = {"\"completed\"", "\"incomplete\"", "\"cancelled\"", "\"failed\""};
+    for (int i = 0; i < 4; i++) {
+        struct responses_answer a = answer_start();
+        struct bytes out = {0};
+        bytes_add(&a.text, "a\"\n", 3);
+        responses_add_object(&out, &a, &(struct responses_end){reasons[i], &usage, "the node was lost"});
+        bytes_add(&out, "", 1);
+        json_t *response = parse(out.data);
+        check_at(response, "id", "\"resp-12ab\"");
+        check_at(response, "object", "\"response\"");
+        check_at(response, "created_at", "1700000000");
+        check_at(response, "status", names[i]);
+        check_at(response, "store", "false");
+        check_at(response, "metadata", "{\"a\":\"\\u00e9\"}");
+        check_at(response, "temperature", "0.5");
+        check_at(response, "top_p", "1.0");
+        check_at(response, "max_output_tokens", "9");
+        check_at(response, "output.0.id", "\"msg-12ab\"");
+        check_at(response, "output.0.content.0",
+                 "{\"type\":\"output_text\",\"text\":\"a\\\"\\n\",\"annotations\":[],\"logprobs\":[]}");
+        check_at(response, "usage",
+                 "{\"input_tokens\":100,\"input_tokens_details\":{\"cached_tokens\":16,\"cache_write_tokens\":0},"
+                 "\"output_tokens\":7,"
+                 "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":107}");
+        check_at(response, "incomplete_details", i == 1 ? "{\"reason\":\"max_output_tokens\"}" : "null");
+        check_at(response, "error", i == 3 ? "{\"code\":\"server_error\",\"message\":\"the node was lost\"}" : "null");
+        json_decref(response);
+        answer_end(&a);
+        bytes_free(&out);
+    }
+}
+END_TEST
+
+START_TEST(a_streamed_response_has_openais_events_in_order)
+{
+    static const char *const names[] = {"response.created",           "response.in_progress",
+                                        "response.output_item.added", "response.content_part.added",
+                                        "response.output_text.delta", "response.output_text.delta",
+                                        "response.output_text.done",  "response.content_part.done",
+                                        "response.output_item.done",  "response.completed"};
+    struct responses_answer a = answer_start();
+    struct bytes out = {0};
+    responses_add_begin(&out, &a);
+    const char *const pieces[] = {"Hel", "", "lo"}, *const lists[] = {"{\"a\":1}", "", "{\"b\":2},{\"c\":3}"};
+    for (int i = 0; i < 3; i++)
+        responses_add_delta(&out, &a, pieces[i], strlen(pieces[i]),
+                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
+    bytes_add(&out, "", 1);
+    const char *at = out.data;
+    struct event event;
+    int n = 0;
+    for (; event_next(&at, &event); n++) {
+        ck_assert_int_lt(n, 10);
+        ck_assert_str_eq(event.name, names[n]);
+        ck_assert_int_eq(json_integer_value(get(event.data, "sequence_number")), n);
+        if (n < 2) check_at(event.data, "response.status", "\"in_progress\"");
+        if (n < 2) check_at(event.data, "response.output", "[]");
+        if (n == 2) check_at(event.data, "item.content", "[]");
+        if (n == 3) check_at(event.data, "part.text", "\"\"");
+        if (n == 4) check_at(event.data, "delta", "\"Hel\"");
+        if (n == 5) check_at(event.data, "delta", "\"lo\"");
+        if (n == 5) check_at(event.data, "logprobs", "[{\"b\":2},{\"c\":3}]");
+        if (n == 6) check_at(event.data, "logprobs", "[{\"a\":1},{\"b\":2},{\"c\":3}]");
+        if (n == 7) check_at(event.data, "part.logprobs", "[{\"a\":1},{\"b\":2},{\"c\":3}]");
+        if (n == 6) check_at(event.data, "text", "\"Hello\"");
+        if (n == 7) check_at(event.data, "part.text", "\"Hello\"");
+        if (n == 8) check_at(event.data, "item.content.0.text", "\"Hello\"");
+        if (n == 9) check_at(event.data, "response.output.0.content.0.text", "\"Hello\"");
+        if (n >= 3 && n <= 7) check_at(event.data, "item_id", "\"msg-12ab\"");
+        json_decref(event.data);
+    }
+    ck_assert_int_eq(n, 10);
+    answer_end(&a);
+    bytes_free(&out);
+}
+END_TEST
+
+// --- Messages
+
+START_TEST(a_message_is_asked_for_as_a_chat)
+{
+    check_chat(message_to_chat,
+               "{\"model\":\"m\",\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}",
+               "{\"model\":\"m\",\"max_completion_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}");
+    check_chat(
+        message_to_chat,
+        "{\"max_tokens\":5,\"system\":[{\"type\":\"text\",\"text\":\"s\",\"cache_control\":{\"type\":"
+        "\"ephemeral\"}}],\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+        "\"content\":[{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],"
+        "\"stop_sequences\":[\"x\"],\"top_k\":3,\"top_p\":0.5,\"stream\":true,\"keep_rate\":0.3,"
+        "\"metadata\":{\"user_id\":\"u\"},\"thinking\":{\"type\":\"disabled\"},\"tools\":[],\"n\":3,"
+        "\"stop\":\"ignored\",\"service_tier\":\"auto\"}",
+        "{\"max_completion_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":"
+        "\"s\"}]},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+        "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],\"stop\":[\"x\"],\"top_k\":3,\"top_p\":0.5,"
+        "\"stream\":true,\"keep_rate\":0.3,\"user\":\"u\"}");
+    json_t *body = parse("{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}"), *chat;
+    ck_assert_int_eq(anthropic_to_chat(body, true, &chat), STATUS_OK); // counting needs no max_tokens
+    json_decref(chat);
+    json_decref(body);
+}
+END_TEST
+
+START_TEST(a_message_that_needs_more_is_refused)
+{
+#define TURNS "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+    static const struct refusal cases[] = {
+        {"{}", "max_tokens: must be given"},
+        {"{" TURNS "}", "max_tokens: must be given"},
+        {"{\"max_tokens\":0," TURNS "}", "max_tokens 0: must be from 1"},
+        {"{\"max_tokens\":\"5\"," TURNS "}", "max_tokens: must be a whole number"},
+        {"{\"max_tokens\":5}", "messages: must be a list of turns"},
+        {"{\"max_tokens\":5,\"messages\":[]}", "messages: must be a list of turns"},
+        {"{\"max_tokens\":5,\"messages\":{}}", "messages: must be a list"},
+        {"{\"max_tokens\":5,\"messages\":[5]}", "messages[0].role: must be user or assistant"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":\"a\"}]}", "messages[0].role: must be"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\"}]}", "messages[0].content: must be a string or a list"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
+         "messages[0].content[0]: type image is not supported: send text"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\"}]}]}",
+         "messages[0].content[0]: type tool_result is not supported"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+         "\"b\"}]}",
+         "messages: the last turn is the assistant's"},
+        {"{\"max_tokens\":5,\"system\":5," TURNS "}", "system: must be a string or a list of blocks"},
+        {"{\"max_tokens\":5,\"tools\":[{\"name\":\"f\"}]," TURNS "}", "tools: not supported"},
+        {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}," TURNS "}",
+         "thinking: not supported"},
+        {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},
+        {"{\"max_tokens\":5,\"metadata\":5," TURNS "}", "metadata: must be an object"},
+    };
+    check_refusals(message_to_chat, cases, sizeof cases / sizeof *cases);
+}
+END_TEST
+
+static const struct anthropic_answer answer = {"msg-12ab", "demo"};
+
+START_TEST(a_message_says_why_it_stopped)
+{
+    static const struct {
+        struct anthropic_end end;
+        const char *reason, *sequence;
+    } cases[] = {
+        {{FINISH_REASON_STOP, NULL, &usage}, "\"end_turn\"", "null"},
+        {{FINISH_REASON_LENGTH, NULL, &usage}, "\"max_tokens\"", "null"},
+        {{FINISH_REASON_STOP, "\n\"", &usage}, "\"stop_sequence\"", "\"\\n\\\"\""},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct bytes out = {0};
+        anthropic_add_message(&out, &answer, "Hi", 2, &cases[i].end);
+        bytes_add(&out, "", 1);
+        json_t *message = parse(out.data);
+        check_at(message, "type", "\"message\"");
+        check_at(message, "role", "\"assistant\"");
+        check_at(message, "content", "[{\"type\":\"text\",\"text\":\"Hi\"}]");
+        check_at(message, "stop_reason", cases[i].reason);
+        check_at(message, "stop_sequence", cases[i].sequence);
+        check_at(message, "usage",
+                 "{\"input_tokens\":84,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":16,"
+                 "\"output_tokens\":7}");
+        json_decref(message);
+        bytes_free(&out);
+    }
+}
+END_TEST
+
+START_TEST(a_streamed_message_has_anthropics_events_in_order)
+{
+    static const char *const names[] = {"message_start",       "content_block_start", "ping",
+                                        "content_block_delta", "content_block_delta", "content_block_stop",
+                                        "message_delta",       "message_stop"};
+    struct bytes out = {0};
+    anthropic_add_begin(&out, &answer, 100);
+    anthropic_add_delta(&out, "Hel", 3);
+    anthropic_add_delta(&out, "", 0);
+    anthropic_add_delta(&out, "lo", 2);
+    anthropic_add_end(&out, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage});
+    bytes_add(&out, "", 1);
+    const char *at = out.data;
+    struct event event;
+    int n = 0;
+    for (; event_next(&at, &event); n++) {
+        ck_assert_int_lt(n, 8);
+        ck_assert_str_eq(event.name, names[n]);
+        if (n == 0) check_at(event.data, "message.usage.input_tokens", "100");
+        if (n == 0) check_at(event.data, "message.content", "[]");
+        if (n == 3) check_at(event.data, "delta", "{\"type\":\"text_delta\",\"text\":\"Hel\"}");
+        if (n == 6) check_at(event.data, "delta", "{\"stop_reason\":\"stop_sequence\",\"stop_sequence\":\"x\"}");
+        if (n == 6) check_at(event.data, "usage.output_tokens", "7");
+        json_decref(event.data);
+    }
+    ck_assert_int_eq(n, 8);
+    bytes_free(&out);
+}
+END_TEST
+
+START_TEST(an_error_has_anthropics_shape)
+{
+    static const struct {
+        enum status status;
+        const char *type;
+    } cases[] = {{STATUS_INVALID, "\"invalid_request_error\""},
+                 {STATUS_UNAUTHENTICATED, "\"authentication_error\""},
+                 {STATUS_NOT_FOUND, "\"not_found_error\""},
+                 {STATUS_DENIED, "\"permission_error\""},
+                 {STATUS_EXHAUSTED, "\"rate_limit_error\""},
+                 {STATUS_UNAVAILABLE, "\"overloaded_error\""},
+                 {STATUS_DEADLINE, "\"timeout_error\""},
+                 {STATUS_OUT_OF_RANGE, "\"invalid_request_error\""},
+                 {STATUS_INTERNAL, "\"api_error\""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bytes out = {0}, stream = {0};
+        anthropic_add_error(&out, cases[i].status, "no \"such\" model");
+        anthropic_add_error_event(&stream, cases[i].status, "no \"such\" model");
+        bytes_add(&out, "", 1);
+        bytes_add(&stream, "", 1);
+        json_t *error = parse(out.data);
+        check_at(error, "type", "\"error\"");
+        check_at(error, "error.type", cases[i].type);
+        check_at(error, "error.message", "\"no \\\"such\\\" model\"");
+        const char *at = stream.data;
+        struct event event;
+        ck_assert(event_next(&at, &event));
+        ck_assert(json_equal(event.data, error));
+        json_decref(event.data);
+        json_decref(error);
+        bytes_free(&out);
+        bytes_free(&stream);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("json apis");
+    TCase *tcase = tcase_create("responses");
+    tcase_add_test(tcase, a_response_is_asked_for_as_a_chat);
+    tcase_add_test(tcase, a_response_that_needs_more_is_refused);
+    tcase_add_test(tcase, a_response_is_an_object_with_a_message);
+    tcase_add_test(tcase, a_streamed_response_has_openais_events_in_order);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("messages");
+    tcase_add_test(tcase, a_message_is_asked_for_as_a_chat);
+    tcase_add_test(tcase, a_message_that_needs_more_is_refused);
+    tcase_add_test(tcase, a_message_says_why_it_stopped);
+    tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);
+    tcase_add_test(tcase, an_error_has_anthropics_shape);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

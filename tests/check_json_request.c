@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front: the JSON bodies of clients. Every field with every wrong type, numbers out of range, and bodies that
+// are no JSON: the error names the field and what is allowed.
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/front/json_body.h"
+#include "router/front/json_generation.h"
+#include "router/front/json_writer.h"
+
+static json_t *parse(const char *text)
+{
+    json_t *body = NULL;
+    ck_assert_msg(json_body_parse(text, strlen(text), &body) == STATUS_OK, "%s: %s", text, status_message());
+    return body;
+}
+
+static void ck_sentence(const char *text, enum status status, enum status wanted, const char *sentence)
+{
+    ck_assert_msg(status == wanted && strstr(status_message(), sentence) == status_message(), "%.80s: %s: %.400s", text,
+                  status_name(status), status_message());
+}
+
+// --- bodies
+
+static void ck_body_refused(const char *bytes, size_t n, const char *sentence)
+{
+    json_t *body;
+    ck_sentence(bytes, json_body_parse(bytes, n, &body), STATUS_INVALID, sentence);
+}
+
+START_TEST(bodies_that_are_not_json_objects_are_refused)
+{
+    static const struct {
+        const char *text, *sentence;
+    } cases[] = {
+        {"", "the body is not valid JSON: line 1, column 0: "},
+        {"{", "the body is not valid JSON: line 1, column 1: "},
+        {"[]", "the body must be a JSON object"},
+        {"\"a\"", "the body is not valid JSON"},
+        {"{\"a\":1} x", "the body is not valid JSON"},
+        {"{\"a\":NaN}", "the body is not valid JSON"},
+        {"{\"a\":Infinity}", "the body is not valid JSON"},
+        {"{\"a\":1e999}", "the body is not valid JSON: line 1, column 10: real number overflow"},
+        {"{\"a\":99999999999999999999}", "the body is not valid JSON: line 1, column 25: too big integer"},
+        {"{\"a\":1,\"a\":1}", "the body is not valid JSON: line 1, column 10: duplicate object key"},
+        {"{\"a\":\"\xff\"}", "the body is not valid JSON: line 1, column 6: unable to decode byte 0xff"},
+        {"{\"a\":\"\\ud800\"}", "the body is not valid JSON"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_body_refused(cases[i].text, strlen(cases[i].text), cases[i].sentence);
+}
+END_TEST
+
+// `text` n times between `head` and "}".
+static char *repeat(const char *head, const char *text, size_t n)
+{
+    size_t start = strlen(head), each = strlen(text);
+    char *body = mem_alloc(start + n * each + 2);
+    memcpy(body, head, start);
+    for (size_t i = 0; i < n; i++)
+        memcpy(body + start + i * each, text, each);
+    body[start + n * each] = '}';
+    return body;
+}
+
+START_TEST(bodies_that_would_take_much_memory_are_refused)
+{
+    char *nested = repeat("{\"a\":", "[", 5000), *objects = repeat("{\"a\":[", "{},", 70000),
+         *numbers = repeat("{\"a\":[", "0,", 2200000);
+    ck_body_refused(nested, strlen(nested), "the body is not valid JSON: line 1, column 2053: maximum parsing depth");
+    ck_body_refused(objects, strlen(objects), "the body has over 65536 lists and objects: send fewer per request");
+    ck_body_refused(numbers, strlen(numbers), "the body has over 2097152 values: send fewer per request");
+    free(nested);
+    free(objects);
+    free(numbers);
+}
+END_TEST
+
+START_TEST(brackets_within_strings_do_not_count)
+{
+    char *text = repeat("{\"a\":\"\\\"", "[,", 70000);
+    size_t n = strlen(text);
+    text[n - 1] = '"';
+    char *whole = mem_format("%s}", text);
+    json_decref(parse(whole));
+    free(whole);
+    free(text);
+}
+END_TEST
+
+// --- fields of a generation
+
+static enum status generation_read(const char *text, struct json_generation *g)
+{
+    json_t *body = parse(text);
+    enum status status = json_generation_read(body, g);
+    if (status == STATUS_OK) status = json_generation_finish(g);
+    json_decref(body);
+    return status;
+}
+
+static void ck_generation_refused(const char *text, enum status wanted, const char *sentence)
+{
+    struct json_generation g;
+    ck_sentence(text, generation_read(text, &g), wanted, sentence);
+    json_generation_fini(&g);
+}
+
+static const struct {
+    const char *name, *right, *wrong; // `wrong`: the first letters of the JSON types that are refused
+    const char *sentence;
+} fields[] = {
+    {"model", "\"m\"", "nrblo", "model: must be a string"},
+    {"stream", "true", "nrslo", "stream: must be true or false"},
+    {"n", "2", "rbslo", "n: must be a whole number"},
+    {"best_of", "1", "rbslo", "best_of: must be a whole number"},
+    {"stop", "\"x\"", "nrbo", "stop: must be a string or a list of strings"},
+    {"stop_token_ids", "[1]", "nrbso", "stop_token_ids: must be a list of token ids"},
+    {"user", "\"u\"", "nrblo", "user: must be a string"},
+    {"tenant", "\"t\"", "nrblo", "tenant: must be a string"},
+    {"priority", "-3", "rbslo", "priority: must be a whole number"},
+    {"ttft_deadline_ms", "100", "rbslo", "ttft_deadline_ms: must be a whole number"},
+    {"prefill", "\"off\"", "nrblo", "prefill: must be a string"},
+    {"pinned", "[[0,1]]", "nrbso", "pinned: must be a list"},
+    {"return_kept", "true", "nrslo", "return_kept: must be true or false"},
+    {"return_token_ids", "true", "nrslo", "return_token_ids: must be true or false"},
+    {"max_tokens", "8", "rbslo", "max_tokens: must be a whole number"},
+    {"max_completion_tokens", "8", "rbslo", "max_completion_tokens: must be a whole number"},
+    {"min_tokens", "1", "rbslo", "min_tokens: must be a whole number"},
+    {"temperature", "0.5", "bslo", "temperature: must be a number"},
+    {"top_k", "3", "rbslo", "top_k: must be a whole number"},
+    {"top_p", "0.5", "bslo", "top_p: must be a number"},
+    {"min_p", "0.5", "bslo", "min_p: must be a number"},
+    {"seed", "7", "rbslo", "seed: must be a whole number"},
+    {"repetition_penalty", "1.5", "bslo", "repetition_penalty: must be a number"},
+    {"presence_penalty", "-1.5", "bslo", "presence_penalty: must be a number"},
+    {"frequency_penalty", "1.5", "bslo", "frequency_penalty: must be a number"},
+    {"ignore_eos", "true", "nrslo", "ignore_eos: must be true or false"},
+    {"keep_rate", "0.5", "bslo", "keep_rate: must be a number"},
+    {"look_ahead", "3", "rbslo", "look_ahead: must be a whole number"},
+    {"chunk_tokens", "16", "rbslo", "chunk_tokens: must be a whole number"},
+    {"pool_window", "3", "rbslo", "pool_window: must be a whole number"},
+    {"paper_exact", "true", "nrslo", "paper_exact: must be true or false"},
+};
+
+static const char *const values[] = {"7", "1.5", "true", "\"text\"", "[true]", "{}"};
+static const char letters[] = "nrbslo"; // number, real, boolean, string, list, object
+
+START_TEST(every_field_refuses_wrong_types_by_name)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        for (const char *wrong = fields[i].wrong; *wrong; wrong++) {
+            char *text = mem_format("{\"%s\":%s}", fields[i].name, values[strchr(letters, *wrong) - letters]);
+            ck_generation_refused(text, STATUS_INVALID, fields[i].sentence);
+            free(text);
+        }
+    }
+}
+END_TEST
+
+START_TEST(null_means_not_given)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char *text = mem_format("{\"%s\":null}", fields[i].name);
+        struct json_generation g, none;
+        ck_assert_msg(generation_read(text, &g) == STATUS_OK, "%s: %s", text, status_message());
+        ck_assert_int_eq(generation_read("{\"unknown\":1}", &none), STATUS_OK);
+        ck_assert_uint_eq(g.sampling_given, none.sampling_given);
+        ck_assert_mem_eq(&g.sampling, &none.sampling, sizeof g.sampling);
+        json_generation_fini(&g);
+        json_generation_fini(&none);
+        free(text);
+    }
+}
+END_TEST
+
+START_TEST(every_field_takes_its_type)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char *text = mem_format("{\"%s\":%s%s}", fields[i].name, fields[i].right,
+                                strcmp(fields[i].name, "best_of") ? "" : ",\"n\":1");
+        struct json_generation g;
+        ck_assert_msg(generation_read(text, &g) == STATUS_OK, "%s: %s", text, status_message());
+        json_generation_fini(&g);
+        free(text);
+    }
+}
+END_TEST
+
+START_TEST(numbers_out_of_range_are_refused_by_name)
+{
+    static const struct {
+        const char *text, *sentence;
+    } cases[] = {
+        {"{\"n\":0}", "n 0: must be from 1 to 128"},
+        {"{\"n\":9223372036854775807}", "n 9223372036854775807: must be from 1 to 128"},
+        {"{\"priority\":3000000000}", "priority 3000000000: must be from -2147483648 to 2147483647"},
+        {"{\"ttft_deadline_ms\":-1}", "ttft_deadline_ms -1: must be from 0 to 4294967295"},
+        {"{\"max_tokens\":0}", "max_tokens 0: must be 1 or more"},
+        {"{\"max_tokens\":-1}", "max_tokens -1: must be 1 or more"},
+        {"{\"max_completion_tokens\":0}", "max_completion_tokens 0: must be 1 or more"},
+        {"{\"min_tokens\":-5}", "min_tokens -5: must be 0 or more"},
+        {"{\"min_tokens\":5,\"max_tokens\":4}", "min_tokens 5: must be at most max_tokens (4)"},
+        {"{\"temperature\":-0.5}", "temperature -0.5: must be from 0 to 100"},
+        {"{\"temperature\":1e300}", "temperature 1e+300: must be from 0 to 100"},
+        {"{\"top_k\":-2}", "top_k -2: must be 0 or more"},
+        {"{\"top_p\":0}", "top_p 0: must be over 0 and at most 1"},
+        {"{\"min_p\":2}", "min_p 2: must be from 0 to 1"},
+        {"{\"repetition_penalty\":0}", "repetition_penalty 0: must be over 0 and at most 100"},
+        {"{\"presence_penalty\":3}", "presence_penalty 3: must be from -2 to 2"},
+        {"{\"keep_rate\":0}", "keep_rate 0: must be over 0 and at most 1"},
+        {"{\"pool_window\":4}", "pool_window 4: must be odd"},
+        {"{\"look_ahead\":0}", "look_ahead 0: must be from 1 to 64"},
+        {"{\"stop_token_ids\":[-1]}", "stop_token_ids: must be at most 64 token ids of 0 or more"},
+        {"{\"stop\":[1]}", "stop: must be a string or a list of strings"},
+        {"{\"pinned\":[1]}", "pinned: must be a list of [first, last] token ranges"},
+        {"{\"pinned\":[[1,-1]]}", "pinned: must be a list of [first, last] token ranges"},
+        {"{\"prefill\":\"maybe\"}", "prefill: must be auto, on, off or required"},
+        {"{\"model\":\"a\\u0000b\"}", "model: must be a string without U+0000"},
+        {"{\"stream_options\":{}}", "stream_options: only with stream true"},
+        {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage: must be true or false"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_generation_refused(cases[i].text, STATUS_INVALID, cases[i].sentence);
+}
+END_TEST
+
+START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
+{
+    static const char *const refused[] = {
+        "{\"logprob_start\":1,\"guided_json\":{}}",
+        "{\"use_beam_search\":true}",
+        "{\"skip_special_tokens\":false}",
+        "{\"quality\":0.5}",
+        "{\"drafts\":\"auto\"}",
+        "{\"n\":2,\"best_of\":3}",
+        "{\"prompt_logprobs\":0}",
+    };
+    static const char *const harmless[] = {
+        "{\"use_beam_search\":false}", "{\"skip_special_tokens\":true}", "{\"quality\":null}",
+        "{\"drafts\":\"off\"}",        "{\"n\":2,\"best_of\":2}",        "{\"store\":true,\"metadata\":{}}",
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        ck_generation_refused(refused[i], STATUS_UNSUPPORTED, "");
+        ck_assert_msg(strstr(status_message(), "not supported") != NULL, "%s", status_message());
+    }
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
+        struct json_generation g;
+        ck_assert_msg(generation_read(harmless[i], &g) == STATUS_OK, "%s: %s", harmless[i], status_message());
+        json_generation_fini(&g);
+    }
+}
+END_TEST
+
+START_TEST(fields_arrive_in_the_message)
+{
+    struct json_generation g;
+    json_t *body = parse("{\"model\":\"m\",\"tenant\":\"t\",\"priority\":-2,\"ttft_deadline_ms\":500,\"n\":3,"
+                         "\"stream\":true,\"stream_options\":{\"include_usage\":true},\"stop\":[\"a\\u0000\",\"b\"],"
+                         "\"seed\":-1,\"top_k\":-1,\"max_tokens\":5,\"max_completion_tokens\":6,\"stop_token_ids\":[9],"
+                         "\"prefill\":\"required\",\"keep_rate\":0.25,\"pinned\":[[2,4]],\"return_kept\":true}");
+    ck_assert_msg(json_generation_read(body, &g) == STATUS_OK, "%s", status_message());
+    ck_assert_int_eq(json_generation_finish(&g), STATUS_OK);
+    const Forepack__V1__SamplingOptions *s = g.message.sampling;
+    const Forepack__V1__PrefillOptions *p = g.message.prefill;
+    ck_assert_str_eq(g.message.model, "m");
+    ck_assert_str_eq(g.message.tenant, "t");
+    ck_assert_int_eq(g.message.priority, -2);
+    ck_assert_uint_eq(g.message.ttft_deadline_ms, 500);
+    ck_assert(g.n == 3 && g.stream && g.include_usage && !g.continuous_usage);
+    ck_assert_uint_eq(s->n_stop, 2);
+    ck_assert_uint_eq(s->stop[0].len, 2);
+    ck_assert_uint_eq(s->seed, UINT64_MAX);
+    ck_assert_uint_eq(s->top_k, 0);
+    ck_assert_uint_eq(s->max_tokens, 6);
+    ck_assert(s->temperature == 1);
+    ck_assert(s->n_stop_token_ids == 1 && s->stop_token_ids[0] == 9);
+    ck_assert_int_eq(p->mode, FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_REQUIRED);
+    ck_assert(p->keep_rate == 0.25 && p->return_kept);
+    ck_assert(p->n_pinned == 1 && p->pinned[0]->first == 2 && p->pinned[0]->last == 4);
+    json_generation_fini(&g);
+    json_decref(body);
+}
+END_TEST
+
+// --- writing
+
+static void ck_written(const char *text, size_t n, const char *json)
+{
+    struct bytes out = {0};
+    json_add_text(&out, text, n);
+    bytes_add(&out, "", 1);
+    ck_assert_str_eq(out.data, json);
+    bytes_free(&out);
+}
+
+START_TEST(written_text_is_valid_json)
+{
+    ck_written("", 0, "\"\"");
+    ck_written("a\"b\\c\n\r\t\b\f\v\0\x1f/", 14, "\"a\\\"b\\\\c\\n\\r\\t\\b\\f\\u000b\\u0000\\u001f/\"");
+    ck_written("\xc3\xa4\xf0\x9f\x99\x82", 6, "\"\xc3\xa4\xf0\x9f\x99\x82\"");
+    ck_written("a\xff\xc3", 3, "\"a\xef\xbf\xbd\xef\xbf\xbd\"");
+    for (int c = 0; c < 256; c++) { // every byte gives something that a parser takes
+        char byte = (char)c;
+        struct bytes out = {0};
+        json_add_text(&out, &byte, 1);
+        json_t *back = json_loadb(out.data, out.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        ck_assert_msg(json_is_string(back), "byte %d", c);
+        if (c < 128) ck_assert(json_string_length(back) == 1 && json_string_value(back)[0] == byte);
+        json_decref(back);
+        bytes_free(&out);
+    }
+}
+END_TEST
+
+START_TEST(written_numbers_are_finite)
+{
+    struct bytes out = {0};
+    JSON_ADD(&out, "[");
+    json_add_real(&out, -0.1234567890123);
+    json_add_comma(&out);
+    json_add_real(&out, -(double)INFINITY);
+    json_add_comma(&out);
+    json_add_integer(&out, INT64_MIN);
+    JSON_ADD(&out, "]");
+    bytes_add(&out, "", 1);
+    ck_assert_str_eq(out.data, "[-0.123456789,-9999,-9223372036854775808]");
+    bytes_free(&out);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("json_request");
+    TCase *tc = tcase_create("bodies");
+    suite_add_tcase(suite, tc);
+    tcase_add_test(tc, bodies_that_are_not_json_objects_are_refused);
+    tcase_add_test(tc, bodies_that_would_take_much_memory_are_refused);
+    tcase_add_test(tc, brackets_within_strings_do_not_count);
+    tc = tcase_create("fields");
+    suite_add_tcase(suite, tc);
+    tcase_add_test(tc, every_field_refuses_wrong_types_by_name);
+    tcase_add_test(tc, null_means_not_given);
+    tcase_add_test(tc, every_field_takes_its_type);
+    tcase_add_test(tc, numbers_out_of_range_are_refused_by_name);
+    tcase_add_test(tc, unsupported_parameters_are_refused_unless_they_are_harmless);
+    tcase_add_test(tc, fields_arrive_in_the_message);
+    tc = tcase_create("writing");
+    suite_add_tcase(suite, tc);
+    tcase_add_test(tc, written_text_is_valid_json);
+    tcase_add_test(tc, written_numbers_are_finite);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/metrics: the buckets of histograms, the text formats, and that every count equals one made independently, from
+// what clients and nodes of a pseudo-random run saw.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "router/metrics/exposition.h"
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+// --- reading the text
+
+static char *text; // of the last write_text()
+
+static void write_text(enum metrics_format format)
+{
+    struct metrics_snapshot snapshot = {.model_name = "a \"quoted\\ model\nin two lines"};
+    size_t size;
+    core_get_metrics(f.c, &snapshot.core);
+    process_metrics_read(&snapshot.process);
+    snapshot.refused[STATUS_NOT_FOUND] = 3;
+    free(text);
+    text = metrics_write(&snapshot, format, &size);
+    ck_assert_uint_eq(size, strlen(text));
+    core_metrics_fini(&snapshot.core);
+}
+
+static bool starts_with(const char *line, const char *start)
+{
+    return strncmp(line, start, strlen(start)) == 0;
+}
+
+// The sum of all samples whose line starts with `start`; -1: there is none.
+static double sample(const char *start)
+{
+    double sum = 0;
+    int n = 0;
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
+        if (!starts_with(line, start)) continue;
+        const char *end = strchr(line, '\n');
+        while (end[-1] != ' ')
+            end--;
+        sum += strtod(end, NULL);
+        n++;
+    }
+    return n ? sum : -1;
+}
+
+#define ck_sample(start, expected) ck_assert_double_eq_tol(sample(start), (double)(expected), 1e-6)
+
+// --- buckets
+
+START_TEST(a_value_lands_below_the_first_edge_that_is_not_less)
+{
+    const struct histogram_scale *scales[] = {&histogram_request_us, &histogram_token_us, &histogram_plan_us,
+                                              &histogram_share_ppm};
+    for (size_t k = 0; k < sizeof scales / sizeof *scales; k++) {
+        const struct histogram_scale *scale = scales[k];
+        ck_assert_int_eq(scale->n & (scale->n + 1), 0);
+        for (int i = 0; i <= scale->n; i++) {
+            struct histogram h;
+            histogram_init(&h, scale);
+            int64_t below = i ? scale->edges[i - 1] : -1, edge = i < scale->n ? scale->edges[i] : INT64_MAX / 4;
+            ck_assert_int_lt(below, edge);
+            histogram_add(&h, below + 1);
+            histogram_add(&h, edge);
+            ck_assert_uint_eq(h.counts[i], 2);
+            ck_assert_int_eq(h.sum, below + 1 + edge);
+            ck_assert_uint_eq(histogram_count(&h), 2);
+        }
+    }
+    ck_assert_int_eq(histogram_request_us.edges[0], 1000); // down to 1 ms
+    ck_assert_int_eq(histogram_token_us.edges[0], 1000);
+}
+END_TEST
+
+// --- formats
+
+static const char *next_line(const char *line)
+{
+    const char *end = strchr(line, '\n');
+    ck_assert_ptr_nonnull(end);
+    return end + 1;
+}
+
+// The samples of one family up to the next comment: its name, and for histograms growing buckets that end in the count.
+static const char *check_samples(const struct metric *metric, const char *line)
+{
+    double bucket = 0;
+    while (*line && *line != '#') {
+        const char *rest = line + strlen(metric->name), *value = strchr(line, '\n');
+        ck_assert_msg(starts_with(line, metric->name), "%.60s", line);
+        while (value[-1] != ' ')
+            value--;
+        double number = strtod(value, NULL);
+        if (starts_with(rest, "_bucket{")) {
+            ck_assert(metric->type == METRIC_HISTOGRAM && number >= bucket);
+            bucket = number;
+        } else if (starts_with(rest, "_count")) {
+            ck_assert_double_eq(number, bucket);
+            bucket = 0;
+        } else if (metric->type == METRIC_HISTOGRAM) {
+            ck_assert(starts_with(rest, "_sum"));
+        } else {
+            ck_assert_msg(*rest == ' ' || *rest == '{', "%.60s", line);
+        }
+        line = next_line(line);
+    }
+    return line;
+}
+
+static const char *check_family(const struct metric *metric, const char *line, bool cut)
+{
+    char expected[512];
+    int length = (int)strlen(metric->name) - (cut ? (int)strlen("_total") : 0);
+    snprintf(expected, sizeof expected, "# HELP %.*s %s\n", length, metric->name, metric->help);
+    ck_assert_msg(starts_with(line, expected), "%.80s", line);
+    line = next_line(line);
+    snprintf(expected, sizeof expected, "# TYPE %.*s %s\n", length, metric->name, metric_type_name(metric->type));
+    ck_assert_msg(starts_with(line, expected), "%.80s", line);
+    return check_samples(metric, next_line(line));
+}
+
+static void attach_two(struct fake_node **worker_p, struct fake_node **speculator_p)
+{
+    struct node_hello worker = fixture_hello(NODE_WORKER, "w\"0\\"), speculator = fixture_hello(NODE_SPECULATOR, "s0");
+    *worker_p = fixture_attach(&f, &worker);
+    *speculator_p = fixture_attach(&f, &speculator);
+}
+
+START_TEST(each_family_is_announced_once_and_its_samples_follow)
+{
+    struct fake_node *worker, *speculator;
+    fixture_init(&f);
+    fixture_start(&f);
+    attach_two(&worker, &speculator);
+    fake_node_step(&f, worker, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
+    for (int format = METRICS_TEXT; format <= METRICS_OPENMETRICS; format++) {
+        write_text((enum metrics_format)format);
+        const char *line = text;
+        for (const struct metric *metric = metrics_table; metric->name; metric++)
+            line = check_family(metric, line, format == METRICS_OPENMETRICS && metric->type == METRIC_COUNTER);
+        ck_assert_str_eq(line, format == METRICS_OPENMETRICS ? "# EOF\n" : "");
+    }
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(label_values_are_escaped)
+{
+    struct fake_node *worker, *speculator;
+    fixture_init(&f);
+    fixture_start(&f);
+    attach_two(&worker, &speculator);
+    write_text(METRICS_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "{pool=\"worker\",node=\"w\\\"0\\\\\"} "));
+    ck_assert_ptr_nonnull(strstr(text, "{model_name=\"a \\\"quoted\\\\ model\\nin two lines\"} 1\n"));
+    fixture_stop(&f);
+}
+END_TEST
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+// What `promtool check metrics` asks for.
+START_TEST(names_follow_the_conventions)
+{
+    for (const struct metric *metric = metrics_table; metric->name; metric++) {
+        ck_assert_int_eq(ends_with(metric->name, "_total"), metric->type == METRIC_COUNTER);
+        ck_assert(starts_with(metric->name, "forepack:") || starts_with(metric->name, "process_"));
+        ck_assert_uint_eq(strspn(metric->name, "abcdefghijklmnopqrstuvwxyz0123456789_:"), strlen(metric->name));
+        ck_assert(!strpbrk(metric->help, "\n\\\"|") && ends_with(metric->help, "."));
+        ck_assert(!ends_with(metric->name, "_ms") && !ends_with(metric->name, "_us"));
+        for (const char *suffix = "_bucket\0_sum\0_count\0"; *suffix; suffix += strlen(suffix) + 1)
+            ck_assert(!ends_with(metric->name, suffix));
+        for (const struct metric *other = metrics_table; other != metric; other++)
+            ck_assert_str_ne(other->name, metric->name);
+    }
+}
+END_TEST
+
+START_TEST(the_format_is_what_the_scraper_accepts)
+{
+    ck_assert_int_eq(metrics_format_for(NULL), METRICS_TEXT);
+    ck_assert_int_eq(metrics_format_for("text/plain;version=0.0.4"), METRICS_TEXT);
+    ck_assert_int_eq(metrics_format_for("application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"),
+                     METRICS_OPENMETRICS);
+    fixture_init(&f);
+    fixture_start(&f);
+    write_text(METRICS_OPENMETRICS);
+    ck_assert_ptr_nonnull(strstr(text, "le=\"1.0\"}"));
+    write_text(METRICS_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "le=\"1\"}"));
+    ck_assert_ptr_nonnull(strstr(text, "le=\"0.001\"}"));
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(process_metrics_are_read)
+{
+    struct process_metrics process;
+    process_metrics_read(&process);
+    ck_assert(process.cpu_s >= 0 && process.start_s > 1.5e9 && process.resident_bytes > 1e5);
+    ck_assert(process.virtual_bytes >= process.resident_bytes && process.open_fds >= 3 &&
+              process.max_fds >= process.open_fds);
+}
+END_TEST
+
+// --- counts
+
+static uint64_t random_state;
+static int random_below(int n)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int)((random_state >> 33) % (uint64_t)n);
+}
+
+static struct expected {
+    int gaps, tokens, ttft, finished[FINISH_REASON_COUNT], refused[STATUS_COUNT], errors[STATUS_COUNT], answered, means;
+    int speculated, skipped[SKIP_COUNT], scores, replays, bins;
+    int64_t gap_us, ttft_us, queue_us, pack_wait_us, end_to_end_us, prompt_tokens, score_us, mean_us;
+} expected;
+
+enum { NODES = 5, CLIENTS_MAX = 4000 };
+static struct fake_node *nodes[NODES];
+static struct node_hello hellos[NODES];
+static int64_t token_us[CLIENTS_MAX]; // by number
+static bool refused[CLIENTS_MAX];
+static int bins_of[NODES]; // of nodes that were lost since
+
+static int number_of(const struct client *client)
+{
+    return (int)(client->number - f.first_number);
+}
+
+static struct client *random_request(struct fake_node *node)
+{
+    return node->node && node->n_requests ? fixture_find(&f, node->requests[random_below(node->n_requests)]) : NULL;
+}
+
+static void do_submit(void)
+{
+    struct client *client = fixture_request(&f, 1 + random_below(random_below(20) ? 400 : 5000), 1 + random_below(12));
+    struct request_spec *spec = &client->r->spec;
+    spec->prefill.mode = random_below(2) ? PREFILL_ON : PREFILL_OFF;
+    spec->prefill.keep_rate = random_below(8) ? 0.3 : 1;
+    spec->prefill.look_ahead = 1;
+    spec->priority = random_below(3) - 1;
+    if (!random_below(10))
+        spec->ttft_deadline_us = f.now_us + random_below(SECOND);
+    else
+        spec->ttft_deadline_us = INT64_MAX;
+    if (!random_below(8)) client->stop_after = 1 + random_below(4);
+    ck_assert_int_lt(number_of(client), CLIENTS_MAX);
+    fixture_submit(&f, client);
+    if (client->ends) {
+        refused[number_of(client)] = true;
+        expected.refused[client->status]++;
+    }
+    fixture_advance(&f, 0);
+}
+
+// Notes what the node is about to send, as the client will see it.
+static void expect_tokens(const struct client *client, int n)
+{
+    int used =
+        client->stop_after && client->n_tokens + n > client->stop_after ? client->stop_after - client->n_tokens : n;
+    int64_t *last_us = &token_us[number_of(client)];
+    expected.tokens += used;
+    expected.gaps += client->n_tokens ? used : used - 1;
+    if (client->n_tokens) expected.gap_us += f.now_us - *last_us;
+    *last_us = f.now_us;
+    if (client->n_tokens) return;
+    expected.queue_us += client->r->timing.queue_us + client->r->timing.pack_wait_us;
+    expected.pack_wait_us += client->r->timing.pack_wait_us;
+}
+
+static void do_step(struct fake_node *node)
+{
+    struct client *client = random_request(node);
+    if (!client) return;
+    int left = client->r->spec.sampling.max_tokens - client->r->usage.completion_tokens;
+    int n = 1 + random_below(left < 3 ? left : 3);
+    bool stops = client->stop_after && client->n_tokens + n >= client->stop_after;
+    expect_tokens(client, n);
+    int finish = n == left ? FINISH_REASON_LENGTH : -1;
+    if (!stops && finish < 0 && !random_below(30)) finish = FINISH_REASON_ERROR;
+    fake_node_step(&f, node, client, client->n_tokens, n, finish);
+}
+
+static void do_score(struct fake_node *node)
+{
+    struct client *client = random_request(node);
+    if (!client) return;
+    expected.scores++;
+    expected.score_us += f.now_us - client->r->account.charged_us;
+    fake_node_score(&f, node, client, 0, random_below(client->r->spec.n_tokens));
+}
+
+static void do_lose(int i)
+{
+    struct fake_node *node = nodes[i];
+    if (node->node && random_below(2)) {
+        for (int k = 0; k < node->n_requests && hellos[i].role == NODE_WORKER; k++)
+            expected.replays++;
+        fixture_detach(&f, node);
+    } else if (!node->node) {
+        bins_of[i] += node->bins;
+        nodes[i] = fixture_attach(&f, &hellos[i]);
+    }
+}
+
+static void do_event(void)
+{
+    int i = random_below(NODES);
+    switch (random_below(12)) {
+    case 0:
+    case 1: do_submit(); break;
+    case 2: fixture_advance(&f, random_below(30000)); break;
+    case 3:
+        if (!random_below(20) && nodes[i]->node) {
+            struct client *client = random_request(nodes[i]);
+            if (client) core_cancel(f.c, client->number, f.now_us);
+        }
+        break;
+    case 4:
+        if (!random_below(40) && f.n_nodes < 60) do_lose(i);
+        break;
+    default:
+        if (hellos[i].role == NODE_WORKER)
+            do_step(nodes[i]);
+        else
+            do_score(nodes[i]);
+    }
+}
+
+// What the clients saw.
+static void count_clients(void)
+{
+    for (const struct client *client = f.clients; client; client = client->next) {
+        if (refused[number_of(client)]) continue;
+        const struct request_timing *t = &client->timing;
+        bool answered = client->reason == FINISH_REASON_STOP || client->reason == FINISH_REASON_LENGTH;
+        int later = client->usage.completion_tokens - 1;
+        expected.prompt_tokens += client->usage.prompt_tokens;
+        expected.finished[client->reason]++;
+        if (client->reason == FINISH_REASON_ERROR) expected.errors[client->status]++;
+        if (client->usage.completion_tokens) {
+            expected.ttft++;
+            expected.ttft_us += t->ttft_us;
+        }
+        if (!answered) continue;
+        expected.answered++;
+        expected.end_to_end_us += t->total_us;
+        if (later < 1) continue;
+        expected.means++;
+        expected.mean_us += (t->total_us - t->ttft_us) / later;
+    }
+}
+
+static void finish_all(void)
+{
+    for (int i = 0; i < NODES; i++) {
+        if (!nodes[i]->node) {
+            bins_of[i] += nodes[i]->bins;
+            nodes[i] = fixture_attach(&f, &hellos[i]);
+        }
+    }
+    for (int n = 0; f.ended < f.submitted; n++) {
+        ck_assert_int_lt(n, 1000000);
+        for (int i = 0; i < NODES; i++) {
+            if (hellos[i].role == NODE_WORKER)
+                do_step(nodes[i]);
+            else
+                do_score(nodes[i]);
+        }
+        fixture_advance(&f, 1000);
+    }
+}
+
+static void check_reason(const char *name, const char *label, const char *reason, int count)
+{
+    char start[128];
+    snprintf(start, sizeof start, "%s{%s=\"%s\"}", name, label, reason);
+    ck_sample(start, count);
+}
+
+static void check_reasons(void)
+{
+    for (int k = 0; k < FINISH_REASON_COUNT; k++)
+        check_reason("forepack:request_success_total", "finished_reason", finish_reason_name((enum finish_reason)k),
+                     expected.finished[k]);
+    for (int k = STATUS_OK + 1; k < STATUS_COUNT; k++) {
+        int front = k == STATUS_NOT_FOUND ? 3 : 0;
+        check_reason("forepack:requests_refused_total", "reason", status_name((enum status)k),
+                     expected.refused[k] + front);
+        check_reason("forepack:request_errors_total", "reason", status_name((enum status)k), expected.errors[k]);
+    }
+    check_reason("forepack:replays_total", "reason", "stream_ended", expected.replays);
+}
+
+static int64_t fake_us;
+static int64_t fake_clock(void)
+{
+    return fake_us += 25;
+}
+
+START_TEST(counts_equal_those_of_an_independent_observer)
+{
+    memset(&expected, 0, sizeof expected);
+    memset(bins_of, 0, sizeof bins_of);
+    memset(refused, 0, sizeof refused);
+    random_state = (uint64_t)_i;
+    fixture_init(&f);
+    f.options.max_queue_requests = 60;
+    f.options.score_timeout_us = 100 * SECOND; // no request leaves a node unseen
+    f.options.clock_us = fake_clock;
+    fixture_start(&f);
+    for (int i = 0; i < NODES; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "node-%d", i);
+        hellos[i] = fixture_hello(i < 3 ? NODE_WORKER : NODE_SPECULATOR, id);
+        nodes[i] = fixture_attach(&f, &hellos[i]);
+    }
+    for (int n = 0; n < 8000; n++)
+        do_event();
+    finish_all();
+    count_clients();
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:generation_tokens_total ", expected.tokens);
+    ck_sample("forepack:prompt_tokens_total ", expected.prompt_tokens);
+    ck_sample("forepack:inter_token_latency_seconds_count{", expected.gaps);
+    ck_sample("forepack:inter_token_latency_seconds_sum{", (double)expected.gap_us / 1e6);
+    ck_sample("forepack:time_to_first_token_seconds_count{", expected.ttft);
+    ck_sample("forepack:time_to_first_token_seconds_sum{", (double)expected.ttft_us / 1e6);
+    ck_sample("forepack:request_queue_time_seconds_count", expected.ttft);
+    ck_sample("forepack:request_queue_time_seconds_sum", (double)expected.queue_us / 1e6);
+    ck_sample("forepack:pack_wait_seconds_sum", (double)expected.pack_wait_us / 1e6);
+    ck_sample("forepack:e2e_request_latency_seconds_count", expected.answered);
+    ck_sample("forepack:e2e_request_latency_seconds_sum", (double)expected.end_to_end_us / 1e6);
+    ck_sample("forepack:request_time_per_output_token_seconds_count", expected.means);
+    ck_sample("forepack:request_time_per_output_token_seconds_sum", (double)expected.mean_us / 1e6);
+    ck_sample("forepack:speculator_score_seconds_count{", expected.scores);
+    ck_sample("forepack:speculator_score_seconds_sum{", (double)expected.score_us / 1e6);
+    for (int i = 0; i < NODES; i++) {
+        char start[96];
+        snprintf(start, sizeof start, "forepack:pack_bins_total{pool=\"%s\",node=\"node-%d\"}",
+                 i < 3 ? "worker" : "speculator", i);
+        ck_sample(start, bins_of[i] + nodes[i]->bins);
+        expected.bins += bins_of[i] + nodes[i]->bins;
+    }
+    ck_sample("forepack:pack_fill_ratio_count{", expected.bins);
+    ck_sample("forepack:pack_seconds_count{", expected.bins);
+    ck_sample("forepack:pack_seconds_sum{", expected.bins * 25e-6);
+    ck_sample("forepack:num_requests_running{", 0);
+    ck_sample("forepack:num_requests_waiting{", 0);
+    check_reasons();
+    ck_assert(expected.gaps > 1000 && expected.replays > 5 && expected.scores > 100);
+    ck_assert(expected.refused[STATUS_EXHAUSTED] && expected.refused[STATUS_OUT_OF_RANGE] && expected.finished[2]);
+    fixture_stop(&f);
+}
+END_TEST
+
+// --- nodes
+
+START_TEST(counters_of_a_node_go_on_when_it_comes_back)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    fixture_init(&f);
+    fixture_start(&f);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    fake_node_step(&f, node, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
+    fixture_detach(&f, node);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:node_generation_tokens_total{pool=\"worker\",node=\"w\"}", 4);
+    ck_sample("forepack:nodes{role=\"worker\",state=\"ready\"}", 0);
+    ck_sample("forepack:kv_cache_usage_perc", -1); // of attached nodes alone
+    node = fixture_attach(&f, &hello);
+    fake_node_step(&f, node, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:node_generation_tokens_total{pool=\"worker\",node=\"w\"}", 8);
+    ck_sample("forepack:time_to_first_token_seconds_count{pool=\"worker\",node=\"w\"}", 2);
+    ck_sample("forepack:nodes{role=\"worker\",state=\"ready\"}", 1);
+    struct core_status status = fixture_status(&f);
+    ck_assert_uint_eq(status.nodes[0].tokens_out, 4); // since it attached
+    core_status_fini(&status);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(nodes_that_are_gone_are_forgotten_oldest_first)
+{
+    struct node_measures_list list = {.first = NULL};
+    struct node_measures *stays = node_measures_acquire(&list, "stays", NODE_WORKER);
+    char id[32];
+    for (int i = 0; i < NODES_GONE_MAX + 10; i++) {
+        snprintf(id, sizeof id, "n%d", i);
+        node_measures_release(&list, node_measures_acquire(&list, id, NODE_WORKER));
+    }
+    int n = 0, first = 1 << 20;
+    for (const struct node_measures *m = list.first; m; m = m->next, n++)
+        if (m != stays && atoi(m->node_id + 1) < first) first = atoi(m->node_id + 1);
+    ck_assert_int_eq(n, NODES_GONE_MAX + 1);
+    ck_assert_int_eq(first, 10);
+    ck_assert_ptr_eq(node_measures_acquire(&list, "stays", NODE_WORKER), stays);
+    ck_assert_ptr_ne(node_measures_acquire(&list, "stays", NODE_SPECULATOR), stays);
+    node_measures_fini(&list);
+}
+END_TEST
+
+START_TEST(heartbeats_bring_kv_use_and_preemptions)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    fixture_init(&f);
+    fixture_start(&f);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    const struct node_heartbeat heartbeat = {.kv_blocks_free = 256, .preemptions = 7};
+    core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:kv_cache_usage_perc{pool=\"worker\",node=\"w\"}", 0.75);
+    ck_sample("forepack:num_preemptions_total{pool=\"worker\",node=\"w\"}", 7);
+    fixture_stop(&f);
+}
+END_TEST
+
+START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    fixture_init(&f);
+    fixture_start(&f);
+    struct fake_node *node = fixture_attach(&f, &hello);
+    fixture_send(&f, 500, 4);
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:pool_work_seconds", -1);
+    for (int i = 1; i < 200; i++) { // 100 us a row
+        const struct pass_cost pass = {1 + i % 512, 1 + i % 512, 100 * (1 + i % 512)};
+        core_passed(f.c, node->node, &pass, f.now_us);
+    }
+    write_text(METRICS_TEXT);
+    double held_s = sample("forepack:pool_work_seconds{pool=\"worker\"}");
+    ck_assert_double_eq_tol(held_s, 0.05, 0.02);
+    for (int i = 0; i < 10; i++)
+        fixture_put(&f, "t", 500, 0);
+    write_text(METRICS_TEXT);
+    ck_assert_double_eq_tol(sample("forepack:pool_work_seconds{pool=\"worker\"}"), 11 * held_s, held_s);
+    ck_sample("forepack:worker_queue_tokens ", 5000);
+    ck_sample("forepack:num_requests_waiting{pool=\"worker\"}", 10);
+    ck_sample("forepack:queue_requests{class=\"normal\"}", 10);
+    ck_sample("forepack:queue_tokens{class=\"normal\"}", 5000);
+    fixture_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("metrics");
+    TCase *all = tcase_create("all");
+    tcase_add_test(all, a_value_lands_below_the_first_edge_that_is_not_less);
+    tcase_add_test(all, each_family_is_announced_once_and_its_samples_follow);
+    tcase_add_test(all, label_values_are_escaped);
+    tcase_add_test(all, names_follow_the_conventions);
+    tcase_add_test(all, the_format_is_what_the_scraper_accepts);
+    tcase_add_test(all, process_metrics_are_read);
+    tcase_add_loop_test(all, counts_equal_those_of_an_independent_observer, 1, 5);
+    tcase_add_test(all, counters_of_a_node_go_on_when_it_comes_back);
+    tcase_add_test(all, nodes_that_are_gone_are_forgotten_oldest_first);
+    tcase_add_test(all, heartbeats_bring_kv_use_and_preemptions);
+    tcase_add_test(all, the_work_of_a_pool_is_predicted_once_costs_are_known);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front/metrics_reporter: every request for metrics is answered once, from counts of the core's thread, also
+// those that wait when the reporter closes; and requests that come together share a copy.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "router/front/intake_pool.h"
+#include "router/front/metrics_reporter.h"
+#include "tests/core_fixture.h"
+
+enum { ASKS = 200 };
+
+static struct fixture f;
+static struct front front;
+static struct refusals refusals;
+static atomic_int answered, wrong;
+static char texts[2][64]; // what the last text of each format begins with
+
+static void answer(void *arg, enum metrics_format format, const char *text, size_t size)
+{
+    const enum metrics_format *expected = arg;
+    wrong += format != *expected || size != strlen(text);
+    wrong += !strstr(text, "forepack:requests_refused_total{reason=\"not_found\"} 2\n");
+    wrong += !strstr(text, "forepack:model_info{model_name=\"m\"} 1\n");
+    snprintf(texts[format], sizeof texts[format], "%s", text);
+    answered++;
+}
+
+static void front_start(void)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+    const struct intake_pool_options pool = {.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10};
+    memset(&refusals, 0, sizeof refusals);
+    answered = wrong = 0;
+    front = (struct front){.model_name = "m", .loop = loop_start(f.c), .pool = intake_pool_open(&pool)};
+    front.refusals = &refusals;
+    front_refused(&front, STATUS_NOT_FOUND);
+    front_refused(&front, STATUS_NOT_FOUND);
+}
+
+static void front_stop(void)
+{
+    intake_pool_close(front.pool);
+    loop_stop(front.loop);
+    fixture_stop(&f);
+}
+
+START_TEST(every_request_is_answered_in_its_format)
+{
+    static enum metrics_format formats[] = {METRICS_TEXT, METRICS_OPENMETRICS};
+    struct metrics_reporter *reporter = metrics_reporter_open(&front);
+    for (int i = 0; i < ASKS; i++) {
+        metrics_reporter_ask(reporter, formats[i % 2], answer, &formats[i % 2]);
+        if (i % 50 == 0)
+            while (answered <= i)
+                usleep(1000);
+    }
+    metrics_reporter_close(reporter);
+    ck_assert_int_eq(answered, ASKS);
+    ck_assert_int_eq(wrong, 0);
+    ck_assert(strstr(texts[0], "# HELP forepack:time_to_first_token_seconds") == texts[0]);
+    ck_assert_str_eq(texts[0], texts[1]);
+}
+END_TEST
+
+struct gate {
+    atomic_bool open;
+};
+
+static void event_wait(struct core *c, void *arg, int64_t now_us)
+{
+    const struct gate *gate = arg;
+    while (!atomic_load(&gate->open))
+        usleep(1000);
+}
+
+static void event_nothing(struct core *c, void *arg, int64_t now_us)
+{
+}
+
+START_TEST(requests_that_come_while_the_core_is_busy_share_a_copy)
+{
+    static enum metrics_format format = METRICS_TEXT;
+    struct gate gate = {false};
+    struct metrics_reporter *reporter = metrics_reporter_open(&front);
+    loop_post(front.loop, event_wait, &gate);
+    while (loop_backlog(front.loop))
+        usleep(1000);
+    for (int i = 0; i < ASKS; i++)
+        metrics_reporter_ask(reporter, format, answer, &format);
+    while (!loop_backlog(front.loop))
+        usleep(1000);
+    loop_post(front.loop, event_nothing, NULL);
+    ck_assert_int_eq(loop_backlog(front.loop), 2); // one copy, and the event above
+    atomic_store(&gate.open, true);
+    metrics_reporter_close(reporter);
+    ck_assert_int_eq(answered, ASKS);
+    ck_assert_int_eq(wrong, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("metrics_reporter");
+    TCase *all = tcase_create("all");
+    tcase_add_checked_fixture(all, front_start, front_stop);
+    tcase_add_test(all, every_request_is_answered_in_its_format);
+    tcase_add_test(all, requests_that_come_while_the_core_is_busy_share_a_copy);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

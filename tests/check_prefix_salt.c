@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prefix caches: equal prompts with different salts share no block, in the cache of a node and in what the router
+// records of it.
+#include <check.h>
+#include <stdlib.h>
+
+#include "engine/prefix_cache.h"
+#include "tests/core_fixture.h"
+
+enum { PROMPT = 64, CACHED = PROMPT / KV_BLOCK_TOKENS - 1 };
+
+static struct prefix_rows rows_with(uint64_t salt)
+{
+    static int32_t tokens[PROMPT];
+    for (int i = 0; i < PROMPT; i++)
+        tokens[i] = 3 + i;
+    return (struct prefix_rows){.token = tokens, .n = PROMPT, .salt = salt};
+}
+
+START_TEST(a_node_shares_blocks_among_equal_salts_only)
+{
+    struct block_manager *manager = block_manager_create(16);
+    struct prefix_rows mine = rows_with(7), same = rows_with(7), other = rows_with(8), none = rows_with(0);
+    int32_t blocks[PROMPT / KV_BLOCK_TOKENS];
+    int n_published = 0;
+    kv_chain chain = 0;
+    ck_assert(block_manager_allocate(manager, PROMPT / KV_BLOCK_TOKENS, blocks));
+    prefix_cache_publish(manager, &mine, PROMPT, blocks, &n_published, &chain);
+    ck_assert_int_eq(n_published, PROMPT / KV_BLOCK_TOKENS);
+    struct prefix_match match = {0};
+    ck_assert_int_eq(prefix_cache_lookup(manager, &same, &match), CACHED);
+    match = (struct prefix_match){0};
+    ck_assert_int_eq(prefix_cache_lookup(manager, &other, &match), 0);
+    ck_assert_int_eq(prefix_cache_lookup(manager, &none, &match), 0);
+    ck_assert(prefix_cache_worth_waiting(&same, 0, &mine, 0));
+    ck_assert(!prefix_cache_worth_waiting(&other, 0, &mine, 0));
+    block_manager_release(manager, blocks, PROMPT / KV_BLOCK_TOKENS);
+    block_manager_free(manager);
+}
+END_TEST
+
+static struct fixture f;
+
+// Sends an equal prompt with this salt to the worker and returns the rows that the router expects it to compute.
+static int rows_expected(struct fake_node *worker, uint64_t salt)
+{
+    struct client *client = fixture_request(&f, PROMPT, 1);
+    for (int i = 0; i < PROMPT; i++)
+        client->r->spec.tokens[i] = 3 + i;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.prefix_salt = salt;
+    fixture_submit(&f, client);
+    fixture_advance(&f, 1);
+    int rows = client->r->account.rows;
+    fake_node_step(&f, worker, client, 1, 1, FINISH_REASON_LENGTH);
+    return rows;
+}
+
+START_TEST(the_router_expects_blocks_to_be_shared_among_equal_salts_only)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.prefix_cache = true;
+    struct fake_node *worker = fixture_attach(&f, &hello);
+    ck_assert_int_eq(rows_expected(worker, 7), PROMPT);
+    ck_assert_int_eq(rows_expected(worker, 8), PROMPT);
+    ck_assert_int_eq(rows_expected(worker, 7), PROMPT - CACHED * KV_BLOCK_TOKENS);
+    ck_assert_int_eq(rows_expected(worker, 8), PROMPT - CACHED * KV_BLOCK_TOKENS);
+    ck_assert_int_eq(rows_expected(worker, 0), PROMPT);
+    fixture_stop(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("prefix_salt");
+    TCase *tcase = tcase_create("prefix_salt");
+    tcase_add_test(tcase, a_node_shares_blocks_among_equal_salts_only);
+    tcase_add_test(tcase, the_router_expects_blocks_to_be_shared_among_equal_salts_only);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
