@@ -546,23 +546,25 @@ static enum status port_check(const char *option, char *address)
     return status == STATUS_OK ? status : status_context(status, "%s", option);
 }
 
+static enum status exposure_check(void)
+{
+    bool loopback;
+    char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
+    enum status status = rpc_address_is_loopback(clients, &loopback);
+    free(clients);
+    if (status != STATUS_OK || loopback || o.insecure) return status;
+    return status_fail(STATUS_INVALID,
+                       "--host %s: other machines could connect without TLS: give --insecure on a network that you "
+                       "trust, or start the programs one by one, with certificates",
+                       o.host);
+}
+
 // Before any start, so that one sentence says what is wrong.
 static enum status ports_check(void)
 {
     if (!o.node_port) o.node_port = o.port + 1;
-    char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
-    bool loopback = true;
-    enum status status = rpc_address_is_loopback(clients, &loopback);
-    if (!loopback && !o.insecure)
-        status = status_fail(STATUS_INVALID,
-                             "--host %s: other machines could connect without TLS: give --insecure on a network that "
-                             "you trust, or start the programs one by one, with certificates",
-                             o.host);
-    if (status != STATUS_OK) {
-        free(clients);
-        return status;
-    }
-    TRY(port_check("--port", clients));
+    TRY(exposure_check());
+    TRY(port_check("--port", mem_format("%s:%lld", o.host, (long long)o.port)));
     TRY(port_check("--node-port", node_address()));
     if (o.http_port > 0) TRY(port_check("--http-port", mem_format("%s:%lld", o.host, (long long)o.http_port)));
     return STATUS_OK;

@@ -23,7 +23,7 @@ static int blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;
     if (other->n_tokens / KV_BLOCK_TOKENS < most) most = other->n_tokens / KV_BLOCK_TOKENS;
-    while (n < most && block_is_same(q, other, n))
+    while (q->salt == other->salt && n < most && block_is_same(q, other, n))
         n++;
     return n;
 }
@@ -31,7 +31,7 @@ static int blocks_common(const struct sequence *q, const struct sequence *other)
 // Leading blocks of the sequence that the cache has.
 static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 {
-    struct kv_key key = {.before = 0};
+    struct kv_key key = {.salt = q->salt};
     int n = 0, most = (q->n_tokens - 1) / KV_BLOCK_TOKENS;
     for (kv_chain chain = 0; n < most; n++) {
         key.before = chain;
@@ -183,14 +183,19 @@ static const char *rows_check(const struct group_oracle *o, const struct schedul
     return others && !advanced && rows >= 4 && first->pending > rows ? "short prompts wait behind a long one" : NULL;
 }
 
+static const char *waits_check(const struct group_oracle *o, const struct scheduler *s)
+{
+    for (int i = 0; i < o->n_queue; i++)
+        if (o->queue[i].waits && !is_queued(s, o->queue[i].id))
+            return "a sequence was started that was to wait for a prefix";
+    return NULL;
+}
+
 static const char *starts_check(const struct group_oracle *o, const struct scheduler *s)
 {
     const struct sequence_before *first = NULL;
-    for (int i = 0; i < o->n_queue; i++) {
-        const struct sequence_before *before = &o->queue[i];
-        if (before->waits && !is_queued(s, before->id)) return "a sequence was started that was to wait for a prefix";
-        if (!first && !before->waits) first = before;
-    }
+    for (int i = 0; i < o->n_queue && !first; i++)
+        if (!o->queue[i].waits) first = &o->queue[i];
     bool room = o->decodes + o->prompt_rows < s->limits.token_budget;
     return room && !count_started(o, s) && first && first->starts ? "a sequence waits though the group has room for it"
                                                                   : NULL;
@@ -200,6 +205,7 @@ const char *group_oracle_after(const struct group_oracle *o, const struct schedu
 {
     bool preempted = s->preemptions != o->preemptions;
     const char *problem = preemptions_check(o, s);
+    if (!problem && !preempted) problem = waits_check(o, s);
     // Pacing and sampling on the host keep rows out of a pass.
     if (problem || preempted || !isinf(s->pace.budget) || s->host_rows_left < INT_MAX / 2) return problem;
     problem = rows_check(o, s);

@@ -107,6 +107,12 @@ code=0
 equal 1 "$code" "exit code of a client without TLS"
 grep -q "does it want TLS" "$work/plain" || fail "a client without TLS is not told why: $(cat "$work/plain")"
 
+https() { /usr/bin/python3 -c "
+import ssl, sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], context=ssl.create_default_context(cafile=sys.argv[2])).status)" "$1" "$certs/ca.pem"; }
+equal 200 "$(https "https://127.0.0.1:$http_port/ready")" "the HTTP API with TLS"
+! https "http://127.0.0.1:$http_port/ready" 2>/dev/null || fail "the HTTP API answers without TLS"
+
 # Another token: the attached node stays, new ones need it.
 (umask 077; echo "the-second-secret-of-the-cluster" >"$work/new" && mv "$work/new" "$work/token")
 expect_attach "UNAUTHENTICATED *" "$node_server" "a-secret-of-enough-characters"
