@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "http/http.h"
 
-enum { CHUNK_FRAME_BYTES = 16, TICK_NS = 1000000 };
+enum { CHUNK_FRAME_BYTES = 16, EVENT_FRAME_BYTES = 31, TICK_NS = 1000000 };
 
 struct shared {      // by both processes
     atomic_int port; // -1: the server did not open
@@ -104,13 +104,10 @@ static enum status open_server(struct http_server **server_p)
 
 static void send_event(int64_t number)
 {
-    char event[4096];
-    memset(event, '.', (size_t)child.o.event_bytes);
-    memcpy(event, "data: {\"at=", 11);
-    char at[17];
-    snprintf(at, sizeof at, "%016llx", (unsigned long long)clock_now_us());
-    memcpy(event + 11, at, 16);
-    memcpy(event + child.o.event_bytes - 4, "\"}\n\n", 4);
+    static const char frame[] = "data: {\"at=%016llx%*s\"}\n\n";
+    char event[4096 + 1];
+    int padding = child.o.event_bytes - EVENT_FRAME_BYTES;
+    snprintf(event, sizeof event, frame, (unsigned long long)clock_now_us(), padding, "");
     struct http_exchange *x = atomic_load(&child.stream[number % child.o.streams]);
     if (x) http_stream_send(x, event, (size_t)child.o.event_bytes);
 }
@@ -126,7 +123,7 @@ static void send_events(void)
         nanosleep(&(struct timespec){.tv_nsec = (long)(child.o.tick_ms * 1e6)}, NULL);
         struct timespec cpu;
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
-        atomic_store(&child.shared->producer_cpu_ns, 1000000000ll * cpu.tv_sec + cpu.tv_nsec);
+        atomic_store(&child.shared->producer_cpu_ns, 1000000000LL * cpu.tv_sec + cpu.tv_nsec);
     }
     atomic_fetch_add(&child.shared->sent, n);
 }

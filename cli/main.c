@@ -27,8 +27,10 @@ static const struct program_command commands[] = {
     {"batch", command_batch, "send the requests of a JSON Lines file; resumable"},
     {"score", command_score, "show which prompt tokens the speculator would keep"},
     {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
+    {"keys", command_keys, "add, list and revoke API keys"},
     {"tokenize", command_tokenize, "print the token ids of a text"},
     {"detokenize", command_detokenize, "print the text of token ids"},
+    {"render", command_render, "print the prompt that a chat template makes of a conversation"},
     {"plan", command_plan, "print memory and cost of a model on given GPUs"},
     {"bench", command_bench, "measure the engine, kernels, packing, the router, or a cluster under load"},
 };

@@ -2,17 +2,46 @@
 #include "cli/remote.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
 enum { CALL_TIMEOUT_MS = 120000 };
+
+// The key in the file, without white space around it; free() it. No sentence contains it.
+static enum status api_key_read(const char *path, char **key_p)
+{
+    char *text;
+    size_t size;
+    enum status status = read_whole_file(path, &text, &size);
+    if (status != STATUS_OK) return status_context(status, "--api-key-file");
+    size_t start = strspn(text, " \t\r\n"), length = strcspn(text + start, " \t\r\n");
+    if (!length || text[start + length + strspn(text + start + length, " \t\r\n")])
+        status = status_fail(STATUS_INVALID, "--api-key-file %s: must contain one API key and nothing else", path);
+    else
+        *key_p = mem_format("%.*s", (int)length, text + start);
+    free(text);
+    return status;
+}
+
+static enum status send_key(struct rpc_channel *channel, const char *path)
+{
+    char *key = NULL;
+    TRY(api_key_read(path, &key));
+    enum status status = rpc_channel_set_token(channel, key);
+    free(key);
+    return status == STATUS_OK ? status : status_context(status, "--api-key-file %s", path);
+}
 
 enum status remote_open(const struct remote *remote, struct rpc_channel **channel_p)
 {
     const struct rpc_tls tls = {remote->tls_cert, remote->tls_key, remote->tls_ca};
     if (!tls.ca && (tls.cert || tls.key))
         return status_fail(STATUS_INVALID, "--tls-ca: required with --tls-cert and --tls-key");
-    return rpc_channel_open_tls(remote->server, tls.ca ? &tls : NULL, channel_p);
+    TRY(rpc_channel_open_tls(remote->server, tls.ca ? &tls : NULL, channel_p));
+    enum status status = remote->api_key_file ? send_key(*channel_p, remote->api_key_file) : STATUS_OK;
+    if (status != STATUS_OK) rpc_channel_close(*channel_p);
+    return status;
 }
 
 enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,

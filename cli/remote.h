@@ -10,6 +10,7 @@
 struct remote {
     char *server;                      // HOST:PORT
     char *tls_ca, *tls_cert, *tls_key; // PEM; tls_ca NULL: plain text
+    char *api_key_file;                // NULL: no key is sent
 };
 
 // clang-format off
@@ -21,7 +22,9 @@ struct remote {
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(r).tls_cert, .placeholder = "FILE",                         \
      .help = "certificate of this client, in PEM, for a router with --tls-client-ca"},                                 \
     {.name = "tls-key", .type = OPTION_STRING, .value = &(r).tls_key, .placeholder = "FILE",                           \
-     .help = "private key of --tls-cert, in PEM"}
+     .help = "private key of --tls-cert, in PEM"},                                                                     \
+    {.name = "api-key-file", .type = OPTION_STRING, .value = &(r).api_key_file, .placeholder = "FILE",                 \
+     .help = "file with the API key that is sent to the router"}
 // clang-format on
 
 enum status remote_open(const struct remote *remote, struct rpc_channel **channel_p);

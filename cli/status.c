@@ -223,6 +223,31 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
     print_totals(m->totals);
 }
 
+// For a key that is not an operator's.
+static void status_print_limited(const Forepack__V1__ClusterInfo *m)
+{
+    if (o.json)
+        printf("{\"ready\":%s,\"draining\":%s,\"version\":\"%s\",\"limited\":true}\n", m->ready ? "true" : "false",
+               m->draining ? "true" : "false", m->version);
+    else
+        printf("%s%s, version %s (more is shown to an operator's API key)\n", m->ready ? "ready" : "not ready",
+               m->draining ? ", draining" : "", m->version);
+}
+
+static enum status status_print(const Forepack__V1__ClusterInfo *m)
+{
+    if (m->limited)
+        status_print_limited(m);
+    else if (!m->queue || !m->totals || !m->score_bins || !m->prefill_bins)
+        return status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.remote.server,
+                           FOREPACK_VERSION);
+    else if (o.json)
+        status_print_json(m);
+    else
+        status_print_text(m);
+    return STATUS_OK;
+}
+
 int command_status(int argc, char **argv)
 {
     options_main(
@@ -235,17 +260,7 @@ int command_status(int argc, char **argv)
     enum status status = remote_call(&o.remote, "/forepack.v1.Inference/GetClusterInfo", &request.base,
                                      &forepack__v1__cluster_info__descriptor, &answer);
     if (status == STATUS_OK) {
-        const Forepack__V1__ClusterInfo *info = (const void *)answer;
-        if (info->queue && info->totals && info->score_bins && info->prefill_bins) {
-            if (o.json) {
-                status_print_json(info);
-            } else {
-                status_print_text(info);
-            }
-        } else {
-            status = status_fail(STATUS_DATA, "%s sent an incomplete answer: its version must be %s", o.remote.server,
-                                 FOREPACK_VERSION);
-        }
+        status = status_print((const void *)answer);
         protobuf_c_message_free_unpacked(answer, NULL);
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);

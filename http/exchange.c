@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/invariant.h"
 #include "base/mem.h"
 #include "http/internal.h"
 
@@ -209,11 +208,12 @@ static void append_field_text(struct http_buffer *out, const char *text)
 void http_add_header(struct http_exchange *x, const char *name, const char *value)
 {
     pthread_mutex_lock(&x->lock);
-    INVARIANT(!x->started || x->closed, "header %s: the response has started", name);
-    append_field_text(&x->extra, name);
-    http_buffer_text(&x->extra, ": ");
-    append_field_text(&x->extra, value);
-    http_buffer_text(&x->extra, "\r\n");
+    if (!x->closed && !x->started) {
+        append_field_text(&x->extra, name);
+        http_buffer_text(&x->extra, ": ");
+        append_field_text(&x->extra, value);
+        http_buffer_text(&x->extra, "\r\n");
+    }
     pthread_mutex_unlock(&x->lock);
 }
 

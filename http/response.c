@@ -42,7 +42,7 @@ const char *response_reason(int status)
     };
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
         if (reasons[i].status == status) return reasons[i].reason;
-    return "Status";
+    return status < 500 ? "Client Error" : "Server Error";
 }
 
 bool response_has_body(int status)

@@ -61,9 +61,10 @@ static struct principal *principal_create(const struct api_key *key)
     return p;
 }
 
-void principal_ref(struct principal *p)
+struct principal *principal_ref(struct principal *p)
 {
-    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); // the caller already has a reference
+    return p;
 }
 
 void principal_unref(struct principal *p)
@@ -129,20 +130,47 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
                        key.id, (long long)key.priority);
 }
 
-enum status identity_admit(struct principal *p, int64_t prompt_tokens, int64_t *retry_us_p)
+typedef enum status start_fn(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
+                             int64_t *retry_us_p);
+
+static enum status start(struct principal *p, start_fn *limits, int64_t *retry_us_p)
 {
     *retry_us_p = 0;
     pthread_mutex_lock(&p->mutex);
     enum status status = check_valid(&p->key);
-    if (status == STATUS_OK) status = limits_start(&p->use, &p->key.limits, prompt_tokens, clock_now_us(), retry_us_p);
+    if (status == STATUS_OK) status = limits(&p->use, &p->key.limits, clock_now_us(), retry_us_p);
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
-void identity_release(struct principal *p, int64_t tokens)
+enum status identity_admit(struct principal *p, int64_t *retry_us_p)
+{
+    return start(p, limits_start, retry_us_p);
+}
+
+enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
+{
+    return start(p, limits_count_call, retry_us_p);
+}
+
+void identity_join(struct principal *p)
 {
     pthread_mutex_lock(&p->mutex);
-    limits_end(&p->use, &p->key.limits, tokens, clock_now_us());
+    limits_join(&p->use, &p->key.limits, clock_now_us());
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void identity_charge(struct principal *p, double tokens)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_charge(&p->use, &p->key.limits, tokens, clock_now_us());
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void identity_release(struct principal *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_end(&p->use);
     pthread_mutex_unlock(&p->mutex);
 }
 

@@ -24,8 +24,8 @@ void identity_close(struct identity *identity); // principals may live on; NULL 
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
-void principal_ref(struct principal *p);
-void principal_unref(struct principal *p);               // NULL is allowed
+struct principal *principal_ref(struct principal *p); // returns it; NULL is allowed, as for the next one
+void principal_unref(struct principal *p);
 const char *principal_key_id(const struct principal *p); // valid while the principal is referenced
 const char *principal_tenant(const struct principal *p);
 bool principal_is_operator(struct principal *p);
@@ -33,11 +33,14 @@ bool principal_is_operator(struct principal *p);
 // DENIED if a request names another tenant than the key's (empty: it names none) or a higher priority than the key may.
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 
-// A request with a prompt of this many tokens starts. UNAUTHENTICATED if the key has expired or was revoked after the
-// call was authenticated, which may be long ago. EXHAUSTED: a limit is used up; *retry_us_p is the time after which it
-// is not, 0: unknown. Each request that starts ends once.
-enum status identity_admit(struct principal *p, int64_t prompt_tokens, int64_t *retry_us_p);
-void identity_release(struct principal *p, int64_t tokens); // as limits_end()
+// A request starts. UNAUTHENTICATED if the key has expired or was revoked after the call was authenticated, which may
+// be long ago. EXHAUSTED: a limit is used up; *retry_us_p is the time after which it is not, 0: unknown.
+enum status identity_admit(struct principal *p, int64_t *retry_us_p);
+// The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
+enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
+void identity_join(struct principal *p);                  // one more request of a message that was admitted
+void identity_charge(struct principal *p, double tokens); // of a prompt, or generated; negative: are given back
+void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:
 // tenants are named by whoever writes the key file.

@@ -52,9 +52,8 @@ static enum status key_parse(char *line, struct api_key *key)
     char *id = word_next(&line), *hash = word_next(&line), *tenant = word_next(&line);
     if (!tenant) return status_fail(STATUS_INVALID, "must be ID sha256:HASH TENANT [NAME=VALUE]...");
     *key = (struct api_key){0};
-    TRY(key_name_copy("id", id, key->id, KEY_ID_BYTES));
+    TRY(api_key_name(key, id, tenant));
     TRY(key_hash_parse(hash, key->hash));
-    TRY(key_name_copy("tenant", tenant, key->tenant, KEY_TENANT_BYTES));
     unsigned given = 0;
     for (char *word; (word = word_next(&line));) {
         char *equals = strchr(word, '=');

@@ -55,6 +55,8 @@ enum status key_file_parse(const char *text, size_t size, struct key_file *file_
 // only its owner may write. *exposed_p: others may read it.
 enum status key_file_read(const char *path, struct key_file *file_p, bool *exposed_p);
 
+// INVALID unless both are made of the characters above and short enough.
+enum status api_key_name(struct api_key *key, const char *id, const char *tenant);
 // One name and value of a line, such as "expires" and "2027-01-31", into the key. INVALID with the reason.
 enum status api_key_set(struct api_key *key, const char *name, const char *value);
 

@@ -18,7 +18,7 @@
 
 // --- names and hashes
 
-enum status key_name_copy(const char *what, const char *word, char *name, size_t bytes_max)
+static enum status name_copy(const char *what, const char *word, char *name, size_t bytes_max)
 {
     size_t size = strlen(word);
     bool valid = size && size <= bytes_max;
@@ -29,6 +29,12 @@ enum status key_name_copy(const char *what, const char *word, char *name, size_t
                            bytes_max);
     memcpy(name, word, size + 1);
     return STATUS_OK;
+}
+
+enum status api_key_name(struct api_key *key, const char *id, const char *tenant)
+{
+    TRY(name_copy("id", id, key->id, KEY_ID_BYTES));
+    return name_copy("tenant", tenant, key->tenant, KEY_TENANT_BYTES);
 }
 
 static int hex_digit(char c)

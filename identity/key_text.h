@@ -4,7 +4,6 @@
 
 #include "identity/key_file.h"
 
-enum status key_name_copy(const char *what, const char *word, char *name, size_t bytes_max);
 enum status key_hash_parse(const char *word, uint8_t hash[KEY_HASH_BYTES]);
 unsigned key_field_bit(const char *name);        // another bit for each name that api_key_set() knows
 char *api_key_format(const struct api_key *key); // the line, without a line feed; free() it

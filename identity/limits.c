@@ -10,22 +10,21 @@
 struct limit {
     const char *what;
     struct limits_bucket *bucket;
-    int64_t size, period_us, taken; // taken: by the request that starts
+    int64_t size, period_us;
 };
-enum { LIMITS = 3 };
+enum { TOKENS = 1, LIMITS = 3 }; // TOKENS: the first of those of tokens
 
-static void list(struct limits_use *use, const struct key_limits *limits, int64_t tokens, struct limit list[LIMITS])
+// What is used at this time.
+static void list(struct limits_use *use, const struct key_limits *limits, int64_t now_us, struct limit list[LIMITS])
 {
-    list[0] = (struct limit){"requests per minute", &use->requests, limits->requests_per_minute, MINUTE_US, 1};
-    list[1] = (struct limit){"tokens per minute", &use->tokens_of_minute, limits->tokens_per_minute, MINUTE_US, tokens};
-    list[2] = (struct limit){"tokens per day", &use->tokens_of_day, limits->tokens_per_day, DAY_US, tokens};
-}
-
-static void drain(const struct limit *l, int64_t now_us)
-{
-    double drained = (double)(now_us - l->bucket->at_us) * (double)l->size / (double)l->period_us;
-    l->bucket->used = l->size ? fmax(0, l->bucket->used - drained) : 0;
-    l->bucket->at_us = now_us;
+    list[0] = (struct limit){"requests per minute", &use->requests, limits->requests_per_minute, MINUTE_US};
+    list[1] = (struct limit){"tokens per minute", &use->tokens_of_minute, limits->tokens_per_minute, MINUTE_US};
+    list[2] = (struct limit){"tokens per day", &use->tokens_of_day, limits->tokens_per_day, DAY_US};
+    for (int i = 0; i < LIMITS; i++) {
+        struct limits_bucket *bucket = list[i].bucket;
+        double drained = (double)(now_us - bucket->at_us) * (double)list[i].size / (double)list[i].period_us;
+        *bucket = (struct limits_bucket){list[i].size ? fmax(0, bucket->used - drained) : 0, now_us};
+    }
 }
 
 // Time until there is room for one more.
@@ -37,41 +36,62 @@ static int64_t wait_us(const struct limit *l)
 
 static enum status refuse(const struct limit *l, int64_t us)
 {
-    return status_fail(STATUS_EXHAUSTED, "the %lld %s of this API key are used up: try again in %.1f s",
+    return status_fail(STATUS_EXHAUSTED, "this API key has %lld %s, which are used up: try again in %.1f s",
                        (long long)l->size, l->what, ceil((double)us / 1e5) / 10);
 }
 
-enum status limits_start(struct limits_use *use, const struct key_limits *limits, int64_t tokens, int64_t now_us,
-                         int64_t *retry_us_p)
+// Whether the first n limits have room for one more.
+static enum status check(const struct limit *limits, int n, int64_t *retry_us_p)
 {
-    struct limit all[LIMITS];
-    list(use, limits, tokens, all);
-    *retry_us_p = 0;
-    if (limits->concurrency && use->running >= limits->concurrency)
-        return status_fail(STATUS_EXHAUSTED,
-                           "%lld requests of this API key run, as many as it may: wait for one to end",
-                           (long long)use->running);
     const struct limit *longest = NULL;
-    for (int i = 0; i < LIMITS; i++) {
-        drain(&all[i], now_us);
-        if (wait_us(&all[i]) <= *retry_us_p) continue;
-        longest = &all[i];
+    *retry_us_p = 0;
+    for (int i = 0; i < n; i++) {
+        if (wait_us(&limits[i]) <= *retry_us_p) continue;
+        longest = &limits[i];
         *retry_us_p = wait_us(longest);
     }
-    if (longest) return refuse(longest, *retry_us_p);
-    for (int i = 0; i < LIMITS; i++)
-        all[i].bucket->used += (double)all[i].taken;
-    use->running++;
+    return longest ? refuse(longest, *retry_us_p) : STATUS_OK;
+}
+
+enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
+                              int64_t *retry_us_p)
+{
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    TRY(check(all, TOKENS, retry_us_p));
+    use->requests.used++;
     return STATUS_OK;
 }
 
-void limits_end(struct limits_use *use, const struct key_limits *limits, int64_t tokens, int64_t now_us)
+enum status limits_start(struct limits_use *use, const struct key_limits *limits, int64_t now_us, int64_t *retry_us_p)
 {
     struct limit all[LIMITS];
-    list(use, limits, tokens, all);
-    for (int i = 1; i < LIMITS; i++) { // those of tokens
-        drain(&all[i], now_us);
-        all[i].bucket->used = fmax(0, all[i].bucket->used + (double)tokens);
-    }
+    list(use, limits, now_us, all);
+    TRY(check(all, LIMITS, retry_us_p));
+    if (limits->concurrency && use->running >= limits->concurrency)
+        return status_fail(STATUS_EXHAUSTED, "this API key runs %lld requests, as many as it may: wait for one to end",
+                           (long long)use->running);
+    limits_join(use, limits, now_us);
+    return STATUS_OK;
+}
+
+void limits_join(struct limits_use *use, const struct key_limits *limits, int64_t now_us)
+{
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    use->requests.used++;
+    use->running++;
+}
+
+void limits_charge(struct limits_use *use, const struct key_limits *limits, double tokens, int64_t now_us)
+{
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    for (int i = TOKENS; i < LIMITS; i++)
+        all[i].bucket->used = fmax(0, all[i].bucket->used + tokens);
+}
+
+void limits_end(struct limits_use *use)
+{
     use->running--;
 }

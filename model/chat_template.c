@@ -1,181 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recognises a Jinja chat template by its markers and reads the variations within its family.
-#include <ctype.h>
+// Opens the chat template of a checkpoint and finds out which contents it prints.
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "model/chat_parts.h"
-#include "model/unicode.h"
+#include "model/json_file.h"
 
-static bool source_has(const char *source, const char *text)
+static enum status file_read_all(const char *path, char **text_p, size_t *bytes_p)
 {
-    return strstr(source, text) != NULL;
-}
-
-// Text of a Jinja string literal, with \n, \t, \', \" and \\ unescaped.
-static char *unescape(const char *from, const char *to)
-{
-    struct bytes out = {0};
-    for (; from < to; from++) {
-        char c = *from;
-        if (c == '\\' && from + 1 < to) {
-            c = *++from;
-            c = c == 'n' ? '\n' : c == 't' ? '\t' : c;
-        }
-        bytes_add(&out, &c, 1);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return status_fail(errno == ENOENT ? STATUS_NOT_FOUND : STATUS_INTERNAL, "%s: %s", path, strerror(errno));
+    char *text = mem_alloc(JINJA_SOURCE_LIMIT_BYTES + 2);
+    size_t n = fread(text, 1, JINJA_SOURCE_LIMIT_BYTES + 1, file);
+    bool failed = ferror(file);
+    fclose(file);
+    if (failed) {
+        free(text);
+        return status_fail(STATUS_INTERNAL, "%s: cannot be read: %s", path, strerror(errno));
     }
-    bytes_add(&out, "", 1);
-    return out.data;
+    *text_p = text;
+    *bytes_p = n;
+    return STATUS_OK;
 }
 
-// The string literal that contains `marker` (" [INST] " for [INST]). In plain template text: the marker and the blank
-// after it or, with `blank_before`, before it.
-static char *literal_around(const char *source, const char *marker, bool blank_before)
+static enum status compile(const char *name, const char *source, size_t n, struct jinja_template **jinja_p)
 {
-    const char *at = strstr(source, marker), *end = at + strlen(marker), *from = at, *to = end;
-    while (from > source && !strchr("'\"}\n", from[-1]))
-        from--;
-    if (from > source && (from[-1] == '\'' || from[-1] == '"')) {
-        while (*to && *to != from[-1])
-            to += *to == '\\' && to[1] ? 2 : 1;
-        return unescape(from, to);
-    }
-    if (blank_before && at > source && at[-1] == ' ') at--;
-    if (!blank_before && *end == ' ') end++;
-    return unescape(at, end);
+    if (jinja_compile(source, n, jinja_p) == STATUS_OK) return STATUS_OK;
+    return status_fail(STATUS_UNSUPPORTED, "%s: the chat template cannot be used: %s", name, status_message());
 }
 
-static const char *skip_blanks(const char *at)
+static enum status compile_file(struct chat_template *chat, const char *path)
 {
-    while (isspace((unsigned char)*at))
-        at++;
-    return at;
+    char *source = NULL;
+    size_t n = 0;
+    TRY(file_read_all(path, &source, &n));
+    free(chat->name);
+    chat->name = mem_string(path);
+    enum status status = compile(path, source, n, &chat->jinja);
+    free(source);
+    return status;
 }
 
-// True for `' ' + message...` or `' ' + content...`: answers start with a blank.
-static bool answers_begin_with_blank(const char *source)
-{
-    for (const char *at = source; (at = strstr(at, " ")); at++) {
-        if (at == source || (at[-1] != '\'' && at[-1] != '"') || at[1] != at[-1]) continue;
-        const char *next = skip_blanks(at + 2);
-        if (*next != '+') continue;
-        next = skip_blanks(next + 1);
-        if (!strncmp(next, "message[", 8) || !strncmp(next, "message.", 8) || !strncmp(next, "content", 7)) return true;
-    }
-    return false;
-}
+// ---- tokenizer_config.json.
 
-// True for `eos_token + ' '`.
-static bool answers_end_with_blank(const char *source)
+// The template of this name in a list of named ones; NULL: none.
+static const char *named_template(const json_t *list, const char *wanted)
 {
-    for (const char *at = source; (at = strstr(at, "eos_token")); at++) {
-        const char *next = skip_blanks(at + 9);
-        if (*next != '+') continue;
-        next = skip_blanks(next + 1);
-        if (!strncmp(next, "' '", 3) || !strncmp(next, "\" \"", 3)) return true;
-    }
-    return false;
-}
-
-// True for `content | trim`, `message['content']|trim`, `content.strip()`.
-static bool trims_content(const char *source)
-{
-    if (source_has(source, "content.strip()") || source_has(source, "content'].strip()") ||
-        source_has(source, "content\"].strip()"))
-        return true;
-    for (const char *at = source; (at = strstr(at, "trim")); at++) {
-        const char *bar = at;
-        while (bar > source && bar[-1] == ' ')
-            bar--;
-        if (bar == source || *--bar != '|') continue;
-        while (bar > source && strchr(" ']\"", bar[-1]))
-            bar--;
-        if (bar - source >= 7 && !strncmp(bar - 7, "content", 7)) return true;
-    }
-    return false;
-}
-
-// The text between `prefix` and `end` where it first starts without a quote; NULL: nowhere.
-static char *text_between(const char *source, const char *prefix, const char *end)
-{
-    for (const char *at = source; (at = strstr(at, prefix));) {
-        at += strlen(prefix);
-        const char *to = strstr(at, end);
-        if (!to) return NULL;
-        if (*at != '\'' && *at != '"') return unescape(at, to);
+    size_t i;
+    json_t *item;
+    json_array_foreach((json_t *)list, i, item)
+    {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, wanted)) return json_string_value(json_object_get(item, "template"));
     }
     return NULL;
 }
 
-static void read_llama3(struct chat_template *chat, const char *source)
+static enum status compile_config(struct chat_template *chat, const char *path, const json_t *config)
 {
-    if (!source_has(source, "Cutting Knowledge Date: ")) return;
-    char *cutting = text_between(source, "Cutting Knowledge Date: ", "\\n");
-    char *today = text_between(source, "date_string = \"", "\"");
-    chat->preamble = mem_format("Cutting Knowledge Date: %s\nToday Date: %s\n\n", cutting ? cutting : "December 2023",
-                                today ? today : "26 Jul 2024");
-    free(cutting);
-    free(today);
-}
-
-static void read_chatml(struct chat_template *chat, const char *source)
-{
-    chat->default_system = text_between(source, "<|im_start|>system\\n", "<|im_end|>");
-    if (!chat->default_system) chat->default_system = text_between(source, "<|im_start|>system\n", "<|im_end|>");
-    chat->drops_thinking = source_has(source, "</think>");
-}
-
-static void read_mistral(struct chat_template *chat, const char *source)
-{
-    chat->user_before = literal_around(source, "[INST]", false);
-    chat->user_after = literal_around(source, "[/INST]", true);
-    chat->assistant_before = mem_string(answers_begin_with_blank(source) ? " " : "");
-    chat->assistant_after = mem_format("%s%s", chat->eos, answers_end_with_blank(source) ? " " : "");
-    if (source_has(source, "loop.last and system_message"))
-        chat->system_place = CHAT_SYSTEM_LAST_USER;
-    else if (source_has(source, "system_message"))
-        chat->system_place = CHAT_SYSTEM_FIRST_USER;
-}
-
-static bool family_detect(const char *source, enum chat_family *family_p)
-{
-    if (source_has(source, "<|start_header_id|>"))
-        *family_p = CHAT_LLAMA3;
-    else if (source_has(source, "<|im_start|>") && !source_has(source, "<|im_sep|>"))
-        *family_p = CHAT_CHATML;
-    else if (!source_has(source, "[INST]") || !source_has(source, "[/INST]") || source_has(source, "[SYSTEM_PROMPT]"))
-        return false;
-    else
-        *family_p = source_has(source, "<<SYS>>") ? CHAT_LLAMA2 : CHAT_MISTRAL;
-    return true;
-}
-
-enum status chat_template_detect(const struct tokenizer *tokenizer, struct chat_template **template_p)
-{
-    const char *source = tokenizer_chat_template(tokenizer);
-    enum chat_family family;
+    const json_t *value = json_object_get(config, "chat_template");
+    const char *source = json_string_value(value), *tools = NULL;
+    if (json_is_array(value)) {
+        source = named_template(value, "default");
+        tools = named_template(value, "tool_use");
+    } else if (value && !json_is_null(value) && !source) {
+        return status_fail(STATUS_DATA, "%s: chat_template is %s: must be a string", path, json_type_name(value));
+    }
     if (!source)
-        return status_fail(STATUS_UNSUPPORTED, "the model has no chat template (chat_template in tokenizer_config.json "
-                                               "or the file chat_template.jinja): send a text prompt instead of "
-                                               "messages");
-    if (!family_detect(source, &family))
-        return status_fail(STATUS_UNSUPPORTED, "the model's chat template is not supported: supported are Llama 3, "
-                                               "Llama 2, ChatML and Mistral v1 to v3");
-    const char *bos = tokenizer_token(tokenizer, tokenizer_bos(tokenizer));
-    const char *eos = tokenizer_token(tokenizer, tokenizer_eos(tokenizer));
-    if (!eos && (family == CHAT_LLAMA2 || family == CHAT_MISTRAL))
-        return status_fail(STATUS_DATA, "the model's chat template ends answers with eos_token: "
-                                        "tokenizer_config.json must name one");
+        return status_fail(STATUS_UNSUPPORTED, "the model has no chat template (the file chat_template.jinja or "
+                                               "chat_template in tokenizer_config.json): send a text prompt instead "
+                                               "of messages, or give the router a --chat-template");
+    free(chat->name);
+    chat->name = mem_string(path);
+    TRY(compile(path, source, strlen(source), &chat->jinja));
+    return tools ? compile(path, tools, strlen(tools), &chat->jinja_tools) : STATUS_OK;
+}
+
+// Special tokens are strings or objects with a "content"; some are lists of them.
+static void read_special_tokens(struct chat_template *chat, const json_t *config)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
+                                        "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        json_t *value = json_object_get(config, names[i]);
+        if (json_is_object(value)) value = json_object_get(value, "content");
+        bool usable = json_is_string(value) || json_is_array(value);
+        if (usable && !json_object_get(chat->special_tokens, names[i]))
+            json_object_set(chat->special_tokens, names[i], value);
+    }
+}
+
+static enum status read_config(struct chat_template *chat, const char *path, json_t **config_p)
+{
+    if (access(path, F_OK) != 0) return STATUS_OK;
+    TRY(json_file_read_reals(path, config_p));
+    read_special_tokens(chat, *config_p);
+    return STATUS_OK;
+}
+
+static enum status read_model(struct chat_template *chat, const char *model_dir, bool wants_template)
+{
+    char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
+    char *map_path = mem_format("%s/special_tokens_map.json", model_dir); // of older checkpoints
+    char *template_path = mem_format("%s/chat_template.jinja", model_dir);
+    json_t *config = NULL, *map = NULL;
+    enum status status = read_config(chat, config_path, &config);
+    if (status == STATUS_OK) status = read_config(chat, map_path, &map);
+    if (status == STATUS_OK && wants_template) {
+        status = access(template_path, F_OK) == 0 ? compile_file(chat, template_path)
+                                                  : compile_config(chat, config_path, config);
+    }
+    json_decref(config);
+    json_decref(map);
+    free(config_path);
+    free(map_path);
+    free(template_path);
+    return status;
+}
+
+// ---- Which contents are printed.
+
+#define PROBE "4c61e2d7"
+
+static bool prints(const struct chat_template *chat, json_t *content)
+{
+    json_t *messages = json_pack("[{s:s,s:o}]", "role", "user", "content", content);
+    const struct tm now = {.tm_mday = 1, .tm_year = 100};
+    const struct chat_conversation conversation = {.messages = messages, .now = &now};
+    struct jinja_output output;
+    bool found = false;
+    if (chat_render_jinja(chat, &conversation, &output) == STATUS_OK) {
+        // A list that is printed as such shows its keys.
+        found = strstr(output.text, PROBE) && !strstr(output.text, "'" PROBE) && !strstr(output.text, "\"" PROBE);
+        jinja_output_fini(&output);
+    }
+    json_decref(messages);
+    return found;
+}
+
+static void find_contents(struct chat_template *chat)
+{
+    chat->prints_parts = prints(chat, json_pack("[{s:s,s:s}]", "type", "text", "text", PROBE));
+    chat->prints_strings = prints(chat, json_string(PROBE)) || !chat->prints_parts;
+}
+
+enum status chat_template_open(const char *model_dir, const char *template_file, struct chat_template **template_p)
+{
     struct chat_template *chat = mem_alloc(sizeof *chat);
-    bool uses_bos = bos && (source_has(source, "bos_token") || source_has(source, bos));
-    *chat = (struct chat_template){.family = family,
-                                   .bos = mem_string(uses_bos ? bos : ""),
-                                   .eos = mem_string(eos ? eos : ""),
-                                   .trim = trims_content(source)};
-    if (family == CHAT_LLAMA3) read_llama3(chat, source);
-    if (family == CHAT_CHATML) read_chatml(chat, source);
-    if (family == CHAT_MISTRAL) read_mistral(chat, source);
+    chat->special_tokens = json_object();
+    enum status status = STATUS_OK;
+    if (template_file) status = compile_file(chat, template_file);
+    if (status == STATUS_OK && model_dir) status = read_model(chat, model_dir, !template_file);
+    if (status != STATUS_OK) {
+        chat_template_free(chat);
+        return status;
+    }
+    find_contents(chat);
     *template_p = chat;
     return STATUS_OK;
 }
@@ -183,19 +168,15 @@ enum status chat_template_detect(const struct tokenizer *tokenizer, struct chat_
 void chat_template_free(struct chat_template *chat)
 {
     if (!chat) return;
-    free(chat->bos);
-    free(chat->eos);
-    free(chat->preamble);
-    free(chat->default_system);
-    free(chat->user_before);
-    free(chat->user_after);
-    free(chat->assistant_before);
-    free(chat->assistant_after);
+    jinja_free(chat->jinja);
+    jinja_free(chat->jinja_tools);
+    json_decref(chat->special_tokens);
+    free(chat->name);
     free(chat);
 }
 
 const char *chat_template_name(const struct chat_template *chat)
 {
-    static const char *const names[] = {"llama3", "llama2", "chatml", "mistral"};
-    return names[chat->family];
+    const char *slash = strrchr(chat->name, '/');
+    return slash ? slash + 1 : chat->name;
 }

@@ -51,6 +51,22 @@ enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p
     return status;
 }
 
+enum status json_file_read_reals(const char *path, json_t **object_p)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    if (!root)
+        return status_fail(STATUS_DATA, "%s: not valid JSON: %s (line %d, column %d)", path, error.text, error.line,
+                           error.column);
+    if (!json_is_object(root)) {
+        status_fail(STATUS_DATA, "%s: the JSON is %s: must be an object", path, json_type_name(root));
+        json_decref(root);
+        return STATUS_DATA;
+    }
+    *object_p = root;
+    return STATUS_OK;
+}
+
 const char *json_type_name(const json_t *value)
 {
     switch (json_typeof(value)) {

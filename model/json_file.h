@@ -11,7 +11,11 @@
 // the object (json_decref).
 enum status json_file_read(const char *path, size_t max_bytes, json_t **object_p);
 
-// The same for text in memory. `path` is the file it came from.
+// The same for tokenizer_config.json, with integers read as reals: model_max_length is often
+// 1000000000000000019884624838656, which jansson takes no other way.
+enum status json_file_read_reals(const char *path, json_t **object_p);
+
+// json_file_read() for text in memory. `path` is the file it came from.
 enum status json_text_read(const char *path, const char *text, size_t text_bytes, json_t **object_p);
 
 // For messages: "an object", "an array", "a string", "an integer", "a number", "true or false", "null".

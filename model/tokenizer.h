@@ -22,8 +22,8 @@ struct tokenizer;
 #define TOKENIZER_TEXT_LIMIT_BYTES ((size_t)128 << 20)
 
 // Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json (bos_token, eos_token, add_bos_token,
-// add_eos_token, chat_template) and chat_template.jinja (used if tokenizer_config.json has no template). NOT_FOUND: no
-// tokenizer.json. DATA: broken or contradictory, with file and place. UNSUPPORTED: valid, but of an unsupported type.
+// add_eos_token). NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with file and place. UNSUPPORTED: valid,
+// but of an unsupported type.
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p);
 void tokenizer_free(struct tokenizer *tokenizer); // NULL is fine
 
@@ -76,7 +76,6 @@ bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer); // largest id + 1
 int32_t tokenizer_bos(const struct tokenizer *tokenizer);    // -1: none
 int32_t tokenizer_eos(const struct tokenizer *tokenizer);    // -1: none; generation_config.json may name more
-const char *tokenizer_chat_template(const struct tokenizer *tokenizer); // Jinja source; NULL: none. See model/chat.h
 
 // Upper bound on the bytes of text that one token stands for: a text of more than context * bound bytes is too long and
 // need not be encoded. SIZE_MAX without such a bound (tokens that consume blanks, dropped characters, fused unknowns).

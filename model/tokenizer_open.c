@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a tokenizer: tokenizer.json, then tokenizer_config.json and chat_template.jinja.
+// Opens a tokenizer: tokenizer.json, then tokenizer_config.json.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,63 +62,17 @@ static enum status read_add_tokens(struct tokenizer *t, const json_t *config)
     return STATUS_OK;
 }
 
-// chat_template is a string, or a list of named templates, of which "default" is used.
-static enum status read_chat_template(struct tokenizer *t, const json_t *config)
-{
-    const json_t *value = json_object_get(config, "chat_template");
-    for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
-        const json_t *item = json_array_get(value, i);
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && !strcmp(name, "default")) value = json_object_get(item, "template");
-    }
-    if (json_is_array(value)) return STATUS_OK; // no template is named "default"
-    if (value && !json_is_null(value) && !json_is_string(value))
-        return status_fail(STATUS_DATA, "chat_template is %s: must be a string", json_type_name(value));
-    t->chat_template = mem_string(json_string_value(value));
-    return STATUS_OK;
-}
-
 static enum status read_config(struct tokenizer *t, const json_t *config)
 {
     TRY(read_named_token(t, config, "bos_token", &t->bos));
     TRY(read_named_token(t, config, "eos_token", &t->eos));
-    TRY(read_add_tokens(t, config));
-    return read_chat_template(t, config);
-}
-
-// Newer checkpoints store the template in chat_template.jinja.
-static void read_template_file(struct tokenizer *t, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) return;
-    struct bytes text = {0};
-    bytes_reserve(&text, 1 << 20);
-    text.n = fread(text.data, 1, (1 << 20) - 1, file);
-    text.data[text.n] = 0;
-    fclose(file);
-    t->chat_template = text.data;
-}
-
-// Not json_file_read(): model_max_length is often 1000000000000000019884624838656, which jansson accepts only if all
-// integers are read as reals. No integer of this file is used.
-static enum status read_config_file(const char *path, json_t **object_p)
-{
-    json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    if (!root)
-        return status_fail(STATUS_DATA, "%s: not valid JSON: %s (line %d, column %d)", path, error.text, error.line,
-                           error.column);
-    *object_p = root;
-    if (!json_is_object(root))
-        return status_fail(STATUS_DATA, "%s: the JSON is %s: must be an object", path, json_type_name(root));
-    return STATUS_OK;
+    return read_add_tokens(t, config);
 }
 
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p)
 {
     char *path = mem_format("%s/tokenizer.json", model_dir);
     char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
-    char *template_path = mem_format("%s/chat_template.jinja", model_dir);
     json_t *root = NULL, *config = NULL;
     struct tokenizer *t = mem_alloc(sizeof *t);
     t->bos = t->eos = t->bpe.unknown = -1;
@@ -127,11 +81,10 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
     if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which its own pattern fails
     if (status == STATUS_OK && access(config_path, F_OK) == 0) {
-        status = read_config_file(config_path, &config);
+        status = json_file_read_reals(config_path, &config);
         if (status == STATUS_OK && (status = read_config(t, config))) status_context(status, "%s", config_path);
     }
     if (status == STATUS_OK) {
-        if (!t->chat_template) read_template_file(t, template_path);
         if (t->bos < 0 && t->n_before) t->bos = t->before[0];
         *tokenizer_p = t;
     } else {
@@ -141,7 +94,6 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
     json_decref(config);
     free(path);
     free(config_path);
-    free(template_path);
     return status;
 }
 
@@ -168,7 +120,6 @@ void tokenizer_free(struct tokenizer *t)
     }
     free(t->decoder.strip);
     free(t->decoder.metaspace);
-    free(t->chat_template);
     free(t);
 }
 
@@ -195,11 +146,6 @@ int32_t tokenizer_bos(const struct tokenizer *t)
 int32_t tokenizer_eos(const struct tokenizer *t)
 {
     return t->eos;
-}
-
-const char *tokenizer_chat_template(const struct tokenizer *t)
-{
-    return t->chat_template;
 }
 
 size_t tokenizer_longest_piece_bytes(const struct tokenizer *t)

@@ -79,7 +79,6 @@ struct tokenizer {
     int32_t before[FRAME_LIMIT], after[FRAME_LIMIT]; // ids that ADD_SPECIAL adds before and after a text
     int n_before, n_after;
     int32_t bos, eos;
-    char *chat_template; // owned, NULL: none
     size_t longest_piece_bytes;
     struct token_shares shares;
     uint64_t fingerprint;
@@ -91,7 +90,7 @@ enum status tokenizer_read_pretokenizer(struct tokenizer *tokenizer, const json_
 enum status tokenizer_read_decoder(struct tokenizer *tokenizer, const json_t *value);
 enum status tokenizer_read_postprocessor(struct tokenizer *tokenizer, const json_t *value);
 
-// tokenizer_model.c: reads all of tokenizer.json. bos, eos and chat_template come from tokenizer_config.json.
+// tokenizer_model.c: reads all of tokenizer.json. bos and eos come from tokenizer_config.json.
 enum status tokenizer_read(struct tokenizer *tokenizer, const json_t *root);
 
 // tokenizer_derived.c

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/front/grpc_access.h"
 #include "router/front/http_service.h"
 
 // A client or node with a certificate shows it at least this often, except in calls that last longer.
@@ -91,6 +92,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
         rpc_server_open(&(struct rpc_server_options){.address = address,
                                                      .methods = methods,
                                                      .context = front,
+                                                     .authorise = front_authorise,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},

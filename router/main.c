@@ -18,7 +18,7 @@
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *policy, *tenant_weights, *prefill;
+    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -27,7 +27,7 @@ static struct {
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
-    bool mixed_numerics;
+    bool mixed_numerics, share_prefix_cache;
     struct log_options log;
 } o;
 
@@ -38,9 +38,17 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name that clients ask for; default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
+             "given: every client is allowed"},
+    {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
+     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
+             "a prompt of another one began like its own"},
     {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
@@ -165,6 +173,17 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
+// Without a usable template the router serves text prompts only. A file that the operator names must be usable.
+static enum status chat_open(struct front *front)
+{
+    enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (o.chat_template) return status_context(status, "--chat-template");
+    front->chat_problem = mem_string(status_message());
+    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("why", front->chat_problem));
+    return STATUS_OK;
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -174,9 +193,9 @@ static enum status front_open(struct front *front)
         return status_fail(STATUS_DATA, "%s: tokenizer.json has token ids up to %d, config.json a vocabulary of %d",
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
-    if (chat_template_detect(front->tokenizer, &front->chat) != STATUS_OK) {
-        front->chat_problem = mem_string(status_message());
-    }
+    TRY(chat_open(front));
+    if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
@@ -196,6 +215,7 @@ static void front_close(struct front *front)
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
+    identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
 

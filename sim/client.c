@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "bench/quantiles.h"
 #include "sim/client_state.h"
+#include "sim/oracle_fair.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -64,6 +65,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
     client->result.last_us = client->w->now_us;
     for (int i = 0; i < n && !client->w->failed; i++) {
         client_check_token(client, client->r, tokens[i]);
+        oracle_fair_served(client->w->fair, client->r, OUTPUT_WEIGHT);
         world_digest(client->w, (uint64_t)tokens[i]);
         if (plan->stop_after && client->received == plan->stop_after) {
             *n_used_p = i + 1;
@@ -198,7 +200,7 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    if (!core_abort(sim_router_core(w->router), client->r->id, w->now_us)) client_fail(client, "cannot be aborted");
+    if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
 }
 
 void client_abort(struct world *w, int64_t id)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a client checks of its answer: every token, the end and its cause, usage and timing.
+#include <stdio.h>
 #include <string.h>
 
 #include "sim/client_state.h"
@@ -84,6 +85,8 @@ static void usage_check(struct client *client, const struct request *r)
     if (r->usage.completion_tokens != client->received)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
+    for (int k = 1; k < r->n_kept_ranges; k++)
+        if (r->kept[k].first <= r->kept[k - 1].last + 1) client_fail(client, "its kept ranges touch");
     if (r->skip == SKIP_NONE && r->kept && !expect_kept(client->w->scenario, client->plan, r))
         client_fail(client, "the kept tokens are not those of its prompt and policy");
 }
@@ -149,14 +152,41 @@ static bool queue_is_full(const struct client *client, const struct request *r)
            (use.tenant_tokens + n) * (100 - percent) > percent * (tokens - use.tokens - n);
 }
 
+// The sentence names the request's own numbers: what it has is in it, or their sum.
+static void sentence_check(struct client *client, const struct request *r, const char *message)
+{
+    char sum[32], expected[32];
+    snprintf(sum, sizeof sum, "context of %d:", r->spec.n_tokens + r->spec.sampling.max_tokens);
+    if (strstr(message, "context of ") && strstr(message, "max_tokens") && !strstr(message, sum))
+        world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
+    snprintf(expected, sizeof expected, "%d", r->spec.n_tokens);
+    if (strstr(message, "prompt of ") && !strstr(message, expected))
+        world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
+}
+
+// Places left in the queue for all tenants, as the sentence has them.
+static void places_check(struct client *client, const struct request *r, const char *message)
+{
+    const struct scenario_options *o = client_options(client);
+    struct queue_use use = queue_used(client, r);
+    int64_t requests = class_bound(o->max_queue_requests, r->spec.priority, o->queue_reserve) - use.requests;
+    int64_t tokens = class_bound(o->max_queue_tokens, r->spec.priority, o->queue_reserve) - use.tokens;
+    char expected[96];
+    snprintf(expected, sizeof expected, "%" PRId64 " requests and %" PRId64 " tokens are left", requests, tokens);
+    if (strstr(message, "for this tenant") && !strstr(message, expected))
+        world_fail(client->w, "request %" PRId64 ": must have '%s': %s", client->plan->id, expected, message);
+}
+
 // No request is refused that could have been served.
 static void error_check(struct client *client, const struct request *r, enum status status, const char *message)
 {
     bool scored = r->spec.score_only || r->spec.prefill.mode == PREFILL_REQUIRED; // a speculator may be missing
     if (!*message) client_fail(client, "an error without a sentence");
+    sentence_check(client, r, message);
     switch (status) {
     case STATUS_EXHAUSTED:
         if (!queue_is_full(client, r)) client_fail(client, "refused as if the queue were full");
+        places_check(client, r, message);
         break;
     case STATUS_DEADLINE:
         if (!client->plan->request.deadline_us) client_fail(client, "missed a deadline that it does not have");
@@ -167,6 +197,11 @@ static void error_check(struct client *client, const struct request *r, enum sta
                        client->plan->id, message);
         break;
     case STATUS_UNAVAILABLE:
+        if (sim_router_drains(client->w->router)) break;
+        if (!scored && client->submitted_us < client->w->now_us &&
+            client->w->now_us <
+                sim_router_workers_gone_us(client->w->router) + client_options(client)->worker_grace_ms * 1000)
+            client_fail(client, "refused in the time of grace");
         if (!scored && !r->account.losses && could_hold(client->w, r))
             client_fail(client, "refused while a worker group is attached");
         break;

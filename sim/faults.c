@@ -20,7 +20,8 @@ static int64_t recovery_us(const struct world *w)
 static void disturb(struct world *w, const struct action *action)
 {
     int64_t factor = action->kind == ACTION_SLOW ? action->value : 1;
-    world_disturb(w, w->now_us + factor * action->for_us + recovery_us(w));
+    int64_t drain_us = action->kind == ACTION_RESTART && action->value ? SIM_DRAIN_US : 0;
+    world_disturb(w, w->now_us + factor * action->for_us + drain_us + recovery_us(w));
 }
 
 void action_apply(struct world *w, int index)
@@ -46,7 +47,7 @@ void action_apply(struct world *w, int index)
         break;
     case ACTION_CUT: sim_node_cut(node); break;
     case ACTION_HOLD: sim_node_hold(node, action->for_us); break;
-    case ACTION_RESTART: sim_router_restart(w->router, action->for_us); break;
+    case ACTION_RESTART: sim_router_restart(w->router, action->for_us, action->value); break;
     case ACTION_STALL: sim_router_stall(w->router, action->for_us); break;
     case ACTION_KINDS: break;
     }

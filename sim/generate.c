@@ -17,7 +17,8 @@ struct swarm {
     int64_t span_us; // of arrivals
     int n_requests, n_heads, n_tenants;
     int prompt_log2, output_log2; // the scales of lengths
-    bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits;
+    bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits,
+        fair;
     bool kinds[ACTION_KINDS]; // of faults
     int n_kinds;
 };
@@ -71,6 +72,7 @@ static void draw_options(struct swarm *g)
     if (one_in(g, 6)) o->policy = between(g, 1, 2);
     if (one_in(g, 2)) o->batch_requests = scaled(g, 1, 32);
     if (one_in(g, 2)) o->weight_of_1 = scaled(g, 100, 10000);
+    if (one_in(g, 3)) o->tick_work = scaled(g, 1, 100);
 }
 
 static void draw_node(struct swarm *g, int role, int id, const struct scenario_node *like)
@@ -91,6 +93,7 @@ static void draw_node(struct swarm *g, int role, int id, const struct scenario_n
         node.row_ns = scaled(g, 500, role ? 100000 : 20000);
         node.pair_ps = scaled(g, 1, 20000);
         node.noise_percent = one_in(g, 2) ? 0 : scaled(g, 1, 40);
+        if (one_in(g, 3)) node.itl_target_ms = one_in(g, 2) ? -1 : scaled(g, 1, 1000);
     }
     scenario_add_node(g->s, node);
 }
@@ -189,6 +192,24 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
     scenario_add_action(g->s, action);
 }
 
+// Tenants with more than the cluster can do, and nothing that goes before the order of tenants.
+static void draw_fair_load(struct swarm *g)
+{
+    g->s->options.max_wait_ms = 1000000;
+    g->s->options.policy = 0;
+    g->prompt_log2 = (int)between(g, 2, 5);
+    g->output_log2 = (int)between(g, 1, 4);
+    g->n_tenants = 1 + below(g, TENANTS_MAX);
+    g->long_prompts = g->priorities = g->deadlines = g->score_only = g->retries = g->fits = g->speculated = false;
+    g->bursts = true;
+    for (int i = 0; i < g->s->n_nodes; i++) {
+        struct scenario_node *node = &g->s->nodes[i];
+        node->max_seqs = between(g, 1, 4);
+        node->budget = between(g, 100, 300);
+        node->kv_blocks = between(g, 24, 60);
+    }
+}
+
 static void draw_load(struct swarm *g, int64_t events)
 {
     g->prompt_log2 = (int)between(g, 3, 10);
@@ -205,6 +226,8 @@ static void draw_load(struct swarm *g, int64_t events)
     g->retries = one_in(g, 2);
     g->bursts = one_in(g, 3);
     g->fits = one_in(g, 3);
+    g->fair = one_in(g, 10);
+    if (g->fair) draw_fair_load(g);
     g->n_requests = (int)(events / (8 + (INT64_C(1) << g->output_log2)));
     if (g->n_requests < 4) g->n_requests = 4;
     double row_us = (double)g->s->nodes[0].row_ns / 1e3, fixed_us = (double)g->s->nodes[0].fixed_us;
@@ -247,6 +270,7 @@ static void draw_fault(struct swarm *g)
     action.for_us = scaled(g, 1000, 10000000);
     if (action.kind == ACTION_CRASH) action.value = one_in(g, 2);
     if (action.kind == ACTION_SLOW) action.value = scaled(g, 2, 20);
+    if (action.kind == ACTION_RESTART) action.value = one_in(g, 2);
     if (action.kind == ACTION_LIE) action.value = below(g, LIES);
     if (action.kind == ACTION_STALL || action.kind == ACTION_HOLD) action.for_us = scaled(g, 1000, 3000000);
     scenario_add_action(g->s, action);

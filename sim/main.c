@@ -11,7 +11,7 @@
 #include "sim/shrink.h"
 
 static struct {
-    int64_t seed, seeds, events, jobs, shrink_runs;
+    int64_t seed, seeds, events, jobs, shrink_runs, failures_max;
     bool print, json;
     char *replay;
     struct plan_options plan;
@@ -64,6 +64,14 @@ static const struct option options[] = {
      .max = 1e6,
      .unit = "runs",
      .help = "runs that may be spent on making a failing scenario smaller; 0 prints it as it is"},
+    {.name = "failures-max",
+     .type = OPTION_INT,
+     .value = &o.failures_max,
+     .default_text = "10",
+     .min = 1,
+     .max = 1e12,
+     .unit = "seeds",
+     .help = "ends the series after so many failed seeds"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "prints one JSON object instead of lines"},
     PLAN_OPTION_ROWS(o.plan),
     {.name = "-Logging"},
@@ -99,7 +107,7 @@ static bool seed_ended(void *arg, uint64_t seed, const struct run_result *result
         series->failure = *result;
     }
     fprintf(stderr, "seed %" PRIu64 ": %s\n", seed, result->violation);
-    return series->failed < 10;
+    return series->failed < (uint64_t)o.failures_max;
 }
 
 static void series_print(const struct series *series)

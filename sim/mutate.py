@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the simulator: draws small faults in the scheduling code, one at a time, and counts how many it detects.
 
-A fault is an inverted comparison, an off-by-one, a dropped statement or the like. The sources are copied to a folder of
-their own, so the working tree stays as it is. Prints one line per fault and a summary.
+A fault is an inverted comparison, an off-by-one, a dropped statement or the like, spread evenly over the parts. One that
+does not compile is drawn again. The sources are copied to a folder of their own, so the working tree stays as it is, and
+built with the sanitizers, as in the preset dev. Prints one line per fault and a summary.
 """
 import argparse
 import filecmp
@@ -56,19 +57,28 @@ def candidates(path):
     return found
 
 
-def draw(rng, count):
-    """`count` faults, spread evenly over the parts; within a part the file, its line and the change are drawn."""
-    faults, parts = [], list(PARTS)
-    while len(faults) < count:
-        path = rng.choice(PARTS[parts[len(faults) % len(parts)]])
+def draw(rng, part):
+    """A fault in the part: the file, its line and the change are drawn."""
+    choices = []
+    while not choices:
+        path = rng.choice(PARTS[part])
         choices = candidates(os.path.join(ROOT, path))
-        if not choices:
-            continue
-        number = rng.choice(sorted({c[0] for c in choices}))
-        fault = (path,) + rng.choice([c for c in choices if c[0] == number])
-        if fault not in faults:
-            faults.append(fault)
-    return faults
+    number = rng.choice(sorted({c[0] for c in choices}))
+    return (path,) + rng.choice([c for c in choices if c[0] == number])
+
+
+def put_in(source, build, rng, part):
+    """Draws a fault that compiles, and builds the program with it. Returns it with the file and its text before."""
+    while True:
+        path, number, changed, name = draw(rng, part)
+        target = os.path.join(source, path)
+        original = open(target).read()
+        lines = original.split("\n")
+        before, lines[number] = lines[number].strip(), changed
+        open(target, "w").write("\n".join(lines))
+        if compile_program(build).returncode == 0:
+            return f"{path}:{number + 1} {name}: {before}", target, original
+        open(target, "w").write(original)
 
 
 def prepare(folder):
@@ -82,7 +92,7 @@ def prepare(folder):
         same = os.path.isfile(target) and filecmp.cmp(os.path.join(ROOT, name), target, shallow=False)
         if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault behind
             shutil.copy(os.path.join(ROOT, name), target)
-    flags = "-O1 -Wno-error"
+    flags = "-O1 -g1 -Wno-error -fsanitize=address,undefined -fno-sanitize-recover=undefined"
     subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
                     "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF"], check=True, stdout=subprocess.DEVNULL)
     compile_program(build)
@@ -97,7 +107,7 @@ def compile_program(build):
 def run(build, options):
     """None when every seed passes, else the first violation."""
     command = [os.path.join(build, "bin/forepack-sim"), "--seeds", str(options.seeds), "--events", str(options.events),
-               "--jobs", str(options.jobs), "--shrink-runs", "0", "--log-level", "error"]
+               "--jobs", str(options.jobs), "--shrink-runs", "0", "--failures-max", "1", "--log-level", "error"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
     except subprocess.TimeoutExpired:
@@ -119,30 +129,21 @@ def main():
     parser.add_argument("--folder", default=os.path.join(ROOT, "build/mutants"))
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the faults to try")
     options = parser.parse_args()
-    faults = draw(random.Random(options.seed), options.count)
     source, build = prepare(options.folder)
     problem = run(build, options)
     if problem:
         sys.exit(f"without any fault: {problem}")
-    detected = tried = 0
-    for index, (path, number, changed, name) in enumerate(faults, 1):
-        if options.only and index not in options.only:
-            continue
-        target = os.path.join(source, path)
-        original = open(target).read()
-        lines = original.split("\n")
-        before, lines[number] = lines[number].strip(), changed
-        open(target, "w").write("\n".join(lines))
-        built = compile_program(build)
-        problem = run(build, options) if built.returncode == 0 else None
+    detected, numbers = 0, options.only or range(1, options.count + 1)
+    for index in numbers:  # each is drawn by itself, so that --only finds the same one
+        rng, part = random.Random(f"{options.seed}.{index}"), list(PARTS)[index % len(PARTS)]
+        fault, target, original = put_in(source, build, rng, part)
+        problem = run(build, options)
         open(target, "w").write(original)
-        tried += 1
-        verdict = "does not compile" if built.returncode else "detected" if problem else "NOT DETECTED"
-        detected += verdict == "detected"
-        print(f"{index:3} {verdict:16} {path}:{number + 1} {name}: {before}", flush=True)
+        detected += problem is not None
+        print(f"{index:3} {'detected' if problem else 'NOT DETECTED':13} {fault}", flush=True)
         if problem:
             print(f"    {problem[:160]}", flush=True)
-    print(f"{detected} of {tried} faults detected")
+    print(f"{detected} of {len(numbers)} faults detected")
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ void oracle_waiting(struct world *w, const struct core *c, const struct waiting_
             const struct request *r = request_of(s);
             HOLDS(r->state == (set->role == NODE_WORKER ? REQUEST_READY : REQUEST_SCORING));
             HOLDS(!r->account.node && !r->account.bin && s->list == lists[k]);
+            HOLDS(set->role == NODE_WORKER || sched_pool_can_hold(&c->view, NODE_SPECULATOR, s));
             HOLDS(s->overdue == (k == 1));
             HOLDS(!s->overdue || !s->prev || s->prev->due_us <= s->due_us);
             rows += sched_request_rows(s);
@@ -125,7 +126,7 @@ void oracle_waiting_beside_room(struct world *w, const struct core *c)
     bool caches = some_cache(c);
     for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
         const struct waiting_set *set = &c->waiting[node->role];
-        if (c->view.reservation.node == node || node->draining) continue;
+        if (c->view.reservation.node == node || node->draining || c->in_round[node->role]) continue;
         if (node->account.bins >= c->options.bins_ahead || node->account.requests.count >= node->limits.max_seqs)
             continue;
         const struct request_list *lists[] = {&set->overdue, &set->queue};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracles.h"
 
+#include "router/sched/node_choice.h"
 #include "sim/client.h"
 #include "sim/node.h"
 #include "sim/oracle_waiting.h"
@@ -38,6 +39,23 @@ static int distinct_blocks(const struct core_node *node, const struct sched_requ
         if (n > shared) shared = n;
     }
     return held - shared;
+}
+
+// The place of a node in its index is that of its accounts, unless a change of them is noted.
+static void check_place(struct world *w, const struct core *c, const struct sched_node *node)
+{
+    const struct node_place *p = &node->place;
+    const struct node_index *index = &c->nodes[node->role];
+    HOLDS(p->index == index);
+    if (p->is_changed) return;
+    HOLDS(p->is_placed && p->requests == node->account.requests.count);
+    HOLDS(index->by_time || p->finish == (double)node->account.bin_tokens);
+    HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
+    HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
+    HOLDS(p->is_open == node_is_open(&c->view, node));
+    HOLDS(!p->lower || p->lower->place.finish <= p->finish);
+    HOLDS(!p->higher || p->higher->place.finish >= p->finish);
+    HOLDS(p->subtree.blocks >= p->blocks_left && p->subtree.context >= node->limits.context_tokens);
 }
 
 static void check_node(struct world *w, const struct core_node *node)
@@ -121,7 +139,8 @@ static void check_status(struct world *w, const struct core *c)
         decided += t->skipped[k];
     HOLDS(t->requests == t->done + t->failed + t->cancelled + t->refused + in_router && decided <= t->requests);
     HOLDS(status.n_nodes == n_nodes && status.model_fingerprint == (workers ? 1 : 0));
-    HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0) && !status.draining);
+    HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0 && !status.draining) &&
+          status.draining == sim_router_drains(w->router));
     HOLDS(status.running == running && status.waiting + running == (int)in_router);
     HOLDS(t->kept_tokens <= t->prompt_tokens);
     for (int role = 0; role < 2; role++) {
@@ -145,6 +164,7 @@ void oracles_check(struct world *w)
         oracle_waiting(w, c, &c->waiting[NODE_WORKER], &n);
         for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
             check_node(w, node);
+            check_place(w, c, &node->sched);
             n += node->sched.account.requests.count;
             open[node->hello.role] += !node->sched.draining;
         }

@@ -7,6 +7,7 @@
 #include "sim/cached.h"
 #include "sim/client_state.h"
 #include "sim/node.h"
+#include "sim/oracle_fair.h"
 
 static int blocks_max(const struct request *r, int n_tokens)
 {
@@ -28,13 +29,14 @@ static void rows_check(struct client *client, struct prefix_set *prefixes, const
     prefix_set_add(prefixes, blocks, n);
 }
 
-static void request_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes, uint64_t number)
+// Returns the bytes that the request was expected to take in the message.
+static int64_t request_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes, uint64_t number)
 {
     struct client *client = client_of_number(w, number);
     struct request *r = client ? client->r : NULL;
     if (!r || r->number != number || !r->account.node) {
         world_fail(w, "a bin has request number %llu, which does not wait for it", (unsigned long long)number);
-        return;
+        return 0;
     }
     const struct token_range whole = {0, r->spec.n_tokens - 1};
     bool worker = r->account.node->hello.role == NODE_WORKER;
@@ -42,6 +44,7 @@ static void request_sent(struct world *w, struct sim_node *node, struct prefix_s
     int n = prefix_contents(r->spec.prefix_salt, r->spec.tokens, worker ? r->kept : &whole,
                             worker ? r->n_kept_ranges : 1, &blocks);
     rows_check(client, prefixes, blocks, n);
+    if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {
         int most = (r->usage.kept_tokens - 1) / KV_BLOCK_TOKENS, found = prefix_set_match(computed, blocks, n);
@@ -50,19 +53,25 @@ static void request_sent(struct world *w, struct sim_node *node, struct prefix_s
         computed->blocks_placed += blocks_max(r, r->usage.kept_tokens + client->received);
     }
     free(blocks);
+    return sched_request_message_bytes(&r->sched);
 }
 
 void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes,
-                    const Forepack__Cluster__V1__RouterMessage *message)
+                    const Forepack__Cluster__V1__RouterMessage *message, size_t n_bytes)
 {
+    int64_t expected = 64;
     if (w->scenario->load) return; // the router's record of a large cache is shorter than the cache
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
         for (size_t i = 0; i < message->prefill_bin->n_sequences; i++)
-            request_sent(w, node, prefixes, message->prefill_bin->sequences[i]->request);
+            expected += request_sent(w, node, prefixes, message->prefill_bin->sequences[i]->request);
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN) {
         for (size_t i = 0; i < message->score_bin->n_items; i++)
-            request_sent(w, node, prefixes, message->score_bin->items[i]->request);
+            expected += request_sent(w, node, prefixes, message->score_bin->items[i]->request);
+    } else {
+        return;
     }
+    if ((int64_t)n_bytes > expected)
+        world_fail(w, "a bin of %zu bytes was expected to take %lld", n_bytes, (long long)expected);
 }
 
 void placement_answered(struct client *client)

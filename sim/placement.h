@@ -8,10 +8,10 @@
 
 struct client;
 
-// A bin leaves for the node; `prefixes` is what was sent to it on this stream before.
+// A bin leaves for the node; `prefixes` is what was sent to it on this stream before. n_bytes: of the message.
 struct prefix_set;
 void placement_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes,
-                    const Forepack__Cluster__V1__RouterMessage *message);
+                    const Forepack__Cluster__V1__RouterMessage *message, size_t n_bytes);
 
 // The first token of a request has come. (Called before it counts.)
 void placement_answered(struct client *client);

@@ -9,8 +9,15 @@
 #include "sim/cached.h"
 #include "sim/client.h"
 #include "sim/node.h"
+#include "sim/oracle_costs.h"
+#include "sim/oracle_waiting.h"
 #include "sim/oracles.h"
 #include "sim/placement.h"
+
+// The core's work for a pool, as it counts it for the bound of a tick.
+struct dispatch_work {
+    uint64_t at_tick, at_bin; // when the tick began, and when the last bin was sent
+};
 
 // The router's end of a stream.
 struct node_end {
@@ -18,6 +25,7 @@ struct node_end {
     struct stream *stream;
     struct world *w;
     struct prefix_set prefixes; // sent to the node
+    struct cost_watch costs;
     struct node_end *next;
 };
 
@@ -29,8 +37,46 @@ struct sim_router {
     int64_t tick_us; // of the next tick; INT64_MAX: none
     int64_t stalled_until_us;
     uint64_t ticks;
-    bool ended;
+    bool ended, drains;
+    bool ready;              // as the core has said
+    int open_workers;        // when they were counted last
+    int64_t workers_gone_us; // when there were fewer than before
+    struct dispatch_work work[NODE_ROLES];
 };
+
+// --- what holds after every event
+
+static uint64_t work_done(const struct core *c, enum node_role role)
+{
+    return c->ledger.bins[role].items + c->ledger.bins[role].scan_cost + c->nodes[role].plans;
+}
+
+static void work_begin(struct sim_router *router)
+{
+    for (enum node_role role = 0; role < NODE_ROLES; role++)
+        router->work[role].at_tick = router->work[role].at_bin = work_done(router->core, role);
+}
+
+// A tick sends no bin after it has done its work.
+static void work_check(struct world *w, enum node_role role)
+{
+    struct dispatch_work *work = &w->router->work[role];
+    HOLDS(work->at_bin - work->at_tick < (uint64_t)w->scenario->options.tick_work);
+    work->at_bin = work_done(w->router->core, role);
+}
+
+void sim_router_check(struct world *w)
+{
+    struct sim_router *router = w->router;
+    const struct core *c = router->core;
+    int open = 0;
+    if (!c) return;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        open += node->hello.role == NODE_WORKER && !node->sched.draining;
+    if (open < router->open_workers) router->workers_gone_us = w->now_us;
+    router->open_workers = open;
+    HOLDS(router->ready == (open > 0 && !router->drains));
+}
 
 // --- the loop
 
@@ -46,7 +92,10 @@ static void tick(struct world *w, const struct event *event)
         return;
     }
     router->tick_us = INT64_MAX;
+    work_begin(router);
     core_tick(router->core, w->now_us);
+    bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
+    HOLDS(!goes_on || core_next_deadline_us(router->core) <= w->now_us);
     if (++router->ticks % 5 == 0) oracles_check_tick(w);
     tick_plan(router, core_next_deadline_us(router->core));
 }
@@ -80,8 +129,11 @@ static void end_send(struct node_link *link, const Forepack__Cluster__V1__Router
     struct node_end *end = (struct node_end *)link;
     if (stream_is_suspect(end->stream) || sim_node_lies(stream_owner(end->stream, STREAM_NODE)))
         clients_taint(end->w, sim_router_node_of(link));
-    placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message);
+    bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
+    bool score = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
+    if (prefill || score) work_check(end->w, prefill ? NODE_WORKER : NODE_SPECULATOR);
     size_t n = forepack__cluster__v1__router_message__get_packed_size(message);
+    placement_sent(end->w, stream_owner(end->stream, STREAM_NODE), &end->prefixes, message, n);
     uint8_t *bytes = mem_alloc(n);
     forepack__cluster__v1__router_message__pack(message, bytes);
     stream_send(end->stream, STREAM_ROUTER, bytes, n);
@@ -141,6 +193,7 @@ static void message_handle(struct sim_router *router, struct stream *s, const ui
     Forepack__Cluster__V1__NodeMessage *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
     if (m) {
         node_link_handle(&end->link, router->core, m, w->now_us);
+        oracle_costs(w, &end->costs, end->link.node, m);
         forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     } else {
         end_finish(&end->link, STATUS_INVALID, "the message is not a valid NodeMessage");
@@ -181,6 +234,10 @@ struct stream_events sim_router_events(void)
 
 static void ready_changed(void *user, bool ready)
 {
+    struct sim_router *router = user;
+    if (router->ready == ready)
+        world_fail(router->w, "the core said twice that it is %s", ready ? "ready" : "not ready");
+    router->ready = ready;
 }
 
 static void core_start(struct sim_router *router)
@@ -205,11 +262,15 @@ static void core_start(struct sim_router *router)
         .bins_ahead = (int)o->bins_ahead,
         .policy = (enum bin_policy)o->policy,
         .batch_requests = (int)o->batch_requests,
+        .tick_work = (int)o->tick_work,
         .tokenizer_fingerprint = SIM_TOKENIZER_FINGERPRINT,
         .vocab_size = (int)o->vocab,
     };
     struct core_ops ops = {.ready_changed = ready_changed, .user = router};
     node_link_core_ops(&ops);
+    router->ready = router->drains = false;
+    router->open_workers = 0;
+    router->workers_gone_us = 0;
     router->core = core_create(&options, &ops);
     router->tick_us = INT64_MAX;
     tick_soon(router);
@@ -237,12 +298,22 @@ static void router_starts(struct world *w, const struct event *event)
     if (!w->router->core) core_start(w->router);
 }
 
-void sim_router_restart(struct sim_router *router, int64_t for_us)
+static void router_ends(struct world *w, const struct event *event)
 {
+    struct sim_router *router = w->router;
     if (!router->core) return;
     router_end(router);
     router->stalled_until_us = 0;
-    world_at(router->w, router->w->now_us + for_us, router_starts, router, 0, NULL, 0);
+    world_at(w, w->now_us + (int64_t)event->tag, router_starts, router, 0, NULL, 0);
+}
+
+void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains)
+{
+    struct world *w = router->w;
+    if (!router->core || router->drains) return;
+    router->drains = drains;
+    if (drains) core_drain(router->core);
+    world_at(w, w->now_us + (drains ? SIM_DRAIN_US : 0), router_ends, router, (uint64_t)for_us, NULL, 0);
 }
 
 void sim_router_stall(struct sim_router *router, int64_t for_us)
@@ -259,6 +330,16 @@ bool sim_router_listens(const struct sim_router *router)
 struct core *sim_router_core(const struct sim_router *router)
 {
     return router->core;
+}
+
+bool sim_router_drains(const struct sim_router *router)
+{
+    return router->drains;
+}
+
+int64_t sim_router_workers_gone_us(const struct sim_router *router)
+{
+    return router->workers_gone_us;
 }
 
 bool sim_router_ended(const struct sim_router *router)

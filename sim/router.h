@@ -21,10 +21,14 @@ bool sim_router_listens(const struct sim_router *router); // nodes and clients c
 void sim_router_post(struct sim_router *router, event_fn *fn, void *object, uint64_t tag);
 
 // Faults.
-void sim_router_restart(struct sim_router *router, int64_t for_us);
+#define SIM_DRAIN_US 2000000
+void sim_router_restart(struct sim_router *router, int64_t for_us, bool drains);
 void sim_router_stall(struct sim_router *router, int64_t for_us);
 
 struct core *sim_router_core(const struct sim_router *router); // NULL while it is down
 bool sim_router_ended(const struct sim_router *router);        // it is being ended: requests end with it
+bool sim_router_drains(const struct sim_router *router);
+int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never
+void sim_router_check(struct world *w);                              // after every event
 // The index of the node at the other end of a link of the core.
 int sim_router_node_of(const void *link);

@@ -11,6 +11,7 @@
 #include "sim/faults.h"
 #include "sim/network.h"
 #include "sim/node.h"
+#include "sim/oracle_fair.h"
 #include "sim/oracles.h"
 #include "sim/router.h"
 
@@ -25,6 +26,7 @@ static void world_start(struct world *w, const struct scenario *scenario)
     network_set_events(w->network, STREAM_NODE, sim_node_events());
     network_set_events(w->network, STREAM_ROUTER, sim_router_events());
     w->clients = clients_create(w);
+    w->fair = oracle_fair_create(scenario);
     w->nodes = mem_alloc_array((size_t)scenario->n_nodes, sizeof(struct sim_node *));
     w->router = sim_router_create(w);
     for (int i = 0; i < scenario->n_nodes; i++)
@@ -40,6 +42,7 @@ static void world_end(struct world *w)
         sim_node_free(w->nodes[i]);
     free(w->nodes);
     clients_free(w->clients);
+    oracle_fair_free(w->fair);
     network_free(w->network);
     event_queue_fini(&w->queue);
 }
@@ -65,6 +68,8 @@ static void world_step(struct world *w)
     event.fn(w, &event);
     free(event.bytes);
     world_digest(w, (uint64_t)event.at_us);
+    sim_router_check(w);
+    oracle_fair_check(w->fair, w, sim_router_core(w->router));
     if (++w->events % RECOUNT_EVENTS == 0 && !w->scenario->load) oracles_check(w);
 }
 

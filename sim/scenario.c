@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "router/core/core_state.h"
 
 // A member as text.
 struct member {
@@ -55,7 +56,8 @@ void scenario_init(struct scenario *s)
                                        .tail_tokens = 128,
                                        .bins_ahead = 2,
                                        .batch_requests = 16,
-                                       .weight_of_1 = 1000}};
+                                       .weight_of_1 = 1000,
+                                       .tick_work = CORE_TICK_WORK}};
 }
 
 void scenario_fini(struct scenario *s)

@@ -45,11 +45,12 @@
     FIELD(policy)                                                                                                      \
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
-    FIELD(salted)
+    FIELD(salted)                                                                                                      \
+    FIELD(tick_work)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
-// worker's option.
+// worker's option; -1: unlimited.
 #define SCENARIO_NODE(FIELD)                                                                                           \
     FIELD(role)                                                                                                        \
     FIELD(id)                                                                                                          \
@@ -112,7 +113,7 @@
     KIND(LIE, "lie")         /* node, for_us, value: enum lie */                                                       \
     KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
     KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
-    KIND(RESTART, "restart") /* for_us: the router ends and starts again */                                            \
+    KIND(RESTART, "restart") /* for_us from its end until it starts again, value 1: it drains before, two seconds */   \
     KIND(STALL, "stall")     /* for_us: the router's process does not run */
 
 enum action_kind {

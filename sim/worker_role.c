@@ -5,8 +5,14 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "worker/scheduler_state.h"
+#include "sim/oracle_group.h"
 #include "worker/service.h"
+
+struct worker {
+    struct service *service;
+    struct group_oracle oracle;
+    const char *problem; // of the last step
+};
 
 static void *worker_create(struct engine *engine, const struct scenario_node *plan, role_send_fn *send, void *node)
 {
@@ -16,40 +22,52 @@ static void *worker_create(struct engine *engine, const struct scenario_node *pl
         .context_tokens = (int)plan->context,
         .kv_blocks = (int)plan->kv_blocks,
         .prefix_cache = plan->prefix_cache,
-        .pace_us = plan->itl_target_ms ? plan->itl_target_ms * 1000 : PACE_TWICE,
+        .pace_us = plan->itl_target_ms > 0   ? plan->itl_target_ms * 1000
+                   : plan->itl_target_ms < 0 ? PACE_UNLIMITED
+                                             : PACE_TWICE,
     };
-    struct service *service;
-    return service_create(engine, &limits, send, node, &service) == STATUS_OK ? service : NULL;
+    struct worker *worker = mem_alloc(sizeof *worker);
+    if (service_create(engine, &limits, send, node, &worker->service) == STATUS_OK) return worker;
+    free(worker);
+    return NULL;
 }
 
-static void worker_free(void *service)
+static void worker_free(void *object)
 {
-    service_free(service);
+    struct worker *worker = object;
+    service_free(worker->service);
+    group_oracle_fini(&worker->oracle);
+    free(worker);
 }
 
-static void worker_handle(void *service, const Forepack__Cluster__V1__RouterMessage *message)
+static void worker_handle(void *object, const Forepack__Cluster__V1__RouterMessage *message)
 {
-    service_handle(service, message);
+    service_handle(((struct worker *)object)->service, message);
 }
 
-static void worker_drop_all(void *service)
+static void worker_drop_all(void *object)
 {
-    service_drop_all(service);
+    service_drop_all(((struct worker *)object)->service);
 }
 
-static bool worker_busy(const void *service)
+static bool worker_busy(const void *object)
 {
-    return service_busy(service);
+    return service_busy(((const struct worker *)object)->service);
 }
 
-static enum status worker_step(void *service)
+static enum status worker_step(void *object)
 {
-    return service_step(service);
+    struct worker *worker = object;
+    const struct scheduler *s = service_scheduler(worker->service);
+    group_oracle_before(&worker->oracle, s);
+    enum status status = service_step(worker->service);
+    if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
+    return status;
 }
 
-static struct role_load worker_load(const void *service)
+static struct role_load worker_load(const void *object)
 {
-    struct scheduler_load load = service_get_load(service);
+    struct scheduler_load load = service_get_load(((const struct worker *)object)->service);
     return (struct role_load){load.kv_blocks_free, load.running, load.waiting};
 }
 
@@ -74,9 +92,11 @@ static const char *scheduler_check(const struct scheduler *s, int *refs)
     return s->n_running > s->limits.max_seqs ? "more sequences run than max_seqs" : NULL;
 }
 
-static const char *worker_check(const void *service)
+static const char *worker_check(const void *object)
 {
-    const struct scheduler *s = service_scheduler(service);
+    const struct worker *worker = object;
+    if (worker->problem) return worker->problem;
+    const struct scheduler *s = service_scheduler(worker->service);
     int *refs = mem_alloc_array((size_t)s->limits.kv_blocks, sizeof *refs);
     const char *problem = scheduler_check(s, refs);
     free(refs);

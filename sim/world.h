@@ -22,6 +22,7 @@ struct world {
     struct sim_router *router;
     struct sim_node **nodes; // [scenario->n_nodes]
     struct clients *clients;
+    struct oracle_fair *fair;
 
     uint64_t events;                          // handled so far
     uint64_t digest;                          // of all events: equal for equal runs

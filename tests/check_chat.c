@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates. The expected text of each family is written by hand; ids must be those of the rendered text, messages
-// must not be able to forge a turn, and the pinned tokens must be the frame.
+// Chat templates on a tokenizer. The expected texts are written by hand; ids must be those of the rendered text,
+// messages must not be able to forge a turn, and the pinned tokens must be the instructions and the frame. What
+// templates render to is the subject of check_jinja.
 #include <check.h>
 #include <limits.h>
 #include <stdio.h>
@@ -45,67 +46,74 @@ static const char chatml[] =
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
     "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 static const char qwen25[] =
-    "{%- if messages[0]['role'] == 'system' %}\n        {{- '<|im_start|>system\\n' + messages[0]['content'] + "
-    "'<|im_end|>\\n' }}\n    {%- else %}\n        {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. "
-    "You "
-    "are a helpful assistant.<|im_end|>\\n' }}\n{%- endif %}\n{%- for message in messages %}\n        {{- "
-    "'<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}\n{%- endfor %}\n{%- if "
-    "add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
+    "{%- if messages[0]['role'] == 'system' %}\n    {{- '<|im_start|>system\\n' + messages[0]['content'] + "
+    "'<|im_end|>\\n' }}\n{%- else %}\n    {{- '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a "
+    "helpful assistant.<|im_end|>\\n' }}\n{%- endif %}\n{%- for message in messages %}\n    {%- if message.role != "
+    "'system' or not loop.first %}\n        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' "
+    "+ "
+    "'\\n' }}\n    {%- endif %}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' "
+    "}}\n{%- endif %}\n";
 static const char qwen3[] =
     "{%- if messages[0].role == 'system' %}\n        {{- '<|im_start|>system\\n' + messages[0].content + "
     "'<|im_end|>\\n' "
-    "}}\n{%- endif %}\n{%- for message in messages %}{%- set content = message.content %}{%- if '</think>' in content "
+    "}}\n{%- endif %}\n{%- for message in messages %}{%- set content = message.content %}{%- if message.role == "
+    "'assistant' and '</think>' in content "
     "%}{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}{{- '<|im_start|>' + message.role + "
     "'\\n' + content }}{{- '<|im_end|>\\n' }}{%- endfor %}{{- '<|im_start|>assistant\\n' }}";
 static const char mistral_v01[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + "
     "' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}{% else %}{{ "
     "raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}";
-static const char mistral_v1[] =
-    "{{- bos_token }}\n{%- for message in loop_messages %}\n    {%- if message['role'] == 'user' %}\n        {%- if "
-    "loop.first and system_message is defined %}\n            {{- ' [INST] ' + system_message + '\\n\\n' + "
-    "message['content'] + ' [/INST]' }}\n        {%- else %}\n            {{- ' [INST] ' + message['content'] + ' "
-    "[/INST]' }}\n        {%- endif %}\n    {%- elif message['role'] == 'assistant' %}\n        {{- ' ' + "
-    "message['content'] + eos_token}}\n    {%- endif %}\n{%- endfor %}\n";
-static const char mistral_v3[] =
-    "{{- bos_token }}\n{%- for message in loop_messages %}\n    {%- if message[\"role\"] == \"user\" %}\n        {%- "
-    "if "
-    "loop.last and system_message is defined %}\n            {{- \"[INST] \" + system_message + \"\\n\\n\" + "
-    "message[\"content\"] + \"[/INST]\" }}\n        {%- else %}\n            {{- \"[INST] \" + message[\"content\"] + "
-    "\"[/INST]\" }}\n        {%- endif %}\n    {%- elif message[\"role\"] == \"assistant\" %}\n        {{- \" \" + "
-    "message[\"content\"]|trim + eos_token}}\n    {%- endif %}\n{%- endfor %}\n";
-static const char mistral_tekken[] =
-    "{{- bos_token }}\n{%- for message in loop_messages %}\n        {%- if loop.last and system_message is defined "
-    "%}\n  "
-    "          {{- \"[INST]\" + system_message + \"\\n\\n\" + message[\"content\"] + \"[/INST]\" }}\n        {%- else "
-    "%}\n            {{- \"[INST]\" + message[\"content\"] + \"[/INST]\" }}\n        {%- endif %}\n        {{- "
-    "message[\"content\"] + eos_token}}\n{%- endfor %}\n";
+#define MISTRAL_SYSTEM                                                                                                 \
+    "{{- bos_token }}{%- if messages[0].role == 'system' %}{%- set system_message = messages[0].content %}{%- set "    \
+    "loop_messages = messages[1:] %}{%- else %}{%- set loop_messages = messages %}{%- endif %}{%- for message in "     \
+    "loop_messages %}{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('user and "       \
+    "assistant must alternate') }}{%- endif %}"
+static const char mistral_v1[] = MISTRAL_SYSTEM
+    "{%- if message.role == 'user' %}{{- ' [INST] ' + (system_message + '\\n\\n' if loop.first and system_message is "
+    "defined else '') + message.content + ' [/INST]' }}{%- else %}{{- ' ' + message.content + eos_token }}{%- endif "
+    "%}{%- endfor %}";
+static const char mistral_v3[] = MISTRAL_SYSTEM
+    "{%- if message.role == 'user' %}{{- '[INST] ' + (system_message + '\\n\\n' if loop.last and system_message is "
+    "defined else '') + message.content + '[/INST]' }}{%- else %}{{- ' ' + message.content|trim + eos_token }}{%- "
+    "endif %}{%- endfor %}";
+static const char mistral_tekken[] = MISTRAL_SYSTEM
+    "{%- if message.role == 'user' %}{{- '[INST]' + message.content + '[/INST]' }}{%- else %}{{- message.content + "
+    "eos_token }}{%- endif %}{%- endfor %}";
 
 struct model {
     struct tokenizer *tokenizer;
     struct chat_template *chat;
 };
 
-static struct tokenizer *open_tokenizer(const char *source)
+// A scratch folder with the tokenizer that suits the template.
+static char *model_create(const char *source)
 {
     bool is_llama3 = source && strstr(source, "<|start_header_id|>"),
          is_inst = source && !is_llama3 && strstr(source, "[INST]");
     json_t *config = is_llama3 ? json_pack("{s:s,s:s}", "bos_token", "<|begin_of_text|>", "eos_token", "<|eot_id|>")
                      : is_inst ? json_pack("{s:s,s:s}", "bos_token", "<s>", "eos_token", "</s>")
                                : json_pack("{s:n,s:s}", "bos_token", "eos_token", "<|im_end|>");
+    json_t *change = is_llama3 ? json_loads(LLAMA3_TOKENS, 0, NULL) : NULL;
+    json_t *tokenizer = fixture_changed(is_inst ? "pieces" : "bytes", change);
     if (source) json_object_set_new(config, "chat_template", json_string(source));
-    char *text = json_dumps(config, 0);
-    struct tokenizer *t = open_variant(is_inst ? "pieces" : "bytes", is_llama3 ? LLAMA3_TOKENS : NULL, text);
+    char *text = json_dumps(config, 0), *tokenizer_text = json_dumps(tokenizer, 0);
+    char *dir = scratch_create(tokenizer_text, text);
+    free(tokenizer_text);
     free(text);
+    json_decref(tokenizer);
+    json_decref(change);
     json_decref(config);
-    return t;
+    return dir;
 }
 
 static struct model open_model(const char *source)
 {
-    struct model m = {.tokenizer = open_tokenizer(source)};
-    enum status status = chat_template_detect(m.tokenizer, &m.chat);
+    char *dir = model_create(source);
+    struct model m = {.tokenizer = open_dir(dir)};
+    enum status status = chat_template_open(dir, NULL, &m.chat);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    scratch_remove(dir);
     return m;
 }
 
@@ -116,19 +124,23 @@ static void close_model(struct model m)
 }
 
 // "role\tcontent" strings, NULL at the end.
+static json_t *messages_of(const char *const *turns)
+{
+    json_t *messages = json_array();
+    for (; *turns; turns++) {
+        const char *tab = strchr(*turns, '\t');
+        json_array_append_new(messages,
+                              json_pack("{s:s#,s:s}", "role", *turns, (int)(tab - *turns), "content", tab + 1));
+    }
+    return messages;
+}
+
 static enum status render_pinning(struct model m, const char *const *turns, int turn_tokens, struct chat_prompt *prompt)
 {
-    struct chat_message messages[8] = {0};
-    char *roles[8];
-    int n = 0;
-    for (; turns[n]; n++) {
-        const char *tab = strchr(turns[n], '\t');
-        roles[n] = strndup(turns[n], (size_t)(tab - turns[n]));
-        messages[n] = (struct chat_message){roles[n], tab + 1, strlen(tab + 1)};
-    }
-    enum status status = chat_render(m.chat, m.tokenizer, messages, n, INT_MAX, turn_tokens, prompt);
-    while (n--)
-        free(roles[n]);
+    json_t *messages = messages_of(turns);
+    const struct chat_conversation conversation = {.messages = messages};
+    enum status status = chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, turn_tokens, prompt);
+    json_decref(messages);
     return status;
 }
 
@@ -143,51 +155,50 @@ static const char *const talk[] = {"user\tA", "assistant\t B ", "user\tC", NULL}
 static const char *const system_talk[] = {"system\t S ", "user\tA", "assistant\tB", "user\tC ", NULL};
 
 static const struct {
-    const char *family, *source;
+    const char *source;
     const char *const *turns;
     const char *text;
 } renderings[] = {
-    {"llama3", llama3, one,
+    {llama3, one,
      "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi there<|eot_id|><|start_header_id|>assistant"
      "<|end_header_id|>\n\n"},
-    {"llama3", llama3, system_talk,
+    {llama3, system_talk,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user"
      "<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|><|start_header_id|>"
      "user<|end_header_id|>\n\nC<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-    {"llama3", llama31, one,
+    {llama31, one,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
      "Date: "
      "26 Jul 2024\n\n<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi there<|eot_id|><|start_header_id|>"
      "assistant<|end_header_id|>\n\n"},
-    {"llama3", llama31, system_one,
+    {llama31, system_one,
      "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday "
      "Date: "
      "26 Jul 2024\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>"
      "assistant<|end_header_id|>\n\n"},
-    {"llama2", llama2, one, "<s>[INST] Hi there [/INST]"},
-    {"llama2", llama2, talk, "<s>[INST] A [/INST] B </s><s>[INST] C [/INST]"},
-    {"llama2", llama2, system_talk, "<s>[INST] <<SYS>>\n S \n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]"},
-    {"chatml", chatml, one, "<|im_start|>user\n Hi there <|im_end|>\n<|im_start|>assistant\n"},
-    {"chatml", chatml, system_talk,
+    {llama2, one, "<s>[INST] Hi there [/INST]"},
+    {llama2, talk, "<s>[INST] A [/INST] B </s><s>[INST] C [/INST]"},
+    {llama2, system_talk, "<s>[INST] <<SYS>>\n S \n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]"},
+    {chatml, one, "<|im_start|>user\n Hi there <|im_end|>\n<|im_start|>assistant\n"},
+    {chatml, system_talk,
      "<|im_start|>system\n S <|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n"
      "<|im_start|>user\nC <|im_end|>\n<|im_start|>assistant\n"},
-    {"chatml", qwen25, one,
+    {qwen25, one,
      "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n<|im_start|>"
      "user\n Hi there <|im_end|>\n<|im_start|>assistant\n"},
-    {"chatml", qwen25, system_one,
+    {qwen25, system_one,
      "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
-    {"chatml", qwen3, talk,
+    {qwen3, talk,
      "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n B <|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
      "<|im_start|>assistant\n"},
-    {"chatml", qwen3,
-     (const char *const[]){"user\tA</think>", "assistant\t<think>\nhm\n</think>\n\nB", "user\tC", NULL},
+    {qwen3, (const char *const[]){"user\tA</think>", "assistant\t<think>\nhm\n</think>\n\nB", "user\tC", NULL},
      "<|im_start|>user\nA</think><|im_end|>\n<|im_start|>assistant\nB<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
      "<|im_start|>assistant\n"},
-    {"mistral", mistral_v01, talk, "<s>[INST] A [/INST] B </s> [INST] C [/INST]"},
-    {"mistral", mistral_v1, system_talk, "<s> [INST]  S \n\nA [/INST] B</s> [INST] C  [/INST]"},
-    {"mistral", mistral_v3, talk, "<s>[INST] A[/INST] B</s>[INST] C[/INST]"},
-    {"mistral", mistral_v3, system_talk, "<s>[INST] A[/INST] B</s>[INST]  S \n\nC [/INST]"},
-    {"mistral", mistral_tekken, talk, "<s>[INST]A[/INST] B </s>[INST]C[/INST]"},
+    {mistral_v01, talk, "<s>[INST] A [/INST] B </s> [INST] C [/INST]"},
+    {mistral_v1, system_talk, "<s> [INST]  S \n\nA [/INST] B</s> [INST] C  [/INST]"},
+    {mistral_v3, talk, "<s>[INST] A[/INST] B</s>[INST] C[/INST]"},
+    {mistral_v3, system_talk, "<s>[INST] A[/INST] B</s>[INST]  S \n\nC [/INST]"},
+    {mistral_tekken, talk, "<s>[INST]A[/INST] B </s>[INST]C[/INST]"},
 };
 
 START_TEST(renders_what_the_template_says)
@@ -196,7 +207,6 @@ START_TEST(renders_what_the_template_says)
     struct chat_prompt prompt;
     int32_t *ids;
     int n;
-    ck_assert_str_eq(chat_template_name(m.chat), renderings[_i].family);
     enum status status = render(m, renderings[_i].turns, &prompt);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     ck_assert_str_eq(prompt.text, renderings[_i].text);
@@ -243,14 +253,15 @@ START_TEST(pins_the_frame_and_the_system_prompt)
          "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n|<|eot_id|><|start_header_id|>assistant"
          "<|end_header_id|>\n\n"},
         {llama3, system_talk,
-         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>|<|start_header_id|>user"
-         "<|end_header_id|>\n\n|<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"},
-        {chatml, talk, "<|im_start|>user\n|<|im_end|>\n<|im_start|>assistant\n"},
+         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user"
+         "<|end_header_id|>\n\n|<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n|<|eot_id|><|start_header_id|>"
+         "assistant<|end_header_id|>\n\n"},
+        {chatml, talk, "<|im_start|>user\n|<|im_end|>\n<|im_start|>user\n|<|im_end|>\n<|im_start|>assistant\n"},
         {qwen25, one,
          "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
          "<|im_start|>user\n|<|im_end|>\n<|im_start|>assistant\n"},
         {llama2, (const char *const[]){"system\tS", "user\tA", "assistant\tB", "user\tC d e", NULL},
-         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n|<s> [INST] C| [/INST]"}, // " C" is one token, half of it is frame
+         "<s> [INST] <<SYS>>\nS\n<</SYS>>\n\n| </s><s> [INST] C| [/INST]"}, // " C" is one token, half of it is frame
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model m = open_model(cases[i].source);
@@ -268,7 +279,8 @@ END_TEST
 START_TEST(pins_the_last_user_turn_or_its_two_ends)
 {
     static const char *const turns[] = {"user\t1 2 3", "assistant\tB", "user\ta b c d e f", NULL};
-    static const char head[] = "<|im_start|>user\n", tail[] = "<|im_end|>\n<|im_start|>assistant\n";
+    static const char head[] = "<|im_start|>user\n|<|im_end|>\n<|im_start|>user\n",
+                      tail[] = "<|im_end|>\n<|im_start|>assistant\n";
     const struct {
         int turn_tokens;
         const char *turn;
@@ -314,117 +326,205 @@ END_TEST
 START_TEST(wrong_messages_are_refused_by_name)
 {
     const struct {
-        const char *source;
-        const char *const *turns;
-        enum status status;
-        const char *reason;
+        const char *source, *messages, *reason;
     } cases[] = {
-        {chatml, (const char *const[]){NULL}, STATUS_INVALID, "at least one"},
-        {chatml, (const char *const[]){"tool\tx", NULL}, STATUS_UNSUPPORTED, "messages[0]: role \"tool\""},
-        {chatml, (const char *const[]){"user\tx", "User\tx", NULL}, STATUS_INVALID, "messages[1]: role \"User\""},
-        {chatml, (const char *const[]){"us\xFF\tx", NULL}, STATUS_INVALID, "messages[0]: role not known: must be"},
-        {chatml, (const char *const[]){"user\ta\xFF", NULL}, STATUS_INVALID,
-         "messages[0]: content is not UTF-8: byte 1"},
-        {chatml, (const char *const[]){"user\tx", "assistant\ty", NULL}, STATUS_INVALID,
-         "messages[1]: role \"assistant\": the last message must be a user's"},
-        {chatml, (const char *const[]){"system\tx", NULL}, STATUS_INVALID, "the last message must be a user's"},
-        {chatml, (const char *const[]){"user\t", NULL}, STATUS_INVALID, "messages[0]: the last message must not be"},
-        {chatml, (const char *const[]){"user\t \n\u3000", NULL}, STATUS_INVALID, "must not be empty"},
-        {llama2, (const char *const[]){"user\tx", "user\ty", NULL}, STATUS_INVALID,
-         "messages[1]: role \"user\": must be assistant"},
-        {mistral_v3, (const char *const[]){"user\tx", "system\ty", "user\tz", NULL}, STATUS_INVALID,
-         "messages[1]: role \"system\": must be assistant"},
-        {mistral_v3, (const char *const[]){"system\tx", "assistant\ty", "user\tz", NULL}, STATUS_INVALID,
-         "messages[1]: role \"assistant\": must be user"},
-        {mistral_v01, system_one, STATUS_INVALID, "takes no system message"},
+        {chatml, "[]", "messages: there must be at least one"},
+        {chatml, "[1]", "messages[0]: an integer: must be an object"},
+        {chatml, "[{}]", "messages[0].role: must be a string"},
+        {chatml, "[{\"role\": \"user\", \"content\": 5}]",
+         "messages[0].content: an integer: must be a string or a list"},
+        {chatml, "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]",
+         "messages[0].content[0]: must be {\"type\": \"text\""},
+        {mistral_v3, "[{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": \"y\"}]",
+         "the chat template: line 1: user and assistant must alternate"},
+        {mistral_v01, "[{\"role\": \"system\", \"content\": \"x\"}]", "Only user and assistant roles are supported!"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model m = open_model(cases[i].source);
         struct chat_prompt prompt = {0};
-        ck_assert_int_eq(render(m, cases[i].turns, &prompt), cases[i].status);
+        json_t *messages = json_loads(cases[i].messages, 0, NULL);
+        const struct chat_conversation conversation = {.messages = messages};
+        ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt), STATUS_INVALID);
         ck_assert_msg(strstr(status_message(), cases[i].reason), "%zu: \"%s\"", i, status_message());
         ck_assert_ptr_null(prompt.text);
+        json_decref(messages);
         close_model(m);
     }
 }
 END_TEST
 
-START_TEST(unknown_templates_are_refused)
+START_TEST(templates_that_cannot_be_used_are_refused)
 {
-    static const char *const sources[] = {NULL,
-                                          "",
-                                          "{{ messages }}",
-                                          "<start_of_turn>",
-                                          "[INST]",
-                                          "<|im_start|>user<|im_sep|>",
-                                          "[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]y[/INST]"};
-    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        struct tokenizer *t = open_tokenizer(sources[i]);
+    static const struct {
+        const char *source, *reason;
+    } cases[] = {{NULL, "no chat template"},
+                 {"{% if %}", "tokenizer_config.json: the chat template cannot be used: line 1: "},
+                 {"\n{{ x | y }}", "line 2: No filter named 'y'."}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *dir = model_create(cases[i].source);
         struct chat_template *chat = NULL;
-        ck_assert_int_eq(chat_template_detect(t, &chat), STATUS_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(status_message(), sources[i] ? "Llama 3, Llama 2, ChatML" : "no chat template"));
+        ck_assert_int_eq(chat_template_open(dir, NULL, &chat), STATUS_UNSUPPORTED);
+        ck_assert_msg(strstr(status_message(), cases[i].reason), "%s", status_message());
         ck_assert_ptr_null(chat);
-        tokenizer_free(t);
+        scratch_remove(dir);
     }
 }
 END_TEST
 
-START_TEST(a_template_without_its_end_token_is_refused)
+// What the source `dir` renders for one message, with tools or without.
+static char *text_of(const char *dir, const char *file, bool tools, const char *content)
 {
-    struct tokenizer *t = open_variant("pieces", NULL, "{\"chat_template\": \"[INST] x [/INST] <<SYS>>\"}");
-    struct chat_template *chat = NULL;
-    ck_assert_int_eq(chat_template_detect(t, &chat), STATUS_DATA);
-    ck_assert_ptr_nonnull(strstr(status_message(), "eos_token"));
-    tokenizer_free(t);
+    struct model m = {.tokenizer = open_dir(dir)};
+    enum status status = chat_template_open(dir, file, &m.chat);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    json_t *messages = json_pack("[{s:s,s:o}]", "role", "user", "content", json_loads(content, JSON_DECODE_ANY, NULL));
+    json_t *list = json_array();
+    const struct chat_conversation conversation = {.messages = messages, .tools = tools ? list : NULL};
+    struct chat_prompt prompt;
+    status = chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    char *text = mem_string(prompt.text);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    json_decref(list);
+    close_model(m);
+    return text;
+}
+
+static void ck_text(const char *dir, const char *file, bool tools, const char *content, const char *expected)
+{
+    char *text = text_of(dir, file, tools, content);
+    ck_assert_str_eq(text, expected);
+    free(text);
+}
+
+START_TEST(a_file_goes_before_the_folder_and_its_file_before_the_configuration)
+{
+    char *dir = model_create("config: {{ messages[0].content }}"), *file = mem_format("%s/chat_template.jinja", dir);
+    ck_text(dir, NULL, false, "\"x\"", "config: x");
+    scratch_write(dir, "chat_template.jinja", "file: {{ messages[0].content }}");
+    ck_text(dir, NULL, false, "\"x\"", "file: x");
+    char *other = scratch_create(NULL, NULL), *path = mem_format("%s/chat_template.jinja", other);
+    scratch_write(other, "chat_template.jinja", "flag: {{ messages[0].content }}{{ eos_token }}");
+    ck_text(dir, path, false, "\"x\"", "flag: x<|im_end|>");
+    scratch_remove(other);
+    scratch_remove(dir);
+    free(path);
+    free(file);
 }
 END_TEST
 
-START_TEST(any_source_with_markers_is_safe)
+START_TEST(named_templates_are_chosen_by_tools)
 {
-    static const char *const markers[] = {"<|start_header_id|>",
-                                          "<|im_start|>",
-                                          "[INST]",
-                                          "[/INST]",
-                                          "<<SYS>>",
-                                          "'",
-                                          "\"",
-                                          "\\",
-                                          "\n",
-                                          " ",
-                                          "eos_token",
-                                          " + ",
-                                          "bos_token",
-                                          "| trim",
-                                          "content",
-                                          "message[",
-                                          "system_message",
-                                          "loop.last and ",
-                                          "<|im_start|>system\\n",
-                                          "<|im_end|>",
-                                          "Cutting Knowledge Date: ",
-                                          "date_string = \"",
-                                          "</think>",
-                                          "}}"};
-    struct tokenizer *t = NULL;
-    uint64_t state = 7;
-    int known = 0;
-    for (int round = 0; round < 400; round++) {
-        char source[400] = "";
-        struct chat_template *chat;
-        struct chat_prompt prompt;
-        for (int left = 12; left; left--)
-            strcat(source, markers[random_next(&state) % (sizeof markers / sizeof *markers)]);
-        t = open_tokenizer(source);
-        if (chat_template_detect(t, &chat) == STATUS_OK) {
-            known++;
-            struct model m = {t, chat};
-            ck_assert_int_eq(render(m, talk, &prompt), STATUS_OK);
-            chat_prompt_fini(&prompt);
-            chat_template_free(chat);
-        }
-        tokenizer_free(t);
+    char *dir = model_create(NULL);
+    scratch_write(
+        dir, "tokenizer_config.json",
+        "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": [{\"name\": \"tool_use\", "
+        "\"template\": \"tools\"}, {\"name\": \"default\", \"template\": \"default\"}]}");
+    ck_text(dir, NULL, false, "\"x\"", "default");
+    ck_text(dir, NULL, true, "\"x\"", "tools");
+    scratch_remove(dir);
+}
+END_TEST
+
+START_TEST(contents_take_the_form_that_the_template_prints)
+{
+    static const char parts[] = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}";
+    static const char both[] =
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in "
+        "m.content %}{{ p.text }};{% endfor %}{% endif %}{% endfor %}";
+    static const char two[] = "[{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]";
+    const struct {
+        const char *source, *of_string, *of_parts;
+    } cases[] = {{"{{ messages[0].content }}", "x", "a\nb"}, {parts, "x;", "a;b;"}, {both, "x", "a;b;"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *dir = model_create(cases[i].source);
+        ck_text(dir, NULL, false, "\"x\"", cases[i].of_string);
+        ck_text(dir, NULL, false, two, cases[i].of_parts);
+        if (!i) ck_text(dir, NULL, false, "null", "");
+        scratch_remove(dir);
     }
-    ck_assert_int_gt(known, 100);
+}
+END_TEST
+
+START_TEST(arguments_of_tool_calls_become_objects)
+{
+    struct model m = open_model("{{ messages[0].tool_calls[0].function.arguments.city }}");
+    json_t *messages = json_loads("[{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": "
+                                  "{\"name\": \"f\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}}]}]",
+                                  0, NULL);
+    json_t *before = json_deep_copy(messages);
+    const struct chat_conversation conversation = {.messages = messages};
+    struct chat_prompt prompt;
+    ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt), STATUS_OK);
+    ck_assert_str_eq(prompt.text, "Paris");
+    ck_assert(json_equal(messages, before)); // the client's messages are not changed
+    chat_prompt_fini(&prompt);
+    json_decref(before);
+    json_decref(messages);
+    close_model(m);
+}
+END_TEST
+
+// Variables, tools and roles come from clients as well.
+START_TEST(no_input_can_forge_a_special_token)
+{
+    struct model m =
+        open_model("{{ bos }}{{ '<|im_' ~ part ~ '|>' }}{% for t in tools %}{{ t|tojson }}{% endfor %}{% for m in "
+                   "messages %}{{ '<|im_' ~ m.role ~ '|>' }}{{ m.content|upper|lower }}{{ m.content[:6] ~ "
+                   "m.content[6:] }}{{ '%s' % m.content }}{% endfor %}");
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "end", "content", "<|im_end|>");
+    json_t *tools = json_pack("[{s:s}]", "name", "<|im_start|>");
+    json_t *variables = json_pack("{s:s,s:s}", "bos", "<|im_start|>", "part", "start");
+    const struct chat_conversation conversation = {.messages = messages, .tools = tools, .variables = variables};
+    struct chat_prompt prompt;
+    ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt), STATUS_OK);
+    ck_assert_str_eq(prompt.text, "<|im_start|><|im_start|>{\"name\": \"<|im_start|>\"}<|im_end|><|im_end|><|im_end|>"
+                                  "<|im_end|>");
+    for (int i = 0; i < prompt.n_ids; i++)
+        ck_assert(!tokenizer_is_special(m.tokenizer, prompt.ids[i]));
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(variables);
+    close_model(m);
+}
+END_TEST
+
+START_TEST(a_known_role_may_be_part_of_a_special_token)
+{
+    struct model m =
+        open_model("{% for m in messages %}{{ '<|im_' ~ {'user': 'start'}[m.role] ~ '|>' ~ m.role ~ m.content "
+                   "}}{% endfor %}");
+    struct chat_prompt prompt;
+    ck_assert_int_eq(render(m, one, &prompt), STATUS_OK);
+    ck_assert(tokenizer_is_special(m.tokenizer, prompt.ids[0]));
+    chat_prompt_fini(&prompt);
+    close_model(m);
+}
+END_TEST
+
+START_TEST(a_conversation_with_tools_pins_instructions_and_the_last_turn)
+{
+    struct model m =
+        open_model("{% for t in tools %}{{ t.name }}\n{% endfor %}{% for m in messages %}{{ '<|im_start|>' + m.role + "
+                   "'\n' + m.content + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+                   "'<|im_start|>assistant\n' }}{% endif %}");
+    static const char *const turns[] = {"system\tS", "user\tA", "assistant\tB", "user\tC", "assistant\tD",
+                                        "tool\tE",   NULL};
+    json_t *messages = messages_of(turns), *tools = json_pack("[{s:s}]", "name", "T");
+    const struct chat_conversation conversation = {.messages = messages, .tools = tools};
+    struct chat_prompt prompt;
+    ck_assert_int_eq(chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 8, &prompt), STATUS_OK);
+    char *pinned = pinned_text(m, &prompt);
+    ck_assert_str_eq(
+        pinned, "T\n<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n|<|im_end|>\n<|im_start|>user\nC<|im_end|>\n"
+                "<|im_start|>assistant\n|<|im_end|>\n<|im_start|>tool\n|<|im_end|>\n<|im_start|>assistant\n");
+    free(pinned);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    json_decref(tools);
+    close_model(m);
 }
 END_TEST
 
@@ -435,7 +535,7 @@ START_TEST(a_published_template_is_known)
     struct model m = {.tokenizer = open_dir(dir)};
     struct chat_prompt prompt;
     static const int32_t start = 151644, end = 151645;
-    ck_assert_int_eq(chat_template_detect(m.tokenizer, &m.chat), STATUS_OK);
+    ck_assert_int_eq(chat_template_open(dir, NULL, &m.chat), STATUS_OK);
     ck_assert_int_eq(render(m, one, &prompt), STATUS_OK);
     ck_assert_str_eq(prompt.text, "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
                                   "assistant.<|im_end|>\n<|im_start|>user\n Hi there <|im_end|>\n<|im_start|>"
@@ -464,9 +564,14 @@ int main(int argc, char **argv)
         tcase_add_test(tc, pins_the_last_user_turn_or_its_two_ends);
         tcase_add_test(tc, a_message_cannot_forge_a_turn);
         tcase_add_test(tc, wrong_messages_are_refused_by_name);
-        tcase_add_test(tc, unknown_templates_are_refused);
-        tcase_add_test(tc, a_template_without_its_end_token_is_refused);
-        tcase_add_test(tc, any_source_with_markers_is_safe);
+        tcase_add_test(tc, templates_that_cannot_be_used_are_refused);
+        tcase_add_test(tc, a_file_goes_before_the_folder_and_its_file_before_the_configuration);
+        tcase_add_test(tc, named_templates_are_chosen_by_tools);
+        tcase_add_test(tc, contents_take_the_form_that_the_template_prints);
+        tcase_add_test(tc, arguments_of_tool_calls_become_objects);
+        tcase_add_test(tc, no_input_can_forge_a_special_token);
+        tcase_add_test(tc, a_known_role_may_be_part_of_a_special_token);
+        tcase_add_test(tc, a_conversation_with_tools_pins_instructions_and_the_last_turn);
     }
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

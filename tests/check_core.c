@@ -404,7 +404,7 @@ START_TEST(cancel_works_in_every_state)
     fixture_submit(&f, named);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, named) && w->n_requests == 2);
-    ck_assert(!core_abort(f.c, "yours", f.now_us) && core_abort(f.c, "mine", f.now_us));
+    ck_assert(!core_abort(f.c, "yours", 0, f.now_us) && core_abort(f.c, "mine", 0, f.now_us));
     ck_ended(named, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
 }
 END_TEST
@@ -482,9 +482,9 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
         twins[i]->r->id = mem_string("twin");
         fixture_submit(&f, twins[i]);
     }
-    ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_INVALID);
+    ck_ended(twins[1], FINISH_REASON_ERROR, STATUS_EXISTS);
     ck_assert(strstr(twins[1]->message, "twin") && !twins[0]->ends);
-    ck_assert(core_abort(f.c, "twin", f.now_us));
+    ck_assert(core_abort(f.c, "twin", 0, f.now_us));
     struct client *again = fixture_request(&f, 10, 4); // free again
     again->r->id = mem_string("twin");
     fixture_submit(&f, again);

@@ -448,7 +448,7 @@ static void one_event(void)
         if (client) ck_cheap(core_cancel(f.c, client->number, f.now_us) == runs);
     } else if (kind < 71) {
         char *id = mem_format("id-%d", random_below(500));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 85) {
         f.now_us += one_in(300) ? 3 * SECOND : random_below(20000);

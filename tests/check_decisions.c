@@ -15,11 +15,11 @@
 enum { SEEDS = 24, EVENTS = 6000, CLIENTS_MAX = 6000, SLOTS = 8, HEADS = 6 };
 
 static const uint64_t recorded[SEEDS] = {
-    0xd80a400fe8542449, 0x245f8230db504260, 0x987bbe457ee9c356, 0x5b6a3fe2b931a86d, 0xd80a7a24b43159f2,
-    0x2f229cab21ee1729, 0x1159f63ff962292e, 0x8a630cba772d760a, 0x1e1a24e8b92a1574, 0x58ad5569267c5298,
-    0x213b6b9f010ea277, 0x571759656101c28b, 0x17f7f1efe34cab60, 0xa64d66fc2a4467e1, 0x0bfd946f40be8350,
-    0x80d2628b8a2456b5, 0xdb675385bbc692a9, 0x2f9d1b7b849cc4cd, 0x3d584472502ca00f, 0x80d3da3a7b556b84,
-    0xf619c102cdb79291, 0x7c61c48cf70c611b, 0x2029ba3a70bba788, 0x8409889c6f832839,
+    0xfeffe7a9dd4dbc09, 0xe273fa8e593ecac1, 0x6df62eb7e94cfcaf, 0x5b1251ba1160544f, 0xafe5cba8b9c29c38,
+    0xb60c5a5287ee2161, 0x3d28c15b3d572b5a, 0xc67d123efa5aef71, 0x9ec5b7a8dc530c56, 0x2ff4f4a5156fc90a,
+    0xc2cd4fd2e58ded02, 0x703ac0e0f8f4ae99, 0x1392aff78860b660, 0x5ad6543743baf5ec, 0x4038417d508875ba,
+    0x0487e69b77aa894d, 0xfd2a35aa05d12f88, 0xd0b55a0568003c7e, 0xe4173135e92ed238, 0x2b7066055f28f18f,
+    0xf6a6af9b3ba1f29a, 0x8469a4a3811c8657, 0x9aaad53964c47df9, 0x2b1dd4f8313bae69,
 };
 
 // What differs from seed to seed.
@@ -259,7 +259,7 @@ static void one_event(void)
         if (client) core_cancel(f.c, client->number, f.now_us);
     } else if (kind < 725) {
         char *id = mem_format("id-%d", random_below(400));
-        core_abort(f.c, id, f.now_us);
+        core_abort(f.c, id, 0, f.now_us);
         free(id);
     } else if (kind < 860) {
         f.now_us += one_in(400) ? 3 * SECOND : random_below(s.advance_us);

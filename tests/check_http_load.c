@@ -115,6 +115,77 @@ START_TEST(clients_may_go_away_while_events_are_sent)
 }
 END_TEST
 
+// --- noise
+
+static uint64_t random_state = 1;
+
+static unsigned random_below(unsigned n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(random_state >> 33) % n;
+}
+
+// A few good requests one after the other, some of their bytes changed, and a part left out now and then.
+static size_t make_noise(char *bytes, size_t room)
+{
+    static const char *const good[] = {
+        "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\nExpect: 100-continue\r\n\r\n",
+        "POST /guarded HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        "GET /things/%41?q=%42 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+    };
+    size_t size = 0;
+    for (unsigned n = 1 + random_below(6); n > 0; n--) {
+        const char *text = good[random_below(sizeof good / sizeof good[0])];
+        size_t from = random_below(8) == 0 ? random_below((unsigned)strlen(text)) : 0;
+        if (size + strlen(text) > room) break;
+        memcpy(bytes + size, text + from, strlen(text) - from);
+        size += strlen(text) - from;
+    }
+    for (unsigned n = random_below(4); n > 0 && size; n--)
+        bytes[random_below((unsigned)size)] =
+            (char)(random_below(4) ? "\r\n :,;0"[random_below(7)] : (int)random_below(256));
+    return size;
+}
+
+// Whatever clients send and however they leave, every connection ends and its memory is given back.
+START_TEST(noise_leaves_nothing_behind)
+{
+    enum { ROUNDS = 10, CLIENTS = 50 };
+    open_server((struct http_server_options){.threads = 2, .head_ms = 50, .stall_ms = 50, .idle_ms = 50});
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd[CLIENTS];
+        for (int i = 0; i < CLIENTS; i++) {
+            char bytes[4096];
+            size_t size = make_noise(bytes, sizeof bytes);
+            fd[i] = client_connect(port());
+            for (size_t at = 0; at < size;) {
+                size_t n = 1 + random_below(random_below(2) ? 5 : 1000);
+                if (n > size - at) n = size - at;
+                if (!client_send_bytes(fd[i], bytes + at, n)) break;
+                at += n;
+            }
+            unsigned way = random_below(4);
+            if (way == 0) shutdown(fd[i], SHUT_WR);
+            if (way == 1) shutdown(fd[i], SHUT_RDWR);
+        }
+        for (int i = 0; i < CLIENTS; i++) {
+            if (random_below(2)) free(client_receive_all(fd[i]).bytes);
+            close(fd[i]);
+        }
+    }
+    AWAIT(server_status().connections == 0);
+    ck_assert_int_eq(server_status().exchanges, 0);
+    ck_assert_uint_eq(server_status().body_bytes, 0);
+    ck_assert_uint_eq(server_status().unread_bytes, 0);
+    ck_assert_int_gt(atomic_load(&n_requests), ROUNDS * CLIENTS / 10);
+    http_server_close(server, 1000);
+}
+END_TEST
+
 // --- descriptors
 
 enum { SOCKETS = 2000, DESCRIPTORS = 1024 };
@@ -178,6 +249,7 @@ int main(void)
     TCase *load = tcase_create("load");
     tcase_add_loop_test(load, events_of_many_threads_arrive_once_and_in_order, 1, 3);
     tcase_add_test(load, clients_may_go_away_while_events_are_sent);
+    tcase_add_test(load, noise_leaves_nothing_behind);
     tcase_add_test(load, a_server_without_descriptors_serves_again);
     suite_add_tcase(suite, load);
     SRunner *runner = srunner_create(suite);

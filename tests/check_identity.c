@@ -132,15 +132,15 @@ START_TEST(changes_of_the_file_take_effect_within_a_second)
     struct principal *added = authenticated(2), *same = authenticated(0);
     ck_assert_ptr_eq(same, before); // it keeps what is used of its limits
     refused_key(1, "is unknown");
-    ck_assert_int_eq(identity_admit(before, 1, &retry_us), STATUS_OK);
-    ck_assert_int_eq(identity_admit(same, 1, &retry_us), STATUS_EXHAUSTED); // the new limit
+    ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_OK);
+    ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_EXHAUSTED); // the new limit
 
     keys_write(0, "acme revoked", 2, "initech expires=2020-01-01");
     refused_key(0, "was revoked");
     refused_key(2, "expired at 2020-01-01T00:00:00Z");
-    ck_assert_int_eq(identity_admit(added, 1, &retry_us), STATUS_UNAUTHENTICATED); // a call that is still open
-    ck_assert_int_eq(identity_admit(before, 1, &retry_us), STATUS_UNAUTHENTICATED);
-    identity_release(before, 5);
+    ck_assert_int_eq(identity_admit(added, &retry_us), STATUS_UNAUTHENTICATED); // a call that is still open
+    ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_UNAUTHENTICATED);
+    identity_release(before);
     ck_assert_str_eq(principal_tenant(before), "acme");
     principal_unref(before);
     principal_unref(same);
@@ -156,10 +156,10 @@ START_TEST(a_key_that_left_the_file_or_changed_its_tenant_starts_nothing)
     struct principal *now = authenticated(1);
     ck_assert_ptr_ne(now, moved);
     ck_assert_str_eq(principal_tenant(moved), "globex");
-    ck_assert_int_eq(identity_admit(gone, 1, &retry_us), STATUS_UNAUTHENTICATED);
-    ck_assert_int_eq(identity_admit(moved, 1, &retry_us), STATUS_UNAUTHENTICATED);
-    ck_assert_int_eq(identity_admit(now, 1, &retry_us), STATUS_OK);
-    identity_release(now, 0);
+    ck_assert_int_eq(identity_admit(gone, &retry_us), STATUS_UNAUTHENTICATED);
+    ck_assert_int_eq(identity_admit(moved, &retry_us), STATUS_UNAUTHENTICATED);
+    ck_assert_int_eq(identity_admit(now, &retry_us), STATUS_OK);
+    identity_release(now);
     principal_unref(gone);
     principal_unref(moved);
     principal_unref(now);
@@ -189,8 +189,9 @@ static void *authenticate_often(void *arg)
         struct principal *p;
         int64_t retry_us;
         if (identity_authenticate_key(identity, key[0], &p) != STATUS_OK) return arg;
-        if (identity_admit(p, 1, &retry_us) != STATUS_OK) return arg;
-        identity_release(p, 1);
+        if (identity_admit(p, &retry_us) != STATUS_OK) return arg;
+        identity_charge(p, 1);
+        identity_release(p);
         principal_unref(p);
         __atomic_fetch_add(&now_us, SECOND / 10, __ATOMIC_RELAXED);
     }
@@ -231,9 +232,11 @@ END_TEST
 static struct limits_use use;
 static int64_t retry_us;
 
-static bool starts(const struct key_limits *limits, int64_t tokens)
+static bool starts(const struct key_limits *limits, double tokens)
 {
-    return limits_start(&use, limits, tokens, now_us, &retry_us) == STATUS_OK;
+    if (limits_start(&use, limits, now_us, &retry_us) != STATUS_OK) return false;
+    limits_charge(&use, limits, tokens, now_us);
+    return true;
 }
 
 START_TEST(requests_start_at_the_rate_of_their_limit)
@@ -247,25 +250,27 @@ START_TEST(requests_start_at_the_rate_of_their_limit)
     now_us += retry_us - 1;
     ck_assert(!starts(&limits, 1));
     now_us += 1;
-    ck_assert(starts(&limits, 1));
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // counts, too
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_EXHAUSTED);
     ck_assert(!starts(&limits, 1));
     ck_assert(starts(&(struct key_limits){0}, 1)); // the limit was taken away
 }
 END_TEST
 
-START_TEST(prompts_are_charged_at_the_start_and_generated_tokens_at_the_end)
+START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
 {
     const struct key_limits limits = {.tokens_per_minute = 6000};
     use = (struct limits_use){0};
     ck_assert(starts(&limits, 5999));
-    limits_end(&use, &limits, 1, now_us);
+    limits_charge(&use, &limits, 1, now_us); // generated
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, SECOND / 100);
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
     now_us += SECOND;
-    ck_assert(starts(&limits, 100000)); // longer than the limit: the next one waits for longer
+    ck_assert(starts(&limits, 100000));
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, (100000 - 100 + 1) * (int64_t)(SECOND / 100));
-    limits_end(&use, &limits, -100000, now_us); // nothing of it was computed
+    limits_charge(&use, &limits, -100000, now_us); // nothing of it was computed
     ck_assert(starts(&limits, 1));
 }
 END_TEST
@@ -276,9 +281,17 @@ START_TEST(the_limit_with_the_longest_wait_is_named)
     use = (struct limits_use){0};
     ck_assert(starts(&limits, 1440));
     ck_assert(!starts(&limits, 1));
-    ck_assert_msg(strstr(status_message(), "the 10 tokens per minute"), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "10 tokens per minute"), "%s", status_message());
     now_us += INT64_C(144) * 60 * SECOND; // a tenth of a day
     ck_assert(starts(&limits, 144));
+    now_us += 60 * SECOND;
+    ck_assert(!starts(&limits, 1));
+    ck_assert_msg(strstr(status_message(), "10 tokens per minute"), "%s", status_message());
+    now_us += 15 * 60 * SECOND;
+    ck_assert(starts(&limits, 1440));
+    now_us += INT64_C(720) * 60 * SECOND; // half a day, after the tokens of two
+    ck_assert(!starts(&limits, 1));
+    ck_assert_msg(strstr(status_message(), "1440 tokens per day"), "%s", status_message());
 }
 END_TEST
 
@@ -289,7 +302,11 @@ START_TEST(no_more_requests_run_than_the_limit)
     ck_assert(starts(&limits, 1) && starts(&limits, 1));
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, 0);
-    limits_end(&use, &limits, 9, now_us);
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
+    limits_join(&use, &limits, now_us); // another choice of a message
+    limits_end(&use);
+    ck_assert(!starts(&limits, 1));
+    limits_end(&use);
     ck_assert(starts(&limits, 1));
 }
 END_TEST
@@ -309,7 +326,7 @@ int main(void)
     tcase_add_test(tcase, salts_belong_to_tenants);
     TCase *limits = tcase_create("limits");
     tcase_add_test(limits, requests_start_at_the_rate_of_their_limit);
-    tcase_add_test(limits, prompts_are_charged_at_the_start_and_generated_tokens_at_the_end);
+    tcase_add_test(limits, a_prompt_may_exceed_the_limit_and_the_next_one_waits);
     tcase_add_test(limits, the_limit_with_the_longest_wait_is_named);
     tcase_add_test(limits, no_more_requests_run_than_the_limit);
     suite_add_tcase(suite, tcase);

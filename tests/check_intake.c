@@ -38,13 +38,15 @@ START_TEST(a_prompt_is_text_or_ids_or_messages)
 {
     uint32_t ids[] = {1, 2};
     struct intake_prompt text = {.text = "hello", .text_bytes = 5}, both = text;
-    struct chat_message message = {"user", "hello", 5};
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "hello");
+    const struct chat_conversation conversation = {.messages = messages};
     both.ids = ids;
     both.n_ids = 2;
     ck_refused(&(struct intake_prompt){0}, STATUS_INVALID, "the prompt is empty");
     ck_refused(&both, STATUS_INVALID, "give only one of");
-    ck_refused(&(struct intake_prompt){.messages = &message, .n_messages = 1}, STATUS_UNSUPPORTED,
+    ck_refused(&(struct intake_prompt){.conversation = &conversation}, STATUS_UNSUPPORTED,
                "messages: no chat template");
+    json_decref(messages);
     struct intake_tokens tokens;
     ck_assert_int_eq(intake_tokenise(&front, &text, &tokens), STATUS_OK);
     ck_assert_int_ge(tokens.n_tokens, 1);

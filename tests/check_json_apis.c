@@ -124,6 +124,8 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"b\"}]},"
                "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}],"
                "\"max_completion_tokens\":5,\"keep_rate\":0.3,\"seed\":1,\"user\":\"u\"}");
+    check_chat(responses_to_chat, "{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2}",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"logprobs\":true,\"top_logprobs\":2}");
     // What asks for nothing special is accepted.
     check_chat(responses_to_chat,
                "{\"input\":\"Hi\",\"store\":true,\"background\":false,\"tools\":[],\"tool_choice\":\"auto\","
@@ -159,7 +161,11 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice: not supported"},
         {"{\"input\":\"a\",\"truncation\":\"auto\"}", "truncation: not supported, except \"disabled\""},
         {"{\"input\":\"a\",\"reasoning\":{\"effort\":\"low\"}}", "reasoning: not supported"},
-        {"{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]}", "include: not supported"},
+        {"{\"input\":\"a\",\"include\":[\"reasoning.encrypted_content\"]}", "include: not supported, except message"},
+        {"{\"input\":\"a\",\"include\":[5]}", "include: not supported"},
+        {"{\"input\":\"a\",\"top_logprobs\":3}", "top_logprobs: only with include"},
+        {"{\"input\":\"a\",\"top_logprobs\":21,\"include\":[\"message.output_text.logprobs\"]}",
+         "top_logprobs 21: must be"},
         {"{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format: not supported"},
         {"{\"input\":\"a\",\"text\":{\"format\":5}}", "text.format: not supported"},
         {"{\"input\":\"a\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity: not supported"},
@@ -194,6 +200,7 @@ static void answer_end(struct responses_answer *a)
 {
     free((char *)a->echo);
     bytes_free(&a->text);
+    bytes_free(&a->logprobs);
 }
 
 START_TEST(a_response_is_an_object_with_a_message)
@@ -243,9 +250,10 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
     struct responses_answer a = answer_start();
     struct bytes out = {0};
     responses_add_begin(&out, &a);
-    const char *const pieces[] = {"Hel", "", "lo"};
+    const char *const pieces[] = {"Hel", "", "lo"}, *const lists[] = {"{\"a\":1}", "", "{\"b\":2},{\"c\":3}"};
     for (int i = 0; i < 3; i++)
-        responses_add_delta(&out, &a, pieces[i], strlen(pieces[i]));
+        responses_add_delta(&out, &a, pieces[i], strlen(pieces[i]),
+                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
     responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
@@ -261,6 +269,9 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
         if (n == 3) check_at(event.data, "part.text", "\"\"");
         if (n == 4) check_at(event.data, "delta", "\"Hel\"");
         if (n == 5) check_at(event.data, "delta", "\"lo\"");
+        if (n == 5) check_at(event.data, "logprobs", "[{\"b\":2},{\"c\":3}]");
+        if (n == 6) check_at(event.data, "logprobs", "[{\"a\":1},{\"b\":2},{\"c\":3}]");
+        if (n == 7) check_at(event.data, "part.logprobs", "[{\"a\":1},{\"b\":2},{\"c\":3}]");
         if (n == 6) check_at(event.data, "text", "\"Hello\"");
         if (n == 7) check_at(event.data, "part.text", "\"Hello\"");
         if (n == 8) check_at(event.data, "item.content.0.text", "\"Hello\"");

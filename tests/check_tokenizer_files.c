@@ -21,41 +21,24 @@ static const char hard_text[] = "  Hello <|im_start|> the License,\n 漢字 e\u0
 
 // ---- tokenizer_config.json and the accessors.
 
-START_TEST(config_names_bos_eos_and_template)
+START_TEST(config_names_bos_and_eos)
 {
     struct tokenizer *t = open_variant(
-        "pieces", NULL, "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"chat_template\": \"x\"}");
+        "pieces", NULL, "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}");
     ck_assert_int_eq(tokenizer_bos(t), 1);
     ck_assert_int_eq(tokenizer_eos(t), 2);
-    ck_assert_str_eq(tokenizer_chat_template(t), "x");
     ck_assert_int_eq(tokenizer_vocab_size(t), 560);
     ck_assert(tokenizer_is_special(t, 0) && !tokenizer_is_special(t, 3));
     ck_assert_str_eq(tokenizer_token(t, 13), "<0x0A>");
     tokenizer_free(t);
     t = open_variant("pieces", NULL,
-                     "{\"model_max_length\": 1000000000000000019884624838656, \"chat_template\": [{\"name\": \"rag\", "
-                     "\"template\": \"r\"}, {\"name\": \"default\", \"template\": \"d\"}]}");
-    ck_assert_str_eq(tokenizer_chat_template(t), "d");
+                     "{\"model_max_length\": 1000000000000000019884624838656}");
     ck_assert_int_eq(tokenizer_bos(t), 1); // the post-processor's first token
     ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
     t = open_variant("bytes", NULL, NULL);
-    ck_assert(tokenizer_bos(t) == -1 && tokenizer_eos(t) == -1 && tokenizer_chat_template(t) == NULL);
+    ck_assert(tokenizer_bos(t) == -1 && tokenizer_eos(t) == -1);
     tokenizer_free(t);
-}
-END_TEST
-
-START_TEST(template_file_is_found)
-{
-    char *path = fixture_path("bytes/tokenizer.json"), *text = file_read(path, NULL);
-    char *dir = scratch_create(text, "{}");
-    scratch_write(dir, "chat_template.jinja", "{{ from_file }}");
-    struct tokenizer *t = open_dir(dir);
-    ck_assert_str_eq(tokenizer_chat_template(t), "{{ from_file }}");
-    tokenizer_free(t);
-    scratch_remove(dir);
-    free(text);
-    free(path);
 }
 END_TEST
 
@@ -358,8 +341,7 @@ START_TEST(broken_json_and_missing_files_are_named)
                  {"*", "{", STATUS_DATA, "tokenizer_config.json"},
                  {"*", "{\"bos_token\": \"<nobody>\"}", STATUS_DATA, "bos_token \"<nobody>\" is not a token"},
                  {"*", "{\"bos_token\": 1}", STATUS_DATA, "bos_token is"},
-                 {"*", "{\"add_bos_token\": \"yes\"}", STATUS_DATA, "add_bos_token is a string"},
-                 {"*", "{\"chat_template\": 1}", STATUS_DATA, "chat_template is"}};
+                 {"*", "{\"add_bos_token\": \"yes\"}", STATUS_DATA, "add_bos_token is a string"}};
     char *path = fixture_path("bytes/tokenizer.json"), *good = file_read(path, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *text = cases[i].tokenizer;
@@ -519,8 +501,7 @@ int main(void)
     Suite *suite = suite_create("tokenizer files");
     TCase *files = tcase_create("files");
     tcase_set_timeout(files, 60);
-    tcase_add_test(files, config_names_bos_eos_and_template);
-    tcase_add_test(files, template_file_is_found);
+    tcase_add_test(files, config_names_bos_and_eos);
     tcase_add_test(files, special_tokens_around_a_text_follow_the_config);
     tcase_add_test(files, longest_piece_is_a_bound_or_none);
     tcase_add_test(files, fingerprint_ignores_layout);

@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/commands/bench.h"
-#include "model/chat.h"
 #include "model/text_stream.h"
 #include "model/tokenizer.h"
 #include "worker/scheduler.h"

@@ -19,6 +19,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
 {
     struct core *c = mem_alloc(sizeof *c);
     c->options = *options;
+    if (!c->options.tick_work) c->options.tick_work = CORE_TICK_WORK;
     c->ops = *ops;
     c->view.options = (struct sched_options){.policy = options->policy,
                                              .batch_requests = options->batch_requests,
@@ -176,10 +177,7 @@ static enum status check_worker(const struct core *c, const struct request *r, i
     if (sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return STATUS_OK;
     bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
     if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
-    if (!c->open_nodes[NODE_WORKER]) {
-        return status_fail(STATUS_UNAVAILABLE,
-                           "no worker group is attached: start a forepack-worker, or try again later");
-    }
+    if (!c->open_nodes[NODE_WORKER]) return core_fail_no_node(c, NODE_WORKER);
     return status_fail(STATUS_OUT_OF_RANGE,
                        "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
                        "have %d",
@@ -191,8 +189,8 @@ static enum status check_request(const struct core *c, const struct request *r, 
 {
     if (c->draining) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
     if (r->spec.n_tokens < 1) return status_fail(STATUS_INVALID, "the prompt is empty: at least one token is needed");
-    if (r->id && request_table_find_id(&c->table, r->id)) {
-        return status_fail(STATUS_INVALID, "request_id \"%s\" is running already: choose another one", r->id);
+    if (r->id && request_table_find_id(&c->table, r->id, r->spec.owner)) {
+        return status_fail(STATUS_EXISTS, "request_id \"%s\" is running already: choose another one", r->id);
     }
     if (r->spec.ttft_deadline_us <= now_us) {
         return status_fail(STATUS_DEADLINE, "%s had passed before the request was queued: allow more time",
@@ -267,11 +265,12 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us)
     return r;
 }
 
-bool core_abort(struct core *c, const char *id, int64_t now_us)
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
-    struct request *r = request_table_find_id(&c->table, id);
-    if (r) request_cancel(c, r, now_us);
-    return r;
+    bool found = false;
+    for (struct request *r; (r = request_table_find_id(&c->table, id, owner)); found = true)
+        request_cancel(c, r, now_us);
+    return found;
 }
 
 // --- time

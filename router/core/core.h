@@ -71,6 +71,7 @@ struct core_options {
     int bins_ahead;       // outstanding bins of a node at most; 2 keeps it busy
     enum bin_policy policy;
     int batch_requests;  // of BIN_BATCH
+    int tick_work;       // a tick dispatches to a pool until it has done this much work (dispatch.c); 0: the default
     bool mixed_numerics; // nodes of one role may differ in backend and types, so a replay may change tokens
     uint64_t tokenizer_fingerprint;
     uint64_t model_fingerprints[NODE_ROLES]; // the only model accepted for a role; 0: any
@@ -83,11 +84,12 @@ struct core *core_create(const struct core_options *options, const struct core_o
 void core_free(struct core *c); // every request left ends as CANCELLED first
 
 // --- clients. core_submit takes over the request. A refusal ends it through sink.done like any other end (EXHAUSTED,
-// UNAVAILABLE, OUT_OF_RANGE, DEADLINE, INVALID for an id that is running already).
+// UNAVAILABLE, OUT_OF_RANGE, DEADLINE, EXISTS for an id that is running already).
 void core_submit(struct core *c, struct request *r, int64_t now_us);
-// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort); false: not found.
+// Ends a request as CANCELLED, by number (its call is gone) or by the client's id (Abort), if it is of this owner (0:
+// of any owner, all requests of this id); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
-bool core_abort(struct core *c, const char *id, int64_t now_us);
+bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another

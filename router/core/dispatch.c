@@ -10,10 +10,6 @@
 #include "router/sched/node_choice.h"
 #include "router/sched/prefix_tails.h"
 
-// A tick dispatches to a pool until it has done this much work, see work_done(): about a millisecond. A thousand idle
-// nodes would otherwise hold up other events for a tenth of a second.
-enum { WORK_MAX = 2048 };
-
 static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struct request *const *requests, int n)
 {
     if (node->sched.role == NODE_WORKER) {
@@ -105,11 +101,16 @@ static struct sched_node *next_for_unasked(struct core *c, enum node_role role)
     return node;
 }
 
+static uint64_t pool_changes(const struct core *c, enum node_role role)
+{
+    return c->nodes[role].changes + c->waiting[role].joined;
+}
+
 // Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
 static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[role];
-    uint64_t end = work_done(c, role) + WORK_MAX;
+    uint64_t end = work_done(c, role) + (uint64_t)c->options.tick_work;
     if (!c->in_round[role] && waiting_set_count(set)) node_index_start_round(&c->nodes[role], &c->view);
     c->in_round[role] = false;
     while (waiting_set_count(set)) {
@@ -119,15 +120,19 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
         if (!node) node = next_for_unasked(c, role);
-        if (!node) return;
+        if (!node) break;
         dispatch_to(c, core_node_of(node), now_us);
     }
+    c->settled[role] = pool_changes(c, role);
 }
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
+    // While a round goes on, the other pool begins one only after a change: two rounds that each take several ticks
+    // would otherwise begin for ever, one for the sake of the other.
+    bool goes_on = core_dispatch_is_pending(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
-        dispatch_round(c, role, now_us);
+        if (!goes_on || c->in_round[role] || c->settled[role] != pool_changes(c, role)) dispatch_round(c, role, now_us);
 }
 
 bool core_dispatch_is_pending(const struct core *c)

@@ -335,7 +335,9 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    tenant_queue_charge(r->sched.tenant_queue, output_charge(ledger, r, n_used));
+    double charge = output_charge(ledger, r, n_used);
+    tenant_queue_charge(r->sched.tenant_queue, charge);
+    r->account.output_tokens += charge / OUTPUT_WEIGHT;
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 

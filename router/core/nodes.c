@@ -22,6 +22,17 @@ void core_update_ready(struct core *c)
     c->ops.ready_changed(c->ops.user, ready);
 }
 
+enum status core_fail_no_node(const struct core *c, enum node_role role)
+{
+    const char *what = role == NODE_WORKER ? "worker group" : "speculator";
+    for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
+        if (node->role == role)
+            return status_fail(STATUS_UNAVAILABLE, "every attached %s is draining or ejected: try again later", what);
+    }
+    return status_fail(STATUS_UNAVAILABLE, "no %s is attached: start a forepack-%s, or try again later", what,
+                       role_name(role));
+}
+
 // --- losing nodes
 
 static void release_reservation(struct core *c, const struct core_node *node)

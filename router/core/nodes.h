@@ -6,7 +6,10 @@
 #include "router/core/core_state.h"
 
 void core_nodes_check_silence(struct core *c, int64_t now_us); // at the start of a tick
-void core_update_ready(struct core *c);                        // after `draining` has changed
+void core_update_ready(struct core *c);
+enum status core_fail_no_node(
+    const struct core *c,
+    enum node_role role); // UNAVAILABLE: no node takes work                        // after `draining` has changed
 
 // For health.c. A lost node's stream ends and its requests go back. A closed node gets no new work; requests that
 // waited for it alone go on without it.

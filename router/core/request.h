@@ -83,6 +83,7 @@ struct request_account {
     double attention_pairs;        // and their attention pairs, see cost.h
     const struct prefix_run *run;  // the blocks of its prompt that it holds in the node's record
     int own_blocks;                // KV blocks that it is expected to need on the node beside these
+    double output_tokens;          // generated; those that the host samples count as more, by their charge
     int losses;                    // nodes lost under it since its last token
     int64_t charged_us;            // `timing` accounts for all time up to here
     int64_t token_us;              // when its latest token came

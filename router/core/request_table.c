@@ -94,10 +94,10 @@ struct request *request_table_find(const struct request_table *table, uint64_t n
     return r;
 }
 
-struct request *request_table_find_id(const struct request_table *table, const char *id)
+struct request *request_table_find_id(const struct request_table *table, const char *id, uint64_t owner)
 {
     struct request *r = *id_bucket(table, id);
-    while (r && strcmp(r->id, id) != 0)
+    while (r && (strcmp(r->id, id) != 0 || (owner && r->spec.owner != owner)))
         r = r->links.id_next;
     return r;
 }

@@ -18,8 +18,9 @@ void request_table_init(struct request_table *table, const struct hash_key *key)
 void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);
-struct request *request_table_find(const struct request_table *table, uint64_t number);   // NULL: not there
-struct request *request_table_find_id(const struct request_table *table, const char *id); // NULL: not there
+struct request *request_table_find(const struct request_table *table, uint64_t number); // NULL: not there
+// One of this owner; 0: of any. NULL: not there.
+struct request *request_table_find_id(const struct request_table *table, const char *id, uint64_t owner);
 
 struct request_timers {
     struct request **heap;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/nodes.h"
 #include "router/sched/estimate.h"
 
 // Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on the request may be what
@@ -231,7 +232,7 @@ static enum status unscorable_status(const struct core *c, const struct request 
     case SKIP_TIMEOUT: return status_fail(STATUS_UNAVAILABLE, "no speculator answered in time: try again later");
     case SKIP_LOST:
         return status_fail(STATUS_UNAVAILABLE, "the speculator was lost or gave no usable answer: try again");
-    default: return status_fail(STATUS_UNAVAILABLE, "no speculator is attached: start a forepack-speculator");
+    default: return core_fail_no_node(c, NODE_SPECULATOR);
     }
 }
 

@@ -69,12 +69,22 @@ void client_check_idle(struct client *client)
     if (client->closed) client->ops->free(client);
 }
 
+// The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
+static void answer_charge(const struct answer *a, const struct request *r)
+{
+    struct principal *p = a->client->principal;
+    if (!p) return;
+    identity_charge(p, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
+    identity_release(p);
+}
+
 static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
                         const char *message)
 {
     struct answer *a = user;
     struct client *client = a->client;
     client->ops->done(a, r, reason, status, message);
+    answer_charge(a, r);
     answer_unlink(a);
     text_stream_free(a->text);
     free(a);
@@ -113,6 +123,8 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
     struct answer *first = arg;
     struct client *client = first->client;
     if (client->closed) { // while the message was read
+        for (struct answer *a = first; a; a = a->next)
+            answer_charge(a, a->request);
         answers_free(first);
     } else {
         int n = 0;
@@ -148,6 +160,11 @@ static void event_close(struct core *c, void *arg, int64_t now_us)
 
 // --- I/O threads and threads of the intake pool
 
+enum status client_check(const struct client *client, const char *tenant, int32_t priority)
+{
+    return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
+}
+
 void client_reading(struct client *client)
 {
     atomic_fetch_add(&client->reading, 1);
@@ -155,6 +172,7 @@ void client_reading(struct client *client)
 
 void client_not_submitted(struct client *client)
 {
+    if (client->principal) identity_release(client->principal);
     loop_post(client->front->loop, event_not_submitted, client);
 }
 
@@ -169,15 +187,36 @@ struct answer *answer_create(struct client *client, int64_t arrived_us)
     return a;
 }
 
+// The tenant of the request: that of the caller's key, or the one that the request names.
+static void request_set_tenant(const struct client *client, struct request_spec *spec)
+{
+    if (client->principal) {
+        free(spec->tenant);
+        spec->tenant = mem_string(principal_tenant(client->principal));
+        spec->owner = identity_prefix_salt(spec->tenant);
+    }
+    if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
+}
+
+// The requests of a message were admitted as one.
+static void request_join(const struct client *client, const struct request *r, bool first)
+{
+    if (!client->principal) return;
+    if (!first) identity_join(client->principal);
+    identity_charge(client->principal, r->spec.n_tokens);
+}
+
 void answers_submit(struct answer *first, const char *method)
 {
     for (struct answer *a = first; a; a = a->next) {
-        const struct request *r = a->request;
+        struct request *r = a->request;
+        request_set_tenant(a->client, &r->spec);
+        request_join(a->client, r, a == first);
         a->min_tokens = r->spec.sampling.min_tokens;
         log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),
                   LOG_FIELD("tokens", r->spec.n_tokens), LOG_FIELD("method", method));
-        request_set_state(a->request, REQUEST_TOKENISED);
+        request_set_state(r, REQUEST_TOKENISED);
     }
     loop_post(first->client->front->loop, event_submit, first);
 }

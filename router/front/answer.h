@@ -2,7 +2,8 @@
 // Running requests of a client and the text of their answers, whatever protocol the client speaks. A client is one gRPC
 // call or one HTTP exchange; its protocol embeds `struct client` and sends what the functions of client_ops receive.
 //
-//   message arrives -> client_reading() -> read and checked -> answers_submit(), or client_not_submitted()
+//   message arrives -> identity_admit() -> client_reading() -> read and checked -> answers_submit(), or
+//                      client_not_submitted()
 //   client is gone  -> client_close(): its waiting messages are dropped, its running requests cancelled
 //
 // Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on an answer, and the list
@@ -39,6 +40,7 @@ struct client_ops {                           // core's thread
 struct client {
     const struct client_ops *ops;
     const struct front *front;
+    struct principal *principal; // valid until `free` returns; NULL: no API keys are used
     struct intake_owner waiting; // messages that wait to be read
     atomic_int reading;          // messages received and not yet submitted or refused: an I/O thread adds to it, the
                                  // core's thread takes from it
@@ -58,7 +60,10 @@ struct answer {
     struct answer *prev, *next;
 };
 
-// --- where a message is read
+// --- where a message is read. First of all the limits of the client's key (identity_admit()): if they do not allow the
+// request, it is refused, and nothing else is called for it.
+// DENIED if the key does not allow the tenant or the priority that a message names.
+enum status client_check(const struct client *client, const char *tenant, int32_t priority);
 void client_reading(struct client *client); // a message has arrived
 // It was refused, or dropped because its client is gone.
 void client_not_submitted(struct client *client);

@@ -5,6 +5,7 @@
 //
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
+//   grpc_access.c     callers by their API keys
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
@@ -25,6 +26,7 @@
 
 #include <stdatomic.h>
 
+#include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
@@ -41,8 +43,10 @@ struct front {
     const char *model_name; // the name that clients ask for
     struct model_config config;
     struct tokenizer *tokenizer;
-    struct chat_template *chat; // NULL: no known template, `chat_problem` says why
+    struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
+    struct identity *identity; // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;   // among tenants
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;

@@ -10,6 +10,7 @@
 #include "proto/fields.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/answer.h"
+#include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
@@ -96,9 +97,9 @@ static void call_submit(struct client_call *c, struct answer *a)
     answers_submit(a, c->score ? "score" : "generate");
 }
 
-// Answers a message that is not submitted, with the reason in status_message(). The core logs what it refuses itself.
-// The other requests of a GenerateMany call go on.
-static void call_refuse(struct client_call *c, const char *client_id, enum status status)
+// Answers a message that is refused, with the reason in status_message(). The core logs what it refuses itself. The
+// other requests of a GenerateMany call go on.
+static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
@@ -106,8 +107,28 @@ static void call_refuse(struct client_call *c, const char *client_id, enum statu
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());
     else
-        reply_refuse(c->call, status);
+        reply_refuse_until(c->call, status, retry_us);
+}
+
+// A message that was admitted.
+static void call_refuse(struct client_call *c, const char *client_id, enum status status)
+{
+    call_answer_refused(c, client_id, status, 0);
     client_not_submitted(&c->client);
+}
+
+// Whether a message that has just come is read.
+static bool call_admit(struct client_call *c, const char *client_id)
+{
+    struct principal *p = c->client.principal;
+    int64_t retry_us = 0;
+    enum status status = p ? identity_admit(p, &retry_us) : STATUS_OK;
+    if (status != STATUS_OK) {
+        call_answer_refused(c, client_id, status, retry_us);
+        return false;
+    }
+    client_reading(&c->client);
+    return true;
 }
 
 static void call_answer(struct answer *a, const char *client_id, enum status status)
@@ -142,7 +163,9 @@ static void generate_read(const struct grpc_message *message)
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
-    call_answer(a, m->request_id, wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text));
+    enum status status = client_check(client, m->tenant, m->priority);
+    if (status == STATUS_OK) status = wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text);
+    call_answer(a, m->request_id, status);
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
 
@@ -167,6 +190,7 @@ static void call_on_open(struct rpc_call *call)
     c->call = call;
     c->client.ops = &call_ops;
     c->client.front = rpc_call_context(call);
+    c->client.principal = grpc_principal(call);
     c->many = strcmp(rpc_call_path(call), front_generate_many.path) == 0;
     c->score = strcmp(rpc_call_path(call), front_score.path) == 0;
     rpc_call_set_user(call, c);
@@ -187,8 +211,8 @@ static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, siz
 {
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    client_reading(&c->client);
     proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
+    if (!call_admit(c, id)) return;
     enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &c->client.waiting, generate_read);
     if (status != STATUS_OK) call_refuse(c, id, status);
 }
@@ -197,15 +221,14 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
 {
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
-    client_reading(&c->client);
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
-    call_refuse(c, id, intake_refuse_size(c->client.front, size));
+    if (call_admit(c, id)) call_refuse(c, id, intake_refuse_size(c->client.front, size));
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct client_call *c = rpc_call_user(call);
-    client_reading(&c->client);
+    if (!call_admit(c, "")) return;
     enum status status = grpc_message_read(call, bytes, size, 0, &c->client.waiting, score_read);
     if (status != STATUS_OK) call_refuse(c, "", status);
 }
@@ -213,8 +236,7 @@ static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
     struct client_call *c = rpc_call_user(call);
-    client_reading(&c->client);
-    call_refuse(c, "", intake_refuse_size(c->client.front, size));
+    if (call_admit(c, "")) call_refuse(c, "", intake_refuse_size(c->client.front, size));
 }
 
 // --- Abort
@@ -223,6 +245,7 @@ enum { ABORT_IDS_MAX = 10000 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
+    uint64_t owner;        // of the requests that may be aborted; 0: of all
     Forepack__V1__AbortRequest *message;
 };
 
@@ -231,7 +254,7 @@ static void event_abort(struct core *c, void *arg, int64_t now_us)
     struct abort_job *job = arg;
     Forepack__V1__AbortResponse response = FOREPACK__V1__ABORT_RESPONSE__INIT;
     for (size_t i = 0; i < job->message->n_request_ids; i++)
-        response.aborted += core_abort(c, job->message->request_ids[i], now_us);
+        response.aborted += core_abort(c, job->message->request_ids[i], job->owner, now_us);
     reply_unary(job->call, &response.base);
     forepack__v1__abort_request__free_unpacked(job->message, NULL);
     rpc_call_unref(job->call);
@@ -258,7 +281,8 @@ static void abort_on_message(struct rpc_call *call, const uint8_t *bytes, size_t
     }
     struct abort_job *job = mem_alloc(sizeof *job);
     rpc_call_ref(call);
-    *job = (struct abort_job){call, m};
+    uint64_t owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
+    *job = (struct abort_job){call, owner, m};
     loop_post(front->loop, event_abort, job);
 }
 

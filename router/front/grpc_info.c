@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/grpc_access.h"
 #include "router/front/grpc_intake.h"
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
@@ -41,6 +42,7 @@ static void tokenize_read_message(const struct grpc_message *message)
 
 static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
+    if (!grpc_admit_call(call)) return;
     enum status status = grpc_message_read(call, bytes, size, 0, NULL, tokenize_read_message);
     if (status != STATUS_OK) reply_refuse(call, status);
 }
@@ -72,6 +74,7 @@ static void detokenize_read_message(const struct grpc_message *message)
 
 static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
+    if (!grpc_admit_call(call)) return;
     enum status status = grpc_message_read(call, bytes, size, 0, NULL, detokenize_read_message);
     if (status != STATUS_OK) reply_refuse(call, status);
 }
@@ -212,35 +215,43 @@ static void queue_fill(const struct core_status *status, const struct front *fro
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
+// What every client needs. What the nodes are, and how busy the cluster is with requests of others, is for operators.
+static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
-    struct rpc_call *call = arg;
+    Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
+    info.ready = status->ready;
+    info.draining = status->draining;
+    info.version = FOREPACK_VERSION;
+    info.limited = true;
+    reply_unary(call, &info.base);
+}
+
+static void send_cluster_info(struct rpc_call *call, const struct core_status *status, int64_t now_us)
+{
     const struct front *front = rpc_call_context(call);
-    struct core_status status;
-    core_get_status(c, &status);
-    Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status.n_nodes, sizeof *nodes);
-    Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status.n_nodes, sizeof *list);
-    for (int i = 0; i < status.n_nodes; i++) {
-        node_fill(&status.nodes[i], now_us, &nodes[i]);
+    Forepack__V1__NodeInfo *nodes = mem_alloc_array((size_t)status->n_nodes, sizeof *nodes);
+    Forepack__V1__NodeInfo **list = mem_alloc_array((size_t)status->n_nodes, sizeof *list);
+    for (int i = 0; i < status->n_nodes; i++) {
+        node_fill(&status->nodes[i], now_us, &nodes[i]);
         list[i] = &nodes[i];
     }
     struct queue_message queue;
-    queue_fill(&status, front, &queue);
+    queue_fill(status, front, &queue);
     Forepack__V1__PackInfo score_bins, prefill_bins;
-    bins_fill(&status.score_bins, &score_bins);
-    bins_fill(&status.prefill_bins, &prefill_bins);
+    bins_fill(&status->score_bins, &score_bins);
+    bins_fill(&status->prefill_bins, &prefill_bins);
     Forepack__V1__Totals totals;
-    totals_fill(&status, &totals);
-    totals.prefill_skipped = skip_messages(&status.totals) + 1; // without SKIP_NONE
+    totals_fill(status, &totals);
+    totals.prefill_skipped = skip_messages(&status->totals) + 1; // without SKIP_NONE
     totals.n_prefill_skipped = SKIP_COUNT - 1;
 
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;
-    info.ready = status.ready;
-    info.draining = status.draining;
+    info.ready = status->ready;
+    info.draining = status->draining;
     info.version = FOREPACK_VERSION;
     info.uptime_s = (double)(now_us - front->started_us) / 1e6;
     info.nodes = list;
-    info.n_nodes = (size_t)status.n_nodes;
+    info.n_nodes = (size_t)status->n_nodes;
     info.queue = &queue.queue;
     info.score_bins = &score_bins;
     info.prefill_bins = &prefill_bins;
@@ -249,6 +260,17 @@ static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
     free(totals.prefill_skipped - 1);
     free(list);
     free(nodes);
+}
+
+static void event_cluster_info(struct core *c, void *arg, int64_t now_us)
+{
+    struct rpc_call *call = arg;
+    struct core_status status;
+    core_get_status(c, &status);
+    if (grpc_is_operator(call))
+        send_cluster_info(call, &status, now_us);
+    else
+        send_limited_info(call, &status);
     core_status_fini(&status);
     rpc_call_unref(call);
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/grpc_intake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "proto/fields.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "router/front/grpc_access.h"
 #include "router/front/intake.h"
 
 enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
@@ -49,7 +51,11 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
                                 .message = rpc_call_take_message(call),
                                 .read = read,
                                 .arrived_us = clock_now_us()};
-    if (tenant_field) proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
+    const struct principal *p = grpc_principal(call);
+    if (p)
+        snprintf(job->tenant, sizeof job->tenant, "%s", principal_tenant(p));
+    else if (tenant_field)
+        proto_field_text(bytes, size, tenant_field, job->tenant, sizeof job->tenant);
     rpc_call_ref(call);
     enum status status = intake_pool_add(front->pool, &job->job, owner);
     if (status != STATUS_OK) job_free(job);

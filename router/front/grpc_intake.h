@@ -18,8 +18,9 @@ struct grpc_message {
 typedef void grpc_read_fn(const struct grpc_message *message);
 
 // Within on_message: calls `read` for the message, now or later, exactly once, on any thread; the call stays
-// referenced. `tenant_field` is the number of its field with the tenant's name; 0: it has none. `owner` may be NULL.
-// UNAVAILABLE or EXHAUSTED: it will not be read. Whatever the status, `bytes` may not be used afterwards.
+// referenced. `tenant_field` is the number of its field with the tenant's name; 0: it has none. The tenant of the
+// caller's key counts, if keys are used. `owner` may be NULL. UNAVAILABLE or EXHAUSTED: it will not be read. Whatever
+// the status, `bytes` may not be used afterwards.
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
                               struct intake_owner *owner, grpc_read_fn *read);
 

@@ -143,6 +143,7 @@ static void count_message(const struct http_message *message)
 void http_count_tokens_post(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
-    enum status status = http_message_read(service->front, x, NULL, NULL, count_message, NULL);
+    if (!http_admit_call(x)) return;
+    enum status status = http_message_read(service->front, x, NULL, count_message, NULL);
     if (status != STATUS_OK) http_refuse(x, status);
 }

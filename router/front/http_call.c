@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "router/front/http_service.h"
 #include "router/front/json_anthropic.h"
 
-#define RETRY_AFTER_S  "1"
-#define RETRY_AFTER_MS "1000" // read by the clients of OpenAI
+#define RETRY_US 1000000
 
 // --- errors
 
@@ -83,7 +83,16 @@ static bool is_anthropic(const struct http_exchange *x)
     return strncmp(http_path(x), path, strlen(path)) == 0;
 }
 
-void http_fail(struct http_exchange *x, enum status status, const char *message)
+static void add_retry(struct http_exchange *x, int64_t retry_us)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999999) / 1000000);
+    http_add_header(x, "Retry-After", number);
+    snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999) / 1000);
+    http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
+}
+
+static void fail_until(struct http_exchange *x, enum status status, const char *message, int64_t retry_us)
 {
     struct bytes body = {0};
     if (is_anthropic(x)) {
@@ -91,12 +100,15 @@ void http_fail(struct http_exchange *x, enum status status, const char *message)
     } else {
         http_error_add(&body, status, message);
     }
-    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) {
-        http_add_header(x, "Retry-After", RETRY_AFTER_S);
-        http_add_header(x, "retry-after-ms", RETRY_AFTER_MS);
-    }
+    if (status == STATUS_EXHAUSTED || status == STATUS_UNAVAILABLE) add_retry(x, retry_us);
+    if (status == STATUS_UNAUTHENTICATED) http_add_header(x, "WWW-Authenticate", "Bearer");
     http_respond(x, http_status_of(status), "application/json", body.data, body.n);
     bytes_free(&body);
+}
+
+void http_fail(struct http_exchange *x, enum status status, const char *message)
+{
+    fail_until(x, status, message, RETRY_US);
 }
 
 void http_refuse(struct http_exchange *x, enum status status)
@@ -140,10 +152,41 @@ static bool id_valid(const char *id)
 
 // --- every exchange
 
-// Whether the caller may use the API. Every caller may.
-static enum status http_authorise(struct http_exchange *x)
+// For load balancers, as the health service of gRPC.
+static bool open_to_all(const char *path)
 {
-    return STATUS_OK;
+    return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
+}
+
+// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`.
+static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
+{
+    struct identity *identity = ((const struct http_service *)http_context(x))->front->identity;
+    const char *authorization = http_header(x, "authorization");
+    if (!identity || open_to_all(http_path(x))) return STATUS_OK;
+    return authorization ? identity_authenticate(identity, authorization, principal_p)
+                         : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p);
+}
+
+typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);
+
+static bool admit(struct http_exchange *x, admit_fn *limits)
+{
+    struct principal *p = ((struct http_call *)http_user(x))->principal;
+    int64_t retry_us = 0;
+    enum status status = p ? limits(p, &retry_us) : STATUS_OK;
+    if (status != STATUS_OK) fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    return status == STATUS_OK;
+}
+
+bool http_admit(struct http_exchange *x)
+{
+    return admit(x, identity_admit);
+}
+
+bool http_admit_call(struct http_exchange *x)
+{
+    return admit(x, identity_admit_call);
 }
 
 void http_call_on_head(struct http_exchange *x)
@@ -159,7 +202,7 @@ void http_call_on_head(struct http_exchange *x)
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
     if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
-    enum status status = http_authorise(x);
+    enum status status = http_authorise(x, &call->principal);
     if (status != STATUS_OK) http_refuse(x, status);
 }
 
@@ -167,5 +210,6 @@ void http_call_on_close(struct http_exchange *x, bool disconnected)
 {
     struct http_call *call = http_user(x);
     if (call->client) client_close(call->client);
+    principal_unref(call->principal);
     free(call);
 }

@@ -13,6 +13,7 @@ enum { HTTP_ID_ROOM = 129 };
 struct http_call {
     uint64_t number;               // random; ids are made of it
     char request_id[HTTP_ID_ROOM]; // of the header x-request-id: the client's, or made here
+    struct principal *principal;   // who calls; NULL: no API keys are used
     struct client *client;         // running requests; NULL: none
 };
 
@@ -20,11 +21,16 @@ struct http_call {
 void http_call_on_head(struct http_exchange *x);
 void http_call_on_close(struct http_exchange *x, bool disconnected);
 
+// Whether the limits of the caller's key allow a request (identity_admit()), or a call without a model's work. If not,
+// the exchange was answered.
+bool http_admit(struct http_exchange *x);
+bool http_admit_call(struct http_exchange *x);
+
 // Answers with a JSON body.
 void http_answer(struct http_exchange *x, const struct bytes *json);
 
 // Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
-// header Retry-After.
+// header Retry-After: a second.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 void http_refuse(struct http_exchange *x, enum status status); // http_fail() with status_message()
 int http_status_of(enum status status);

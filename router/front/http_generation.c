@@ -276,7 +276,7 @@ static void generation_free(struct client *client)
         choice_fini(&g->choices[i]);
     free(g->choices);
     if (g->data.free) g->data.free(g->data.value);
-    free(g->tenant);
+    principal_unref(client->principal);
     http_unref(g->x);
     free(g);
 }
@@ -370,7 +370,6 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->n = fields->n;
     g->data = in->data;
     in->data = (struct http_data){0};
-    if (g->tenant) fields->message.tenant = g->tenant;
 }
 
 static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,
@@ -380,6 +379,7 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
     set_fields(g, in);
+    TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
     return read_answers(g, in, message->arrived_us, first_p);
@@ -418,6 +418,7 @@ static void generation_read(const struct http_message *message)
 void http_generation_start(struct http_exchange *x, const struct front *front, struct http_streams *streams,
                            const struct http_api *api)
 {
+    if (!http_admit(x)) return;
     struct http_call *call = http_user(x);
     struct http_generation *g = mem_alloc(sizeof *g);
     http_ref(x);
@@ -427,13 +428,14 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->created_s = (int64_t)time(NULL);
     g->client.ops = &generation_ops;
     g->client.front = front;
+    g->client.principal = principal_ref(call->principal);
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
     if (http_header(x, "x-request-id"))
         log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
                   LOG_FIELD("x_request_id", call->request_id));
     call->client = &g->client;
     client_reading(&g->client);
-    enum status status = http_message_read(front, x, g->tenant, &g->client.waiting, generation_read, g);
+    enum status status = http_message_read(front, x, &g->client.waiting, generation_read, g);
     if (status != STATUS_OK) generation_refuse(g, status);
 }
 

@@ -85,7 +85,6 @@ struct http_generation {
     const struct http_api *api;
     struct http_streams *streams;
     struct http_data data;
-    char *tenant; // of the caller, owned; NULL: the body may name one
 
     // Constant once the body is read.
     char id[HTTP_ID_ROOM];

@@ -242,7 +242,8 @@ static void detokenize_message(const struct http_message *message)
 
 static void message_start(struct http_exchange *x, http_read_fn *read)
 {
-    enum status status = http_message_read(front_of(x), x, NULL, NULL, read, NULL);
+    if (!http_admit_call(x)) return;
+    enum status status = http_message_read(front_of(x), x, NULL, read, NULL);
     if (status != STATUS_OK) http_refuse(x, status);
 }
 

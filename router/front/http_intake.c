@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "router/front/http_call.h"
 #include "router/front/intake.h"
 #include "router/front/json_body.h"
 
@@ -38,8 +39,8 @@ static void job_run(struct intake_job *base, bool dropped)
     job_free(job);
 }
 
-enum status http_message_read(const struct front *front, struct http_exchange *x, const char *tenant,
-                              struct intake_owner *owner, http_read_fn *read, void *user)
+enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
+                              http_read_fn *read, void *user)
 {
     TRY(intake_check_open(front));
     struct http_message message = {.x = x, .user = user, .arrived_us = clock_now_us()};
@@ -50,7 +51,8 @@ enum status http_message_read(const struct front *front, struct http_exchange *x
         return STATUS_OK;
     }
     struct body_job *job = mem_alloc(sizeof *job);
-    job->tenant = mem_string(tenant ? tenant : "");
+    const struct principal *p = ((struct http_call *)http_user(x))->principal;
+    job->tenant = mem_string(p ? principal_tenant(p) : "");
     job->message = message;
     job->read = read;
     job->job = (struct intake_job){.run = job_run, .tenant = job->tenant, .bytes = size};

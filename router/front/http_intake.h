@@ -19,8 +19,8 @@ typedef void http_read_fn(const struct http_message *message);
 
 // Within on_request: calls `read` for the body, now or later, exactly once, on any thread; the exchange stays
 // referenced. `owner` may be NULL. UNAVAILABLE or EXHAUSTED: it will not be read.
-enum status http_message_read(const struct front *front, struct http_exchange *x, const char *tenant,
-                              struct intake_owner *owner, http_read_fn *read, void *user);
+enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
+                              http_read_fn *read, void *user);
 
 // The body as a JSON object (json_body.h); the exchange's bytes are freed. To be called before the exchange may be
 // answered by another thread.

@@ -18,6 +18,7 @@ static void response_free(void *data)
 {
     struct response *r = data;
     bytes_free(&r->answer.text);
+    bytes_free(&r->answer.logprobs);
     free(r->echo);
     free(r);
 }
@@ -43,6 +44,13 @@ static struct responses_answer *answer_of(struct http_generation *g)
     return &r->answer;
 }
 
+// The list of objects is that of a chat.
+static void responses_add_logprobs(struct http_generation *g, struct http_choice *choice,
+                                   const struct answer_chunk *chunk, struct bytes lists[HTTP_LOGPROB_LISTS])
+{
+    http_chat.add_logprobs(g, choice, chunk, lists);
+}
+
 static void responses_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
     responses_add_begin(out, answer_of(g));
@@ -51,7 +59,10 @@ static void responses_begin(struct http_generation *g, struct http_choice *choic
 static void responses_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                             struct bytes *out)
 {
-    responses_add_delta(out, answer_of(g), chunk->text, chunk->text_bytes);
+    struct bytes lists[HTTP_LOGPROB_LISTS] = {{0}};
+    if (chunk->logprobs) responses_add_logprobs(g, choice, chunk, lists);
+    responses_add_delta(out, answer_of(g), chunk->text, chunk->text_bytes, lists);
+    bytes_free(lists);
 }
 
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -68,6 +79,7 @@ static void responses_whole(struct http_generation *g, struct bytes *out)
 {
     struct responses_answer *a = answer_of(g);
     if (g->choices->text.n) bytes_add(&a->text, g->choices->text.data, g->choices->text.n);
+    if (g->choices->logprobs->n) bytes_add(&a->logprobs, g->choices->logprobs->data, g->choices->logprobs->n);
     responses_add_object(out, a, &(struct responses_end){g->choices->reason, &g->usage, NULL});
 }
 
@@ -75,6 +87,7 @@ const struct http_api http_responses = {
     .method = "responses",
     .id_prefix = "resp",
     .read = responses_read,
+    .add_logprobs = responses_add_logprobs,
     .begin = responses_begin,
     .chunk = responses_chunk,
     .finish = responses_finish,

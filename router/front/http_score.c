@@ -51,6 +51,7 @@ static void score_done(struct answer *a, const struct request *r, enum finish_re
 
 static void score_free(struct client *client)
 {
+    principal_unref(client->principal);
     http_unref(((struct score *)client)->x);
     free(client);
 }
@@ -127,14 +128,16 @@ static void score_read(const struct http_message *message)
 void http_score_post(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
+    if (!http_admit(x)) return;
     struct http_call *call = http_user(x);
     struct score *s = mem_alloc(sizeof *s);
     http_ref(x);
     s->x = x;
     s->client.ops = &score_ops;
     s->client.front = service->front;
+    s->client.principal = principal_ref(call->principal);
     call->client = &s->client;
     client_reading(&s->client);
-    enum status status = http_message_read(service->front, x, NULL, &s->client.waiting, score_read, s);
+    enum status status = http_message_read(service->front, x, &s->client.waiting, score_read, s);
     if (status != STATUS_OK) score_refuse(s, status);
 }

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 
-enum { NAME_BYTES_MAX = 256, MESSAGES_MAX = 4096 };
+enum { NAME_BYTES_MAX = 256 };
 
 enum status intake_check_open(const struct front *front)
 {
@@ -82,15 +82,20 @@ enum status intake_encode(const struct front *front, const char *text, size_t si
                                       n_tokens_p);
 }
 
-static enum status prompt_from_messages(const struct front *front, const struct chat_message *messages, size_t n,
+enum status intake_check_messages(size_t n)
+{
+    if (n <= INTAKE_MESSAGES_MAX) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, INTAKE_MESSAGES_MAX);
+}
+
+static enum status prompt_from_messages(const struct front *front, const struct chat_conversation *conversation,
                                         struct intake_tokens *tokens_p)
 {
     if (!front->chat) return status_fail(STATUS_UNSUPPORTED, "messages: %s", front->chat_problem);
-    if (n > MESSAGES_MAX)
-        return status_fail(STATUS_INVALID, "messages: %zu given, at most %d are allowed", n, MESSAGES_MAX);
+    TRY(intake_check_messages(json_array_size(conversation->messages)));
     struct chat_prompt prompt;
-    TRY(chat_render(front->chat, front->tokenizer, messages, (int)n, front->config.max_context,
-                    front->pinned_turn_tokens, &prompt));
+    TRY(chat_render(front->chat, front->tokenizer, conversation, front->config.max_context, front->pinned_turn_tokens,
+                    &prompt));
     *tokens_p = (struct intake_tokens){prompt.ids, prompt.n_ids, prompt.pinned, prompt.n_pinned};
     free(prompt.text);
     return STATUS_OK;
@@ -115,7 +120,7 @@ static enum status prompt_read(const struct front *front, const struct intake_pr
 {
     int max_ids = front->config.max_context;
     if (prompt->n_ids) return prompt_from_ids(front, prompt->ids, prompt->n_ids, tokens_p);
-    if (prompt->n_messages) return prompt_from_messages(front, prompt->messages, prompt->n_messages, tokens_p);
+    if (prompt->conversation) return prompt_from_messages(front, prompt->conversation, tokens_p);
     return intake_encode(front, prompt->text, prompt->text_bytes, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL,
                          max_ids, &tokens_p->tokens, &tokens_p->n_tokens);
 }
@@ -123,7 +128,7 @@ static enum status prompt_read(const struct front *front, const struct intake_pr
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p)
 {
-    int given = (prompt->text_bytes > 0) + (prompt->n_ids > 0) + (prompt->n_messages > 0);
+    int given = (prompt->text_bytes > 0) + (prompt->n_ids > 0) + (prompt->conversation != NULL);
     if (given == 0) return status_fail(STATUS_INVALID, "the prompt is empty: give one of text, token_ids, messages");
     if (given > 1) return status_fail(STATUS_INVALID, "give only one of text, token_ids, messages");
     struct intake_tokens tokens = {0};

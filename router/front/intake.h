@@ -36,9 +36,12 @@ struct intake_prompt {
     size_t text_bytes;
     const uint32_t *ids;
     size_t n_ids;
-    const struct chat_message *messages;
-    size_t n_messages;
+    const struct chat_conversation *conversation; // NULL: none
 };
+
+// INVALID if a conversation has too many messages.
+enum { INTAKE_MESSAGES_MAX = 4096 };
+enum status intake_check_messages(size_t n);
 
 // Owned by the caller.
 struct intake_tokens {

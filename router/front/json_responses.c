@@ -23,9 +23,7 @@ static const struct json_unsupported unsupported[] = {
     {"tools", "[]", NULL},
     {"tool_choice", "\"auto\"", NULL},
     {"max_tool_calls", NULL, NULL},
-    {"include", "[]", NULL},
     {"reasoning", "{}", NULL},
-    {"top_logprobs", "0", NULL},
     {"truncation", "\"disabled\"", "shorten the input"},
     {"context_management", "[]", NULL},
     {"moderation", NULL, NULL},
@@ -65,8 +63,8 @@ static const char *const own_fields[] = {"input",
 struct values {
     const char *instructions, *safety_identifier, *prompt_cache_key;
     bool store, parallel_tool_calls;
-    int64_t max_output_tokens;
-    const json_t *metadata, *text, *stream_options;
+    int64_t max_output_tokens, top_logprobs;
+    const json_t *metadata, *text, *stream_options, *include;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -80,6 +78,8 @@ static const struct json_field fields[] = {
     FIELD(safety_identifier, NAME),
     FIELD(prompt_cache_key, NAME),
     FIELD(parallel_tool_calls, BOOL),
+    FIELD(top_logprobs, INT, .min = 0, .max = LOGPROBS_MAX),
+    FIELD(include, LIST),
     FIELD(metadata, OBJECT),
     FIELD(text, OBJECT),
     FIELD(stream_options, OBJECT),
@@ -121,6 +121,26 @@ static enum status check_text(const json_t *text)
     return STATUS_OK;
 }
 
+// Log-probabilities are the only thing that can be included.
+static enum status logprobs_read(const struct values *v, json_t *chat)
+{
+    size_t i;
+    json_t *name;
+    json_array_foreach(v->include, i, name)
+    {
+        const char *wanted = json_string_value(name);
+        if (!wanted || strcmp(wanted, "message.output_text.logprobs") != 0)
+            return status_fail(STATUS_UNSUPPORTED, "include: not supported, except message.output_text.logprobs");
+    }
+    bool included = json_array_size(v->include) > 0;
+    if (v->top_logprobs && !included)
+        return status_fail(STATUS_INVALID, "top_logprobs: only with include message.output_text.logprobs");
+    if (!included) return STATUS_OK;
+    json_object_set_new(chat, "logprobs", json_true());
+    json_object_set_new(chat, "top_logprobs", json_integer(v->top_logprobs));
+    return STATUS_OK;
+}
+
 static enum status item_add(json_t *messages, const json_t *item, size_t index)
 {
     static const char *const blocks[] = {"input_text", "output_text", NULL};
@@ -155,6 +175,7 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
     if (v->instructions && *v->instructions)
         TRY(json_turn_add(messages, "system", json_object_get(body, "instructions"), NULL, ""));
     if (v->max_output_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_output_tokens));
+    TRY(logprobs_read(v, chat));
     return input_add(messages, json_object_get(body, "input"));
 }
 
@@ -200,6 +221,7 @@ char *responses_echo(const json_t *body)
     echo_add(&out, body, "parallel_tool_calls", "true");
     echo_add(&out, body, "temperature", "1.0");
     echo_add(&out, body, "top_p", "1.0");
+    echo_add(&out, body, "top_logprobs", "0");
     echo_add(&out, body, "user", "null");
     echo_add(&out, body, "safety_identifier", "null");
     echo_add(&out, body, "prompt_cache_key", "null");
@@ -219,27 +241,34 @@ static void head_add(struct bytes *out, const struct responses_answer *a)
     JSON_ADD(out, ",\"background\":false,\"max_tool_calls\":null,\"previous_response_id\":null,"
                   "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
                   "\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"},\"tool_choice\":\"auto\","
-                  "\"tools\":[],\"top_logprobs\":0,\"truncation\":\"disabled\"");
+                  "\"tools\":[],\"truncation\":\"disabled\"");
+}
+
+static void logprobs_add(struct bytes *out, const struct bytes *logprobs)
+{
+    JSON_ADD(out, ",\"logprobs\":[");
+    if (logprobs->n) bytes_add(out, logprobs->data, logprobs->n);
+    JSON_ADD(out, "]");
 }
 
 // The part of the message that has the text.
-static void part_add(struct bytes *out, const struct bytes *text)
+static void part_add(struct bytes *out, const struct responses_answer *a)
 {
-    JSON_ADD(out, "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":");
-    json_add_text(out, text->n ? text->data : "", text->n);
+    JSON_ADD(out, "{\"type\":\"output_text\",\"annotations\":[],\"text\":");
+    json_add_text(out, a->text.n ? a->text.data : "", a->text.n);
+    logprobs_add(out, &a->logprobs);
     JSON_ADD(out, "}");
 }
 
-// The message; `text` NULL: it has no part yet.
-static void item_object_add(struct bytes *out, const struct responses_answer *a, const char *status,
-                            const struct bytes *text)
+// The message, with or without its part.
+static void item_object_add(struct bytes *out, const struct responses_answer *a, const char *status, bool part)
 {
     JSON_ADD(out, "{\"type\":\"message\",\"role\":\"assistant\",\"id\":");
     json_add_string(out, a->item_id);
     JSON_ADD(out, ",\"status\":");
     json_add_string(out, status);
     JSON_ADD(out, ",\"content\":[");
-    if (text) part_add(out, text);
+    if (part) part_add(out, a);
     JSON_ADD(out, "]}");
 }
 
@@ -296,7 +325,7 @@ void responses_add_object(struct bytes *out, const struct responses_answer *a, c
     JSON_ADD(out, ",\"incomplete_details\":");
     json_add(out, end->reason == FINISH_REASON_LENGTH ? "{\"reason\":\"max_output_tokens\"}" : "null");
     JSON_ADD(out, ",\"output\":[");
-    item_object_add(out, a, item_status_name(end->reason), &a->text);
+    item_object_add(out, a, item_status_name(end->reason), true);
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
     JSON_ADD(out, "}");
@@ -329,11 +358,11 @@ static void running_event_add(struct bytes *out, struct responses_answer *a, con
 }
 
 static void item_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *status,
-                           const struct bytes *text)
+                           bool part)
 {
     event_begin(out, a, name);
     JSON_ADD(out, ",\"output_index\":0,\"item\":");
-    item_object_add(out, a, status, text);
+    item_object_add(out, a, status, part);
     json_event_end(out);
 }
 
@@ -341,18 +370,18 @@ static void part_event_add(struct bytes *out, struct responses_answer *a, const 
 {
     part_event_begin(out, a, name);
     JSON_ADD(out, ",\"part\":");
-    part_add(out, &a->text);
+    part_add(out, a);
     json_event_end(out);
 }
 
 // `member` is the JSON of the text's name: ",\"delta\":".
 static void text_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *member,
-                           const char *text, size_t n)
+                           const char *text, size_t n, const struct bytes *logprobs)
 {
     part_event_begin(out, a, name);
     json_add(out, member);
     json_add_text(out, text, n);
-    JSON_ADD(out, ",\"logprobs\":[]");
+    logprobs_add(out, logprobs);
     json_event_end(out);
 }
 
@@ -360,15 +389,18 @@ void responses_add_begin(struct bytes *out, struct responses_answer *a)
 {
     running_event_add(out, a, "response.created");
     running_event_add(out, a, "response.in_progress");
-    item_event_add(out, a, "response.output_item.added", "in_progress", NULL);
+    item_event_add(out, a, "response.output_item.added", "in_progress", false);
     part_event_add(out, a, "response.content_part.added");
 }
 
-void responses_add_delta(struct bytes *out, struct responses_answer *a, const char *text, size_t n)
+void responses_add_delta(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                         const struct bytes *logprobs)
 {
-    if (!n) return;
-    bytes_add(&a->text, text, n);
-    text_event_add(out, a, "response.output_text.delta", ",\"delta\":", text, n);
+    if (!n && !logprobs->n) return;
+    if (n) bytes_add(&a->text, text, n);
+    if (a->logprobs.n && logprobs->n) JSON_ADD(&a->logprobs, ",");
+    if (logprobs->n) bytes_add(&a->logprobs, logprobs->data, logprobs->n);
+    text_event_add(out, a, "response.output_text.delta", ",\"delta\":", n ? text : "", n, logprobs);
 }
 
 static const char *last_event_name(enum finish_reason reason)
@@ -382,9 +414,10 @@ static const char *last_event_name(enum finish_reason reason)
 
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
 {
-    text_event_add(out, a, "response.output_text.done", ",\"text\":", a->text.n ? a->text.data : "", a->text.n);
+    text_event_add(out, a, "response.output_text.done", ",\"text\":", a->text.n ? a->text.data : "", a->text.n,
+                   &a->logprobs);
     part_event_add(out, a, "response.content_part.done");
-    item_event_add(out, a, "response.output_item.done", item_status_name(end->reason), &a->text);
+    item_event_add(out, a, "response.output_item.done", item_status_name(end->reason), true);
     event_begin(out, a, last_event_name(end->reason));
     JSON_ADD(out, ",\"response\":");
     responses_add_object(out, a, end);

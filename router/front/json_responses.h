@@ -23,8 +23,9 @@ struct responses_answer {
     const char *model;
     const char *echo; // responses_echo()
     int64_t created_s;
-    struct bytes text; // of the answer so far; owned
-    int64_t n_events;  // sent so far
+    struct bytes text;     // of the answer so far; owned
+    struct bytes logprobs; // of its tokens: JSON objects of a list, without the brackets; owned
+    int64_t n_events;      // sent so far
 };
 
 // How an answer ended.
@@ -40,5 +41,7 @@ void responses_add_object(struct bytes *out, const struct responses_answer *a, c
 // The events of a stream: first responses_add_begin(), then one delta for each piece of text, which becomes part of the
 // answer's text, last responses_add_end().
 void responses_add_begin(struct bytes *out, struct responses_answer *a);
-void responses_add_delta(struct bytes *out, struct responses_answer *a, const char *text, size_t n);
+// `logprobs` are those of the tokens that came with the text, likewise; they may come without text.
+void responses_add_delta(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                         const struct bytes *logprobs);
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end);

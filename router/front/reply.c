@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/reply.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-#define RETRY_AFTER_MS "1000"
+#define RETRY_US 1000000
 
 // Bounds on unread bytes: of one client; of all clients together; and the amount up to which a client is left alone
 // when all clients together are over their bound.
@@ -54,13 +55,25 @@ void reply_unary(struct rpc_call *call, const ProtobufCMessage *message)
     rpc_call_finish(call, STATUS_OK, "");
 }
 
+static void finish(struct rpc_call *call, enum status status, const char *message, int64_t retry_us)
+{
+    char retry_ms[24];
+    snprintf(retry_ms, sizeof retry_ms, "%lld", (long long)(retry_us + 999) / 1000);
+    if (status == STATUS_EXHAUSTED) rpc_call_add_trailer(call, "retry-after-ms", retry_ms);
+    rpc_call_finish(call, status, message);
+}
+
 void reply_finish(struct rpc_call *call, enum status status, const char *message)
 {
-    if (status == STATUS_EXHAUSTED) rpc_call_add_trailer(call, "retry-after-ms", RETRY_AFTER_MS);
-    rpc_call_finish(call, status, message);
+    finish(call, status, message, RETRY_US);
 }
 
 void reply_refuse(struct rpc_call *call, enum status status)
 {
     reply_finish(call, status, status_message());
+}
+
+void reply_refuse_until(struct rpc_call *call, enum status status, int64_t retry_us)
+{
+    finish(call, status, status_message(), retry_us ? retry_us : RETRY_US);
 }

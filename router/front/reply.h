@@ -17,8 +17,9 @@ void reply_stream(struct rpc_call *call, const ProtobufCMessage *message);
 // Sends the answer of a unary call and ends the call.
 void reply_unary(struct rpc_call *call, const ProtobufCMessage *message);
 
-// Ends the call. EXHAUSTED is sent with the trailer retry-after-ms.
+// Ends the call. EXHAUSTED is sent with the trailer retry-after-ms: a second, where the time is not known.
 void reply_finish(struct rpc_call *call, enum status status, const char *message);
 
 // reply_finish() with status_message().
 void reply_refuse(struct rpc_call *call, enum status status);
+void reply_refuse_until(struct rpc_call *call, enum status status, int64_t retry_us); // 0: not known

@@ -82,22 +82,50 @@ static enum status pinned_read(const Forepack__V1__PrefillOptions *m, struct req
     return STATUS_OK;
 }
 
+// One message as JSON, for the chat template.
+static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t **message_p)
+{
+    size_t bad;
+    if (!utf8_valid(m->role, strlen(m->role), NULL))
+        return status_fail(STATUS_INVALID, "messages[%zu]: role is not UTF-8", i);
+    if (!utf8_valid((const char *)m->content.data, m->content.len, &bad))
+        return status_fail(STATUS_INVALID, "messages[%zu]: content is not UTF-8: byte %zu is wrong", i, bad);
+    *message_p = json_object();
+    json_object_set_new(*message_p, "role", json_string(m->role));
+    json_object_set_new(*message_p, "content",
+                        json_stringn(m->content.len ? (const char *)m->content.data : "", m->content.len));
+    return STATUS_OK;
+}
+
+static enum status messages_read(const struct wire_prompt *prompt, json_t **messages_p)
+{
+    TRY(intake_check_messages(prompt->n_messages));
+    enum status status = STATUS_OK;
+    json_t *messages = json_array(), *message = NULL;
+    for (size_t i = 0; i < prompt->n_messages && status == STATUS_OK; i++) {
+        status = message_read(prompt->messages[i], i, &message);
+        if (status == STATUS_OK) json_array_append_new(messages, message);
+    }
+    if (status == STATUS_OK)
+        *messages_p = messages;
+    else
+        json_decref(messages);
+    return status;
+}
+
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p)
 {
-    struct chat_message *turns = mem_alloc_array(prompt->n_messages, sizeof *turns);
-    for (size_t i = 0; i < prompt->n_messages; i++) {
-        const Forepack__V1__Message *from = prompt->messages[i];
-        turns[i] = (struct chat_message){from->role, (const char *)from->content.data, from->content.len};
-    }
+    json_t *messages = NULL;
+    if (prompt->n_messages) TRY(messages_read(prompt, &messages));
+    const struct chat_conversation conversation = {.messages = messages};
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
-                                        .messages = turns,
-                                        .n_messages = prompt->n_messages};
+                                        .conversation = messages ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
-    free(turns);
+    json_decref(messages);
     return status;
 }
 

@@ -289,6 +289,7 @@ static void index_refresh(struct node_index *index, const struct sched_view *vie
 void node_index_note_change(struct sched_node *node)
 {
     struct node_place *p = &node->place;
+    if (p->index) p->index->changes++;
     if (!p->index || p->is_changed) return;
     p->is_changed = true;
     p->changed_next = p->index->changed;
@@ -316,6 +317,7 @@ void node_index_remove(struct sched_node *node)
     place_remove(node);
     list_remove(&index->changed, node, offsetof(struct sched_node, place.changed_next));
     list_remove(&index->again, node, offsetof(struct sched_node, place.again_next));
+    index->changes++;
     index->n_nodes--;
     index->n_known -= node->place.is_known;
     node->place = (struct node_place){.index = NULL};

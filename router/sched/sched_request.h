@@ -28,6 +28,7 @@ struct request_spec {
     bool want_importance;
     int32_t priority;
     char *tenant;         // owned, may be NULL
+    uint64_t owner;       // the tenant of the API key, within which ids are unique; 0: no keys are used
     uint64_t prefix_salt; // requests with different salts share no KV blocks
     int64_t arrived_us;
     int64_t ttft_deadline_us; // a first token after it is of no use; on clock_now_us(), INT64_MAX: none

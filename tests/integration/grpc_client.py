@@ -166,7 +166,7 @@ refused(code.NOT_FOUND, "not served", text="x", model="gpt-9")
 refused(code.OUT_OF_RANGE, "context", token_ids=[1] * (info.context_tokens + 1))
 refused(code.OUT_OF_RANGE, "context", text="x" * 10000000)
 if info.chat_template:
-    refused(code.INVALID_ARGUMENT, "role", messages=[{"role": "wizard", "content": "x"}])
+    refused(code.INVALID_ARGUMENT, "role", messages=[{"role": "", "content": "x"}])
 
 # A method with one request message fails with none and with two.
 def answers_to(name, *messages):

@@ -122,6 +122,14 @@ def test_responses():
     instructed = respond(instructions=turns[0]["content"], input=question)
     assert instructed.output_text == text and instructed.instructions == turns[0]["content"]
 
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    likely = respond(**asked).output[0].content[0].logprobs
+    assert len(likely) == answer.usage.output_tokens and all(len(l.top_logprobs) == 2 for l in likely)
+    assert likely[0].logprob == chat(logprobs=True).choices[0].logprobs.content[0].logprob
+    events = list(respond(stream=True, **asked))
+    deltas = [l.token for e in events if e.type == "response.output_text.delta" for l in e.logprobs]
+    assert deltas == [l.token for l in likely] and events[-1].response.output[0].content[0].logprobs == likely
+
     events = list(respond(stream=True))
     assert [e.sequence_number for e in events] == list(range(len(events)))
     names = [e.type for e in events]

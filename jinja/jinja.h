@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jinja templates, as far as chat templates use them: the language of Jinja 3.1 in the environment that Hugging Face
+// transformers gives to chat templates (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, a `tojson`
+// without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's: their
+// text, their order, their errors. Not included: other templates (include, import, extends raise an error),
+// autoescaping, integers over 64 bits.
+//
+// Template and inputs may be hostile. Rendering is bounded by `struct jinja_limits` in steps, nesting, output and
+// memory; a template has no access to files, time or other state than its inputs.
+//
+// Origins: each byte of the output is known to come from the template or from a certain input, through every operation
+// (concatenation, slices, replace, join, formatting, JSON, case). Where an operation mixes several, its result counts
+// as input. So a caller can tell its own text from that of its clients.
+//
+// Threads: a template is immutable; any thread may render with it. Errors: one sentence that names the line of the
+// template, in status_message().
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "base/status.h"
+
+struct jinja_template;
+
+// Longest source; a longer one is refused.
+#define JINJA_SOURCE_LIMIT_BYTES ((size_t)1 << 20)
+
+// Parses UTF-8 `source` [size_bytes]. DATA: a syntax error, an unknown filter or test, or nesting beyond the limit.
+enum status jinja_compile(const char *source, size_t size_bytes, struct jinja_template **template_p);
+void jinja_free(struct jinja_template *t); // NULL is fine
+
+// Bounds of one rendering. A step is an evaluated expression or 16 bytes of text that are copied or searched.
+struct jinja_limits {
+    size_t steps, output_bytes, memory_bytes;
+    int depth; // nested expressions, statements, macro calls and values together
+};
+#define JINJA_LIMITS_DEFAULT ((struct jinja_limits){20000000, (size_t)64 << 20, (size_t)256 << 20, 1000})
+
+enum { JINJA_TEMPLATE = -1 }; // origin of text of the template; inputs have tags of 0 and more
+
+// A variable of the template. Its strings and numbers carry the tag as their origin.
+struct jinja_input {
+    const char *name;    // borrowed, like all pointers here, while jinja_render() runs
+    const json_t *value; // NULL: None
+    int tag;             // JINJA_TEMPLATE: counts as text of the template
+    bool tag_elements;   // element i of the list has the origin tag + i
+    // In objects under `value`, strings of the member `plain_member` that equal one of `plain_words` (ends with NULL)
+    // count as text of the template: fixed words such as roles. NULL: none.
+    const char *plain_member;
+    const char *const *plain_words;
+};
+
+struct jinja_span {
+    size_t start, end; // bytes, half-open
+    int tag;
+};
+
+// Owned by the caller: jinja_output_fini().
+struct jinja_output {
+    char *text; // UTF-8, NUL-terminated; may contain NULs
+    size_t text_bytes;
+    struct jinja_span *spans; // [n_spans] ascending, disjoint: the bytes that come from inputs
+    int n_spans;
+};
+
+// Renders with the variables inputs [n]; `now` is the time of strftime_now. INVALID: the template raised an error, or
+// it went beyond a limit; `*output_p` is then unchanged.
+enum status jinja_render(const struct jinja_template *t, const struct jinja_input *inputs, int n, const struct tm *now,
+                         const struct jinja_limits *limits, struct jinja_output *output_p);
+void jinja_output_fini(struct jinja_output *output);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/grpc_access.h"
+
+#include "router/front/reply.h"
+
+static void release(void *identity)
+{
+    principal_unref(identity);
+}
+
+enum status front_authorise(struct rpc_call *call)
+{
+    const struct front *front = rpc_call_context(call);
+    struct principal *p;
+    if (!front->identity) return STATUS_OK;
+    TRY(identity_authenticate(front->identity, rpc_call_metadata(call, "authorization"), &p));
+    rpc_call_set_identity(call, p, release);
+    return STATUS_OK;
+}
+
+struct principal *grpc_principal(const struct rpc_call *call)
+{
+    const struct front *front = rpc_call_context(call);
+    return front->identity ? rpc_call_identity(call) : NULL;
+}
+
+bool grpc_is_operator(const struct rpc_call *call)
+{
+    struct principal *p = grpc_principal(call);
+    return !p || principal_is_operator(p);
+}
+
+bool grpc_admit_call(struct rpc_call *call)
+{
+    struct principal *p = grpc_principal(call);
+    int64_t retry_us = 0;
+    enum status status = p ? identity_admit_call(p, &retry_us) : STATUS_OK;
+    if (status != STATUS_OK) reply_refuse_until(call, status, retry_us);
+    return status == STATUS_OK;
+}

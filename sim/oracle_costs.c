@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/oracle_costs.h"
+
+#include "router/core/node.h"
+
+#define ERROR_MAX 2.0 // times: the noise of a pass is at most 40 %
+
+// The model learns from few passes, slowly from those far from what it expects, and weighs all sizes of passes alike.
+// What it has for one size may be wrong for long; it must not be wrong for nearly all passes.
+enum { PASSES_MIN = 100, MISSES_PERCENT = 95 };
+
+static bool is_steady(const struct world *w)
+{
+    for (int i = 0; i < w->scenario->n_actions; i++) {
+        enum action_kind kind = w->scenario->actions[i].kind;
+        if (kind == ACTION_SLOW || kind == ACTION_LIE) return false;
+    }
+    return !w->scenario->load;
+}
+
+void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_node *node,
+                  const Forepack__Cluster__V1__NodeMessage *message)
+{
+    double rows, pairs, us;
+    if (message->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP) {
+        rows = message->step->rows, pairs = (double)message->step->pairs, us = message->step->step_us;
+    } else if (message->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED) {
+        rows = message->scored->rows, pairs = (double)message->scored->pairs, us = message->scored->pass_us;
+    } else {
+        return;
+    }
+    if (!node || us < 100 || !is_steady(w)) return;
+    double learned_us = cost_pass_us(&node->sched.cost, 1, rows, pairs);
+    watch->passes++;
+    watch->misses += learned_us > ERROR_MAX * us || us > ERROR_MAX * learned_us;
+    if (watch->passes >= PASSES_MIN && 100 * watch->misses > MISSES_PERCENT * watch->passes)
+        world_fail(w, "the cost model missed %d of %d passes: %.0f rows, %.0f pairs took %.0f us, it has %.0f us",
+                   watch->misses, watch->passes, rows, pairs, us, learned_us);
+}

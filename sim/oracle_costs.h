@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cost model of a node against the passes that the node reports.
+#pragma once
+
+#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "sim/world.h"
+
+struct core_node;
+
+// Of one stream.
+struct cost_watch {
+    int passes, misses;
+};
+
+// After the router has handled the message. `node`: NULL when it is not attached.
+void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_node *node,
+                  const Forepack__Cluster__V1__NodeMessage *message);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker group must do in a pass, predicted from its sequences before the pass by slow and plain rules, and
+// compared with what it did.
+#pragma once
+
+#include "worker/scheduler_state.h"
+
+struct sequence_before {
+    uint64_t id;
+    int pending, lost; // rows; entries that would have to be computed again if it were preempted
+    bool is_prompt, starts, waits;
+};
+
+struct group_oracle {
+    struct sequence_before *running, *queue; // in their order
+    int n_running, n_queue, running_capacity, queue_capacity;
+    int prompt_rows, decodes; // of the running sequences
+    uint64_t preemptions;
+};
+
+void group_oracle_before(struct group_oracle *o, const struct scheduler *s);
+// After a step. NULL, or what it did wrong.
+const char *group_oracle_after(const struct group_oracle *o, const struct scheduler *s);
+void group_oracle_fini(struct group_oracle *o);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/core: ids of requests belong to the tenant of an API key. Another tenant may use the same id, and cannot abort
+// it; without keys all ids are of one space.
+#include <check.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "tests/core_fixture.h"
+
+static struct fixture f;
+
+static struct client *submit(const char *id, uint64_t owner)
+{
+    struct client *client = fixture_request(&f, 8, 4);
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    client->r->spec.owner = owner;
+    client->r->id = mem_string(id);
+    fixture_submit(&f, client);
+    return client;
+}
+
+static void setup(void)
+{
+    fixture_init(&f);
+    fixture_start(&f);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    fixture_attach(&f, &hello);
+}
+
+static void teardown(void)
+{
+    fixture_stop(&f);
+}
+
+START_TEST(an_id_is_unique_within_its_tenant)
+{
+    struct client *mine = submit("a", 1), *again = submit("a", 1), *other = submit("a", 2);
+    ck_assert_int_eq(again->ends, 1);
+    ck_assert_int_eq(again->status, STATUS_INVALID);
+    ck_assert(!mine->ends && !other->ends);
+}
+END_TEST
+
+START_TEST(a_tenant_aborts_its_own_requests_only)
+{
+    struct client *mine = submit("a", 1), *other = submit("a", 2), *third = submit("b", 2);
+    ck_assert(!core_abort(f.c, "b", 1, f.now_us));
+    ck_assert(core_abort(f.c, "a", 1, f.now_us));
+    ck_assert(mine->ends && !other->ends && !third->ends);
+    ck_assert(!core_abort(f.c, "a", 1, f.now_us));
+}
+END_TEST
+
+START_TEST(an_operator_aborts_the_requests_of_all_tenants)
+{
+    struct client *one = submit("a", 1), *two = submit("a", 2), *third = submit("b", 2);
+    ck_assert(core_abort(f.c, "a", 0, f.now_us));
+    ck_assert(one->ends && two->ends && !third->ends);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("request_owners");
+    TCase *tcase = tcase_create("request_owners");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, an_id_is_unique_within_its_tenant);
+    tcase_add_test(tcase, a_tenant_aborts_its_own_requests_only);
+    tcase_add_test(tcase, an_operator_aborts_the_requests_of_all_tenants);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}
