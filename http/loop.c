@@ -141,11 +141,13 @@ static void count_refused(struct http_server *server, const char *reason)
 // taken with a descriptor kept for this, and closed.
 static void refuse_without_descriptor(struct http_loop *loop)
 {
-    count_refused(loop->server, "no file descriptor is left");
     if (loop->spare_fd >= 0) {
         close(loop->spare_fd);
         int fd = accept4(loop->server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0) close(fd);
+        if (fd >= 0) {
+            close(fd);
+            count_refused(loop->server, "no file descriptor is left");
+        }
     }
     loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (loop->spare_fd >= 0) return;

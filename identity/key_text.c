@@ -146,22 +146,28 @@ static bool day_time_parse(const char *text, int64_t *seconds_p)
     return true;
 }
 
+#define FIRST_S INT64_C(946684800)    // the start of 2000
+#define LAST_S  INT64_C(253402300799) // the end of 9999
+
 enum status key_time_parse(const char *text, int64_t *seconds_p)
 {
     struct tm day = {0};
     int year, month, used = 0;
-    int64_t seconds;
-    bool valid = sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day.tm_mday, &used) == 3 && used == 10 && year >= 2000;
-    valid = valid && day_time_parse(text + used, &seconds);
-    day.tm_year = year - 1900;
-    day.tm_mon = month - 1;
-    struct tm same = day;
-    int64_t midnight = valid ? timegm(&same) : 0;
-    // timegm() turns the 31st of February into a day of March.
-    if (!valid || same.tm_mday != day.tm_mday || same.tm_mon != day.tm_mon)
+    int64_t seconds = 0;
+    bool valid = sscanf(text, "%4d-%2d-%2d%n", &year, &month, &day.tm_mday, &used) == 3 && used == 10 &&
+                 day_time_parse(text + used, &seconds);
+    if (valid) {
+        day.tm_year = year - 1900;
+        day.tm_mon = month - 1;
+        struct tm same = day;
+        seconds += timegm(&same);
+        // timegm() turns the 31st of February into a day of March.
+        valid = same.tm_mday == day.tm_mday && same.tm_mon == day.tm_mon && seconds >= FIRST_S && seconds <= LAST_S;
+    }
+    if (!valid)
         return status_fail(STATUS_INVALID, "expires '%.40s': must be a time such as 2027-01-31 or 2027-01-31T12:00:00Z",
                            text);
-    *seconds_p = midnight + seconds;
+    *seconds_p = seconds;
     return STATUS_OK;
 }
 

@@ -28,6 +28,7 @@ static struct {
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests, queue_reserve, drain_ms;
     bool mixed_numerics, share_prefix_cache;
+    bool metrics_open;
     struct log_options log;
 } o;
 
@@ -46,6 +47,8 @@ static const struct option options[] = {
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
              "given: every client is allowed"},
+    {.name = "metrics-open", .type = OPTION_BOOL, .value = &o.metrics_open, .default_text = "false",
+     .help = "with --api-keys: GET /metrics needs no key. Otherwise it needs an operator's"},
     {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
      .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
              "a prompt of another one began like its own"},
@@ -194,6 +197,7 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
+    front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
     front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);

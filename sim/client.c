@@ -50,6 +50,19 @@ static struct request *request_make(struct client *client)
 
 // --- tokens
 
+static void cancel_handle(struct world *w, const struct event *event);
+
+// The front never waits for a client: it abandons the call of one that leaves too much unread (router/front/reply.c).
+static void read_later(struct client *client)
+{
+    int64_t each_us = client->plan->request.read_us, now_us = client->w->now_us;
+    if (!each_us || client->left) return;
+    client->read_until_us = (client->read_until_us > now_us ? client->read_until_us : now_us) + each_us;
+    if (client->read_until_us - now_us <= each_us * client_options(client)->unread_max) return;
+    client->left = true;
+    sim_router_post(client->w->router, cancel_handle, client, 0);
+}
+
 static bool on_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p)
 {
     struct client *client = user;
@@ -67,6 +80,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
         client_check_token(client, client->r, tokens[i]);
         oracle_fair_served(client->w->fair, client->r, OUTPUT_WEIGHT);
         world_digest(client->w, (uint64_t)tokens[i]);
+        read_later(client);
         if (plan->stop_after && client->received == plan->stop_after) {
             *n_used_p = i + 1;
             return true;
@@ -182,6 +196,7 @@ static void cancel_handle(struct world *w, const struct event *event)
     if (client->r && sim_router_core(w->router)) {
         if (!core_cancel(sim_router_core(w->router), client->r->number, w->now_us))
             client_fail(client, "cannot be cancelled");
+        if (client->r) client_fail(client, "goes on after it was cancelled");
     } else {
         client_end(client);
     }
@@ -201,6 +216,7 @@ static void abort_handle(struct world *w, const struct event *event)
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
     if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
+    if (client->r) client_fail(client, "goes on after it was aborted");
 }
 
 void client_abort(struct world *w, int64_t id)

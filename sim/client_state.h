@@ -23,6 +23,7 @@ struct client {
     int received;
     int tries;
     bool arrived, ended, left, tainted;
+    int64_t read_until_us; // when it will have read what was sent to it
     int64_t submitted_us, waited_us;
     struct placement placed; // on a worker group, last
     struct client_result result;

@@ -18,7 +18,7 @@ struct swarm {
     int n_requests, n_heads, n_tenants;
     int prompt_log2, output_log2; // the scales of lengths
     bool long_prompts, priorities, deadlines, cancels, sampling, reading, speculated, score_only, retries, bursts, fits,
-        fair;
+        fair, slow_readers;
     bool kinds[ACTION_KINDS]; // of faults
     int n_kinds;
 };
@@ -72,6 +72,7 @@ static void draw_options(struct swarm *g)
     if (one_in(g, 6)) o->policy = between(g, 1, 2);
     if (one_in(g, 2)) o->batch_requests = scaled(g, 1, 32);
     if (one_in(g, 2)) o->weight_of_1 = scaled(g, 100, 10000);
+    if (one_in(g, 2)) o->unread_max = scaled(g, 1, 100);
     if (one_in(g, 3)) o->tick_work = scaled(g, 1, 100);
 }
 
@@ -185,6 +186,7 @@ static void draw_request(struct swarm *g, int64_t at_us, int id)
     if (g->priorities) r->priority = between(g, -10, 10);
     if (g->deadlines && one_in(g, 3)) r->deadline_us = scaled(g, 1000, 20000000);
     if (g->retries) r->retries = between(g, 0, 4);
+    if (g->slow_readers && one_in(g, 3)) r->read_us = scaled(g, 100, 10000000);
     scenario_add_action(g->s, action);
     if (!g->cancels || !one_in(g, 5)) return;
     action = (struct action){.kind = one_in(g, 4) ? ACTION_ABORT : ACTION_CANCEL, .id = id};
@@ -227,6 +229,7 @@ static void draw_load(struct swarm *g, int64_t events)
     g->bursts = one_in(g, 3);
     g->fits = one_in(g, 3);
     g->fair = one_in(g, 10);
+    g->slow_readers = one_in(g, 5);
     if (g->fair) draw_fair_load(g);
     g->n_requests = (int)(events / (8 + (INT64_C(1) << g->output_log2)));
     if (g->n_requests < 4) g->n_requests = 4;

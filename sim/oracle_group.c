@@ -183,14 +183,19 @@ static const char *rows_check(const struct group_oracle *o, const struct schedul
     return others && !advanced && rows >= 4 && first->pending > rows ? "short prompts wait behind a long one" : NULL;
 }
 
+static const char *waits_check(const struct group_oracle *o, const struct scheduler *s)
+{
+    for (int i = 0; i < o->n_queue; i++)
+        if (o->queue[i].waits && !is_queued(s, o->queue[i].id))
+            return "a sequence was started that was to wait for a prefix";
+    return NULL;
+}
+
 static const char *starts_check(const struct group_oracle *o, const struct scheduler *s)
 {
     const struct sequence_before *first = NULL;
-    for (int i = 0; i < o->n_queue; i++) {
-        const struct sequence_before *before = &o->queue[i];
-        if (before->waits && !is_queued(s, before->id)) return "a sequence was started that was to wait for a prefix";
-        if (!first && !before->waits) first = before;
-    }
+    for (int i = 0; i < o->n_queue && !first; i++)
+        if (!o->queue[i].waits) first = &o->queue[i];
     bool room = o->decodes + o->prompt_rows < s->limits.token_budget;
     return room && !count_started(o, s) && first && first->starts ? "a sequence waits though the group has room for it"
                                                                   : NULL;
@@ -200,6 +205,7 @@ const char *group_oracle_after(const struct group_oracle *o, const struct schedu
 {
     bool preempted = s->preemptions != o->preemptions;
     const char *problem = preemptions_check(o, s);
+    if (!problem && !preempted) problem = waits_check(o, s);
     // Pacing and sampling on the host keep rows out of a pass.
     if (problem || preempted || !isinf(s->pace.budget) || s->host_rows_left < INT_MAX / 2) return problem;
     problem = rows_check(o, s);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/oracles.h"
 
+#include <math.h>
+
+#include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
 #include "sim/client.h"
 #include "sim/node.h"
@@ -49,7 +52,9 @@ static void check_place(struct world *w, const struct core *c, const struct sche
     HOLDS(p->index == index);
     if (p->is_changed) return;
     HOLDS(p->is_placed && p->requests == node->account.requests.count);
-    HOLDS(index->by_time || p->finish == (double)node->account.bin_tokens);
+    double finish = index->by_time ? estimate_node_finish_us(node, (int64_t)index->prompt_rows, 0)
+                                   : (double)node->account.bin_tokens;
+    HOLDS(fabs(p->finish - finish) <= 1e-9 * finish);
     HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
     HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
     HOLDS(p->is_open == node_is_open(&c->view, node));

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "router/core/core_state.h"
+#include "sim/lies.h"
 
 // A member as text.
 struct member {
@@ -57,7 +58,8 @@ void scenario_init(struct scenario *s)
                                        .bins_ahead = 2,
                                        .batch_requests = 16,
                                        .weight_of_1 = 1000,
-                                       .tick_work = CORE_TICK_WORK}};
+                                       .tick_work = CORE_TICK_WORK,
+                                       .unread_max = 64}};
 }
 
 void scenario_fini(struct scenario *s)
@@ -171,14 +173,90 @@ static enum status line_read(char *line, struct scenario *s)
     return STATUS_OK;
 }
 
+// --- checking
+
+struct bound {
+    const char *name;
+    int64_t value, least, most;
+};
+
+// The name of the first value out of its bounds, with a sentence. `bounds` end with a row without a name.
+static enum status bounds_check(const char *what, const struct bound *bounds)
+{
+    for (; bounds->name; bounds++) {
+        if (bounds->value >= bounds->least && bounds->value <= bounds->most) continue;
+        return status_fail(STATUS_INVALID, "%s: %s %lld: must be from %lld to %lld", what, bounds->name,
+                           (long long)bounds->value, (long long)bounds->least, (long long)bounds->most);
+    }
+    return STATUS_OK;
+}
+
+enum { COUNT_MAX = 1 << 30 };
+#define TIME_MAX_US INT64_C(1000000000000) // eleven days
+
+static enum status options_check(const struct scenario_options *o)
+{
+    const struct bound bounds[] = {{"vocab", o->vocab, 8, COUNT_MAX},
+                                   {"delay_us", o->delay_us, 0, TIME_MAX_US},
+                                   {"jitter_us", o->jitter_us, 0, TIME_MAX_US},
+                                   {"loop_us", o->loop_us, 0, TIME_MAX_US},
+                                   {"heartbeat_ms", o->heartbeat_ms, 1, TIME_MAX_US / 1000},
+                                   {"max_queue_requests", o->max_queue_requests, 1, COUNT_MAX},
+                                   {"queue_reserve", o->queue_reserve, 0, 49},
+                                   {"tenant_percent", o->tenant_percent, 0, 100},
+                                   {"max_wait_ms", o->max_wait_ms, 0, TIME_MAX_US / 1000},
+                                   {"bins_ahead", o->bins_ahead, 1, COUNT_MAX},
+                                   {"policy", o->policy, BIN_DATASET, BIN_NONE},
+                                   {"batch_requests", o->batch_requests, 1, COUNT_MAX},
+                                   {"weight_of_1", o->weight_of_1, 1, COUNT_MAX},
+                                   {"tick_work", o->tick_work, 1, COUNT_MAX},
+                                   {NULL, 0, 0, 0}};
+    return bounds_check("option", bounds);
+}
+
+static enum status node_check(const struct scenario_node *node)
+{
+    const struct bound bounds[] = {{"role", node->role, NODE_SPECULATOR, NODE_WORKER},
+                                   {"context", node->context, 2, COUNT_MAX},
+                                   {"budget", node->budget, 1, 1 << 20},
+                                   {"kv_blocks", node->kv_blocks, 1, COUNT_MAX},
+                                   {"max_seqs", node->max_seqs, 1, node->budget},
+                                   {"noise_percent", node->noise_percent, 0, 99},
+                                   {NULL, 0, 0, 0}};
+    return bounds_check("node", bounds);
+}
+
+static enum status action_check(const struct scenario *s, const struct action *action)
+{
+    const struct scenario_request *r = &action->request;
+    const struct bound common[] = {{"the time", action->at_us, 0, TIME_MAX_US},
+                                   {"node", action->node, 0, s->n_nodes - 1},
+                                   {"for_us", action->for_us, 0, TIME_MAX_US},
+                                   {NULL, 0, 0, 0}};
+    const struct bound request[] = {{"tokens", r->tokens, 1, COUNT_MAX},
+                                    {"max_tokens", r->max_tokens, 1, COUNT_MAX},
+                                    {"min_tokens", r->min_tokens, 0, r->max_tokens},
+                                    {"mode", r->mode, PREFILL_AUTO, PREFILL_REQUIRED},
+                                    {"keep", r->keep, 0, 1000},
+                                    {"pin_first", r->pin_first, 0, r->pin_last ? r->pin_last : COUNT_MAX},
+                                    {"pin_last", r->pin_last, 0, r->tokens - 1},
+                                    {NULL, 0, 0, 0}};
+    TRY(bounds_check(action_kind_name(action->kind), common));
+    if (action->kind == ACTION_REQUEST) return bounds_check("request", request);
+    if (action->kind == ACTION_LIE && (action->value < 0 || action->value >= LIES))
+        return status_fail(STATUS_INVALID, "lie: value %lld: must be from 0 to %d", (long long)action->value, LIES - 1);
+    return STATUS_OK;
+}
+
 static enum status scenario_check(const struct scenario *s)
 {
-    for (int i = 0; i < s->n_actions; i++) {
-        if (s->actions[i].node < 0 || (s->actions[i].node && s->actions[i].node >= s->n_nodes))
-            return status_fail(STATUS_INVALID, "node %lld: the scenario has %d nodes", (long long)s->actions[i].node,
-                               s->n_nodes);
-    }
-    return s->n_nodes ? STATUS_OK : status_fail(STATUS_INVALID, "the scenario has no node");
+    if (!s->n_nodes) return status_fail(STATUS_INVALID, "the scenario has no node");
+    TRY(options_check(&s->options));
+    for (int i = 0; i < s->n_nodes; i++)
+        TRY(node_check(&s->nodes[i]));
+    for (int i = 0; i < s->n_actions; i++)
+        TRY(action_check(s, &s->actions[i]));
+    return STATUS_OK;
 }
 
 enum status scenario_read(const char *path, struct scenario *s)

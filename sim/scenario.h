@@ -46,7 +46,8 @@
     FIELD(batch_requests)                                                                                              \
     FIELD(weight_of_1)                                                                                                 \
     FIELD(salted)                                                                                                      \
-    FIELD(tick_work)
+    FIELD(tick_work)                                                                                                   \
+    FIELD(unread_max)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same. up: runs from the start. Times
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent. itl_target_ms: as the
@@ -69,7 +70,8 @@
 // head: id of a shared prefix of head_tokens tokens, 0: none. tail: id of tokens that are shared from tail_from on,
 // behind different beginnings. mode: enum prefill_mode. keep, temperature: in thousandths. reading: 1 wants
 // log-probabilities, 2 has penalties. stop_after: a stop string ends the answer then. retries: how often the client
-// tries again after UNAVAILABLE, EXHAUSTED or a lost router.
+// tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: the client reads a token in this time; with more
+// than unread_max tokens unread the front abandons its call.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -96,7 +98,8 @@
     FIELD(score_only)                                                                                                  \
     FIELD(importance)                                                                                                  \
     FIELD(deadline_us)                                                                                                 \
-    FIELD(retries)
+    FIELD(retries)                                                                                                     \
+    FIELD(read_us)
 
 // What happens, with the members of struct action that it uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \

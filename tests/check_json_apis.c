@@ -145,6 +145,7 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":[]}", "input: must be"},
         {"{\"input\":5}", "input: must be"},
         {"{\"input\":[5]}", "input[0].role: must be"},
+        {"{\"input\":[{\"role\":\"tool\",\"content\":\"a\"}]}", "input[0].role: must be user, assistant"},
         {"{\"input\":[{\"role\":\"user\"}]}", "input[0].content: must be a string or a list of blocks"},
         {"{\"input\":[{\"role\":\"user\",\"content\":[5]}]}", "input[0].content[0]: must be an object with a type"},
         {"{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"function_call_output\"}]}",

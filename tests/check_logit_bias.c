@@ -77,7 +77,8 @@ static enum status read_request(const struct rpc_bytes *bytes, struct request **
     ck_assert_ptr_nonnull(m);
     struct text_stream *text = NULL;
     *r_p = request_create();
-    enum status status = wire_request_read(&front, m, MAX_TOKENS_DEFAULT, *r_p, &text);
+    const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT};
+    enum status status = wire_request_read(&front, m, &options, *r_p, &text);
     if (status == STATUS_OK) text_stream_free(text);
     forepack__v1__generate_request__free_unpacked(m, NULL);
     return status;

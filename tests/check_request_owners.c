@@ -36,7 +36,7 @@ START_TEST(an_id_is_unique_within_its_tenant)
 {
     struct client *mine = submit("a", 1), *again = submit("a", 1), *other = submit("a", 2);
     ck_assert_int_eq(again->ends, 1);
-    ck_assert_int_eq(again->status, STATUS_INVALID);
+    ck_assert_int_eq(again->status, STATUS_EXISTS);
     ck_assert(!mine->ends && !other->ends);
 }
 END_TEST

@@ -108,12 +108,32 @@ START_TEST(tokens_that_the_backend_can_sample_cost_the_same)
 }
 END_TEST
 
+// What the limits of an API key count: 131072 / 32768 tokens more for a token that the host samples.
+START_TEST(generated_tokens_count_by_their_charge)
+{
+    start();
+    put("asks", penalise);
+    put("plain", NULL);
+    fixture_advance(&f, 0);
+    int all = 0;
+    run_pass(&all);
+    run_pass(&all);
+    ck_assert_int_eq(all, 4);
+    for (int i = 0; i < worker->n_requests; i++) {
+        const struct request *r = fixture_find(&f, worker->requests[i])->r;
+        ck_assert_double_eq(r->account.output_tokens, r->spec.tenant[0] == 'a' ? 2 * (1 + 4) : 2);
+    }
+    fixture_stop(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sampling charge");
     TCase *tcase = tcase_create("charge");
     tcase_add_test(tcase, tokens_follow_the_charge);
     tcase_add_test(tcase, tokens_that_the_backend_can_sample_cost_the_same);
+    tcase_add_test(tcase, generated_tokens_count_by_their_charge);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -49,12 +49,24 @@ END_TEST
 
 START_TEST(a_malformed_scenario_is_refused_with_its_line)
 {
-    static const char *const lines[] = {"at soon request id=1", "at 5 dance",        "node role=worker",
-                                        "option speed=3",       "at 1 crash node=3", "hello"};
+    static const char *const lines[] = {"at soon request id=1",
+                                        "at 5 dance",
+                                        "node role=worker",
+                                        "option speed=3",
+                                        "at 1 crash node=3",
+                                        "hello",
+                                        "option heartbeat_ms=0",
+                                        "option policy=3",
+                                        "node role=2",
+                                        "at -1 crash",
+                                        "at 1 request id=1",
+                                        "at 1 lie value=99",
+                                        "at 1 request id=1 tokens=3 max_tokens=1 mode=9",
+                                        "at 1 request id=1 tokens=3 max_tokens=1 pin_last=3"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char path[] = "/tmp/check_sim_XXXXXX";
         FILE *file = fdopen(mkstemp(path), "w");
-        fprintf(file, "node role=1 up=1\n%s\n", lines[i]);
+        fprintf(file, "node role=1 up=1 context=9 budget=9 kv_blocks=9 max_seqs=1\n%s\n", lines[i]);
         fclose(file);
         struct scenario s;
         ck_assert_int_eq(scenario_read(path, &s), STATUS_INVALID);

@@ -62,6 +62,7 @@ struct front {
     struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served
+    bool metrics_open;         // GET /metrics needs no API key
     struct refusals *refusals; // any thread; NULL: they are not counted
 };
 

@@ -13,9 +13,13 @@ enum status front_authorise(struct rpc_call *call)
     const struct front *front = rpc_call_context(call);
     struct principal *p;
     if (!front->identity) return STATUS_OK;
-    TRY(identity_authenticate(front->identity, rpc_call_metadata(call, "authorization"), &p));
-    rpc_call_set_identity(call, p, release);
-    return STATUS_OK;
+    enum status status = identity_authenticate(front->identity, rpc_call_metadata(call, "authorization"), &p);
+    if (status == STATUS_OK) {
+        rpc_call_set_identity(call, p, release);
+    } else {
+        front_refused(front, status);
+    }
+    return status;
 }
 
 struct principal *grpc_principal(const struct rpc_call *call)
@@ -35,6 +39,8 @@ bool grpc_admit_call(struct rpc_call *call)
     struct principal *p = grpc_principal(call);
     int64_t retry_us = 0;
     enum status status = p ? identity_admit_call(p, &retry_us) : STATUS_OK;
-    if (status != STATUS_OK) reply_refuse_until(call, status, retry_us);
-    return status == STATUS_OK;
+    if (status == STATUS_OK) return true;
+    front_refused(rpc_call_context(call), status);
+    reply_refuse_until(call, status, retry_us);
+    return false;
 }

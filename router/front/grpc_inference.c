@@ -158,13 +158,14 @@ static void *message_unpack(const struct grpc_message *message, const ProtobufCM
 
 static void generate_read(const struct grpc_message *message)
 {
+    static const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT};
     struct client *client = rpc_call_user(message->call);
     Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
-    if (status == STATUS_OK) status = wire_request_read(client->front, m, MAX_TOKENS_DEFAULT, a->request, &a->text);
+    if (status == STATUS_OK) status = wire_request_read(client->front, m, &options, a->request, &a->text);
     call_answer(a, m->request_id, status);
     forepack__v1__generate_request__free_unpacked(m, NULL);
 }
@@ -175,7 +176,7 @@ static void score_read(const struct grpc_message *message)
     Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(client, message->arrived_us);
-    call_answer(a, "", wire_score_request_read(client->front, m, a->request));
+    call_answer(a, "", wire_score_request_read(client->front, m, NULL, a->request));
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 

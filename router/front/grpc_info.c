@@ -27,7 +27,7 @@ static void tokenize_read_message(const struct grpc_message *message)
     }
     int32_t *tokens = NULL;
     int n = 0;
-    enum status status = wire_tokenize(front, m, &tokens, &n);
+    enum status status = wire_tokenize(front, m, NULL, &tokens, &n);
     if (status == STATUS_OK) {
         Forepack__V1__TokenizeResponse response = FOREPACK__V1__TOKENIZE_RESPONSE__INIT;
         response.token_ids = (uint32_t *)tokens;

@@ -106,13 +106,11 @@ static enum status tokens_count(const struct front *front, const json_t *body, s
     Forepack__V1__TokenizeRequest m = FOREPACK__V1__TOKENIZE_REQUEST__INIT;
     int32_t *tokens;
     TRY(anthropic_to_chat(body, true, &in->translated));
-    TRY(http_messages_read(json_object_get(in->translated, "messages"), in, &prompt));
+    TRY(http_messages_read(in->translated, in, &prompt));
     const json_t *model = json_object_get(body, "model");
     if (model && !json_is_string(model)) return json_refuse_type("model", "a string");
     if (model) m.model = (char *)json_string_value(model);
-    m.messages = prompt.messages;
-    m.n_messages = prompt.n_messages;
-    TRY(wire_tokenize(front, &m, &tokens, n_p));
+    TRY(wire_tokenize(front, &m, prompt.conversation, &tokens, n_p));
     free(tokens);
     return STATUS_OK;
 }

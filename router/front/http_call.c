@@ -152,18 +152,25 @@ static bool id_valid(const char *id)
 
 // --- every exchange
 
-// For load balancers, as the health service of gRPC.
-static bool open_to_all(const char *path)
+static const struct front *front_of(const struct http_exchange *x)
 {
+    return ((const struct http_service *)http_context(x))->front;
+}
+
+// For load balancers, as the health service of gRPC, and for Prometheus if the operator says so.
+static bool open_to_all(const struct front *front, const char *path)
+{
+    if (strcmp(path, "/metrics") == 0) return front->metrics_open;
     return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
 }
 
 // The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
-    struct identity *identity = ((const struct http_service *)http_context(x))->front->identity;
+    const struct front *front = front_of(x);
+    struct identity *identity = front->identity;
     const char *authorization = http_header(x, "authorization");
-    if (!identity || open_to_all(http_path(x))) return STATUS_OK;
+    if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
     return authorization ? identity_authenticate(identity, authorization, principal_p)
                          : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p);
 }
@@ -175,8 +182,10 @@ static bool admit(struct http_exchange *x, admit_fn *limits)
     struct principal *p = ((struct http_call *)http_user(x))->principal;
     int64_t retry_us = 0;
     enum status status = p ? limits(p, &retry_us) : STATUS_OK;
-    if (status != STATUS_OK) fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
-    return status == STATUS_OK;
+    if (status == STATUS_OK) return true;
+    front_refused(front_of(x), status);
+    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    return false;
 }
 
 bool http_admit(struct http_exchange *x)
@@ -203,7 +212,9 @@ void http_call_on_head(struct http_exchange *x)
     http_add_header(x, "x-request-id", call->request_id);
     if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x, &call->principal);
-    if (status != STATUS_OK) http_refuse(x, status);
+    if (status == STATUS_OK) return;
+    front_refused(front_of(x), status);
+    http_refuse(x, status);
 }
 
 void http_call_on_close(struct http_exchange *x, bool disconnected)

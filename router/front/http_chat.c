@@ -17,26 +17,21 @@ static const struct json_unsupported unsupported[] = {
     {"response_format", "{\"type\":\"text\"}", NULL},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
-    {"reasoning_effort", NULL, NULL},
+    {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},
     {"verbosity", NULL, NULL},
     {"web_search_options", NULL, NULL},
     {"echo", "false", NULL},
-    {"chat_template", NULL, NULL},
-    {"chat_template_kwargs", "{}", NULL},
-    {"documents", "[]", NULL},
-    {"add_generation_prompt", "true", NULL},
+    {"chat_template", NULL, "start the router with --chat-template"},
     {"continue_final_message", "false", NULL},
     {0},
 };
 
 struct values {
-    const json_t *messages;
     bool logprobs;
     const json_t *top_logprobs;
 };
 
 static const struct json_field fields[] = {
-    {.name = "messages", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, messages)},
     {.name = "logprobs", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, logprobs)},
     {.name = "top_logprobs", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, top_logprobs)},
     {0},
@@ -60,7 +55,7 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
     in->n_prompts = 1;
     in->default_tokens = DEFAULT_TOKENS;
-    return http_messages_read(v.messages, in, in->prompts);
+    return http_messages_read(body, in, in->prompts);
 }
 
 // --- log probabilities: one list of objects

@@ -291,8 +291,6 @@ static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_promp
     m->text = (ProtobufCBinaryData){prompt->text_bytes, (uint8_t *)prompt->text};
     m->token_ids = prompt->ids;
     m->n_token_ids = prompt->n_ids;
-    m->messages = prompt->messages;
-    m->n_messages = prompt->n_messages;
 }
 
 static enum status read_answer(struct http_generation *g, struct http_input *in, const struct request *first, int index,
@@ -304,8 +302,10 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     char id[HTTP_ID_ROOM + 16];
     snprintf(id, sizeof id, index ? "%s-p%d" : "%s", g->id, index / g->n);
     m->request_id = id;
-    set_prompt(m, &in->prompts[index / g->n]);
-    return wire_request_read(g->client.front, m, in->default_tokens, a->request, &a->text);
+    const struct http_prompt *prompt = &in->prompts[index / g->n];
+    set_prompt(m, prompt);
+    const struct wire_options options = {in->default_tokens, prompt->conversation};
+    return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
 // The requests of all choices, linked by `next`.

@@ -13,13 +13,12 @@
 struct http_generation;
 struct http_streams;
 
-struct http_prompt { // exactly one of text, ids and messages
+struct http_prompt { // exactly one of text, ids and conversation
     const char *text;
     size_t text_bytes;
     uint32_t *ids;
     size_t n_ids;
-    Forepack__V1__Message **messages;
-    size_t n_messages;
+    struct chat_conversation *conversation;
 };
 
 // Data of an API, kept from its reader to the end of the generation.

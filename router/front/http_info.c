@@ -120,21 +120,19 @@ static enum status tokenize_read(const struct front *front, const json_t *body, 
                                  struct tokenize_values *v, int32_t **tokens_p, int *n_p)
 {
     static const struct json_unsupported unsupported[] = {
-        {"add_generation_prompt", "true", NULL}, {"continue_final_message", "false", NULL}, {"tools", "[]", NULL}, {0}};
+        {"continue_final_message", "false", NULL}, {"tools", "[]", NULL}, {0}};
     Forepack__V1__TokenizeRequest m = FOREPACK__V1__TOKENIZE_REQUEST__INIT;
     struct http_prompt prompt = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, tokenize_fields, v));
     if (!v->prompt == !v->messages) return status_fail(STATUS_INVALID, "prompt: give either prompt or messages");
-    if (v->messages) TRY(http_messages_read(v->messages, in, &prompt));
+    if (v->messages) TRY(http_messages_read(body, in, &prompt));
     if (v->prompt && !json_is_string(v->prompt)) return json_refuse_type("prompt", "a string");
     m.model = (char *)(v->model ? v->model : "");
     m.no_special = !v->add_special_tokens;
-    m.messages = prompt.messages;
-    m.n_messages = prompt.n_messages;
     if (v->prompt)
         m.text = (ProtobufCBinaryData){json_string_length(v->prompt), (uint8_t *)json_string_value(v->prompt)};
-    return wire_tokenize(front, &m, tokens_p, n_p);
+    return wire_tokenize(front, &m, prompt.conversation, tokens_p, n_p);
 }
 
 static void token_strings_add(const struct front *front, const int32_t *tokens, int n, struct bytes *out)

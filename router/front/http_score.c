@@ -61,7 +61,8 @@ static const struct client_ops score_ops = {.done = score_done, .free = score_fr
 // --- where the body is read
 
 struct values {
-    const json_t *prompt, *messages;
+    const json_t *prompt;
+    const json_t *messages;
 };
 
 static enum status read_prompt(const json_t *body, struct http_input *in)
@@ -79,7 +80,7 @@ static enum status read_prompt(const json_t *body, struct http_input *in)
     TRY(json_fields_read(body, fields, &v));
     if (!v.prompt == !v.messages) return status_fail(STATUS_INVALID, "prompt: give either prompt or messages");
     in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
-    return v.prompt ? http_prompt_read(v.prompt, in, in->prompts) : http_messages_read(v.messages, in, in->prompts);
+    return v.prompt ? http_prompt_read(v.prompt, in, in->prompts) : http_messages_read(body, in, in->prompts);
 }
 
 static enum status read_request(const struct front *front, const json_t *body, struct http_input *in, struct request *r)
@@ -91,9 +92,7 @@ static enum status read_request(const struct front *front, const json_t *body, s
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
     m.n_token_ids = in->prompts->n_ids;
-    m.messages = in->prompts->messages;
-    m.n_messages = in->prompts->n_messages;
-    return wire_score_request_read(front, &m, r);
+    return wire_score_request_read(front, &m, in->prompts->conversation, r);
 }
 
 static void score_refuse(struct score *s, enum status status)

@@ -69,21 +69,24 @@ static const struct http_route routes[] = {
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
-// The largest body that a prompt within the context can need: in JSON a byte of text may be written as six. 0: any.
-static size_t body_limit(const struct front *front)
+// The largest body that a prompt within the context can need: in JSON a byte of text may be written as six. 0: as the
+// server, also where a body may have many prompts.
+static size_t body_limit(const struct front *front, const struct http_route *route, size_t server_limit)
 {
     enum { ESCAPED_BYTES = 6 };
-    return intake_message_limit(front, front->config.max_context) * ESCAPED_BYTES;
+    size_t limit = intake_message_limit(front, front->config.max_context) * ESCAPED_BYTES;
+    bool many = route->on_request == completions_post;
+    return many || limit > server_limit || strcmp(route->method, "POST") != 0 ? 0 : limit;
 }
 
-static struct http_route *routes_create(const struct front *front)
+static struct http_route *routes_create(const struct front *front, size_t server_limit)
 {
     struct http_route *list = mem_alloc_array(N_ROUTES + 1, sizeof *list);
     for (int i = 0; i < N_ROUTES; i++) {
         list[i] = routes[i];
         list[i].on_head = http_call_on_head;
         list[i].on_close = http_call_on_close;
-        if (strcmp(list[i].method, "POST") == 0) list[i].max_body_bytes = body_limit(front);
+        list[i].max_body_bytes = body_limit(front, &list[i], server_limit);
     }
     return list;
 }
@@ -145,7 +148,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
     service->started_s = (int64_t)time(NULL);
-    service->routes = routes_create(front);
+    service->routes = routes_create(front, options->max_body_bytes);
     service->reporter = metrics_reporter_open(front);
     enum status status = server_open(service, options);
     if (status != STATUS_OK) {

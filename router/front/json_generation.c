@@ -47,6 +47,7 @@ static const struct json_field stream_fields[] = {
 };
 
 static const struct json_unsupported unsupported[] = {
+    {"cache_salt", NULL, "tenants have salts of their own"},
     {"quality", NULL, "give keep_rate"},
     {"drafts", "\"off\"", NULL},
     {"prompt_logprobs", NULL, NULL},

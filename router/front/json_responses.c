@@ -141,6 +141,12 @@ static enum status logprobs_read(const struct values *v, json_t *chat)
     return STATUS_OK;
 }
 
+static bool role_is_known(const char *role)
+{
+    return strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 || strcmp(role, "system") == 0 ||
+           strcmp(role, "developer") == 0;
+}
+
 static enum status item_add(json_t *messages, const json_t *item, size_t index)
 {
     static const char *const blocks[] = {"input_text", "output_text", NULL};
@@ -150,7 +156,7 @@ static enum status item_add(json_t *messages, const json_t *item, size_t index)
     if (type && strcmp(type, "message") != 0) {
         return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages", index, type);
     }
-    if (!role)
+    if (!role || !role_is_known(role))
         return status_fail(STATUS_INVALID, "input[%zu].role: must be user, assistant, system or developer", index);
     snprintf(where, sizeof where, "input[%zu].content", index);
     if (strcmp(role, "developer") == 0) role = "system";

@@ -118,12 +118,12 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
 {
     json_t *messages = NULL;
     if (prompt->n_messages) TRY(messages_read(prompt, &messages));
-    const struct chat_conversation conversation = {.messages = messages};
+    const struct chat_conversation of_messages = {.messages = messages};
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
-                                        .conversation = messages ? &conversation : NULL};
+                                        .conversation = messages ? &of_messages : prompt->conversation};
     enum status status = intake_tokenise(front, &given, tokens_p);
     json_decref(messages);
     return status;
@@ -167,10 +167,11 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
-enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m, int default_tokens,
-                              struct request *r, struct text_stream **text_p)
+enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
+                              const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
-    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
+                                       m->messages, m->n_messages, options->conversation};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
@@ -178,7 +179,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, default_tokens));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
@@ -198,9 +199,11 @@ enum status wire_request_read_choice(const struct front *front, const Forepack__
     return STATUS_OK;
 }
 
-enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m, struct request *r)
+enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,
+                                    const struct chat_conversation *conversation, struct request *r)
 {
-    const struct wire_prompt prompt = {&m->text, m->token_ids, m->n_token_ids, m->messages, m->n_messages};
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
+                                       m->messages, m->n_messages, conversation};
     TRY(intake_check_model(front, m->model));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
@@ -216,15 +219,16 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 // Bound the work, and the text of an answer: an id of a few bytes can stand for a long piece of text.
 enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
-enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
-                          int *n_p)
+enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m,
+                          const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p)
 {
     TRY(intake_check_model(front, m->model));
-    if (!m->n_messages) {
+    if (!m->n_messages && !conversation) {
         unsigned flags = TOKENIZER_PARSE_SPECIAL | (m->no_special ? 0 : TOKENIZER_ADD_SPECIAL);
         return intake_encode(front, (const char *)m->text.data, m->text.len, flags, TOKENIZE_IDS_MAX, tokens_p, n_p);
     }
-    const struct wire_prompt prompt = {.text = &m->text, .messages = m->messages, .n_messages = m->n_messages};
+    const struct wire_prompt prompt = {
+        .text = &m->text, .messages = m->messages, .n_messages = m->n_messages, .conversation = conversation};
     struct intake_tokens tokens;
     TRY(wire_prompt_read(front, &prompt, &tokens));
     free(tokens.pinned);

@@ -21,15 +21,21 @@ struct wire_prompt {
     size_t n_ids;
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
+    const struct chat_conversation *conversation; // instead of messages
 };
 enum status wire_prompt_read(const struct front *front, const struct wire_prompt *prompt,
                              struct intake_tokens *tokens_p);
 
-// Fills in `r`, which was just created and whose arrival time is set. `default_tokens` is max_tokens where the message
-// has none. `text_p` receives the stream that turns its tokens into text and finds its stop strings; the caller frees
-// it. On failure `r` may be half filled.
+// What a request has beside its message.
+struct wire_options {
+    int default_tokens;                           // max_tokens where the message has none
+    const struct chat_conversation *conversation; // its prompt; NULL: that of the message
+};
+
+// Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
+// tokens into text and finds its stop strings; the caller frees it. On failure `r` may be half filled.
 enum status wire_request_read(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
-                              int default_tokens, struct request *r, struct text_stream **text_p);
+                              const struct wire_options *options, struct request *r, struct text_stream **text_p);
 
 // Fills in `r` as another choice, number `index` from 1, for the prompt of `first`, which was read from `m`: its seed
 // is larger by `index`.
@@ -39,10 +45,10 @@ enum status wire_request_read_choice(const struct front *front, const struct For
 
 // The same for a request that ends once a speculator has scored it.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
-                                    struct request *r);
+                                    const struct chat_conversation *conversation, struct request *r);
 
 // The answers of Tokenize and Detokenize; the caller frees them.
-enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m, int32_t **tokens_p,
-                          int *n_p);
+enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m,
+                          const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,
                             size_t *text_bytes_p);

@@ -28,3 +28,12 @@ equal "400 error invalid_request_error" "$code $(jq -r '.type + " " + .error.typ
 
 wait_until 20 "every KV block is free" all_returned
 stop_up
+
+# Callers by their API keys: a router alone tells them apart.
+key() { (umask 077 && "$bin/forepack" keys add --file "$work/keys" --id "$1" --tenant acme "${@:2}" 2>/dev/null); }
+key_of_many=$(key many) key_of_few=$(key few --requests-per-minute 1)
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$work/keys"
+answers() { curl -sS "http://127.0.0.1:$http_port/health"; }
+wait_until 20 "the router answers" answers
+"$python" "$tests/keys_client.py" "http://127.0.0.1:$http_port" "$key_of_many" "$key_of_few"

@@ -131,6 +131,8 @@ def check_chat():
     text = [{"role": "system", "content": "Be\nbrief"}] + parts[1:]
     ids = [post("/tokenize", {"messages": m})[0]["tokens"] for m in (parts, text)]
     assert ids[0] == ids[1], ids
+    answered = post("/tokenize", {"messages": text, "add_generation_prompt": False})[0]["tokens"]
+    assert ids[0][:len(answered)] == answered and len(answered) < len(ids[0]), (ids, answered)
 
 
 def check_choices():
@@ -230,7 +232,9 @@ def check_errors(model):
     refused(chat, {}, 400, "messages", None, "at least one is required")
     refused(chat, {"messages": "Hello"}, 400, "messages", None, "must be a list")
     refused(chat, {"messages": [{"role": "user"}]}, 400, "messages", None, "content must be")
-    refused(chat, {"messages": [{"role": "pirate", "content": "x"}]}, 400, "messages", None, "pirate")
+    refused(chat, {"messages": [{"role": 3, "content": "x"}]}, 400, "messages", None, "role must be a string")
+    refused(chat, {"messages": HELLO, "chat_template_kwargs": []}, 400, "chat_template_kwargs", None, "an object")
+    refused(chat, {"messages": HELLO, "chat_template": "x"}, 400, "chat_template", unsupported, "--chat-template")
     refused(chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", unsupported, "image_url")
     refused(chat, {"messages": HELLO, "tools": [{}]}, 400, "tools", unsupported, "tools: not supported")
     refused(chat, {"messages": HELLO, "tool_choice": "auto"}, 400, "tool_choice", unsupported, "not supported")
@@ -249,6 +253,7 @@ def check_errors(model):
     refused(completions, {"prompt": [10 ** 9]}, 400, "token_ids", None, "outside the vocabulary")
     refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
+    refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
     refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, None, length, "context")
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})

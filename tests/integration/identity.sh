@@ -80,7 +80,8 @@ connection = http.client.HTTPConnection("127.0.0.1", int(port))
 connection.request("POST" if body else "GET", path, body[0] if body else None,
                    {header: "Bearer " + key if header == "authorization" else key} if header else {})
 answer = connection.getresponse()
-text = json.loads(answer.read())
+content = answer.read()
+text = json.loads(content) if answer.getheader("content-type").startswith("application/json") else {}
 if answer.status == 200:
     print(200, text.get("usage", {}).get("prompt_tokens_details", {}).get("cached_tokens"))
 else:
@@ -99,6 +100,8 @@ equal "200 0" "$(http late authorization /v1/completions "$(body "$prompt")")" "
 equal "200 160" "$(http globex authorization /v1/completions "$(body "$prompt")")" "a completion that reuses the tenant's prompt over gRPC"
 equal "403 permission_denied tenant" "$(http acme authorization /v1/completions '{"prompt": "Hi", "tenant": "globex"}')" "another tenant"
 equal "403 permission_denied priority" "$(http acme authorization /v1/chat/completions '{"messages": [{"role": "user", "content": "Hi"}], "priority": 3}')" "a high priority"
+equal "403 permission_denied None" "$(http acme authorization /metrics)" "metrics for a tenant"
+equal "200 None" "$(http boss authorization /metrics)" "metrics for an operator"
 equal "429 rate_limit_exceeded None" "$(http few authorization /v1/completions "$(body Hi)")" "over the limit"
 equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"
 
@@ -132,7 +135,7 @@ for name in acme globex single; do
     wait_until 20 "a request of $name waits" held ${#waiting[@]}
 done
 refused "this API key runs 1 requests, as many as it may" ask single Hi
-equal 'INVALID_ARGUMENT request_id "mine" is running already: choose another one' "$(call acme generate mine)" "an id twice"
+equal 'ALREADY_EXISTS request_id "mine" is running already: choose another one' "$(call acme generate mine)" "an id twice"
 equal 0 "$(call acme abort other)" "requests aborted by an unknown id"
 equal 1 "$(call globex abort mine)" "requests aborted by their tenant"
 wait "${waiting[1]}"
