@@ -59,6 +59,8 @@ static void close_with(struct connection *c, bool reset)
     http_timer_remove(&c->timer);
     unlink_connection(c);
     finish_exchange(c, true);
+    // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
+    epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     socket_close(c, reset);
     http_buffer_free(&c->in);
     http_buffer_free(&c->out);

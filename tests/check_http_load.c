@@ -115,6 +115,53 @@ START_TEST(clients_may_go_away_while_events_are_sent)
 }
 END_TEST
 
+// --- a response that ends before its request
+
+static const struct http_route uploads[] = {
+    {.method = "POST", .path = "/upload", .on_head = hold, .on_request = echo, .on_close = note_close},
+    {0},
+};
+
+static void *send_body(void *argument)
+{
+    int fd = *(int *)argument;
+    static char piece[1 << 20];
+    bool open = client_send(fd, "POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n");
+    for (int i = 0; open && i < 60; i++)
+        open = client_send_bytes(fd, piece, 1000000);
+    return NULL;
+}
+
+// Abandons the exchange, or answers it, while the body arrives.
+START_TEST(a_body_may_be_cut_off_while_it_arrives)
+{
+    struct http_server_options o = {.routes = uploads};
+    ck_assert_msg(http_server_open(&o, &server) == STATUS_OK, "%s", status_message());
+    enum { ROUNDS = 20 };
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd = client_connect(port());
+        pthread_t thread;
+        pthread_create(&thread, NULL, send_body, &fd);
+        struct http_exchange *x = await_held();
+        AWAIT(server_status().body_bytes > 1000000);
+        if (round % 2)
+            http_abandon(x);
+        else
+            http_respond(x, 400, "text/plain", "enough", 6);
+        http_unref(x);
+        struct client_text text = client_receive_all(fd);
+        if (round % 2 == 0) ck_assert_ptr_nonnull(strstr(text.bytes, "\r\n\r\nenough"));
+        free(text.bytes);
+        pthread_join(thread, NULL);
+        close(fd);
+    }
+    AWAIT(server_status().connections == 0 && server_status().body_bytes == 0);
+    ck_assert_int_eq(atomic_load(&n_closed), ROUNDS / 2);
+    ck_assert_int_eq(atomic_load(&n_disconnected), ROUNDS / 2);
+    http_server_close(server, 1000);
+}
+END_TEST
+
 // --- noise
 
 static uint64_t random_state = 1;
@@ -257,6 +304,7 @@ int main(void)
     TCase *load = tcase_create("load");
     tcase_add_loop_test(load, events_of_many_threads_arrive_once_and_in_order, 1, 3);
     tcase_add_test(load, clients_may_go_away_while_events_are_sent);
+    tcase_add_test(load, a_body_may_be_cut_off_while_it_arrives);
     tcase_add_test(load, noise_leaves_nothing_behind);
     tcase_add_test(load, a_server_without_descriptors_serves_again);
     suite_add_tcase(suite, load);
