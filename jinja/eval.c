@@ -222,7 +222,7 @@ struct value value_slice(struct run *run, struct value v, struct value start, st
     int64_t step = 1, bounds[2];
     if (v.kind == KIND_UNDEFINED) undefined_fail(run, v);
     if (v.kind != KIND_LIST && v.kind != KIND_TUPLE && v.kind != KIND_STRING && v.kind != KIND_RANGE)
-        return missing_from(run, v, value_string(run, "slice"));
+        run_fail(run, "'%s' object is not subscriptable", value_type(v));
     if (step_value.kind != KIND_NONE && !value_integer(step_value, &step))
         run_fail(run, "slice indices must be integers or None or have an __index__ method");
     if (step == 0) run_fail(run, "slice step cannot be zero");
@@ -295,6 +295,7 @@ static int64_t floor_divide(int64_t a, int64_t b)
 static struct value integer_power(struct run *run, int64_t a, int64_t b)
 {
     int64_t result = 1;
+    if (b < 0 && a == 0) run_fail(run, "0.0 cannot be raised to a negative power");
     if (b < 0) return value_float(pow((double)a, (double)b));
     for (; b; b >>= 1) {
         if ((b & 1) && __builtin_mul_overflow(result, a, &result)) too_large(run);
@@ -338,7 +339,10 @@ static struct value floats(struct run *run, char op, double a, double b)
     case '-': return value_float(a - b);
     case '*': return value_float(a * b);
     case '/': return value_float(a / b);
-    case 'p': return value_float(pow(a, b));
+    case 'p':
+        if (a == 0 && b < 0) run_fail(run, "0.0 cannot be raised to a negative power");
+        if (a < 0 && b != floor(b)) run_fail(run, "complex numbers are not supported");
+        return value_float(pow(a, b));
     case 'd': return value_float(round((a - remainder) / b));
     default: return value_float(remainder);
     }

@@ -189,18 +189,38 @@ static struct value filter_wordcount(struct run *run, struct call *call)
     return value_int(words);
 }
 
-static struct value filter_urlencode(struct run *run, struct call *call)
+static void add_quoted(struct run *run, struct text *text, struct value v, bool query)
 {
-    struct value v = value_str(run, call->self);
-    const struct string *s = v.string;
-    struct text *text = text_new(run, s->n);
+    const struct string *s = value_str(run, v).string;
     for (size_t i = 0; i < s->n; i++) {
         struct string one = {s->data + i, 1, s->text, s->start + i};
         unsigned char c = (unsigned char)s->data[i];
-        bool plain = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c && strchr("_.-~/", c));
+        bool plain = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c && strchr("_.-~", c)) ||
+                     (c == '/' && !query);
         char out[4];
-        snprintf(out, sizeof out, plain ? "%c" : "%%%02X", c);
-        text_add(run, text, out, plain ? 1 : 3, string_tag(&one));
+        snprintf(out, sizeof out, plain ? "%c" : c == ' ' && query ? "+" : "%%%02X", c);
+        text_add(run, text, out, strlen(out), string_tag(&one));
+    }
+}
+
+// A string, or a query of pairs.
+static struct value filter_urlencode(struct run *run, struct call *call)
+{
+    struct value v = call->self, pair;
+    struct text *text = text_new(run, 64);
+    if (v.kind == KIND_STRING || !value_iterable(v)) {
+        add_quoted(run, text, v, false);
+        return value_text(run, text);
+    }
+    struct view all = {v.dict, VIEW_ITEMS};
+    if (v.kind == KIND_DICT) v = (struct value){.kind = KIND_VIEW, .view = &all};
+    for (struct iterator it = iterator_start(run, v); iterator_next(run, &it, &pair);) {
+        const struct list *parts = value_items(run, pair);
+        if (parts->n != 2) run_fail(run, "a query is made of pairs");
+        if (text->used) text_add(run, text, "&", 1, JINJA_TEMPLATE);
+        add_quoted(run, text, parts->items[0], true);
+        text_add(run, text, "=", 1, JINJA_TEMPLATE);
+        add_quoted(run, text, parts->items[1], true);
     }
     return value_text(run, text);
 }
@@ -443,6 +463,11 @@ static struct value filter_sort(struct run *run, struct call *call)
 {
     struct list *items = value_items(run, call->self);
     struct value *keys = keys_of(run, items, call->at[2], call_flag(run, call, 1));
+    for (size_t i = 0; i < items->n; i++) { // Jinja compares lists of keys: equal ones need no order
+        struct list *key = list_new(run, 1);
+        list_add(run, key, keys[i]);
+        keys[i] = value_list(key);
+    }
     return list_sorted(run, keys, items->items, items->n, call_flag(run, call, 0));
 }
 

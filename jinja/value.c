@@ -521,7 +521,9 @@ static bool character_next(struct run *run, struct iterator *it, struct value *v
     size_t length;
     if (it->at >= it->source.string->n) return false;
     utf8_get(it->source.string->data + it->at, &length);
-    *value_p = value_part(run, it->source, it->at, it->at + length);
+    struct value s = it->source;
+    s.safe = false;
+    *value_p = value_part(run, s, it->at, it->at + length);
     it->at += length;
     return true;
 }

@@ -215,7 +215,9 @@ static void abort_handle(struct world *w, const struct event *event)
     struct client *client = event->object;
     if (client->ended || !client->r || !sim_router_core(w->router)) return;
     client->left = true;
-    if (!core_abort(sim_router_core(w->router), client->r->id, 0, w->now_us)) client_fail(client, "cannot be aborted");
+    char *id = mem_string(client->r->id); // the request ends with its own
+    if (!core_abort(sim_router_core(w->router), id, 0, w->now_us)) client_fail(client, "cannot be aborted");
+    free(id);
     if (client->r) client_fail(client, "goes on after it was aborted");
 }
 

@@ -23,7 +23,7 @@ static int blocks_common(const struct sequence *q, const struct sequence *other)
 {
     int most = (q->n_tokens - 1) / KV_BLOCK_TOKENS, n = 0;
     if (other->n_tokens / KV_BLOCK_TOKENS < most) most = other->n_tokens / KV_BLOCK_TOKENS;
-    while (n < most && block_is_same(q, other, n))
+    while (q->salt == other->salt && n < most && block_is_same(q, other, n))
         n++;
     return n;
 }
@@ -31,7 +31,7 @@ static int blocks_common(const struct sequence *q, const struct sequence *other)
 // Leading blocks of the sequence that the cache has.
 static int blocks_cached(const struct scheduler *s, const struct sequence *q)
 {
-    struct kv_key key = {.before = 0};
+    struct kv_key key = {.salt = q->salt};
     int n = 0, most = (q->n_tokens - 1) / KV_BLOCK_TOKENS;
     for (kv_chain chain = 0; n < most; n++) {
         key.before = chain;

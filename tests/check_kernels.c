@@ -488,15 +488,13 @@ START_TEST(attention_over_fp8_kv_matches_reference)
 END_TEST
 
 // An entry that is not finite reaches the rows that see it, and no row after it was overwritten.
-START_TEST(non_finite_entries_reach_only_the_rows_that_see_them)
+static void check_non_finite_entries(enum dtype cache_dtype)
 {
-    variant_setup(_i);
-    if (dtype == DTYPE_F32) return;
     enum { D = 8, ROWS = 20 };
     struct backend_shape shape = small;
     float inv_freq[D / 2] = {0};
     shape.head_size = D, shape.inv_freq = inv_freq;
-    shape.kv_dtype = strcmp(backend_name, "cuda") ? DTYPE_INT8 : DTYPE_FP8;
+    shape.kv_dtype = cache_dtype;
     shape.max_rows = shape.max_context = ROWS, shape.n_kv_blocks = 2;
     open_both(&shape);
     int32_t position[ROWS], start[2] = {0, ROWS}, kv_len[1] = {0}, blocks[2] = {1, 0};
@@ -527,12 +525,22 @@ START_TEST(non_finite_entries_reach_only_the_rows_that_see_them)
             int n;
             float *y = read_activation(b, out, ROWS, D, &n);
             for (int r = 0; r < ROWS; r++)
-                ck_assert_msg(isnan(y[r * n]) == (bad < 2 && r >= 9), "row %d of case %d: %g", r, bad, y[r * n]);
+                ck_assert_msg(isnan(y[r * n + 1]) == (bad < 2 && r >= 9), "row %d of case %d: %g", r, bad,
+                              y[r * n + 1]);
             free(y);
         }
     }
     free(values);
     close_both();
+}
+
+START_TEST(non_finite_entries_reach_only_the_rows_that_see_them)
+{
+    variant_setup(_i);
+    if (dtype == DTYPE_F32) return;
+    // CUDA multiplies V of a hidden bf16 entry by 0, so there a value that is not finite reaches the other rows too.
+    if (strcmp(backend_name, "cuda")) check_non_finite_entries(DTYPE_BF16);
+    check_non_finite_entries(strcmp(backend_name, "cuda") ? DTYPE_INT8 : DTYPE_FP8);
 }
 END_TEST
 

@@ -40,14 +40,28 @@ static enum status kv_cache_create(struct cpu *cpu)
                        shape->n_kv_blocks, shape->n_layers, cpu->kv_layer_bytes);
 }
 
+// Whether K and V are read as tiles.
+static bool attends_with_tiles(const struct cpu *cpu)
+{
+    return cpu->isa->tiled && cpu->bf16;
+}
+
+// The most queries of one item, unless a KV group has more.
+static int attend_queries(const struct cpu *cpu)
+{
+    return attends_with_tiles(cpu) ? ATTEND_QUERIES_TILED : ATTEND_QUERIES;
+}
+
 enum status cpu_attention_create(struct cpu *cpu)
 {
     enum status status = kv_cache_create(cpu);
     if (status) return status;
     const struct backend_shape *shape = &cpu->shape;
-    int group = shape->n_heads / shape->n_kv_heads, queries = group > ATTEND_QUERIES ? group : ATTEND_QUERIES;
+    int group = shape->n_heads / shape->n_kv_heads, queries = attend_queries(cpu);
+    if (queries < group) queries = group;
     size_t rows = (size_t)shape->max_rows, seqs = (size_t)shape->max_seqs, threads = (size_t)cpu->threads;
-    size_t scratch = attend_scratch_floats(queries, shape->head_size);
+    size_t scratch = attends_with_tiles(cpu) ? attend_tiles_scratch_floats(queries, shape->head_size)
+                                             : attend_scratch_floats(queries, shape->head_size);
     size_t importance = importance_scratch_floats(shape->max_context, shape->head_size);
     cpu->attend_scratch_floats =
         ((scratch > importance ? scratch : importance) + 31) / 16 * 16; // threads use separate cache lines
@@ -129,7 +143,7 @@ void cpu_attention_begin(struct cpu *cpu)
 {
     const struct ragged_batch *batch = &cpu->batch;
     int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, slots = 0;
-    int tile_rows = group < ATTEND_QUERIES ? ATTEND_QUERIES / group : 1;
+    int tile_rows = group < attend_queries(cpu) ? attend_queries(cpu) / group : 1;
     cpu->n_tiles = cpu->n_splits = 0;
     cpu->attend_work = 0;
     for (int s = 0; s < batch->n_seqs; s++) {

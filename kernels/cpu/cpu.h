@@ -23,7 +23,7 @@ static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_bloc
 
 // Queries (rows * heads of a KV group) in one item of attention: enough to read K and V from cache, few enough that
 // their sums and the K and V of two steps stay in a core's L1 and L2 caches.
-enum { ATTEND_QUERIES = 48 };
+enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 128 };
 
 // Work below this many multiply-adds runs on the calling thread: waking others costs a few microseconds.
 enum { MIN_PARALLEL_WORK = 1 << 17 };

@@ -60,7 +60,9 @@ enum {
     SEGMENT_ENTRIES = 1024, // KV entries in one segment, counted in the same way. The segments of one query can be
                             // computed by different threads
     ATTEND_QUERY_TILE = 6,  // queries in one register tile
-    SUM_LANES = 16,         // floats in the widest vector
+    ATTEND_STEP = 256,      // with tiles: KV entries in one step, a multiple of TILE_ENTRIES
+    PAIR_QUERIES = 2 * TILE_SIDE, // with tiles: queries that are computed together
+    SUM_LANES = 16,               // floats in the widest vector
 };
 
 static inline int word_count(int n, bool bf16)
@@ -156,6 +158,15 @@ static inline size_t attend_scratch_floats(int queries, int head_size)
     size_t padded = ((size_t)head_size + 15) / 16 * 16;
     return step_words_floats(head_size) + (size_t)queries * padded + 2 * attend_partial_floats(queries, head_size) +
            2 * (size_t)ATTEND_QUERY_TILE * TILE_ENTRIES;
+}
+
+// The same where K and V are read as tiles: bf16 and int8 at a level with `tiled`.
+static inline size_t attend_tiles_scratch_floats(int queries, int head_size)
+{
+    size_t padded = ((size_t)head_size + 15) / 16 * 16;
+    size_t rows = ((size_t)queries + PAIR_QUERIES - 1) / PAIR_QUERIES * PAIR_QUERIES;
+    return 2 * attend_partial_floats((int)rows, head_size) + rows * padded / 2 + ATTEND_STEP * (padded + 2) +
+           (size_t)PAIR_QUERIES * (3 * ATTEND_STEP + padded);
 }
 
 // One importance row: its attention over the first n entries, in all heads of one KV group.

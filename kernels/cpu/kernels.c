@@ -14,6 +14,10 @@
 
 #include "kernels/cpu/kernel_attention.h"
 
+#ifdef CPU_TILES
+#include "kernels/cpu/kernel_attention_tiles.h"
+#endif
+
 extern const struct cpu_isa CPU_ISA_SYMBOL;
 const struct cpu_isa CPU_ISA_SYMBOL = {
     .name = CPU_ISA_NAME,
@@ -22,9 +26,11 @@ const struct cpu_isa CPU_ISA_SYMBOL = {
     .tiled = true,
     .step_words = TILE_WORDS,
     .panel_gemm = panel_gemm_amx,
+    .attend = attend_tiles,
 #else
     .step_words = 1,
     .panel_gemm = panel_gemm,
+    .attend = attend,
 #endif
     .quantise = quantise,
     .panel_finish = panel_finish,
@@ -32,7 +38,6 @@ const struct cpu_isa CPU_ISA_SYMBOL = {
     .rope_head = rope_head,
     .hadamard_head = hadamard_head,
     .kv_append = kv_append,
-    .attend = attend,
     .attend_merge = attend_merge,
     .importance = importance,
 };

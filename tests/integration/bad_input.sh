@@ -24,6 +24,15 @@ expect 2 "no such file" "$forepack" generate --prompt-file "$work/nowhere"
 expect 2 "temperature '-1': must be a number from 0 to 100" "$forepack" generate --prompt x --temperature -1
 expect 2 "keep_rate 0" "$forepack" generate --prompt x --keep-rate 0
 expect 2 "keep-rate '1.5'" "$forepack" generate --prompt x --keep-rate 1.5
+echo '[{"role": "user", "content": "x"}]' >"$work/messages.json"
+echo "{{ raise_exception('no such role') }}" >"$work/raises.jinja"
+printf 'a\n{%% if %%}' >"$work/broken.jinja"
+expect 2 "model or --template" "$forepack" render --messages "$work/messages.json"
+expect 2 "messages: required" "$forepack" render --template "$work/raises.jinja"
+expect 2 "no such file" "$forepack" render --template "$work/nowhere" --messages "$work/messages.json"
+expect 2 "now 'noon'" "$forepack" render --template "$work/raises.jinja" --messages "$work/messages.json" --now noon
+expect 1 "line 1: no such role" "$forepack" render --template "$work/raises.jinja" --messages "$work/messages.json"
+expect 1 "broken.jinja: .*line 2: " "$forepack" render --template "$work/broken.jinja" --messages "$work/messages.json"
 expect 2 "whole number" "$forepack" generate --prompt x --top-k many
 expect 2 "pool_window 4" "$forepack" generate --prompt x --pool-window 4
 expect 2 "look-ahead '0'.*from 1 to 64" "$forepack" generate --prompt x --look-ahead 0

@@ -170,6 +170,12 @@ grep -Eq '^dataset: time per token is [0-9.]+ times that of' "$work/prepack.tabl
 check_json "$work/perplexity.json" '[.[].dtype] == ["f32", "bf16", "int8", "int8-g128"] and .[0].over_first == 1
     and all(.[]; .texts == 2 and .tokens > 1000 and .perplexity > 1 and .over_first > 0
     and ((.nats_per_token | exp) / .perplexity | . > 0.999 and . < 1.001))'
+# A whole router over HTTP: requests at a rate, and streams.
+"$bin/forepack" bench router-http --model "$main_model" --core -1 --rate 50 --seconds 0.2 --concurrency 4 --json >"$work/http.json"
+check_json "$work/http.json" '.[0].failed == 0 and .[0].p50_ms > 0 and .[0].router_cpu_us >= 0'
+"$bin/forepack" bench router-http --model "$main_model" --core -1 --streams 20 --interval-ms 100 --seconds 0.5 --json >"$work/streams.json"
+check_json "$work/streams.json" '.[0].lost == 0 and .[0].tokens_per_s > 20 and .[0].p50_ms > 0'
+
 # Packing, and the router's core with simulated groups.
 "$bin/forepack" bench router --lengths "$work/lengths" --queue 400,50 --capacity 128 --rounds 2 --json \
     --report "$work/router.html" >"$work/router.json"

@@ -177,7 +177,11 @@ text|replace("l", "L"), text|replace("l", "L", 1), 121|replace(1, 3)
 html|e, html|escape, html|safe, ("<"|safe) + "<", "<" + ("<"|safe), "<" ~ ("<"|safe), ("%s"|safe) % "<", ("{}"|safe).format("<"), ("%d"|safe) % 3, ("<"|safe)|e, html|forceescape, ("a"|safe)|upper is escaped
 lines|indent, lines|indent(2), lines|indent(2, true), lines|indent(2, true, true), lines|indent("> "), "a"|indent
 "one two three four"|truncate(10), "one two three four"|truncate(10, true), "one two"|truncate(255), "one two three four"|truncate(10, false, "…", 0)
-"abc"|center(9) ~ "|", "one two-three"|wordcount, "%s-%s"|format("a", 2), "%(x)s"|format(x=3), "a b/ü&"|urlencode
+"abc"|center(9) ~ "|", "one two-three"|wordcount, "%s-%s"|format("a", 2), "%(x)s"|format(x=3), "a b/ü&"|urlencode, {"a b": "c/d", "x": 1}|urlencode
+[1]|urlencode
+data[1:]
+0 ** -1
+(2.5|e)|list, text|sort(attribute="name")|length
 text|attr("upper"), data|attr("b"), data|attr("items") is callable
 data|tojson, numbers|tojson, text|tojson, uni|tojson, nothing|tojson, 1.0|tojson, 1e20|tojson, html|tojson, [true, none]|tojson, "\u0001\u007f\b\f\t\"\\/"|tojson
 data|tojson(indent=2), empty|tojson(indent=2), {}|tojson(indent=4), data|tojson(separators=(",", ":")), data|tojson(sort_keys=true), uni|tojson(ensure_ascii=true), "😀"|tojson(ensure_ascii=true), {1: 2, none: 3, true: 4, 1.5: 5}|tojson, (1, 2)|tojson, data|tojson(indent="--"), data|tojson(indent=2, separators=(",", ":")), [[], {}, [1]]|tojson(indent=1)
