@@ -297,9 +297,9 @@ START_TEST(truncated_and_changed_cases_never_crash)
     {
         char *source = mem_string(json_string_value(json_object_get(c, "template")));
         size_t n = strlen(source);
-        for (size_t end = 0; end <= n; end++)
+        for (size_t end = i % 3; end <= n; end += 3)
             render_any(source, end, messages);
-        for (int round = 0; round < 20; round++) {
+        for (int round = 0; round < 8; round++) {
             static const char bytes[] = "{}%#-+()[]|~.,:'\"\\=<>! 0a\n\x80";
             source[random_next(&state) % n] = bytes[random_next(&state) % (sizeof bytes - 1)];
             render_any(source, n, messages);
