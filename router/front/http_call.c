@@ -171,8 +171,10 @@ static enum status http_authorise(struct http_exchange *x, struct principal **pr
     struct identity *identity = front->identity;
     const char *authorization = http_header(x, "authorization");
     if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
-    return authorization ? identity_authenticate(identity, authorization, principal_p)
-                         : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p);
+    TRY(authorization ? identity_authenticate(identity, authorization, principal_p)
+                      : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p));
+    if (strcmp(http_path(x), "/metrics") != 0 || principal_is_operator(*principal_p)) return STATUS_OK;
+    return status_fail(STATUS_DENIED, "the metrics are shown to an operator's API key only");
 }
 
 typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);

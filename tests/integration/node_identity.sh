@@ -101,7 +101,7 @@ equal 0 "$(grep -c "node_refused node=" "$work/router.log" || true)" "Hellos of 
 cat "$work/token" >"$work/node-token"
 wait_until 60 "the node attaches with the right token" ready
 equal '["mended"]' "$(status_json | jq -c '[.nodes[].node_id]')" "attached nodes"
-"$bin/forepack" generate --server "localhost:$port" --tls-ca "$certs/ca.pem" --prompt Hello --max-tokens 2 >/dev/null
+"$bin/forepack" generate --server "$server" --tls-ca "$certs/ca.pem" --prompt Hello --max-tokens 2 >/dev/null
 code=0
 "$bin/forepack" generate --server "$server" --prompt Hello >/dev/null 2>"$work/plain" || code=$?
 equal 1 "$code" "exit code of a client without TLS"
