@@ -84,7 +84,6 @@ static void set_options(SSL_CTX *context)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
     SSL_CTX_set_num_tickets(context, 1);
-    SSL_CTX_set_read_ahead(context, 1); // one read(2) takes whole records
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
     SSL_CTX_set_default_passwd_cb(context, no_password);
 }
