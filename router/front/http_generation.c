@@ -45,23 +45,10 @@ void http_input_fini(struct http_input *in)
 
 // --- core's thread: sending
 
-// Bounds on unread bytes, as in reply.c: of all clients together, and the amount up to which a client is left alone
-// when all are over it. The HTTP server bounds those of one client.
-enum { ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
-
-static bool unread_exceeds_limit(const struct http_generation *g)
-{
-    struct http_server_status status;
-    http_server_get_status(g->streams->server, &status);
-    return status.unread_bytes > (size_t)ALL_UNREAD_MAX_MB << 20;
-}
-
 static void stream_send(struct http_generation *g, const struct bytes *events)
 {
     g->sent_us = clock_now_us();
-    if (!events->n) return;
-    size_t unread = http_stream_send(g->x, events->data, events->n);
-    if (unread > (size_t)SMALL_UNREAD_MB << 20 && unread_exceeds_limit(g)) http_abandon(g->x);
+    http_stream_send(g->x, events->data, events->n);
 }
 
 static void prefill_headers_add(struct http_generation *g)
