@@ -369,7 +369,8 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    return read_answers(g, in, message->arrived_us, first_p);
+    TRY(read_answers(g, in, message->arrived_us, first_p));
+    return client_join(&g->client, g->n_choices - 1); // last: answers_submit() follows, which cannot fail
 }
 
 static void generation_refuse(struct http_generation *g, enum status status)
