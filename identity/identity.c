@@ -153,11 +153,12 @@ enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
     return start(p, limits_count_call, retry_us_p);
 }
 
-void identity_join(struct principal *p)
+enum status identity_join(struct principal *p, int n)
 {
     pthread_mutex_lock(&p->mutex);
-    limits_join(&p->use, &p->key.limits, clock_now_us());
+    enum status status = limits_join(&p->use, &p->key.limits, n, clock_now_us());
     pthread_mutex_unlock(&p->mutex);
+    return status;
 }
 
 void identity_charge(struct principal *p, double tokens)

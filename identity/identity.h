@@ -38,7 +38,8 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-void identity_join(struct principal *p);                  // one more request of a message that was admitted
+// n more requests of a message that was admitted as one: EXHAUSTED or DENIED by `concurrency`.
+enum status identity_join(struct principal *p, int n);
 void identity_charge(struct principal *p, double tokens); // of a prompt, or generated; negative: are given back
 void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
 

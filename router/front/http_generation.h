@@ -105,7 +105,6 @@ struct http_generation {
 
 // The streams that may need a ping. Core's thread only.
 struct http_streams {
-    struct http_server *server;
     struct http_generation *first;
     struct bytes scratch; // the events of one call
 };
