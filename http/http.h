@@ -7,7 +7,7 @@
 // unread response; bytes of all bodies together. A request that breaks the protocol is answered with 400 and closes
 // its connection; requests in which lengths contradict each other or are given twice never reach a handler.
 //
-// A client that closes its connection, or only its sending side, ends its requests: on_close tells so at once, also
+// A client that closes its connection, or only its sending side, ends its requests: on_close is called at once, also
 // while nothing is being sent.
 //
 // Threads: the server has its own threads, each with an epoll; a connection belongs to one of them. Handlers run there
@@ -28,7 +28,8 @@ struct http_exchange; // a request and its response; reference-counted
 struct http_route {
     const char *method; // "GET", "POST"; NULL ends the table. GET serves HEAD too, and OPTIONS is answered
     const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first row that matches is taken
-    // The head is there, the body not: the place to refuse a caller before the body is read. May answer. NULL: none.
+    // The head has arrived, the body has not: the place to refuse a caller before the body is read. May answer or be
+    // NULL.
     void (*on_head)(struct http_exchange *x);
     // Head and body are complete. Not called when a response was begun before.
     void (*on_request)(struct http_exchange *x);
@@ -64,7 +65,7 @@ struct http_server_options {
     int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is there
     int64_t stall_ms;     // [30000] for each KiB of a body; without progress of an unread response
     int64_t idle_ms;      // [120000] between two requests
-    int64_t tls_check_ms; // [1000] at least, between two looks at the TLS files
+    int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);

@@ -286,7 +286,7 @@ static enum status file_read(const char *path, struct key_file *file_p)
     log_event(LOG_INFO, "api_keys_read", LOG_FIELD("file", path), LOG_FIELD("keys", file_p->n));
     if (exposed)
         log_event(LOG_WARN, "api_keys_exposed", LOG_FIELD("file", path),
-                  LOG_FIELD("reason", "others than its owner may read it: chmod go-r"));
+                  LOG_FIELD("reason", "users other than its owner can read it: chmod go-r it"));
     return STATUS_OK;
 }
 

@@ -19,8 +19,8 @@ enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
 // The principal of "Bearer KEY", the value of an authorization header, or of the key alone, with a reference for the
-// caller. NULL: not sent. UNAUTHENTICATED. When the file has changed (asked at most once a second) it is read first; a
-// broken one is logged once, and the keys before it stay.
+// caller. NULL: not sent. UNAUTHENTICATED. When the file has changed (checked at most once a second) it is read first;
+// a file with an error is logged once, and the keys read before stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 

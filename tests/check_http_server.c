@@ -146,7 +146,7 @@ START_TEST(paths_and_queries_are_decoded)
                   "HTTP/1.1 200", "GET /things/a/b c q=a b&c empty= peer=127.0.0.1:");
     expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
                   "GET /things/x q=- empty=-");
-    expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "nothing");
+    expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     close_server();
 }
 END_TEST

@@ -203,7 +203,7 @@ static enum status read_values(const json_t *body, struct values *v)
 {
     TRY(json_fields_read(body, fields, v));
     if (v->best_of > v->n)
-        return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported, except for up to n (%lld): leave it out",
+        return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported over n (%lld): leave it out",
                            (long long)v->best_of, (long long)v->n);
     if (!v->stream_options) return STATUS_OK;
     if (!v->stream) return status_fail(STATUS_INVALID, "stream_options: only with stream true");
