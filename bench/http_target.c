@@ -112,18 +112,23 @@ static void send_event(int64_t number)
     if (x) http_stream_send(x, event, (size_t)child.o.event_bytes);
 }
 
+static int64_t thread_cpu_ns(void)
+{
+    struct timespec cpu;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    return 1000000000LL * cpu.tv_sec + cpu.tv_nsec;
+}
+
 static void send_events(void)
 {
-    int64_t start_us = clock_now_us(), n = 0;
+    int64_t start_us = clock_now_us(), n = 0, start_ns = thread_cpu_ns();
     while (atomic_load(&child.shared->sending)) {
         double rate = child.o.events_per_s * child.o.streams;
         int64_t due = (int64_t)((double)(clock_now_us() - start_us) / 1e6 * rate);
         for (; n < due; n++)
             send_event(n);
         nanosleep(&(struct timespec){.tv_nsec = (long)(child.o.tick_ms * 1e6)}, NULL);
-        struct timespec cpu;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
-        atomic_store(&child.shared->producer_cpu_ns, 1000000000LL * cpu.tv_sec + cpu.tv_nsec);
+        atomic_store(&child.shared->producer_cpu_ns, thread_cpu_ns() - start_ns);
     }
     atomic_fetch_add(&child.shared->sent, n);
 }

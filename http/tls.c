@@ -84,7 +84,6 @@ static void set_options(SSL_CTX *context)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
     SSL_CTX_set_num_tickets(context, 1);
-    SSL_CTX_set_read_ahead(context, 1); // one read(2) takes whole records
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
     SSL_CTX_set_default_passwd_cb(context, no_password);
 }
@@ -127,12 +126,13 @@ static void reload_changed(struct http_tls *tls)
     memcpy(tls->version, version, sizeof version);
     SSL_CTX *context;
     if (make_context(tls->file, &context) != STATUS_OK) {
-        log_event(LOG_ERROR, "http_certificate_kept", LOG_REASON);
+        log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
+                  LOG_FIELD("effect", "the last certificate stays in use"));
         return;
     }
     SSL_CTX_free(tls->context); // open connections have their own reference
     tls->context = context;
-    log_event(LOG_INFO, "http_certificate_reloaded", LOG_FIELD("file", tls->file[0]));
+    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->file[0]));
 }
 
 SSL *http_tls_accept(struct http_tls *tls, int fd)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who calls: the keys of a file (key_file.h), which is read again when it changes, and the limits of each key
-// (limits.h). Knows nothing of protocols.
+// Identifies callers by the API keys of a file (key_file.h), which is read again when it changes, and applies the
+// limits of each key (limits.h). Knows nothing of protocols.
 //
 // Any thread. Nothing here blocks, except that the thread that notices a changed file reads it. No key is ever logged
 // or part of a sentence.
@@ -44,5 +44,5 @@ void identity_charge(struct principal *p, double tokens); // of a prompt, or gen
 void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:
-// tenants are named by whoever writes the key file.
+// the names of tenants are in the key file.
 uint64_t identity_prefix_salt(const char *tenant);

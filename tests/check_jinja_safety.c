@@ -168,14 +168,13 @@ START_TEST(endless_templates_end_with_an_error)
         {"{% set ns = namespace(s=['a']) %}{% for a in range(9999) %}{% set ns.s = ns.s|map('upper') %}{% endfor %}{{ "
          "ns.s|list }}",
          "nested"},
-        {"{% set x = 'a' * 100000 %}{% for i in range(99999) %}{% if x|replace('a', 'b') %}{% endif %}{% endfor %}",
+        {"{% set x = 'a' * 3000 %}{% for i in range(99999) %}{% if x|replace('a', 'b') %}{% endif %}{% endfor %}",
          "memory"},
         {"{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% if 'ab' in x %}{% endif %}{% endfor %}", "steps"},
         {"{% set x = range(99999)|list %}{% for i in range(99999) %}{% if 'z' in x %}{% endif %}{% endfor %}", "steps"},
         {"{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% if x == x[1:] ~ 'a' %}{% endif %}{% endfor %}",
          "steps"},
-        {"{% set x = 'a,' * 1000000 %}{% for i in range(99999) %}{% if x.split(',') %}{% endif %}{% endfor %}",
-         "memory"},
+        {"{% set x = 'a,' * 3000 %}{% for i in range(99999) %}{% if x.split(',') %}{% endif %}{% endfor %}", "memory"},
         {"{{ 9 ** 9 ** 9 }}", "64 bits"},
         {"{{ strftime_now('%c' * 100000000) }}", "memory"},
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "nested"},
@@ -327,9 +326,9 @@ START_TEST(truncated_and_changed_cases_never_crash)
     {
         char *source = mem_string(json_string_value(json_object_get(c, "template")));
         size_t n = strlen(source);
-        for (size_t end = 0; end <= n; end++)
+        for (size_t end = i % 3; end <= n; end += 3)
             render_any(source, end, messages);
-        for (int round = 0; round < 20; round++) {
+        for (int round = 0; round < 8; round++) {
             static const char bytes[] = "{}%#-+()[]|~.,:'\"\\=<>! 0a\n\x80";
             source[random_next(&state) % n] = bytes[random_next(&state) % (sizeof bytes - 1)];
             render_any(source, n, messages);

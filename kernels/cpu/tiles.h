@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AMX instructions of the gemm kernel: eight tile registers of up to 16 rows of 64 bytes in every core, and the sum
-// of products of two tiles. Tiles are named by a digit, 0 to 7.
+// The AMX instructions of the gemm and attention kernels: eight tile registers of up to 16 rows of 64 bytes in every
+// core, and the sum of products of two tiles. Tiles are named by a digit, 0 to 7.
 //
 // With CPU_TILES_EMULATED, plain C replaces the instructions and asserts the conditions on which they fault, so that
-// tests can run the AMX kernel on any machine. Only tests are built so.
+// tests can run the AMX kernels on any machine. Only tests are built so.
 #pragma once
 
 #include <assert.h>
