@@ -191,6 +191,36 @@ START_TEST(endless_templates_end_with_an_error)
 }
 END_TEST
 
+START_TEST(numbers_at_their_limits_are_those_of_python)
+{
+    static const struct {
+        const char *source, *expected; // NULL: over 64 bits
+    } cases[] = {
+        {"{{ 9223372036854775807|round }}", "9223372036854775807"},
+        {"{{ 9007199254740993|round }}", "9007199254740993"},
+        {"{{ 5|round(-400) }}", "0"},
+        {"{{ 15|round(-1) }}", "20"},
+        {"{{ 25|round(-1) }}", "20"},
+        {"{{ (-26)|round(-1) }}", "-30"},
+        {"{{ 9223372036854775807|round(-2) }}", "9223372036854775800"},
+        {"{{ 9223372036854775807|round(-1) }}", NULL},
+        {"{{ 9223372036854775807|round(-19) }}", NULL},
+        {"{{ 4611686018427387904|round(-19) }}", "0"},
+        {"{{ 9223372036854775807|round(-9223372036854775807 - 1) }}", "0"},
+        {"{{ 1.5|round(-400) }}", "0.0"},
+        {"{{ true|round }}", "1"},
+        {"{{ (1.0e308).is_integer() }}", "True"},
+        {"{{ (1.0e308 * 10).is_integer() }}", "False"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].expected)
+            ck_origins(cases[i].source, cases[i].expected);
+        else
+            ck_assert_msg(run(cases[i].source, NULL, JINJA_LIMITS_DEFAULT) == STATUS_INVALID, "%s", cases[i].source);
+    }
+}
+END_TEST
+
 static char *repeated(const char *before, const char *part, int n, const char *after)
 {
     char *text = mem_alloc(strlen(before) + strlen(part) * (size_t)n + strlen(after) + 1);
@@ -354,6 +384,7 @@ int main(int argc, char **argv)
     } else {
         tcase_add_test(tc, every_byte_knows_its_origin);
         tcase_add_test(tc, endless_templates_end_with_an_error);
+        tcase_add_test(tc, numbers_at_their_limits_are_those_of_python);
         tcase_add_test(tc, deep_sources_are_refused);
         tcase_add_test(tc, long_sources_of_small_depth_are_fine);
         tcase_add_test(tc, deep_inputs_are_refused);
