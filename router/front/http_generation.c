@@ -13,7 +13,9 @@
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-enum { ANSWERS_MAX = 1024 }; // of one exchange
+enum { ANSWERS_MAX = 1024 };           // of one exchange
+enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
+enum { COLLECTED_SMALL_BYTES = 1 << 20, COLLECTED_MAX_BYTES = 256 << 20 }; // whole answers, of one and of all
 
 enum { PING_AFTER_S = 15 };
 
@@ -123,11 +125,29 @@ static void generation_end(struct http_generation *g)
 
 // --- core's thread: answers
 
+static size_t collected_bytes(const struct http_choice *choice)
+{
+    size_t n = choice->text.n + choice->token_ids.n;
+    for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
+        n += choice->logprobs[i].n;
+    return n;
+}
+
 static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
+    const size_t before = collected_bytes(choice);
     bytes_add(&choice->text, chunk->text, chunk->text_bytes);
     if (chunk->logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
+    const size_t added = collected_bytes(choice) - before;
+    g->collected_bytes += added;
+    g->streams->collected_bytes += added;
+}
+
+// Small answers go on when all together are over the bound.
+static bool collects_too_much(const struct http_generation *g)
+{
+    return g->streams->collected_bytes > COLLECTED_MAX_BYTES && g->collected_bytes > COLLECTED_SMALL_BYTES;
 }
 
 // A choice's event needs text, or something that each token has.
@@ -171,22 +191,6 @@ static void usage_update(struct http_generation *g, struct http_choice *choice, 
     *before = now;
 }
 
-static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
-{
-    struct http_generation *g = (struct http_generation *)a->client;
-    struct http_choice *choice = &g->choices[a->index];
-    if (g->ended) return;
-    if (!g->stream) {
-        collect_chunk(g, choice, chunk);
-        return;
-    }
-    struct bytes *out = scratch_of(g);
-    usage_update(g, choice, a->request, a->n_tokens);
-    stream_begin(g);
-    stream_chunk(g, choice, chunk, out);
-    stream_send(g, out);
-}
-
 static void generation_fail(struct http_generation *g, enum status status, const char *message)
 {
     if (g->begun) {
@@ -198,6 +202,26 @@ static void generation_fail(struct http_generation *g, enum status status, const
         http_fail(g->x, status, message);
     }
     generation_end(g);
+}
+
+static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
+{
+    struct http_generation *g = (struct http_generation *)a->client;
+    struct http_choice *choice = &g->choices[a->index];
+    if (g->ended) return;
+    if (!g->stream) {
+        collect_chunk(g, choice, chunk);
+        if (collects_too_much(g))
+            generation_fail(g, STATUS_EXHAUSTED,
+                            "the answers that the router collects have over 256 MiB, this one over 1 MiB: ask for "
+                            "fewer choices and log-probabilities, or for a stream");
+        return;
+    }
+    struct bytes *out = scratch_of(g);
+    usage_update(g, choice, a->request, a->n_tokens);
+    stream_begin(g);
+    stream_chunk(g, choice, chunk, out);
+    stream_send(g, out);
 }
 
 static void choice_end(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -259,6 +283,7 @@ static void generation_free(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
     if (g->stream && !g->ended) streams_remove(g);
+    g->streams->collected_bytes -= g->collected_bytes;
     for (int i = 0; i < g->n_choices; i++)
         choice_fini(&g->choices[i]);
     free(g->choices);
@@ -300,6 +325,7 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
                                 struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
+    int64_t prompt_tokens = 0;
     for (int i = 0; i < g->n_choices; i++) {
         struct answer *a = answer_create(&g->client, arrived_us);
         *end = a;
@@ -307,6 +333,9 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
         if (!of_prompt) of_prompt = a;
+        prompt_tokens += a->request->spec.n_tokens;
+        if (prompt_tokens > PROMPT_TOKENS_MAX)
+            return status_fail(STATUS_INVALID, "n: the prompts of all choices have over %d tokens", PROMPT_TOKENS_MAX);
     }
     return STATUS_OK;
 }

@@ -100,13 +100,15 @@ struct http_generation {
     int64_t sent_us;                         // when something was sent last
     struct request_usage usage;              // prompts once, outputs of all choices
     char prefill[64];                        // of the first choice
+    size_t collected_bytes;                  // of a whole answer so far
     struct http_generation *previous, *next; // in the list of streams
 };
 
-// The streams that may need a ping. Core's thread only.
+// What all generations share. Core's thread only.
 struct http_streams {
-    struct http_generation *first;
-    struct bytes scratch; // the events of one call
+    struct http_generation *first; // the streams, which may need a ping
+    struct bytes scratch;          // the events of one call
+    size_t collected_bytes;        // of the whole answers that have not ended
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 
