@@ -35,11 +35,11 @@ static const struct option add_options[] = {
     {.name = "priority", .type = OPTION_INT, .value = &o.priority, .default_text = "0", .min = -KEY_PRIORITY_MAX,
      .max = KEY_PRIORITY_MAX, .help = "highest priority that requests with this key may have"},
     {.name = "requests-per-minute", .type = OPTION_INT, .value = &o.requests_per_minute, .default_text = "0",
-     .max = 1e9, .unit = "requests", .help = "0: no limit"},
+     .max = 1e9, .unit = "requests", .help = "limit of requests and tokenise calls; 0: no limit"},
     {.name = "tokens-per-minute", .type = OPTION_INT, .value = &o.tokens_per_minute, .default_text = "0", .max = 1e12,
-     .unit = "tokens", .help = "of prompts and answers; 0: no limit"},
+     .unit = "tokens", .help = "limit of tokens of prompts and answers; 0: no limit"},
     {.name = "tokens-per-day", .type = OPTION_INT, .value = &o.tokens_per_day, .default_text = "0", .max = 1e15,
-     .unit = "tokens", .help = "of prompts and answers in 24 hours; 0: no limit"},
+     .unit = "tokens", .help = "limit of tokens of prompts and answers in 24 hours; 0: no limit"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "0", .max = 1e6,
      .unit = "requests", .help = "requests that may run or wait at once; 0: no limit"},
     {.name = "operator", .type = OPTION_BOOL, .value = &o.operator_key, .default_text = "false",
@@ -226,7 +226,7 @@ int command_keys(int argc, char **argv)
     static const struct program_command commands[] = {
         {"add", keys_add, "make a key, and print it once"},
         {"list", keys_list, "show the keys of the file"},
-        {"revoke", keys_revoke, "have routers refuse a key"},
+        {"revoke", keys_revoke, "revoke a key: routers then refuse it"},
     };
     static const struct program program = {
         .name = "forepack",

@@ -97,11 +97,11 @@ static const struct option options[] = {
     {.name = "port", .type = OPTION_INT, .value = &o.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
     {.name = "http-port", .type = OPTION_INT, .value = &o.http_port, .default_text = "8000", .min = -1, .max = 65535,
-     .help = "port of the router's OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
+     .help = "port of the router's HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
     {.name = "node-port", .type = OPTION_INT, .value = &o.node_port, .default_text = "0", .max = 65535,
      .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &o.token_file, .placeholder = "FILE",
-     .help = "secret that nodes present to the router; default: a random one, in a private folder that is removed at the "
+     .help = "cluster token of router and nodes; default: a random one, in a private folder that is removed at the "
              "end"},
     {.name = "insecure", .type = OPTION_BOOL, .value = &o.insecure,
      .help = "allow a --host beyond loopback, where the router then listens without TLS"},

@@ -89,7 +89,7 @@ struct node_options {
     {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
      .default_text = "127.0.0.1:50052", .help = "the router's address for nodes (its --node-listen)"},                 \
     {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
-     .help = "file with the secret of --cluster-token-file of the router; read at each attempt to attach"},            \
+     .help = "file with the router's cluster token; read at each attempt to attach"},                                  \
     {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \
      .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},                  \
     {.name = "node-tls-cert", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_cert,                    \

@@ -160,7 +160,7 @@ static void answer_methods(struct connection *c, const char *methods, bool found
     http_buffer_text(&allow, methods);
     http_buffer_text(&allow, "\r\n");
     if (!found) {
-        refuse_with(c, 405, "this path does not have this method; the header Allow lists those it has", &allow);
+        refuse_with(c, 405, "the path does not have this method: the header Allow lists its methods", &allow);
         return;
     }
     answer(c, &(struct response_head){.status = 204, .close = !may_keep_alive(c), .extra = &allow}, "");
@@ -235,7 +235,7 @@ static void start_request(struct connection *c, const struct http_head *head)
     if (result == ROUTE_FOUND)
         start_handling(c);
     else if (result == ROUTE_NO_PATH)
-        refuse(c, 404, "there is nothing at this path");
+        refuse(c, 404, "the path does not exist");
     else
         answer_methods(c, methods, result == ROUTE_OPTIONS);
 }

@@ -235,6 +235,22 @@ static void write_head(struct http_exchange *x, int status, const char *content_
     if (is_head_request(x) || !response_has_body(status)) x->no_body = true;
 }
 
+// Under the lock: whether this response may have `size` more bytes unread.
+static bool unread_fits(const struct http_exchange *x, size_t size)
+{
+    const struct http_server *server = x->loop->server;
+    return atomic_load(&x->unread) + size <= HTTP_UNREAD_SMALL_BYTES ||
+           atomic_load(&server->unread_bytes) + size <= server->o.max_all_unread_bytes;
+}
+
+bool http_response_fits(struct http_exchange *x, size_t size)
+{
+    pthread_mutex_lock(&x->lock);
+    bool fits = x->closed || unread_fits(x, size);
+    pthread_mutex_unlock(&x->lock);
+    return fits;
+}
+
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size)
 {
     pthread_mutex_lock(&x->lock);
@@ -284,7 +300,7 @@ size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size)
     pthread_mutex_lock(&x->lock);
     // A chunk of no bytes would end the stream.
     if (!x->closed && x->started && !x->ended && !x->no_body && !x->abandoned && size) {
-        if (atomic_load(&x->unread) + size > x->loop->server->o.max_unread_bytes)
+        if (atomic_load(&x->unread) + size > x->loop->server->o.max_unread_bytes || !unread_fits(x, size))
             abandon(x);
         else
             append_chunk(x, bytes, size);

@@ -7,7 +7,7 @@
 // unread response; bytes of all bodies together. A request that breaks the protocol is answered with 400 and closes
 // its connection; requests in which lengths contradict each other or are given twice never reach a handler.
 //
-// A client that closes its connection, or only its sending side, ends its requests: on_close tells so at once, also
+// A client that closes its connection, or only its sending side, ends its requests: on_close is called at once, also
 // while nothing is being sent.
 //
 // Threads: the server has its own threads, each with an epoll; a connection belongs to one of them. Handlers run there
@@ -28,7 +28,8 @@ struct http_exchange; // a request and its response; reference-counted
 struct http_route {
     const char *method; // "GET", "POST"; NULL ends the table. GET serves HEAD too, and OPTIONS is answered
     const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first row that matches is taken
-    // The head is there, the body not: the place to refuse a caller before the body is read. May answer. NULL: none.
+    // The head has arrived, the body has not: the place to refuse a caller before the body is read. May answer or be
+    // NULL.
     void (*on_head)(struct http_exchange *x);
     // Head and body are complete. Not called when a response was begun before.
     void (*on_request)(struct http_exchange *x);
@@ -37,6 +38,8 @@ struct http_route {
     void (*on_close)(struct http_exchange *x, bool disconnected);
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: as the server
 };
+
+enum { HTTP_UNREAD_SMALL_BYTES = 1 << 20 };
 
 struct http_tls_files {
     const char *cert, *key, *client_ca; // PEM; client_ca NULL: clients need no certificate
@@ -56,10 +59,13 @@ struct http_server_options {
     size_t max_body_bytes;            // [64 MiB]
     size_t max_bodies_bytes; // [256 MiB] of all bodies and unparsed heads; further requests are answered with 503
     size_t max_unread_bytes; // [16 MiB] of one stream; a client that leaves more unread is disconnected
-    int64_t head_ms;         // [10000] from accepting, or from a request's first byte, until its head is there
-    int64_t stall_ms;        // [30000] for each KiB of a body; without progress of an unread response
-    int64_t idle_ms;         // [120000] between two requests
-    int64_t tls_check_ms;    // [1000] at least, between two looks at the TLS files
+    // [256 MiB] of all responses; when they have more, a stream with over HTTP_UNREAD_SMALL_BYTES unread is
+    // disconnected
+    size_t max_all_unread_bytes;
+    int64_t head_ms;      // [10000] from accepting, or from a request's first byte, until its head is there
+    int64_t stall_ms;     // [30000] for each KiB of a body; without progress of an unread response
+    int64_t idle_ms;      // [120000] between two requests
+    int64_t tls_check_ms; // [1000] at least, between two checks of the TLS files
     // The body of error responses that the server makes itself (400, 404, 405, 408, 413, 417, 431, 501, 503, 505):
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
@@ -100,6 +106,9 @@ void http_unref(struct http_exchange *x);
 // become blanks.
 void http_add_header(struct http_exchange *x, const char *name, const char *value);
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size);
+// Whether a whole response of `size` bytes keeps to max_all_unread_bytes, or is small. The handler refuses it
+// otherwise.
+bool http_response_fits(struct http_exchange *x, size_t size);
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type);
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.
 size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size);

@@ -27,6 +27,7 @@ static void set_defaults(struct http_server_options *o)
     if (!o->max_body_bytes) o->max_body_bytes = 64 << 20;
     if (!o->max_bodies_bytes) o->max_bodies_bytes = 256 << 20;
     if (!o->max_unread_bytes) o->max_unread_bytes = 16 << 20;
+    if (!o->max_all_unread_bytes) o->max_all_unread_bytes = 256 << 20;
     if (!o->head_ms) o->head_ms = 10000;
     if (!o->stall_ms) o->stall_ms = 30000;
     if (!o->idle_ms) o->idle_ms = 120000;

@@ -126,12 +126,13 @@ static void reload_changed(struct http_tls *tls)
     memcpy(tls->version, version, sizeof version);
     SSL_CTX *context;
     if (make_context(tls->file, &context) != STATUS_OK) {
-        log_event(LOG_ERROR, "http_certificate_kept", LOG_REASON);
+        log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
+                  LOG_FIELD("effect", "the last certificate stays in use"));
         return;
     }
     SSL_CTX_free(tls->context); // open connections have their own reference
     tls->context = context;
-    log_event(LOG_INFO, "http_certificate_reloaded", LOG_FIELD("file", tls->file[0]));
+    log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->file[0]));
 }
 
 SSL *http_tls_accept(struct http_tls *tls, int fd)

@@ -153,11 +153,12 @@ enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
     return start(p, limits_count_call, retry_us_p);
 }
 
-void identity_join(struct principal *p)
+enum status identity_join(struct principal *p, int n)
 {
     pthread_mutex_lock(&p->mutex);
-    limits_join(&p->use, &p->key.limits, clock_now_us());
+    enum status status = limits_join(&p->use, &p->key.limits, n, clock_now_us());
     pthread_mutex_unlock(&p->mutex);
+    return status;
 }
 
 void identity_charge(struct principal *p, double tokens)
@@ -285,7 +286,7 @@ static enum status file_read(const char *path, struct key_file *file_p)
     log_event(LOG_INFO, "api_keys_read", LOG_FIELD("file", path), LOG_FIELD("keys", file_p->n));
     if (exposed)
         log_event(LOG_WARN, "api_keys_exposed", LOG_FIELD("file", path),
-                  LOG_FIELD("reason", "others than its owner may read it: chmod go-r"));
+                  LOG_FIELD("reason", "users other than its owner can read it: chmod go-r it"));
     return STATUS_OK;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who calls: the keys of a file (key_file.h), which is read again when it changes, and the limits of each key
-// (limits.h). Knows nothing of protocols.
+// Identifies callers by the API keys of a file (key_file.h), which is read again when it changes, and applies the
+// limits of each key (limits.h). Knows nothing of protocols.
 //
 // Any thread. Nothing here blocks, except that the thread that notices a changed file reads it. No key is ever logged
 // or part of a sentence.
@@ -19,8 +19,8 @@ enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
 // The principal of "Bearer KEY", the value of an authorization header, or of the key alone, with a reference for the
-// caller. NULL: not sent. UNAUTHENTICATED. When the file has changed (asked at most once a second) it is read first; a
-// broken one is logged once, and the keys before it stay.
+// caller. NULL: not sent. UNAUTHENTICATED. When the file has changed (checked at most once a second) it is read first;
+// a file with an error is logged once, and the keys read before stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
@@ -38,10 +38,11 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-void identity_join(struct principal *p);                  // one more request of a message that was admitted
+// n more requests of a message that was admitted as one: EXHAUSTED or DENIED by `concurrency`.
+enum status identity_join(struct principal *p, int n);
 void identity_charge(struct principal *p, double tokens); // of a prompt, or generated; negative: are given back
 void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:
-// tenants are named by whoever writes the key file.
+// the names of tenants are in the key file.
 uint64_t identity_prefix_salt(const char *tenant);

@@ -141,7 +141,7 @@ static enum status check_mode(const struct stat *stat, bool *exposed_p)
     if (stat->st_size > KEY_FILE_BYTES_MAX)
         return status_fail(STATUS_INVALID, "larger than %d MiB", KEY_FILE_BYTES_MAX >> 20);
     if (stat->st_mode & (S_IWGRP | S_IWOTH))
-        return status_fail(STATUS_INVALID, "others than its owner may write it and so make keys: chmod go-w");
+        return status_fail(STATUS_INVALID, "users other than its owner can write it, and so add keys: chmod go-w it");
     *exposed_p = stat->st_mode & (S_IRGRP | S_IROTH);
     return STATUS_OK;
 }

@@ -63,6 +63,14 @@ enum status limits_count_call(struct limits_use *use, const struct key_limits *l
     return STATUS_OK;
 }
 
+static void add(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us)
+{
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    use->requests.used += n;
+    use->running += n;
+}
+
 enum status limits_start(struct limits_use *use, const struct key_limits *limits, int64_t now_us, int64_t *retry_us_p)
 {
     struct limit all[LIMITS];
@@ -71,16 +79,22 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
     if (limits->concurrency && use->running >= limits->concurrency)
         return status_fail(STATUS_EXHAUSTED, "this API key runs %lld requests, as many as it may: wait for one to end",
                            (long long)use->running);
-    limits_join(use, limits, now_us);
+    add(use, limits, 1, now_us);
     return STATUS_OK;
 }
 
-void limits_join(struct limits_use *use, const struct key_limits *limits, int64_t now_us)
+enum status limits_join(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us)
 {
-    struct limit all[LIMITS];
-    list(use, limits, now_us, all);
-    use->requests.used++;
-    use->running++;
+    if (limits->concurrency && n >= limits->concurrency)
+        return status_fail(STATUS_DENIED, "n: %d answers are asked for, this API key runs at most %lld at once", n + 1,
+                           (long long)limits->concurrency);
+    if (limits->concurrency && use->running + n > limits->concurrency)
+        return status_fail(STATUS_EXHAUSTED,
+                           "this API key runs %lld requests, %d more are over its limit of %lld: "
+                           "wait for some to end",
+                           (long long)use->running, n, (long long)limits->concurrency);
+    add(use, limits, n, now_us);
+    return STATUS_OK;
 }
 
 void limits_charge(struct limits_use *use, const struct key_limits *limits, double tokens, int64_t now_us)

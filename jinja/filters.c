@@ -338,6 +338,7 @@ static double round_decimals(double d, int64_t precision)
 {
     char out[512];
     if (!isfinite(d) || precision > 100) return d;
+    if (precision < -308) return copysign(0, d);
     if (precision < 0) {
         double scale = pow(10, (double)-precision);
         return rint(d / scale) * scale;
@@ -346,20 +347,37 @@ static double round_decimals(double d, int64_t precision)
     return strtod(out, NULL);
 }
 
+// To a multiple of 10^digits, halves to even.
+static int64_t round_integer(struct run *run, int64_t i, int64_t digits)
+{
+    enum { DIGITS_MAX = 18 }; // of a power of ten in 64 bits
+    const int64_t half_of_19_digits = INT64_C(5000000000000000000);
+    int64_t scale = 1, rounded;
+    bool over = digits == DIGITS_MAX + 1 && (i > half_of_19_digits || i < -half_of_19_digits);
+    if (digits > DIGITS_MAX && !over) return 0;
+    for (int64_t n = 0; n < digits && !over; n++)
+        scale *= 10;
+    int64_t quotient = i / scale, twice = 2 * (i % scale);
+    if (twice > scale || (twice == scale && quotient % 2)) quotient++;
+    if (twice < -scale || (twice == -scale && quotient % 2)) quotient--;
+    if (over || __builtin_mul_overflow(quotient, scale, &rounded))
+        run_fail(run, "integers over 64 bits are not supported");
+    return rounded;
+}
+
 static struct value filter_round(struct run *run, struct call *call)
 {
     struct value v = call->self,
                  method = call->at[1].kind == KIND_MISSING ? value_string(run, "common") : call_text(run, call, 1);
-    int64_t precision = call_integer(run, call, 0, 0);
+    int64_t precision = call_integer(run, call, 0, 0), i;
     double d, scale = pow(10, (double)precision);
     bool common = value_is(method, "common"), up = value_is(method, "ceil");
     if (!common && !up && !value_is(method, "floor")) run_fail(run, "method must be common, ceil or floor");
     if (v.kind == KIND_UNDEFINED) undefined_fail(run, v);
     if (!value_number(v, &d)) run_fail(run, "type %s doesn't define __round__ method", value_type(v));
     if (!common) return value_tagged(value_float((up ? ceil(d * scale) : floor(d * scale)) / scale), v, v);
-    if (v.kind != KIND_FLOAT && precision >= 0) return value_tagged(value_int((int64_t)d), v, v);
-    d = round_decimals(d, precision);
-    return value_tagged(v.kind == KIND_FLOAT ? value_float(d) : value_int((int64_t)d), v, v);
+    if (!value_integer(v, &i)) return value_tagged(value_float(round_decimals(d, precision)), v, v);
+    return value_tagged(value_int(precision < 0 ? round_integer(run, i, precision < -20 ? 20 : -precision) : i), v, v);
 }
 
 // ---- Sequences.

@@ -59,7 +59,7 @@ static size_t tag_end(const struct lexer *lx, size_t at, const char *close, bool
 {
     char sign = at < lx->n ? lx->source[at] : 0;
     size_t from = at + (sign == '-' || (plus && sign == '+'));
-    if (from + 2 > lx->n || memcmp(lx->source + from, close, 2)) return 0;
+    if (from + 2 > lx->n || memcmp(lx->source + from, close, 2) != 0) return 0;
     if (from > at && sign == '-') return skip_space(lx, from + 2);
     return from + 2 + (from == at && trims && from + 2 < lx->n && lx->source[from + 2] == '\n');
 }
@@ -291,7 +291,7 @@ static size_t word_block(const struct lexer *lx, size_t at, const char *word, bo
     size_t n = strlen(word), from = at + 2;
     if (from < lx->n && (lx->source[from] == '-' || lx->source[from] == '+')) from++;
     from = skip_space(lx, from);
-    if (lx->n - from < n || memcmp(lx->source + from, word, n)) return 0;
+    if (lx->n - from < n || memcmp(lx->source + from, word, n) != 0) return 0;
     return tag_end(lx, skip_space(lx, from + n), "%}", !begins, !begins);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Methods of Python's objects, except those that change them.
+#include <math.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -575,7 +576,7 @@ static struct value cycler_reset(struct run *run, struct call *call)
 
 static struct value float_is_integer(struct run *run, struct call *call)
 {
-    return value_bool(call->self.number == (double)(int64_t)call->self.number);
+    return value_bool(isfinite(call->self.number) && call->self.number == trunc(call->self.number));
 }
 
 // Rows of one name stand together.

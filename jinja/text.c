@@ -336,12 +336,13 @@ static size_t char_convert(int32_t c, bool upper, bool title, bool ends_word, ch
     const char *expansion = upper ? upper_expansion(c) : NULL;
     if (expansion) {
         strcpy(out, expansion);
-        if (title) out[1] |= 0x20;
+        for (int i = 1; title && out[i]; i++)
+            out[i] |= 0x20;
         return strlen(out);
     }
     if (!upper && c == 0x130) { // I with dot above: i and a combining dot
-        memcpy(out, "i\xCC\x87", 3);
-        return 3;
+        strcpy(out, "i\xCC\x87");
+        return strlen(out);
     }
     if (!upper && c == 0x3A3 && ends_word) c = 0x3C2; // final sigma
     int32_t to = c == 0x3C2 ? c : title ? utf8proc_totitle(c) : upper ? utf8proc_toupper(c) : utf8proc_tolower(c);

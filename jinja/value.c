@@ -291,9 +291,9 @@ static struct value tagged_bytes(struct run *run, const char *data, size_t n, in
 
 static bool is_plain_word(const struct jinja_input *input, const char *member, const json_t *json)
 {
-    if (!input->plain_member || !json_is_string(json) || strcmp(member, input->plain_member)) return false;
+    if (!input->plain_member || !json_is_string(json) || strcmp(member, input->plain_member) != 0) return false;
     for (const char *const *word = input->plain_words; *word; word++)
-        if (!strcmp(*word, json_string_value(json))) return true;
+        if (strcmp(*word, json_string_value(json)) == 0) return true;
     return false;
 }
 

@@ -95,7 +95,8 @@ const char *rpc_call_path(const struct rpc_call *call);
 const char *rpc_call_peer(const struct rpc_call *call);      // address, for logs
 const char *rpc_call_peer_name(const struct rpc_call *call); // name in its verified certificate; NULL: it has none
 int64_t rpc_call_deadline_us(const struct rpc_call *call);   // on clock_now_us(); INT64_MAX: none
-// Who the server's `authorise` found the caller to be, for the handlers; `release` frees it with the call, NULL: not.
+// The caller as the server's `authorise` identified it, for the handlers. `release` frees it with the call; may be
+// NULL.
 void rpc_call_set_identity(struct rpc_call *call, void *identity, void (*release)(void *identity));
 void *rpc_call_identity(const struct rpc_call *call); // NULL: not set
 // Value of a request metadata key (lower case), valid as long as the call; NULL: not sent.

@@ -84,7 +84,7 @@ const char *net_address_colon(const char *address);
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
-// Health and reflection are open to strangers: their messages hold a name.
+// Health and reflection need no authorisation; their messages hold only a name.
 enum { NET_BUILTIN_MESSAGE_BYTES = 4096 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);

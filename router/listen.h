@@ -2,8 +2,8 @@
 // The router's listeners: gRPC and HTTP for clients, gRPC for nodes. Each has its own server, so that none serves the
 // other's methods.
 //
-// The rule of exposure: without TLS nothing listens beyond loopback, and nodes beyond loopback must also prove who they
-// are, with a certificate or the cluster token. --insecure lifts both.
+// The rule of exposure: without TLS no port listens beyond loopback, and nodes beyond loopback must also show a
+// certificate or the cluster token. --insecure lifts both.
 #pragma once
 
 #include "base/options.h"
@@ -26,7 +26,7 @@ struct listen_options {
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
      .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
-     .help = "port of the OpenAI-compatible HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},      \
+     .help = "port of the HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},                         \
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
@@ -35,8 +35,8 @@ struct listen_options {
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
-     .help = "serve clients with TLS; the router's certificate and those between it and the authority, in PEM. Files " \
-             "of TLS are read again when they change"},                                                                \
+     .help = "serve clients with TLS; the router's certificate, followed by intermediate ones, in PEM. All TLS "       \
+             "files are read again when they change"},                                                                 \
     {.name = "tls-key", .type = OPTION_STRING, .value = &(l).tls_key, .placeholder = "FILE",                           \
      .help = "private key of --tls-cert, in PEM"},                                                                     \
     {.name = "tls-client-ca", .type = OPTION_STRING, .value = &(l).tls_client_ca, .placeholder = "FILE",               \
@@ -48,9 +48,9 @@ struct listen_options {
     {.name = "node-tls-ca", .type = OPTION_STRING, .value = &(l).node_tls_ca, .placeholder = "FILE",                   \
      .help = "accept only nodes with a certificate of these authorities, in PEM"},                                     \
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &(l).cluster_token_file, .placeholder = "FILE",     \
-     .help = "accept only nodes that present the secret in this file; read again when it changes"},                    \
+     .help = "accept only nodes that show the cluster token in this file; read again when it changes"},                \
     {.name = "insecure", .type = OPTION_BOOL, .value = &(l).insecure,                                                  \
-     .help = "listen beyond loopback without TLS, and for nodes that do not prove who they are"}
+     .help = "allow ports beyond loopback without TLS, and nodes without certificate and cluster token"}
 // clang-format on
 
 // Checks the rule of exposure and the options against each other; INVALID and one sentence.

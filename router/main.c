@@ -45,13 +45,13 @@ static const struct option options[] = {
      .help = "model name that clients ask for; default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
-     .help = "file of the API keys that clients must send, see forepack keys; it is read again when it changes. Not "
-             "given: every client is allowed"},
+     .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
+             "Default: every client is allowed"},
     {.name = "metrics-open", .type = OPTION_BOOL, .value = &o.metrics_open, .default_text = "false",
-     .help = "with --api-keys: GET /metrics needs no key. Otherwise it needs an operator's"},
+     .help = "with --api-keys: serve GET /metrics without a key; otherwise it needs an operator's key"},
     {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
-     .help = "let tenants use each other's cached prompts: saves prefill, but usage and timing then tell a tenant whether "
-             "a prompt of another one began like its own"},
+     .help = "let tenants reuse each other's cached prompts: saves prefill, but usage and TTFT then show a tenant that "
+             "another tenant sent a prompt with the same start"},
     {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
      .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
@@ -183,7 +183,7 @@ static enum status chat_open(struct front *front)
     if (status == STATUS_OK) return STATUS_OK;
     if (o.chat_template) return status_context(status, "--chat-template");
     front->chat_problem = mem_string(status_message());
-    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("why", front->chat_problem));
+    log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("reason", front->chat_problem));
     return STATUS_OK;
 }
 

@@ -146,7 +146,7 @@ START_TEST(paths_and_queries_are_decoded)
                   "HTTP/1.1 200", "GET /things/a/b c q=a b&c empty= peer=127.0.0.1:");
     expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
                   "GET /things/x q=- empty=-");
-    expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "nothing");
+    expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     close_server();
 }
 END_TEST
@@ -444,6 +444,35 @@ START_TEST(a_reader_that_stops_is_disconnected_at_the_limit)
 }
 END_TEST
 
+START_TEST(readers_that_stop_share_a_limit)
+{
+    open_server((struct http_server_options){.max_all_unread_bytes = 9000000});
+    char *much = mem_alloc(8000000);
+    int fds[2];
+    struct http_exchange *x[2];
+    for (int i = 0; i < 2; i++) {
+        fds[i] = client_connect(port());
+        client_send(fds[i], "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
+        x[i] = await_held();
+        ck_assert(http_response_fits(x[i], 9000000) == (i == 0));
+        http_stream_send(x[i], much, i == 0 ? 8000000 : 1000000); // small: left alone
+    }
+    ck_assert(http_response_fits(x[1], 1000));
+    ck_assert(!http_response_fits(x[1], 8000000));
+    ck_assert_int_eq(atomic_load(&n_disconnected), 0);
+    http_stream_send(x[1], much, 8000000);
+    AWAIT(atomic_load(&n_disconnected) == 1);
+    ck_assert_uint_eq(http_stream_send(x[1], much, 1), 0);
+    free(much);
+    for (int i = 0; i < 2; i++) {
+        http_unref(x[i]);
+        close(fds[i]);
+    }
+    AWAIT(atomic_load(&n_disconnected) == 2 && server_status().unread_bytes == 0);
+    close_server();
+}
+END_TEST
+
 START_TEST(a_reader_that_stops_is_disconnected_after_a_while)
 {
     open_server((struct http_server_options){.stall_ms = 200});
@@ -713,6 +742,7 @@ int main(void)
     tcase_add_test(streams, a_client_that_goes_away_is_seen_without_sending);
     tcase_add_test(streams, a_request_before_a_half_close_is_answered);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_at_the_limit);
+    tcase_add_test(streams, readers_that_stop_share_a_limit);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
     tcase_add_test(streams, a_slow_reader_gets_everything);
     tcase_add_test(streams, an_abandoned_response_is_reset);

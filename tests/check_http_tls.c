@@ -327,14 +327,14 @@ START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
     SSL_CTX *context = client_context(0, NULL);
     long before = serial_now(context);
     identity_write_key(&second, key_file, NULL); // does not belong to the certificate
-    AWAIT(serial_now(context) == before && count_in_log("http_certificate_kept") > 0);
+    AWAIT(serial_now(context) == before && count_in_log("certificate_refused") > 0);
     int64_t look_us = clock_now_us() + 200000; // further looks find the files unchanged
     AWAIT(serial_now(context) == before && clock_now_us() > look_us);
-    ck_assert_int_eq(count_in_log("http_certificate_kept"), 1);
+    ck_assert_int_eq(count_in_log("certificate_refused"), 1);
     ck_assert_int_eq(count_in_log(key_file), 1);
     identity_write_cert(&second, cert_file);
     AWAIT(serial_now(context) != before);
-    ck_assert_int_eq(count_in_log("http_certificate_reloaded"), 1);
+    ck_assert_int_eq(count_in_log("certificate_loaded"), 1);
     SSL_CTX_free(context);
 }
 END_TEST

@@ -303,8 +303,10 @@ START_TEST(no_more_requests_run_than_the_limit)
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, 0);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
-    limits_join(&use, &limits, now_us); // another choice of a message
+    ck_assert_int_eq(limits_join(&use, &limits, 1, now_us), STATUS_EXHAUSTED); // another choice of a message
+    ck_assert_int_eq(limits_join(&use, &limits, 2, now_us), STATUS_DENIED);
     limits_end(&use);
+    ck_assert_int_eq(limits_join(&use, &limits, 1, now_us), STATUS_OK);
     ck_assert(!starts(&limits, 1));
     limits_end(&use);
     ck_assert(starts(&limits, 1));

@@ -59,6 +59,22 @@ START_TEST(an_operator_aborts_the_requests_of_all_tenants)
 }
 END_TEST
 
+// Leaks are found by the sanitizers.
+START_TEST(choices_of_a_prompt_own_their_parts)
+{
+    struct request *first = request_create(), *second = request_create();
+    first->spec.n_tokens = 2;
+    first->spec.tokens = mem_alloc_array(2, sizeof *first->spec.tokens);
+    first->spec.tenant = mem_string("acme");
+    ck_assert_int_eq(logit_bias_add(&first->spec.sampling.logit_bias, 5, 1), STATUS_OK);
+    request_copy_spec(first, second);
+    request_free(first);
+    ck_assert_int_eq(second->spec.sampling.logit_bias.n, 1);
+    ck_assert_str_eq(second->spec.tenant, "acme");
+    request_free(second);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("request_owners");
@@ -67,6 +83,7 @@ int main(void)
     tcase_add_test(tcase, an_id_is_unique_within_its_tenant);
     tcase_add_test(tcase, a_tenant_aborts_its_own_requests_only);
     tcase_add_test(tcase, an_operator_aborts_the_requests_of_all_tenants);
+    tcase_add_test(tcase, choices_of_a_prompt_own_their_parts);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

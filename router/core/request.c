@@ -83,7 +83,6 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec.pinned = mem_copy(spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned);
     to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
     to->spec.tenant = mem_string(spec->tenant);
-    to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
 }
 
 const char *request_deadline_name(const struct request *r)

@@ -165,6 +165,11 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
+enum status client_join(const struct client *client, int n)
+{
+    return client->principal && n ? identity_join(client->principal, n) : STATUS_OK;
+}
+
 void client_reading(struct client *client)
 {
     atomic_fetch_add(&client->reading, 1);
@@ -198,20 +203,12 @@ static void request_set_tenant(const struct client *client, struct request_spec 
     if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
 }
 
-// The requests of a message were admitted as one.
-static void request_join(const struct client *client, const struct request *r, bool first)
-{
-    if (!client->principal) return;
-    if (!first) identity_join(client->principal);
-    identity_charge(client->principal, r->spec.n_tokens);
-}
-
 void answers_submit(struct answer *first, const char *method)
 {
     for (struct answer *a = first; a; a = a->next) {
         struct request *r = a->request;
         request_set_tenant(a->client, &r->spec);
-        request_join(a->client, r, a == first);
+        if (a->client->principal) identity_charge(a->client->principal, r->spec.n_tokens);
         a->min_tokens = r->spec.sampling.min_tokens;
         log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),

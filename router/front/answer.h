@@ -64,6 +64,8 @@ struct answer {
 // request, it is refused, and nothing else is called for it.
 // DENIED if the key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
+// Before answers_submit() of 1 + n requests: EXHAUSTED or DENIED if the key may not run n more at once.
+enum status client_join(const struct client *client, int n);
 void client_reading(struct client *client); // a message has arrived
 // It was refused, or dropped because its client is gone.
 void client_not_submitted(struct client *client);

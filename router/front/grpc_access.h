@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who calls over gRPC, by the metadata `authorization: Bearer KEY` (identity/identity.h). Without --api-keys every
-// caller may do everything. I/O threads and the core's thread.
+// Callers over gRPC, identified by the metadata `authorization: Bearer KEY` (identity/identity.h). Without --api-keys
+// every caller may do everything. I/O threads and the core's thread.
 #pragma once
 
 #include "identity/identity.h"

@@ -106,7 +106,7 @@ const struct rpc_method front_attach = {.path = "/forepack.cluster.v1.Cluster/At
                                         .on_half_close = attach_on_half_close,
                                         .on_close = attach_on_close};
 
-// At most one line a second: strangers decide how often they call.
+// At most one line a second: unknown callers decide how often they call.
 static void refusal_log(struct front *front, struct rpc_call *call)
 {
     int64_t now_us = clock_now_us();

@@ -129,7 +129,11 @@ size_t http_error_body(int http_status, const char *sentence, char *body, size_t
 
 void http_answer(struct http_exchange *x, const struct bytes *json)
 {
-    http_respond(x, 200, "application/json", json->data, json->n);
+    if (http_response_fits(x, json->n)) {
+        http_respond(x, 200, "application/json", json->data, json->n);
+    } else {
+        http_fail(x, STATUS_UNAVAILABLE, "clients leave too many bytes of answers unread: try again later");
+    }
 }
 
 // --- ids

@@ -13,7 +13,7 @@ enum { HTTP_ID_ROOM = 129 };
 struct http_call {
     uint64_t number;               // random; ids are made of it
     char request_id[HTTP_ID_ROOM]; // of the header x-request-id: the client's, or made here
-    struct principal *principal;   // who calls; NULL: no API keys are used
+    struct principal *principal;   // the caller; NULL: no API keys are used
     struct client *client;         // running requests; NULL: none
 };
 

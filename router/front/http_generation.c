@@ -45,23 +45,10 @@ void http_input_fini(struct http_input *in)
 
 // --- core's thread: sending
 
-// Bounds on unread bytes, as in reply.c: of all clients together, and the amount up to which a client is left alone
-// when all are over it. The HTTP server bounds those of one client.
-enum { ALL_UNREAD_MAX_MB = 256, SMALL_UNREAD_MB = 1 };
-
-static bool unread_exceeds_limit(const struct http_generation *g)
-{
-    struct http_server_status status;
-    http_server_get_status(g->streams->server, &status);
-    return status.unread_bytes > (size_t)ALL_UNREAD_MAX_MB << 20;
-}
-
 static void stream_send(struct http_generation *g, const struct bytes *events)
 {
     g->sent_us = clock_now_us();
-    if (!events->n) return;
-    size_t unread = http_stream_send(g->x, events->data, events->n);
-    if (unread > (size_t)SMALL_UNREAD_MB << 20 && unread_exceeds_limit(g)) http_abandon(g->x);
+    http_stream_send(g->x, events->data, events->n);
 }
 
 static void prefill_headers_add(struct http_generation *g)
@@ -382,7 +369,8 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    return read_answers(g, in, message->arrived_us, first_p);
+    TRY(read_answers(g, in, message->arrived_us, first_p));
+    return client_join(&g->client, g->n_choices - 1); // last: answers_submit() follows, which cannot fail
 }
 
 static void generation_refuse(struct http_generation *g, enum status status)

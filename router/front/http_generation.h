@@ -2,8 +2,8 @@
 // A generation over HTTP: one exchange, its prompts and choices, answered whole or as server-sent events. What depends
 // on the API (fields of the body, shape of the answer) is in the functions of struct http_api.
 //
-// A stream begins with its first token, so that a request that is refused or fails before has the status of its error;
-// at the latest it begins when nothing was sent for a while (http_generation_ping).
+// A stream begins with its first token, so that a request that is refused or fails before that has the status of its
+// error; at the latest it begins when nothing was sent for a while (http_streams_ping).
 #pragma once
 
 #include "router/front/http_call.h"
@@ -105,7 +105,6 @@ struct http_generation {
 
 // The streams that may need a ping. Core's thread only.
 struct http_streams {
-    struct http_server *server;
     struct http_generation *first;
     struct bytes scratch; // the events of one call
 };

@@ -138,7 +138,6 @@ static enum status server_open(struct http_service *service, const struct http_s
     };
     enum status status = http_server_open(&server_options, &service->server);
     free(address);
-    service->streams.server = service->server;
     return status;
 }
 

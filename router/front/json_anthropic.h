@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Anthropic's Messages API (POST /v1/messages, POST /v1/messages/count_tokens) for text. Tools, images, documents and
-// extended thinking are refused, and so is a last turn of the assistant: an answer always starts anew.
+// extended thinking are refused, and so is a last turn of the assistant, which an answer cannot continue.
 //
 // Any thread; one answer is used by one thread at a time.
 #pragma once

@@ -12,8 +12,8 @@
 
 #include "base/status.h"
 
-// Parses an object. Duplicate keys are refused, and more values than any honest body has: each takes a multiple of its
-// bytes in memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
+// Parses an object. Duplicate keys are refused, and so are too many values, since each takes a multiple of its bytes in
+// memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p);
 
 struct json_field {

@@ -86,7 +86,7 @@ static enum status read_as(const struct generation_field *f, const char *name, c
 static const struct generation_field *sampling_field(const char *name)
 {
     const struct generation_field *f = sampling_fields;
-    while (strcmp(f->name, name))
+    while (strcmp(f->name, name) != 0)
         f++;
     return f;
 }
@@ -107,7 +107,7 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
     g->sampling_given = generation_field_bit(sampling_fields, "temperature");
     for (const struct generation_field *f = sampling_fields; f->name; f++) {
         const json_t *value = json_object_get(body, f->name);
-        if (given(value) && strcmp(f->name, "logprobs")) TRY(read_as(f, f->name, value, g));
+        if (given(value) && strcmp(f->name, "logprobs") != 0) TRY(read_as(f, f->name, value, g));
     }
     if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
     const json_t *newer = json_object_get(body, "max_completion_tokens");
@@ -203,7 +203,7 @@ static enum status read_values(const json_t *body, struct values *v)
 {
     TRY(json_fields_read(body, fields, v));
     if (v->best_of > v->n)
-        return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported, except for up to n (%lld): leave it out",
+        return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported over n (%lld): leave it out",
                            (long long)v->best_of, (long long)v->n);
     if (!v->stream_options) return STATUS_OK;
     if (!v->stream) return status_fail(STATUS_INVALID, "stream_options: only with stream true");

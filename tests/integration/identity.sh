@@ -102,6 +102,7 @@ equal "403 permission_denied tenant" "$(http acme authorization /v1/completions 
 equal "403 permission_denied priority" "$(http acme authorization /v1/chat/completions '{"messages": [{"role": "user", "content": "Hi"}], "priority": 3}')" "a high priority"
 equal "403 permission_denied None" "$(http acme authorization /metrics)" "metrics for a tenant"
 equal "200 None" "$(http boss authorization /metrics)" "metrics for an operator"
+equal "403 permission_denied n" "$(http single authorization /v1/completions '{"prompt": "Hi", "n": 2}')" "more choices than requests at once"
 equal "429 rate_limit_exceeded None" "$(http few authorization /v1/completions "$(body Hi)")" "over the limit"
 equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"
 
