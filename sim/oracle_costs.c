@@ -5,9 +5,8 @@
 
 #define ERROR_MAX 2.0 // times: the noise of a pass is at most 40 %
 
-// The model learns from few passes, slowly from those far from what it expects, and weighs all sizes of passes alike.
-// What it has for one size may be wrong for long; it must not be wrong for nearly all passes.
-enum { PASSES_MIN = 100, MISSES_PERCENT = 95 };
+// A few passes of each of about ten sizes (powers of two of rows) may be missed until the fit knows their size.
+enum { PASSES_MIN = 100, MISSES_PERCENT = 20 };
 
 static bool is_steady(const struct world *w)
 {

@@ -132,6 +132,35 @@ START_TEST(the_time_of_passes_of_one_size_is_attributed_to_rows)
 }
 END_TEST
 
+// The first passes are those of a prompt, so all time is attributed to rows, and a short pass takes many times what is
+// expected. Every length of pass must be known from a few passes of it.
+START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
+{
+    const struct truth t = {2707, 3.929, 0.000113};
+    for (int i = 0; i < 8; i++)
+        report(&t, 140, cost_pairs(140, 140 * i), 0);
+    report(&t, 1, cost_pairs(1, 1118), 0);
+    report(&t, 52, cost_pairs(52, 0), 0);
+    for (int i = 0; i < 3; i++)
+        report(&t, 2 + i, cost_pairs(1, 30) * (2 + i), 0);
+    ck_predicts(&t, 1, 400, 0.05);
+    ck_predicts(&t, 3, 400, 0.05);
+    ck_predicts(&t, 140, 400, 0.05);
+}
+END_TEST
+
+START_TEST(a_first_prompt_after_short_passes_is_known_at_once)
+{
+    const struct truth t = {10264, 28.959, 0.000977};
+    for (int i = 0; i < 8; i++)
+        report(&t, 1 + i % 3, cost_pairs(1, 300) * (1 + i % 3), 0);
+    for (int i = 0; i < 3; i++)
+        report(&t, 256, cost_pairs(256, 256 * i), 0);
+    ck_predicts(&t, 256, 0, 0.1);
+    ck_predicts(&t, 2, 300, 0.1);
+}
+END_TEST
+
 START_TEST(a_computed_prompt_makes_its_length_known)
 {
     const struct truth t = {1000, 20, 0.001};
@@ -188,6 +217,8 @@ int main(void)
     tcase_add_test(tcase, a_node_that_changes_is_followed);
     tcase_add_test(tcase, an_outlier_moves_little_and_impossible_reports_nothing);
     tcase_add_test(tcase, the_time_of_passes_of_one_size_is_attributed_to_rows);
+    tcase_add_test(tcase, short_passes_after_a_long_prompt_are_known_at_once);
+    tcase_add_test(tcase, a_first_prompt_after_short_passes_is_known_at_once);
     tcase_add_test(tcase, a_computed_prompt_makes_its_length_known);
     tcase_add_test(tcase, unknown_sizes_are_reported_as_unknown);
     suite_add_tcase(suite, tcase);

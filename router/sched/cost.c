@@ -8,7 +8,6 @@
 #include <math.h>
 
 #define MOMENT_DECAY 0.9       // of the sums of a size with each further pass of it: half is left after 7 passes
-#define OUTLIER      4.0       // a report this many times off the expected time counts as just that
 #define MEMORY_US    600000000 // ten minutes
 #define SHARE_DECAY  0.95      // of the sums of a share with each further pass
 #define SHARE_MIN    0.02      // prompts get some time in any case
@@ -127,9 +126,10 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     if (!moments_forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
-        double expected = cost_pass_us(m, 1, (double)rows, (double)pairs);
-        us = fmin(fmax(us, expected / OUTLIER), fmax(expected * OUTLIER, 1));
-        scale = fmax(us, expected); // so that the relative error is at most one, to either side
+        // The relative error is at most one to either side, so an outlier moves little. Its time is not cut: where the
+        // expectation is what is wrong (the first short passes after those of a prompt), a cut time would be wrong too,
+        // and as short passes weigh most, it would outweigh the right ones until its size has forgotten it.
+        scale = fmax(us, cost_pass_us(m, 1, (double)rows, (double)pairs));
     }
     const double term[3] = {1 / scale, (double)rows / scale, (double)pairs / scale};
     struct cost_moments *moments = &m->moments[size_index(rows)];

@@ -44,7 +44,7 @@ void cost_share_learn(struct cost_share *s, double prompt_us, double pass_us);
 double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is not known
 
 // Learns from one pass. A report that cannot be true (no rows, no time, fewer pairs than rows) is ignored; one far off
-// the expected time counts as less far off.
+// the expected time weighs less.
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us);
 
 // All rows of a prompt have been computed, in passes of any size.
