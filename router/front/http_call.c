@@ -168,15 +168,16 @@ static bool open_to_all(const struct front *front, const char *path)
     return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
 }
 
-// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`.
+// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken first
+// because a proxy may have an `authorization` of its own.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
     const struct front *front = front_of(x);
     struct identity *identity = front->identity;
-    const char *authorization = http_header(x, "authorization");
+    const char *key = http_header(x, "x-api-key");
     if (!identity || open_to_all(front, http_path(x))) return STATUS_OK;
-    TRY(authorization ? identity_authenticate(identity, authorization, principal_p)
-                      : identity_authenticate_key(identity, http_header(x, "x-api-key"), principal_p));
+    TRY(key ? identity_authenticate_key(identity, key, principal_p)
+            : identity_authenticate(identity, http_header(x, "authorization"), principal_p));
     if (strcmp(http_path(x), "/metrics") != 0 || principal_is_operator(*principal_p)) return STATUS_OK;
     return status_fail(STATUS_DENIED, "the metrics are shown to an operator's API key only");
 }

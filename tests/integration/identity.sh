@@ -96,6 +96,8 @@ equal "200 None" "$(http acme "" /health)" "health without a key"
 equal "401 invalid_api_key None" "$(http acme "" /v1/models)" "models without a key"
 equal "401 invalid_api_key None" "$(http wrong x-api-key /v1/completions "$(body Hi)")" "a completion with a wrong key"
 equal "200 None" "$(http acme x-api-key /v1/models)" "models with Anthropic's header"
+equal 200 "$(curl -s -o "$work/models" -w '%{http_code}' -u proxy:secret -H @<(printf 'x-api-key: '; cat "$work/acme.key") \
+    "http://127.0.0.1:$http_port/v1/models")" "models with Anthropic's header and the authorization of a proxy"
 equal "200 0" "$(http late authorization /v1/completions "$(body "$prompt")")" "a completion, nothing reused of another tenant"
 equal "200 160" "$(http globex authorization /v1/completions "$(body "$prompt")")" "a completion that reuses the tenant's prompt over gRPC"
 equal "403 permission_denied tenant" "$(http acme authorization /v1/completions '{"prompt": "Hi", "tenant": "globex"}')" "another tenant"
