@@ -145,8 +145,8 @@ static void refuse_without_descriptor(struct http_loop *loop)
         close(loop->spare_fd);
         int fd = accept4(loop->server->listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
-            close(fd);
             count_refused(loop->server, "no file descriptor is left");
+            close(fd);
         }
     }
     loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -182,8 +182,8 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
     struct sockaddr_in6 address = to_ipv6(from);
     const char *refusal = admit(server, &address.sin6_addr);
     if (refusal) {
+        count_refused(server, refusal); // before the client can see it
         close(fd);
-        count_refused(server, refusal);
         return;
     }
     atomic_fetch_add(&server->accepted, 1);
