@@ -56,9 +56,30 @@ static struct client *fill_group(void)
     struct client *running = fixture_send(&f, 10, 4);
     for (int i = 0; i < WAITING; i++)
         fixture_put(&f, NULL, 10 + i % 7, 0);
-    fixture_advance(&f, 0);
+    do
+        fixture_advance(&f, 0);
+    while (is_due());
     return running;
 }
+
+START_TEST(nodes_without_room_are_searched_in_several_ticks)
+{
+    attach(0, 1);
+    fixture_send(&f, 10, 4);
+    for (int i = 0; i < WAITING; i++)
+        fixture_put(&f, NULL, 10 + i % 7, 0);
+    const uint64_t *searches = &f.c->nodes[NODE_WORKER].request_searches;
+    int ticks = 0;
+    do {
+        uint64_t before = *searches;
+        core_tick(f.c, f.now_us);
+        ck_assert_uint_le(*searches - before, WORK_MAX);
+        ticks++;
+    } while (is_due());
+    ck_assert_int_gt(ticks, 1);
+    ck_assert_uint_ge(*searches, WAITING);
+}
+END_TEST
 
 START_TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first)
 {
@@ -135,6 +156,7 @@ int main(void)
 {
     TCase *tcase = tcase_create("tick_work");
     tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, nodes_without_room_are_searched_in_several_ticks);
     tcase_add_test(tcase, a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first);
     tcase_add_test(tcase, an_event_between_two_ticks_is_served_from_the_requests_due_first);
     tcase_add_test(tcase, deadlines_that_pass_at_once_end_requests_in_parts);

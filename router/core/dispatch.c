@@ -84,21 +84,11 @@ static void update_reservation(struct core *c)
     if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
 }
 
-// Requests dispatched and examined so far, and nodes asked.
+// Requests dispatched and examined so far, nodes asked, and searches for single requests.
 static uint64_t work_done(const struct core *c, enum node_role role)
 {
     const struct bin_totals *totals = &c->ledger.bins[role];
-    return totals->items + totals->scan_cost + c->nodes[role].plans;
-}
-
-// A request that became packable or overdue wakes one node, which may take others: it then wakes another one.
-static struct sched_node *next_for_unasked(struct core *c, enum node_role role)
-{
-    struct waiting_set *set = &c->waiting[role];
-    struct sched_node *node = NULL;
-    while (set->unasked && !(node = node_index_next_for(&c->nodes[role], &c->view, set->unasked)))
-        waiting_set_asked(set, set->unasked);
-    return node;
+    return totals->items + totals->scan_cost + c->nodes[role].plans + c->nodes[role].request_searches;
 }
 
 static uint64_t pool_changes(const struct core *c, enum node_role role)
@@ -119,7 +109,12 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         core_requests_open_batch(c, role);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        if (!node) node = next_for_unasked(c, role);
+        // A request that became packable or overdue wakes one node, which may take others: then another one.
+        while (!node && set->unasked && work_done(c, role) < end) {
+            node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
+            if (!node) waiting_set_asked(set, set->unasked);
+        }
+        if (!node && set->unasked) continue; // the work of this tick is done
         if (!node) break;
         dispatch_to(c, core_node_of(node), now_us);
     }

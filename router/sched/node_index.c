@@ -375,6 +375,7 @@ struct sched_node *node_index_next_for(struct node_index *index, const struct sc
                                        const struct sched_request *r)
 {
     update_changed(index, view);
+    index->request_searches++;
     struct node_search s = {.view = view, .r = r, .kind = search_kind(r), .unasked = true};
     struct sched_node *node = index_first(index, &s);
     index->plans += node != NULL;

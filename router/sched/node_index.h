@@ -19,8 +19,9 @@ struct node_index {
     bool by_time;               // nodes are compared by time; else by tokens, while the costs of some are not known
     double prompt_rows;         // of the prompt that the nodes are compared by: about the mean
     uint64_t last_ordinal, round;
-    uint64_t changes;       // of nodes, so far
-    uint64_t plans, visits; // nodes asked, and steps of searches, for measurements
+    uint64_t changes;          // of nodes, so far
+    uint64_t plans, visits;    // nodes asked, and steps of searches, for measurements
+    uint64_t request_searches; // for the sake of one request
 };
 
 void node_index_add(struct node_index *index, struct sched_node *node);
