@@ -168,8 +168,8 @@ static bool open_to_all(const struct front *front, const char *path)
     return strcmp(path, "/health") == 0 || strcmp(path, "/ready") == 0 || strcmp(path, "/version") == 0;
 }
 
-// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken first
-// because a proxy may have an `authorization` of its own.
+// The caller by its API key: OpenAI's clients send `authorization`, those of Anthropic `x-api-key`, which is taken
+// first because a proxy may have an `authorization` of its own.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
     const struct front *front = front_of(x);
