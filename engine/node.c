@@ -239,7 +239,7 @@ static bool node_is_leaving(struct node *node)
     return leaving;
 }
 
-// Each time: somebody has to mend the cause, or another process of this id has to end.
+// Logged at every attempt: an operator has to remove the cause, or another process with this id has to end.
 static void refused_log(struct node *node, const char *reason)
 {
     node->refused = true;

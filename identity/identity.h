@@ -12,7 +12,7 @@
 #include "base/status.h"
 
 struct identity;
-struct principal; // a key and what is used of its limits; reference-counted, lives on when the key is gone
+struct principal; // a key and the use of its limits; reference-counted, also after the key is removed
 
 // INVALID or NOT_FOUND when the file cannot be used.
 enum status identity_open(const char *path, struct identity **identity_p);

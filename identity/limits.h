@@ -30,8 +30,8 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
 // A call without a model's work: counts as a request that has ended, and needs no tokens.
 enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
                               int64_t *retry_us_p);
-// n more requests of a message that was started as one, or nothing changes. Only `concurrency` refuses them: EXHAUSTED,
-// or DENIED if it never allows so many.
+// Starts n more requests of a message that was started as one, all or none. Only `concurrency` can refuse them: DENIED
+// if n is over the limit itself, else EXHAUSTED.
 enum status limits_join(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us);
 void limits_charge(struct limits_use *use, const struct key_limits *limits, double tokens, int64_t now_us); // or back
 void limits_end(struct limits_use *use); // of each request that started or joined

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker group must do in a pass, predicted from its sequences before the pass by slow and plain rules, and
-// compared with what it did.
+// Predicts the pass of a worker group from its sequences by slow and plain rules, and compares it with the pass that
+// the group runs.
 #pragma once
 
 #include "worker/scheduler_state.h"

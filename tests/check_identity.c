@@ -130,7 +130,7 @@ START_TEST(changes_of_the_file_take_effect_within_a_second)
     refused_key(2, "is unknown");
     now_us += SECOND;
     struct principal *added = authenticated(2), *same = authenticated(0);
-    ck_assert_ptr_eq(same, before); // it keeps what is used of its limits
+    ck_assert_ptr_eq(same, before); // the key keeps the use of its limits
     refused_key(1, "is unknown");
     ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_OK);
     ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_EXHAUSTED); // the new limit

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: the JSON bodies of clients. Every field with every wrong type, numbers out of range, and bodies that
-// are no JSON: the error names the field and what is allowed.
+// router/front: the JSON bodies of clients. For every field with every wrong type or a number out of range the error
+// names the field and what is allowed; bodies that are not JSON are refused.
 #include <check.h>
 #include <math.h>
 #include <stdio.h>

@@ -98,7 +98,7 @@ START_TEST(full_nodes_are_not_asked)
 }
 END_TEST
 
-// Nodes with free slots whose KV blocks are in use: the waiting requests are overdue and need more blocks than any has.
+// All nodes have free slots, but none has the KV blocks that the overdue requests need.
 START_TEST(nodes_without_kv_blocks_are_not_asked)
 {
     enum { EACH = 5 };               // of 188 blocks; a node has 1,024

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of secrets: who may read them, what they may hold, and when they have changed.
+// Files of secrets: their permissions, their contents, and changes to them.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -135,7 +135,7 @@ static void paced_cancel(struct fake_node *node, uint64_t request)
     }
 }
 
-// Sends what is due. Returns the time until the next message, in milliseconds.
+// Sends the tokens that are due. Returns the time until the next message, in milliseconds.
 static int paced_wait_ms(struct fake_node *node)
 {
     int64_t now_us = clock_now_us(), slot_us = node->pace->interval_ms * 1000LL / SLOTS;

@@ -18,7 +18,7 @@ enum {
     STEP_BLOCKS = ATTEND_STEP / KV_BLOCK_TOKENS,
     STEP_GROUPS = ATTEND_STEP / (2 * TILE_SIDE), // tiles of weights for one tile of queries
     GROUP_ENTRIES = 2 * TILE_SIDE,
-    WEIGHT_VECS = 8, // whose powers are computed side by side
+    WEIGHT_VECS = 8, // vectors of weights that are computed together
     WEIGHT_ENTRIES = WEIGHT_VECS * VEC,
 };
 _Static_assert((int)KV_BLOCK_TOKENS == (int)TILE_SIDE, "a KV block is one tile of K");
@@ -444,8 +444,8 @@ INLINE struct tile_pair tile_pair_at(const struct tile_work *w, int query)
     };
 }
 
-// Some row of the pair does not see an entry whose V is not finite.
-INLINE bool tile_pair_is_special(const struct tile_work *w, const struct tile_pair *p)
+// Whether V of an entry that some row of the pair does not see may be infinite or NaN.
+INLINE bool tile_pair_needs_rows_alone(const struct tile_work *w, const struct tile_pair *p)
 {
     return tile_valid(w, p->query) < w->end - w->first && !values_finite(w->values, p->groups, w->dim_tiles);
 }
@@ -467,10 +467,10 @@ INLINE void tile_step(struct tile_work *w, const bool int8)
         b = background_of(w, sums, last ? NULL : &after);
         tile_softmax_all(w, &pair, 0, &b, int8);
         if (pair.two) tile_softmax_all(w, &pair, 1, &b, int8);
-        const bool special = tile_pair_is_special(w, &pair);
-        if (special) tile_sums_alone(w, &pair, int8);
+        const bool alone = tile_pair_needs_rows_alone(w, &pair);
+        if (alone) tile_sums_alone(w, &pair, int8);
         before = pair;
-        sums = special ? NULL : &before;
+        sums = alone ? NULL : &before;
     }
     b = background_of(w, sums, NULL);
     background_finish(w, &b);

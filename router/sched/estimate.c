@@ -265,7 +265,7 @@ static struct cost_work waiting_work(const struct sched_view *view, enum node_ro
     return (struct cost_work){computed * waiting.rows, computed * waiting.pairs};
 }
 
-// Nodes whose costs are not known take no part in the work, only in its division.
+// The work is estimated from nodes with known costs, and divided among all nodes.
 double estimate_pool_us(const struct sched_view *view, enum node_role role)
 {
     struct cost_work waiting = waiting_work(view, role);
