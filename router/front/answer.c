@@ -48,6 +48,7 @@ static bool answer_add_tokens(void *user, const int32_t *tokens, const struct to
 struct answer_chunk answer_rest(struct answer *a)
 {
     struct text_piece rest;
+    if (!a->text) return (struct answer_chunk){0}; // aborted before its message was read
     text_stream_finish(a->text, &rest);
     return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
 }
@@ -64,7 +65,7 @@ static void answer_unlink(struct answer *a)
 
 void client_check_idle(struct client *client)
 {
-    if (client->answers || atomic_load(&client->reading)) return;
+    if (client->answers || reading_any(client->front->readings, &client->reading)) return;
     if (client->ops->idle) client->ops->idle(client);
     if (client->closed) client->ops->free(client);
 }
@@ -118,10 +119,20 @@ static void answers_link(struct client *client, struct answer *first)
     client->answers = first;
 }
 
+static void end_reading(struct reading *reading)
+{
+    struct client *client = reading->client;
+    reading_end(client->front->readings, &client->reading, reading);
+    client_check_idle(client);
+}
+
 static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *first = arg;
     struct client *client = first->client;
+    struct reading *reading = first->reading;
+    void (*submit)(struct core *, struct request *, int64_t) =
+        atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
         for (struct answer *a = first; a; a = a->next)
             answer_charge(a, a->request);
@@ -132,30 +143,36 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
             n++;
         answers_link(client, first);
         if (client->ops->submitted) client->ops->submitted(client);
-        // A request may end within core_submit(), which removes its answer from the list.
+        // A request may end within submit(), which removes its answer from the list.
         for (struct answer *a = first, *next; n--; a = next) {
             next = a->next;
-            core_submit(c, a->request, now_us);
+            submit(c, a->request, now_us);
         }
     }
-    atomic_fetch_sub(&client->reading, 1);
-    client_check_idle(client);
+    end_reading(reading);
 }
 
 static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
 {
-    struct client *client = arg;
-    atomic_fetch_sub(&client->reading, 1);
-    client_check_idle(client);
+    end_reading(arg);
 }
 
 static void event_close(struct core *c, void *arg, int64_t now_us)
 {
     struct client *client = arg;
+    reading_drop(client->front->readings, client->front->pool, &client->reading);
     while (client->answers)
         core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
     client->closed = true;
     client_check_idle(client);
+}
+
+// --- core's thread: aborts
+
+bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us)
+{
+    bool read = reading_abort(front->readings, front->pool, id, owner);
+    return core_abort(c, id, owner, now_us) || read;
 }
 
 // --- I/O threads and threads of the intake pool
@@ -170,21 +187,40 @@ enum status client_join(const struct client *client, int n)
     return client->principal && n ? identity_join(client->principal, n) : STATUS_OK;
 }
 
-void client_reading(struct client *client)
+// The owner of the ids of a client's requests, see struct request_spec.
+static uint64_t owner_of(const struct client *client)
 {
-    atomic_fetch_add(&client->reading, 1);
+    return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
-void client_not_submitted(struct client *client)
+struct reading *client_reading(struct client *client, const char *id)
 {
+    return reading_begin(client->front->readings, client, &client->reading, id, owner_of(client));
+}
+
+void client_not_submitted(struct reading *reading)
+{
+    const struct client *client = reading->client;
     if (client->principal) identity_release(client->principal);
-    loop_post(client->front->loop, event_not_submitted, client);
+    loop_post(client->front->loop, event_not_submitted, reading);
 }
 
-struct answer *answer_create(struct client *client, int64_t arrived_us)
+void client_dropped(struct reading *reading, int64_t arrived_us)
+{
+    if (!atomic_load(&reading->aborted)) {
+        client_not_submitted(reading);
+        return;
+    }
+    struct answer *a = answer_create(reading, arrived_us);
+    a->request->id = mem_string(reading->id);
+    answers_submit(a, "aborted");
+}
+
+struct answer *answer_create(struct reading *reading, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
-    a->client = client;
+    a->client = reading->client;
+    a->reading = reading;
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
@@ -198,7 +234,7 @@ static void request_set_tenant(const struct client *client, struct request_spec 
     if (client->principal) {
         free(spec->tenant);
         spec->tenant = mem_string(principal_tenant(client->principal));
-        spec->owner = identity_prefix_salt(spec->tenant);
+        spec->owner = owner_of(client);
     }
     if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
 }
@@ -220,6 +256,5 @@ void answers_submit(struct answer *first, const char *method)
 
 void client_close(struct client *client)
 {
-    intake_pool_cancel(client->front->pool, &client->waiting);
     loop_post(client->front->loop, event_close, client);
 }

@@ -228,6 +228,7 @@ void http_call_on_close(struct http_exchange *x, bool disconnected)
 {
     struct http_call *call = http_user(x);
     if (call->client) client_close(call->client);
+    intake_pool_cancel(front_of(x)->pool, &call->waiting);
     principal_unref(call->principal);
     free(call);
 }

@@ -15,6 +15,7 @@ struct http_call {
     char request_id[HTTP_ID_ROOM]; // of the header x-request-id: the client's, or made here
     struct principal *principal;   // the caller; NULL: no API keys are used
     struct client *client;         // running requests; NULL: none
+    struct intake_owner waiting;   // the body of an exchange without requests, while it waits in the intake pool
 };
 
 // Of every route: on_head and on_close.
