@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/ledger.h"
 
 // --- core's thread: the output of one request
 
@@ -75,8 +76,7 @@ static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
     if (!p) return;
-    identity_charge(p, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
-    identity_release(p);
+    identity_end(p, a->reserved, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
 }
 
 static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
@@ -182,9 +182,26 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
-enum status client_join(const struct client *client, int n)
+// The most that the output of a request can count.
+static double output_tokens_max(const struct client *client, const struct request_spec *spec)
 {
-    return client->principal && n ? identity_join(client->principal, n) : STATUS_OK;
+    const struct sampling *s = &spec->sampling;
+    if (spec->score_only) return 0;
+    int on_host = sampling_needs_host(s, s->max_tokens - 1) ? s->max_tokens : s->min_tokens;
+    return ledger_output_tokens(s->max_tokens, on_host, client->front->config.vocab_size);
+}
+
+enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
+{
+    struct limits_need need = {0};
+    const struct client *client = first->client;
+    if (!client->principal) return STATUS_OK;
+    for (struct answer *a = first; a; a = a->next, need.n++) {
+        a->reserved = output_tokens_max(client, &a->request->spec);
+        need.prompts += a->request->spec.n_tokens;
+        need.answers += a->reserved;
+    }
+    return identity_reserve(client->principal, &need, retry_us_p);
 }
 
 // The owner of the ids of a client's requests, see struct request_spec.
@@ -201,7 +218,7 @@ struct reading *client_reading(struct client *client, const char *id)
 void client_not_submitted(struct reading *reading)
 {
     const struct client *client = reading->client;
-    if (client->principal) identity_release(client->principal);
+    if (client->principal) identity_end(client->principal, 0, 0);
     loop_post(client->front->loop, event_not_submitted, reading);
 }
 
@@ -244,7 +261,6 @@ void answers_submit(struct answer *first, const char *method)
     for (struct answer *a = first; a; a = a->next) {
         struct request *r = a->request;
         request_set_tenant(a->client, &r->spec);
-        if (a->client->principal) identity_charge(a->client->principal, r->spec.n_tokens);
         a->min_tokens = r->spec.sampling.min_tokens;
         log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),

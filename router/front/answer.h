@@ -55,6 +55,7 @@ struct answer {
     struct text_stream *text;
     int index; // among the answers of an HTTP exchange
     bool return_kept;
+    double reserved; // tokens of the key
     int min_tokens, n_tokens;
     int stop; // the stop string that ended the text, by its place in the request; -1: none
     struct answer *prev, *next;
@@ -64,8 +65,9 @@ struct answer {
 // request, it is refused, and nothing else is called for it.
 // DENIED if the key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
-// Before answers_submit() of 1 + n requests: EXHAUSTED or DENIED if the key may not run n more at once.
-enum status client_join(const struct client *client, int n);
+// Last before answers_submit() of the same requests: EXHAUSTED or DENIED if the key may not run them at once, or has
+// too few tokens for their prompts and max_tokens. *retry_us_p is the time after which it has, 0: not known.
+enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
 // A message has arrived. `id` is that of its request; empty: it has none, or is not known yet.
 struct reading *client_reading(struct client *client, const char *id);
 void client_not_submitted(struct reading *reading); // it was refused

@@ -111,9 +111,9 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
 }
 
 // A message that was admitted.
-static void call_refuse(struct reading *reading, const char *client_id, enum status status)
+static void call_refuse(struct reading *reading, const char *client_id, enum status status, int64_t retry_us)
 {
-    call_answer_refused(call_of(reading->client), client_id, status, 0);
+    call_answer_refused(call_of(reading->client), client_id, status, retry_us);
     client_not_submitted(reading);
 }
 
@@ -132,12 +132,14 @@ static struct reading *call_admit(struct client_call *c, const char *client_id)
 
 static void call_answer(struct answer *a, const char *client_id, enum status status)
 {
+    int64_t retry_us = 0;
+    if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
     if (status == STATUS_OK) {
         call_submit(call_of(a->client), a);
-        return;
+    } else {
+        call_refuse(a->reading, client_id, status, retry_us);
+        answers_free(a);
     }
-    call_refuse(a->reading, client_id, status);
-    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
@@ -214,7 +216,7 @@ static void message_read(struct client_call *c, const uint8_t *bytes, size_t siz
     struct reading *reading = call_admit(c, id);
     if (!reading) return;
     enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &reading->waiting, read, reading);
-    if (status != STATUS_OK) call_refuse(reading, id, status);
+    if (status != STATUS_OK) call_refuse(reading, id, status, 0);
 }
 
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -231,7 +233,7 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
     struct reading *reading = call_admit(c, id);
-    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size));
+    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
@@ -243,7 +245,7 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 {
     struct client_call *c = rpc_call_user(call);
     struct reading *reading = call_admit(c, "");
-    if (reading) call_refuse(reading, "", intake_refuse_size(c->client.front, size));
+    if (reading) call_refuse(reading, "", intake_refuse_size(c->client.front, size), 0);
 }
 
 // --- Abort

@@ -111,9 +111,14 @@ void http_fail(struct http_exchange *x, enum status status, const char *message)
     fail_until(x, status, message, RETRY_US);
 }
 
+void http_refuse_until(struct http_exchange *x, enum status status, int64_t retry_us)
+{
+    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+}
+
 void http_refuse(struct http_exchange *x, enum status status)
 {
-    http_fail(x, status, status_message());
+    http_refuse_until(x, status, 0);
 }
 
 size_t http_error_body(int http_status, const char *sentence, char *body, size_t room)
@@ -191,7 +196,7 @@ static bool admit(struct http_exchange *x, admit_fn *limits)
     enum status status = p ? limits(p, &retry_us) : STATUS_OK;
     if (status == STATUS_OK) return true;
     front_refused(front_of(x), status);
-    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    http_refuse_until(x, status, retry_us);
     return false;
 }
 

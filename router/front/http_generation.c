@@ -399,16 +399,16 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
     TRY(read_answers(g, in, message, first_p));
-    return client_join(&g->client, g->n_choices - 1); // last: answers_submit() follows, which cannot fail
+    return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct reading *reading, enum status status)
+static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
     struct http_generation *g = (struct http_generation *)reading->client;
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
     front_refused(g->client.front, status);
-    http_refuse(g->x, status);
+    http_refuse_until(g->x, status, retry_us);
     client_not_submitted(reading);
 }
 
@@ -430,7 +430,7 @@ static void generation_read(const struct http_message *message)
         answers_submit(first, g->api->method);
     } else {
         answers_free(first);
-        generation_refuse(reading, status);
+        generation_refuse(reading, status, in.retry_us);
     }
 }
 
@@ -455,7 +455,7 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     call->client = &g->client;
     struct reading *reading = client_reading(&g->client, g->id);
     enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
-    if (status != STATUS_OK) generation_refuse(reading, status);
+    if (status != STATUS_OK) generation_refuse(reading, status, 0);
 }
 
 // --- for the APIs

@@ -95,11 +95,11 @@ static enum status read_request(const struct front *front, const json_t *body, s
     return wire_score_request_read(front, &m, in->prompts->conversation, r);
 }
 
-static void score_refuse(struct reading *reading, enum status status)
+static void score_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
     struct score *s = (struct score *)reading->client;
     front_refused(s->client.front, status);
-    http_refuse(s->x, status);
+    http_refuse_until(s->x, status, retry_us);
     client_not_submitted(reading);
 }
 
@@ -115,13 +115,14 @@ static void score_read(const struct http_message *message)
     struct answer *a = answer_create(reading, message->arrived_us);
     enum status status = http_message_parse(message, &body);
     if (status == STATUS_OK) status = read_request(reading->client->front, body, &in, a->request);
+    if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);
     if (status == STATUS_OK) {
         answers_submit(a, "score");
     } else {
         answers_free(a);
-        score_refuse(reading, status);
+        score_refuse(reading, status, in.retry_us);
     }
 }
 
@@ -139,5 +140,5 @@ void http_score_post(struct http_exchange *x)
     call->client = &s->client;
     struct reading *reading = client_reading(&s->client, "");
     enum status status = http_message_read(service->front, x, &reading->waiting, score_read, reading);
-    if (status != STATUS_OK) score_refuse(reading, status);
+    if (status != STATUS_OK) score_refuse(reading, status, 0);
 }
