@@ -178,7 +178,7 @@ static void score_read(const struct grpc_message *message)
     Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
     if (!m) return;
     struct answer *a = answer_create(message->user, message->arrived_us);
-    call_answer(a, "", wire_score_request_read(client->front, m, NULL, a->request));
+    call_answer(a, "", wire_score_request_read(client->front, m, &(struct wire_options){0}, a->request));
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 

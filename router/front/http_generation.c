@@ -316,7 +316,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 

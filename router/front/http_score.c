@@ -92,7 +92,8 @@ static enum status read_request(const struct front *front, const json_t *body, s
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
     m.n_token_ids = in->prompts->n_ids;
-    return wire_score_request_read(front, &m, in->prompts->conversation, r);
+    const struct wire_options options = {.conversation = in->prompts->conversation, .ids_field = "prompt"};
+    return wire_score_request_read(front, &m, &options, r);
 }
 
 static void score_refuse(struct reading *reading, enum status status, int64_t retry_us)
