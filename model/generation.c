@@ -121,9 +121,9 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
     if (s->max_tokens > room) {
         return status_fail(
             STATUS_OUT_OF_RANGE,
-            "prompt (%d tokens) and max_tokens (%d) together exceed the context of %d: lower max_tokens to %d "
-            "or shorten the prompt",
-            prompt_tokens, s->max_tokens, context_tokens, room);
+            "max_tokens %d: with the prompt of %d tokens over the context of %d: lower max_tokens to %d or shorten "
+            "the prompt",
+            s->max_tokens, prompt_tokens, context_tokens, room);
     }
     if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);

@@ -15,6 +15,7 @@
 #include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
+#include "router/front/reading.h"
 #include "router/listen.h"
 
 static struct {
@@ -379,6 +380,7 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
     front->pool = router_open_pool();
+    front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
     enum status status = router_serve(front, &listeners, signals);
@@ -387,6 +389,8 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
+    intake_pool_free(front->pool);
+    reading_table_free(front->readings);
     return status;
 }
 

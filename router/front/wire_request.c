@@ -123,6 +123,7 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
+                                        .ids_field = prompt->ids_field,
                                         .conversation = messages ? &of_messages : prompt->conversation};
     enum status status = intake_tokenise(front, &given, tokens_p);
     json_decref(messages);
@@ -170,7 +171,7 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
                                        m->messages, m->n_messages, options->conversation};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
@@ -200,10 +201,10 @@ enum status wire_request_read_choice(const struct front *front, const Forepack__
 }
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,
-                                    const struct chat_conversation *conversation, struct request *r)
+                                    const struct wire_options *options, struct request *r)
 {
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
-                                       m->messages, m->n_messages, conversation};
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
+                                       m->messages, m->n_messages, options->conversation};
     TRY(intake_check_model(front, m->model));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
