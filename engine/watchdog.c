@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 
@@ -92,6 +93,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
         atomic_compare_exchange_strong(&w->entered_us, &entered_us, clock_now_us());
         return;
     }
+    log_flush();
     _exit(1); // not MPI_Abort: another thread is inside MPI. mpirun ends the other ranks
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "router/front/intake_pool.h"
 
@@ -43,6 +44,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .model_name = front->model_name,
         .event_backlog = loop_backlog(front->loop),
         .tokenise_waiting = intake_pool_waiting(front->pool),
+        .log_lines_dropped = log_lines_dropped(),
     };
     process_metrics_read(&snapshot->process);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
