@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/thread.h"
 
 enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
 
@@ -179,14 +180,8 @@ static void after_fork(void)
 void log_writer_start(void)
 {
     pthread_t thread;
-    sigset_t all, old;
     if (running || sem_init(&queued, 0, 0) != 0) return;
-    sigfillset(&all);
-    for (int i = 0; i < N_FATAL; i++)
-        sigdelset(&all, fatal[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    running = pthread_create(&thread, NULL, writer_thread, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    running = thread_create(&thread, writer_thread, NULL) == 0;
     if (!running) return;
     pthread_detach(thread);
     pthread_atfork(NULL, NULL, after_fork);

@@ -16,6 +16,7 @@
 #include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/thread.h"
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
@@ -126,10 +127,7 @@ struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_l
     w->progress = progress;
     pthread_mutex_init(&w->lock, NULL);
     monotonic_cond_init(&w->changed);
-    if (pthread_create(&w->thread, NULL, watchdog_thread, w) != 0) {
-        log_event(LOG_ERROR, "watchdog_failed", LOG_FIELD("reason", "no thread can be created"));
-        abort();
-    }
+    thread_start(&w->thread, "watchdog", watchdog_thread, w);
     return w;
 }
 

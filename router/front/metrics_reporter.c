@@ -4,9 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/log.h"
 #include "base/log_writer.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "router/front/intake_pool.h"
 
 struct ask {
@@ -104,10 +104,7 @@ struct metrics_reporter *metrics_reporter_open(const struct front *front)
     reporter->front = front;
     pthread_mutex_init(&reporter->lock, NULL);
     pthread_cond_init(&reporter->changed, NULL);
-    if (pthread_create(&reporter->thread, NULL, reporter_thread, reporter)) {
-        log_event(LOG_ERROR, "reporter_start_failed", LOG_FIELD("reason", "the system cannot create another thread"));
-        abort(); // start-up, as in loop_start()
-    }
+    thread_start(&reporter->thread, "metrics", reporter_thread, reporter);
     return reporter;
 }
 
