@@ -101,18 +101,26 @@ static void *net_queue_run(void *core)
     }
 }
 
-void net_queue_open(struct net_queue *queue)
+pthread_t net_thread_start(const char *name, void *(*run)(void *), void *argument)
 {
-    queue->core = grpc_completion_queue_create_for_next(NULL);
+    pthread_t thread;
     sigset_t all, old; // signals are for the program's own threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&queue->thread, NULL, net_queue_run, queue->core);
+    int error = pthread_create(&thread, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error) {
-        log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", "grpc"), LOG_FIELD("reason", strerror(error)));
+        log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", name), LOG_FIELD("reason", strerror(error)));
         abort();
     }
+    pthread_setname_np(thread, name);
+    return thread;
+}
+
+void net_queue_open(struct net_queue *queue)
+{
+    queue->core = grpc_completion_queue_create_for_next(NULL);
+    queue->thread = net_thread_start("grpc", net_queue_run, queue->core);
 }
 
 void net_queue_close(struct net_queue *queue)
