@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/descriptors.h"
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
@@ -403,23 +403,13 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
-// As many connections as the system allows: gRPC 1.51 accepts none any more once it has run out of descriptors
-// (CVE-2023-4785).
-static void file_limit_raise(void)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files)) return;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-}
-
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
     sigset_t signals;
     signals_block(&signals);
-    file_limit_raise();
+    descriptors_raise();
 
     struct refusals refusals = {0};
     struct front front = {.refusals = &refusals};
