@@ -2,10 +2,12 @@
 #include "grammar/grammar.h"
 
 #include <dlfcn.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "grammar/llguidance.h"
 #include "model/unicode.h"
@@ -14,7 +16,7 @@ struct grammar_library {
     void *file; // of dlopen(); never closed: the library may have threads
     struct llg_functions llg;
     struct llg_tokenizer *tokenizer;
-    int mask_words;
+    int vocab_size, mask_words;
 };
 
 struct grammar_matcher {
@@ -123,9 +125,23 @@ enum status grammar_library_open(const char *path, const struct tokenizer *token
         grammar_library_free(library);
         return status;
     }
+    library->vocab_size = vocab_size;
     library->mask_words = (vocab_size + 31) / 32;
     *library_p = library;
     return STATUS_OK;
+}
+
+struct grammar_library *grammar_library_start(const char *path, const struct tokenizer *tokenizer, int vocab_size,
+                                              const int32_t *eos, int n_eos)
+{
+    struct grammar_library *library = NULL;
+    if (grammar_library_open(path, tokenizer, vocab_size, eos, n_eos, &library) == STATUS_OK) {
+        log_event(LOG_INFO, "structured_output_ready", LOG_FIELD("llguidance", grammar_library_version(library)));
+    } else {
+        bool wanted = strcmp(path, GRAMMAR_LIBRARY_DEFAULT) != 0;
+        log_event(wanted ? LOG_WARN : LOG_INFO, "structured_output_refused", LOG_REASON);
+    }
+    return library;
 }
 
 void grammar_library_free(struct grammar_library *library)
@@ -140,17 +156,25 @@ const char *grammar_library_version(const struct grammar_library *library)
     return library->llg.llg_get_version();
 }
 
-int grammar_mask_words(const struct grammar_library *library)
-{
-    return library->mask_words;
-}
-
 // --- matchers
 
 static enum status fail(enum status status, const struct grammar_matcher *matcher)
 {
     const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
     return status_fail(status, "%s", error ? error : "llguidance gives no reason");
+}
+
+// JSON allows blanks without end between its tokens, and a model that is free to do so may never stop writing them.
+// Where the schema does not say which blanks are allowed: one, or a new line with its indentation. The caller frees the
+// text.
+static char *schema_with_bounded_blanks(const char *schema)
+{
+    json_t *root = json_loads(schema, JSON_DECODE_ANY, NULL); // NULL: llguidance says what is wrong
+    if (json_is_object(root) && !json_object_get(root, "x-guidance"))
+        json_object_set_new(root, "x-guidance", json_pack("{s:s}", "whitespace_pattern", "[ ]|\n[ ]{0,32}"));
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY) : mem_string(schema);
+    json_decref(root);
+    return text;
 }
 
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
@@ -167,7 +191,9 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
     u.init.limits.verbose_errors = false; // no text of an answer in a message
     struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
     matcher->library = library;
-    matcher->llg = library->llg.llg_new_matcher(&u.init, kinds[spec->kind], spec->text);
+    char *schema = spec->kind == GRAMMAR_JSON_SCHEMA ? schema_with_bounded_blanks(spec->text) : NULL;
+    matcher->llg = library->llg.llg_new_matcher(&u.init, kinds[spec->kind], schema ? schema : spec->text);
+    free(schema);
     if (library->llg.llg_matcher_get_error(matcher->llg)) {
         enum status status = fail(STATUS_INVALID, matcher);
         grammar_matcher_free(matcher);
@@ -184,6 +210,11 @@ void grammar_matcher_free(struct grammar_matcher *matcher)
     free(matcher);
 }
 
+int grammar_matcher_mask_words(const struct grammar_matcher *matcher)
+{
+    return matcher->library->mask_words;
+}
+
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask)
 {
     size_t bytes = (size_t)matcher->library->mask_words * sizeof *mask;
@@ -193,6 +224,9 @@ enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask
 
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n)
 {
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= matcher->library->vocab_size)
+            return status_fail(STATUS_INVALID, "token %d is outside the vocabulary", tokens[i]);
     if (matcher->library->llg.llg_matcher_consume_tokens(matcher->llg, (const uint32_t *)tokens, (size_t)n) == 0)
         return STATUS_OK;
     return fail(STATUS_INVALID, matcher);

@@ -16,26 +16,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "model/grammar_spec.h"
 #include "model/tokenizer.h"
 
 #define GRAMMAR_LIBRARY_DEFAULT "libllguidance.so"
-enum { GRAMMAR_TEXT_BYTES_MAX = 256 << 10 };
-
-enum grammar_kind {
-    GRAMMAR_NONE,
-    GRAMMAR_JSON_SCHEMA,
-    GRAMMAR_REGEX, // of the whole answer, in the syntax of Rust's regex crate
-    GRAMMAR_LARK,  // llguidance's variant of Lark
-};
-
-// What an answer must match. The text is UTF-8, owned by whatever owns the struct.
-struct grammar_spec {
-    enum grammar_kind kind;
-    char *text;
-};
-
+#define GRAMMAR_LIBRARY_HELP                                                                                           \
+    "llguidance's shared library, for structured output: libllguidance.so, or _lib.abi3.so of its Python package"
 struct grammar_library; // llguidance with the vocabulary of a model
 struct grammar_matcher; // an answer's place in its grammar
+
+// Opens the library for a program: logs its version, or why there is none. NULL: there is none.
+struct grammar_library *grammar_library_start(const char *path, const struct tokenizer *tokenizer, int vocab_size,
+                                              const int32_t *eos, int n_eos);
 
 // path: the file, or its name where the dynamic loader finds it. eos [n_eos]: tokens that end an answer; each may come
 // where the grammar is complete. vocab_size: of the model; at least the tokenizer's. NOT_FOUND: the file does not exist
@@ -45,13 +37,15 @@ enum status grammar_library_open(const char *path, const struct tokenizer *token
 void grammar_library_free(struct grammar_library *library); // NULL is fine; after its matchers
 const char *grammar_library_version(const struct grammar_library *library);
 
+// A JSON schema without llguidance's "x-guidance" allows a blank, or a new line with indentation, between the tokens of
+// the answer; any number of them may make a model write blanks for ever.
 // INVALID: the grammar is wrong, or exceeds llguidance's limits; the sentence says where.
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p);
 void grammar_matcher_free(struct grammar_matcher *matcher); // NULL is fine
 
 // 32-bit words of a mask: bit t % 32 of word t / 32 is set if token t may come next.
-int grammar_mask_words(const struct grammar_library *library);
+int grammar_matcher_mask_words(const struct grammar_matcher *matcher);
 
 // INTERNAL: llguidance gave up, for example because of a limit on the work for one mask.
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);

@@ -55,7 +55,7 @@ static int32_t draw(const uint32_t *mask, int n_tokens, uint64_t *random)
 static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bool replay, struct bytes *out)
 {
     struct grammar_matcher *m = matcher_for(kind, text);
-    int n_words = grammar_mask_words(library), n = 0;
+    int n_words = grammar_matcher_mask_words(m), n = 0;
     uint32_t *mask = mem_alloc_array((size_t)n_words, 4), *again = mem_alloc_array((size_t)n_words, 4);
     int32_t tokens[TOKENS_MAX];
     bool ended = false;
