@@ -183,7 +183,10 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
 static enum status chat_open(struct front *front)
 {
     enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
-    if (status == STATUS_OK) return STATUS_OK;
+    if (status == STATUS_OK) {
+        front->chat_syntax = chat_syntax_open(front->chat, front->tokenizer);
+        return STATUS_OK;
+    }
     if (o.chat_template) return status_context(status, "--chat-template");
     front->chat_problem = mem_string(status_message());
     log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("reason", front->chat_problem));

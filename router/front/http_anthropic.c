@@ -40,6 +40,7 @@ static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
     TRY(anthropic_to_chat(body, false, &in->translated));
     TRY(http_chat.read(in->translated, in)); // bounds the number of strings
+    in->sections = false;
     in->data = (struct http_data){stops_copy(json_object_get(body, "stop_sequences")), stops_free};
     return STATUS_OK;
 }

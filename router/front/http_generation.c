@@ -125,9 +125,42 @@ static void generation_end(struct http_generation *g)
 
 // --- core's thread: answers
 
+struct parts {
+    struct http_generation *g;
+    struct http_choice *choice;
+    struct bytes *out; // of a stream
+};
+
+static void part_collect(struct http_choice *choice, enum output_kind kind, struct chat_call *call, const char *text,
+                         size_t n)
+{
+    struct bytes *const to[] = {[OUTPUT_REASONING] = &choice->chat->reasoning,
+                                [OUTPUT_CONTENT] = &choice->text,
+                                [OUTPUT_CALL] = call ? &call->name : NULL,
+                                [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
+    bytes_add(to[kind], text, n);
+}
+
+static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    const struct parts *p = user;
+    struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
+                             : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
+                                                        : NULL;
+    if (!call && (kind == OUTPUT_CALL || kind == OUTPUT_ARGUMENTS)) return;
+    if (p->g->stream) {
+        p->g->api->part(p->g, p->choice, kind, call, text, n, p->out);
+    } else {
+        part_collect(p->choice, kind, call, text, n);
+    }
+}
+
 static size_t collected_bytes(const struct http_choice *choice)
 {
     size_t n = choice->text.n + choice->token_ids.n;
+    if (choice->chat) n += choice->chat->reasoning.n;
+    for (int i = 0; choice->chat && i < choice->chat->n_calls; i++)
+        n += choice->chat->calls[i].arguments.n;
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
     return n;
@@ -136,7 +169,12 @@ static size_t collected_bytes(const struct http_choice *choice)
 static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(choice);
-    bytes_add(&choice->text, chunk->text, chunk->text_bytes);
+    struct parts parts = {g, choice, NULL};
+    if (choice->chat) {
+        output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+    } else {
+        bytes_add(&choice->text, chunk->text, chunk->text_bytes);
+    }
     if (chunk->logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
     const size_t added = collected_bytes(choice) - before;
@@ -157,10 +195,25 @@ static bool has_content(const struct http_generation *g, const struct http_choic
     return chunk->text_bytes || choice->echo.n || (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
+// The parts that a chunk makes certain, and what each of its tokens has.
+static void stream_parts(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         struct bytes *out)
+{
+    struct parts parts = {g, choice, out};
+    output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+    struct answer_chunk tokens = *chunk;
+    tokens.text_bytes = 0;
+    if (has_content(g, choice, &tokens)) g->api->chunk(g, choice, &tokens, out);
+}
+
 static void stream_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes *out)
 {
     if (!has_content(g, choice, chunk)) return;
+    if (choice->chat) {
+        stream_parts(g, choice, chunk, out);
+        return;
+    }
     if (!choice->echo.n) {
         g->api->chunk(g, choice, chunk, out);
         return;
@@ -226,6 +279,8 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
 
 static void choice_end(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
+    struct parts parts = {g, choice, out};
+    if (choice->chat) output_parser_finish(choice->chat->parser, part_add, &parts);
     if (g->stream) g->api->finish(g, choice, out);
     if (--g->n_left) return;
     if (g->stream) {
@@ -272,6 +327,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
 static void choice_fini(struct http_choice *choice)
 {
     bytes_free(&choice->echo);
+    chat_answer_free(choice->chat);
     bytes_free(&choice->text);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         bytes_free(&choice->logprobs[i]);
@@ -320,6 +376,17 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
+static void answer_split(struct http_generation *g, const struct http_input *in, struct answer *a)
+{
+    const struct front *front = g->client.front;
+    const struct chat_syntax *syntax = &front->chat_syntax;
+    const struct request_spec *spec = &a->request->spec;
+    if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
+    g->choices[a->index].chat =
+        chat_answer_create(syntax, front->tokenizer, spec->tokens, spec->n_tokens, in->tools, in->single_call);
+    text_stream_show(a->text, syntax->shown, syntax->n_shown);
+}
+
 // The requests of all choices, linked by `next`.
 static enum status read_answers(struct http_generation *g, struct http_input *in, const struct http_message *message,
                                 struct answer **first_p)
@@ -332,6 +399,7 @@ static enum status read_answers(struct http_generation *g, struct http_input *in
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
+        answer_split(g, in, a);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
         if (prompt_tokens > PROMPT_TOKENS_MAX)
@@ -394,6 +462,10 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
+    if (in->tools && g->client.front->chat && g->client.front->chat_syntax.output.calls == OUTPUT_CALLS_NONE)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "tools: the model's chat template has no form of tool calls that is supported (Llama 3's, "
+                           "Hermes', Mistral's): leave them out");
     set_fields(g, in);
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));

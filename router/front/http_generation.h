@@ -34,6 +34,8 @@ struct http_input {
     int n_prompts;
     int default_tokens; // max_tokens where the body has none
     bool echo;          // the answer starts with the prompt
+    bool sections;      // the answer is split by the syntax of the model's chats
+    bool tools, single_call;
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
     struct http_memory *memory;
@@ -47,9 +49,10 @@ enum { HTTP_LOGPROB_LISTS = 4 };
 
 struct http_choice {
     int index;
-    struct bytes echo; // text before the answer that is not sent yet
+    struct bytes echo;        // text before the answer that is not sent yet
+    struct chat_answer *chat; // NULL: the text is not split
     // Of a whole answer:
-    struct bytes text;
+    struct bytes text;                         // the content, if it is split
     struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning
     struct bytes token_ids;                    // likewise
     struct bytes kept;                         // likewise; "" unless asked for
@@ -72,6 +75,9 @@ struct http_api {
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
+    // A part of an answer that is split. `call` is that of OUTPUT_CALL and OUTPUT_ARGUMENTS. NULL: none is.
+    void (*part)(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
+                 const struct chat_call *call, const char *text, size_t n, struct bytes *out);
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);

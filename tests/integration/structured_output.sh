@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Structured output: answers match what was asked for, over HTTP, gRPC and the command line; a worker group that dies
-# while it generates leaves the answer as it was; without llguidance and with wrong grammars requests are refused.
+# while it generates leaves the answer as it was; without llguidance and with wrong grammars requests are refused. Tool calls
+# and reasoning are split from the content.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/venv.sh"
 
@@ -11,8 +12,17 @@ library=$("$python" -c 'import llguidance._lib as lib; print(lib.__file__)')
 
 choose_ports
 http=http://127.0.0.1:$http_port
+# A template with the form of tool calls of Hermes and Qwen.
+cat >"$work/template.jinja" <<'E'
+{%- for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function.arguments.city }}</tool_call>{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}assistant:{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}
+E
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --prefill off --heartbeat-ms 500 \
-    --worker-grace-ms 600000 --grammar-library "$library"
+    --worker-grace-ms 600000 --grammar-library "$library" --chat-template "$work/template.jinja"
 start_worker() {
     start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 "$@"
     worker_pid=$last_pid
@@ -22,6 +32,7 @@ wait_until 60 "the cluster is ready" ready
 grep -q 'structured_output_ready llguidance=' "$work/router.log" || fail "the router did not load llguidance"
 
 "$python" "$tests/structured_output.py" "$http"
+"$python" "$tests/tool_calls.py" "$http"
 
 # The command line, over gRPC.
 text=$(generate --prompt 'The answer is ' --guided-choice yes --guided-choice 'no (never)' --temperature 1 --seed 3 | jq -r .text)
