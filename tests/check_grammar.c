@@ -10,6 +10,8 @@
 
 #include "base/mem.h"
 #include "grammar/grammar.h"
+#include "model/output_parser.h"
+#include "model/tool_grammar.h"
 #include "model/unicode.h"
 #include "skip.h"
 
@@ -151,6 +153,55 @@ START_TEST(wrong_grammars_are_refused)
 }
 END_TEST
 
+static void count_calls(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    int *n_calls = user;
+    ck_assert(kind == OUTPUT_CALL || kind == OUTPUT_ARGUMENTS);
+    if (kind != OUTPUT_CALL) return;
+    ck_assert(n == 1 && (*text == 'f' || *text == 'g'));
+    ++*n_calls;
+}
+
+START_TEST(a_required_call_is_parsed_as_a_call)
+{
+    json_t *tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":"
+        "{\"name\":\"g\",\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":\"#/$defs/x\"}},"
+        "\"additionalProperties\":false,\"$defs\":{\"x\":{\"type\":\"boolean\"}}}}}]",
+        0, NULL);
+    const struct tool_choice choice = {.tools = tools, .name = "g"};
+    for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
+        const struct output_syntax syntax = {.calls = form};
+        for (uint64_t i = 0; i < 20; i++) {
+            struct grammar_spec spec;
+            struct bytes text = {0};
+            int n_calls = 0;
+            ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
+            if (answer(spec.kind, spec.text, i, false, &text)) {
+                struct output_parser *parser = output_parser_create(&syntax, false);
+                output_parser_push(parser, text.data, text.n, count_calls, &n_calls);
+                output_parser_finish(parser, count_calls, &n_calls);
+                output_parser_free(parser);
+                ck_assert_int_ge(n_calls, 1);
+            }
+            bytes_free(&text);
+            grammar_spec_free(&spec);
+        }
+    }
+    // A special token as the marker.
+    struct grammar_spec spec;
+    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, tokenizer_bos(tokenizer), &choice, &spec), STATUS_OK);
+    struct grammar_matcher *m = matcher_for(spec.kind, spec.text);
+    uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
+    ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
+    ck_assert(allowed(mask, tokenizer_bos(tokenizer)) && !allowed(mask, eos));
+    free(mask);
+    grammar_matcher_free(m);
+    grammar_spec_free(&spec);
+    json_decref(tools);
+}
+END_TEST
+
 START_TEST(a_token_outside_the_grammar_is_refused)
 {
     struct grammar_matcher *m = matcher_for(GRAMMAR_REGEX, "[0-9]");
@@ -196,6 +247,7 @@ int main(int argc, char **argv)
     tcase_add_test(all, answers_match_a_regex);
     tcase_add_test(all, answers_match_a_grammar);
     tcase_add_test(all, wrong_grammars_are_refused);
+    tcase_add_test(all, a_required_call_is_parsed_as_a_call);
     tcase_add_test(all, a_token_outside_the_grammar_is_refused);
     tcase_add_test(all, other_files_are_refused);
     suite_add_tcase(suite, all);

@@ -20,12 +20,13 @@ static int32_t special_token(const struct tokenizer *tokenizer, const char *text
 
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer)
 {
-    struct chat_syntax syntax = {.output = chat_template_syntax(chat)};
+    struct chat_syntax syntax = {.output = chat_template_syntax(chat), .call_marker = -1};
     const char *markers[OUTPUT_MARKERS_MAX];
     output_syntax_markers(&syntax.output, markers);
     for (int i = 0; markers[i]; i++) {
         int32_t id = special_token(tokenizer, markers[i]);
         if (id >= 0) syntax.shown[syntax.n_shown++] = id;
+        if (strcmp(markers[i], "[TOOL_CALLS]") == 0) syntax.call_marker = id;
     }
     return syntax;
 }

@@ -14,6 +14,7 @@ struct chat_syntax {
     struct output_syntax output;
     int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens whose text the parser must see
     int n_shown;
+    int32_t call_marker; // of Mistral's calls, if it is a special token; else -1
 };
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
 

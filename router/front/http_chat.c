@@ -66,20 +66,27 @@ static enum status tool_check(size_t i, const json_t *tool)
     return STATUS_OK;
 }
 
-// With "auto" the model decides; with "none" it is not shown the tools.
+static enum status read_tool_choice(const json_t *choice, struct http_input *in)
+{
+    const char *word = choice ? json_string_value(choice) : "auto";
+    in->required_tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    in->required_call = in->required_tool || (word && strcmp(word, "required") == 0);
+    if (word && strcmp(word, "none") == 0) in->tools = NULL; // the model is not shown the tools
+    if (!in->required_call && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0)))
+        return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
+    if (in->required_call && !in->tools) return status_fail(STATUS_INVALID, "tool_choice: there are no tools");
+    return STATUS_OK;
+}
+
 static enum status read_tools(const struct values *v, struct http_input *in)
 {
     size_t n = json_array_size(v->tools);
-    const char *choice = v->tool_choice ? json_string_value(v->tool_choice) : "auto";
     for (size_t i = 0; i < n; i++)
         TRY(tool_check(i, json_array_get(v->tools, i)));
-    if (!choice || (strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0))
-        return status_fail(STATUS_UNSUPPORTED,
-                           "tool_choice: not supported, except \"auto\" and \"none\": leave it out");
-    in->tools = n && strcmp(choice, "auto") == 0;
+    in->tools = n ? v->tools : NULL;
     in->single_call = !v->parallel_tool_calls;
     in->sections = true;
-    return STATUS_OK;
+    return read_tool_choice(v->tool_choice, in);
 }
 
 static enum status chat_read(const json_t *body, struct http_input *in)
@@ -94,7 +101,7 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->default_tokens = DEFAULT_TOKENS;
     TRY(read_tools(&v, in));
     TRY(http_messages_read(body, in, in->prompts));
-    if (in->tools) in->prompts->conversation->tools = v.tools;
+    in->prompts->conversation->tools = in->tools;
     return STATUS_OK;
 }
 

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/grammar_message.h"
+#include "model/tool_grammar.h"
 #include "router/front/intake.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
@@ -456,12 +458,26 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     in->data = (struct http_data){0};
 }
 
+// A call that the client requires is one that a grammar enforces.
+static enum status read_required_call(const struct front *front, struct http_input *in)
+{
+    if (!in->required_call || !front->chat) return STATUS_OK;
+    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool};
+    struct grammar_spec *grammar = &in->fields.sampling.grammar;
+    if (grammar->kind != GRAMMAR_NONE)
+        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output");
+    TRY(tool_grammar_create(front->chat_syntax.output.calls, front->chat_syntax.call_marker, &choice, grammar));
+    grammar_to_message(grammar, &in->fields.sampling_options);
+    return STATUS_OK;
+}
+
 static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,
                              json_t **body_p, struct answer **first_p)
 {
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
+    TRY(read_required_call(g->client.front, in));
     if (in->tools && g->client.front->chat && g->client.front->chat_syntax.output.calls == OUTPUT_CALLS_NONE)
         return status_fail(STATUS_UNSUPPORTED,
                            "tools: the model's chat template has no form of tool calls that is supported (Llama 3's, "

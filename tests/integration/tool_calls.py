@@ -76,6 +76,21 @@ for more in ({}, {"tools": tools, "tool_choice": "none"}):
     assert answer.finish_reason == "stop" and answer.message.content.startswith("<tool_call>"), answer
     assert not answer.message.tool_calls
 
+# A call that the client requires: the arguments fit the tool's schema.
+other = {"type": "function", "function": {"name": "clock", "parameters": {"$defs": {"zone": {"enum": ["utc", "cet"]}},
+         "type": "object", "properties": {"zone": {"$ref": "#/$defs/zone"}}, "required": ["zone"]}}}
+forecast = {"type": "function", "function": {"name": "days", "parameters": {"type": "object", "properties": {
+            "n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": False}}}
+for choice, names in (("required", {"clock", "days"}), ({"type": "function", "function": {"name": "days"}}, {"days"})):
+    for seed in range(6):
+        answer = chat(tools=[other, forecast], tool_choice=choice, seed=seed, parallel_tool_calls=False)
+        for name, arguments in whole(answer.choices[0])["calls"]:
+            assert name in names, answer
+            if answer.choices[0].finish_reason == "tool_calls":
+                values = json.loads(arguments)
+                assert values["zone"] in ("utc", "cet") if name == "clock" else 1 <= values["n"] <= 9, answer
+        assert answer.choices[0].finish_reason == "tool_calls" or choice == "required", answer
+
 # The results go back to the model.
 calls = chat(CALL, tools=tools).choices[0].message
 assert calls.content is None and len(calls.tool_calls) == 1, calls
@@ -85,7 +100,9 @@ assert chat(tools=tools, max_tokens=4).choices[0].message is not None
 for more, sentence in (
     ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"tools": tools, "tool_choice": "required"}, "tool_choice: not supported"),
+    ({"tools": tools, "tool_choice": "always"}, "tool_choice: must be"),
+    ({"tool_choice": "required"}, "tool_choice: there are no tools"),
+    ({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice: no tool"),
     ({"tools": tools, "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages[0]"),
 ):
     try:
