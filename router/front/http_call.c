@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "router/front/http_service.h"
-#include "router/front/json_anthropic.h"
+#include "router/front/json_anthropic_answer.h"
 
 #define RETRY_US 1000000
 
