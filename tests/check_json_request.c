@@ -230,6 +230,16 @@ START_TEST(numbers_out_of_range_are_refused_by_name)
         {"{\"pinned\":[[1,-1]]}", "pinned: must be a list of [first, last] token ranges"},
         {"{\"prefill\":\"maybe\"}", "prefill: must be auto, on, off or required"},
         {"{\"model\":\"a\\u0000b\"}", "model: must be a string without U+0000"},
+        {"{\"guided_json\":3}", "guided_json: must be a JSON schema"},
+        {"{\"guided_regex\":[]}", "guided_regex: must be a string without U+0000"},
+        {"{\"guided_choice\":[\"\"]}", "guided_choice: must be a list of strings that are not empty"},
+        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"a\"}", "guided_choice: not together with guided_regex"},
+        {"{\"structured_outputs\":{\"regex\":\"a\"},\"response_format\":{\"type\":\"json_object\"}}",
+         "response_format: not together with structured_outputs"},
+        {"{\"response_format\":{\"type\":\"xml\"}}",
+         "response_format.type 'xml': must be text, json_object or json_schema"},
+        {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
+         "response_format.json_schema.schema: must be an object"},
         {"{\"stream_options\":{}}", "stream_options: only with stream true"},
         {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage: must be true or false"},
     };
@@ -241,7 +251,7 @@ END_TEST
 START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
 {
     static const char *const refused[] = {
-        "{\"logprob_start\":1,\"guided_json\":{}}",
+        "{\"logprob_start\":1,\"bad_words\":[\"a\"]}",
         "{\"use_beam_search\":true}",
         "{\"skip_special_tokens\":false}",
         "{\"quality\":0.5}",

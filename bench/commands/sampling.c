@@ -2,10 +2,8 @@
 // forepack bench sampling: CPU time to sample one token on the host, by the parameters that need it. Limits and
 // fairness charge such a token as 1 + vocabulary / 32,768 tokens; --row-us compares that with what it takes.
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "base/options.h"
@@ -65,13 +63,6 @@ static struct sampling sampling_of(int kind)
     for (int id = 0; kinds[kind].biased && id < BIASES && id < o.vocab; id++)
         logit_bias_add(&s.logit_bias, id, 1);
     return s;
-}
-
-static double thread_cpu_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
 // Logits as a model has them: about normal, with a few far above the others.

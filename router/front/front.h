@@ -27,6 +27,7 @@
 
 #include <stdatomic.h>
 
+#include "grammar/grammar.h"
 #include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
@@ -46,6 +47,7 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
+    struct grammar_library *grammars; // NULL: structured output is refused
     struct identity *identity; // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;   // among tenants
     int64_t heartbeat_ms;

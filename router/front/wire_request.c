@@ -34,12 +34,52 @@ static enum status logit_bias_read(const Forepack__V1__SamplingOptions *m, struc
     return status;
 }
 
+static enum status choice_read(const Forepack__V1__GuidedChoice *m, struct grammar_spec *spec)
+{
+    if (!m->n_choices) return status_fail(STATUS_INVALID, "guided_choice: at least one choice is required");
+    for (size_t i = 0; i < m->n_choices; i++)
+        if (!*m->choices[i]) return status_fail(STATUS_INVALID, "guided_choice: choice %zu is empty", i);
+    *spec = grammar_spec_choice((const char *const *)m->choices, m->n_choices);
+    return STATUS_OK;
+}
+
+static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct grammar_spec *spec)
+{
+    switch (m->guided_case) {
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON:
+        *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX:
+        *spec = (struct grammar_spec){GRAMMAR_REGEX, mem_string(m->guided_regex)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_GRAMMAR:
+        *spec = (struct grammar_spec){GRAMMAR_LARK, mem_string(m->guided_grammar)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_CHOICE: return choice_read(m->guided_choice, spec);
+    default: return STATUS_OK;
+    }
+}
+
+// A wrong grammar is refused here rather than by the worker.
+static enum status grammar_compile(const struct front *front, const struct grammar_spec *spec)
+{
+    struct grammar_matcher *matcher;
+    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
+    if (!front->grammars)
+        return status_fail(STATUS_UNSUPPORTED, "structured output: llguidance is not installed on the router");
+    enum status status = grammar_matcher_create(front->grammars, spec, &matcher);
+    if (status != STATUS_OK) return status_context(status, "structured output");
+    grammar_matcher_free(matcher);
+    return STATUS_OK;
+}
+
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
     TRY(logit_bias_read(m, &s->logit_bias));
+    TRY(grammar_read(m, &s->grammar));
     return sampling_from_message(&m->base, s);
 }
 
@@ -178,6 +218,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(intake_check_name("tenant", m->tenant));
     TRY(sampling_read(m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
+    TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));

@@ -257,7 +257,6 @@ def check_errors(model):
     refused(chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", unsupported, "image_url")
     refused(chat, {"messages": HELLO, "tools": [{}]}, 400, "tools", unsupported, "tools: not supported")
     refused(chat, {"messages": HELLO, "tool_choice": "auto"}, 400, "tool_choice", unsupported, "not supported")
-    refused(chat, {"messages": HELLO, "response_format": {"type": "json_object"}}, 400, "response_format", unsupported, "")
     refused(chat, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", None, "only with logprobs")
     refused(chat, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", None, "from 0 to 20")
     refused(chat, {"messages": HELLO, "temperature": "hot"}, 400, "temperature", None, "must be a number")
