@@ -131,7 +131,8 @@ static enum status http_open(const struct listen_options *o, struct front *front
     const struct http_service_options options = {.host = o->host,
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
-                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20,
+                                                 .max_answers_bytes = (size_t)o->max_answers_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }
 

@@ -31,6 +31,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     struct hash_key *key = &c->view.options.hash_key;
     if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
+    c->view.pools = c->nodes;
     c->silence_us = INT64_MAX;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
@@ -68,6 +69,7 @@ void core_free(struct core *c)
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         waiting_set_fini(&c->waiting[role]);
         prefix_index_free(c->view.prefixes[role]);
+        node_index_fini(&c->nodes[role]);
     }
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);

@@ -180,10 +180,7 @@ static void chat_chunk(struct http_generation *g, struct http_choice *choice, co
     } else {
         JSON_ADD(out, ",\"logprobs\":null");
     }
-    JSON_ADD(out, ",\"finish_reason\":null");
-    openai_add_token_ids(g, chunk, out);
-    JSON_ADD(out, "}");
-    openai_event_end(g, out);
+    openai_chunk_end(g, chunk, out);
 }
 
 static void call_begin(const struct http_choice *choice, struct bytes *out)
@@ -224,19 +221,11 @@ static void chat_part(struct http_generation *g, struct http_choice *choice, enu
     openai_event_end(g, out);
 }
 
-static const char *finish_name(const struct http_choice *choice)
-{
-    bool calls = choice->chat && choice->chat->n_calls && choice->reason == FINISH_REASON_STOP;
-    return calls ? "tool_calls" : finish_reason_name(choice->reason);
-}
-
 static void chat_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
     event_begin(g, choice, out);
-    JSON_ADD(out, "},\"logprobs\":null,\"finish_reason\":");
-    json_add_string(out, finish_name(choice));
-    openai_add_extras(g, choice, out);
-    JSON_ADD(out, "}");
+    JSON_ADD(out, "},\"logprobs\":null");
+    openai_choice_end(g, choice, out);
     openai_event_end(g, out);
 }
 
@@ -288,10 +277,7 @@ static void chat_whole(struct http_generation *g, struct bytes *out)
         } else {
             JSON_ADD(out, ",\"logprobs\":null");
         }
-        JSON_ADD(out, ",\"finish_reason\":");
-        json_add_string(out, finish_name(choice));
-        openai_add_extras(g, choice, out);
-        JSON_ADD(out, "}");
+        openai_choice_end(g, choice, out);
     }
     openai_end(g, out);
 }

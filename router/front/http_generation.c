@@ -17,7 +17,7 @@
 
 enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
-enum { COLLECTED_SMALL_BYTES = 1 << 20, COLLECTED_MAX_BYTES = 256 << 20 }; // whole answers, of one and of all
+enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
 
 enum { PING_AFTER_S = 15 };
 
@@ -187,7 +187,7 @@ static void collect_chunk(struct http_generation *g, struct http_choice *choice,
 // Small answers go on when all together are over the bound.
 static bool collects_too_much(const struct http_generation *g)
 {
-    return g->streams->collected_bytes > COLLECTED_MAX_BYTES && g->collected_bytes > COLLECTED_SMALL_BYTES;
+    return g->streams->collected_bytes > g->streams->collected_max_bytes && g->collected_bytes > COLLECTED_SMALL_BYTES;
 }
 
 // A choice's event needs text, or something that each token has.
@@ -259,6 +259,15 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
+static void refuse_collected(struct http_generation *g)
+{
+    status_fail(STATUS_EXHAUSTED,
+                "the answers that the router collects have over %zu MiB, this one over 1 MiB: ask for fewer choices "
+                "and log-probabilities, or for a stream",
+                g->streams->collected_max_bytes >> 20);
+    generation_fail(g, STATUS_EXHAUSTED, status_message());
+}
+
 static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
     struct http_generation *g = (struct http_generation *)a->client;
@@ -266,10 +275,7 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
     if (g->ended) return;
     if (!g->stream) {
         collect_chunk(g, choice, chunk);
-        if (collects_too_much(g))
-            generation_fail(g, STATUS_EXHAUSTED,
-                            "the answers that the router collects have over 256 MiB, this one over 1 MiB: ask for "
-                            "fewer choices and log-probabilities, or for a stream");
+        if (collects_too_much(g)) refuse_collected(g);
         return;
     }
     struct bytes *out = scratch_of(g);

@@ -149,6 +149,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
 {
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
+    service->streams.collected_max_bytes = options->max_answers_bytes;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front, options->max_body_bytes);
     service->reporter = metrics_reporter_open(front);

@@ -41,6 +41,14 @@ def get(path, wanted=200):
     return json.loads(data)
 
 
+# No prompt within the context needs so many bytes: the answer comes before any of them is sent.
+def oversized(path):
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {60 << 20}\r\n\r\n".encode())
+        head = raw.recv(4096)
+    assert head.startswith(b"HTTP/1.1 413 "), (path, head)
+
+
 def refused(path, body, status, param, code, words):
     answer, response = post(path, body, status)
     error = answer["error"]
@@ -223,6 +231,17 @@ def check_prefill():
     refused("/v1/score", {"text_1": "a", "text_2": "b"}, 400, "text_1", "unsupported_parameter", "give the prompt")
 
 
+# Whole answers of over 1 MiB are bounded together, here to 1 MiB; streams and smaller answers are not.
+def check_collected():
+    chat = "/v1/chat/completions"
+    body = {"messages": HELLO, "n": 20, "max_tokens": 48, "logprobs": True, "top_logprobs": 20, "ignore_eos": True}
+    response, _ = send("POST", chat, body)
+    assert response.status == 429 and response.getheader("Retry-After"), response.status
+    assert len(post(chat, {**body, "n": 2})[0]["choices"]) == 2
+    stream, data = send("POST", chat, {**body, "stream": True})
+    assert stream.status == 200 and data.endswith(b"data: [DONE]\n\n") and len(data) > 1 << 20, len(data)
+
+
 def check_errors(model):
     chat, completions = "/v1/chat/completions", "/v1/completions"
     unsupported, length = "unsupported_parameter", "context_length_exceeded"
@@ -245,6 +264,8 @@ def check_errors(model):
     refused(chat, {"messages": HELLO, "stop": ["x"] * 17}, 400, "stop", None, "at most 16")
     refused(chat, {"messages": HELLO, "model": "other"}, 404, "model", "model_not_found", "is not served here")
     refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, "max_tokens", length, "over the context")
+    for path in (chat, "/v1/responses", "/v1/messages", "/tokenize", "/v1/score"):
+        oversized(path)
     for path, body, field in ((chat, {"messages": HELLO}, "max_tokens"), (completions, {"prompt": "x"}, "max_tokens"),
                               ("/v1/responses", {"input": "x"}, "max_output_tokens"), ("/v1/score", {"prompt": "x"}, "look_ahead")):
         refused(path, {**body, field: 3 * 10 ** 9}, 400, field, None, f"{field} 3000000000: must be")
@@ -306,6 +327,7 @@ check_stop_and_echo()
 check_grpc_gives_the_same()
 check_prefill()
 check_errors(model)
+check_collected()
 check_request_ids()
 check_disconnect()
 print("ok")
