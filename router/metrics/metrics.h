@@ -3,6 +3,7 @@
 // snapshot is taken in two parts, the core's on the core's thread; it may then be written on any thread.
 #pragma once
 
+#include "http/http.h"
 #include "router/core/core_metrics.h"
 
 struct process_metrics {   // of this process; zeros where the system does not tell
@@ -18,6 +19,7 @@ struct metrics_snapshot {
     uint64_t refused[STATUS_COUNT]; // before the core saw them
     int64_t event_backlog;          // events that wait for the core's thread
     int64_t tokenise_waiting;       // messages that wait to be tokenised
+    struct http_server_status http;
 };
 
 enum metrics_format {
