@@ -19,7 +19,7 @@
 #include "http/internal.h"
 #include "http/route.h"
 
-enum { BODY_FIRST_BYTES = 4096, BODY_PROGRESS_BYTES = 1024, ERROR_BODY_BYTES = 1024 };
+enum { BODY_FIRST_BYTES = 4096, BODY_PROGRESS_BYTES = 1024, ERROR_BODY_BYTES = 1024, OWN_HEADERS_BYTES = 512 };
 
 // --- state
 
@@ -110,6 +110,7 @@ static void await_request(struct connection *c)
     c->scan = (struct http_scan){0};
     c->head_started = false;
     c->answered = false;
+    c->is_head = false;
     c->unfed = http_buffer_size(&c->in) > 0;
     if (!c->unfed) set_idle(c);
     if (atomic_load(&c->loop->server->stopping) && !c->unfed)
@@ -126,22 +127,39 @@ static size_t write_error_body(struct http_server *server, int status, const cha
     return (size_t)snprintf(body, ERROR_BODY_BYTES, "%s\n", sentence);
 }
 
-static void answer(struct connection *c, const struct response_head *head, const char *body)
-{
-    bool body_wanted = !c->exchange || strcmp(http_method(c->exchange), "HEAD") != 0;
-    response_head_write(&c->out, head);
-    if (body_wanted && response_has_body(head->status)) http_buffer_append(&c->out, body, (size_t)head->length);
-    c->close_after = head->close;
-    c->answered = true;
-    finish_exchange(c, false);
-    set_state(c, HTTP_FLUSHING);
-    set_deadline_in(c, c->loop->server->o.stall_ms);
-}
-
 static bool may_keep_alive(struct connection *c)
 {
     return c->exchange && c->exchange->complete && c->exchange->head.keep_alive &&
            !atomic_load(&c->loop->server->stopping);
+}
+
+static void add_own_headers(struct connection *c, struct http_buffer *extra)
+{
+    struct http_server *server = c->loop->server;
+    char lines[OWN_HEADERS_BYTES];
+    if (c->exchange && c->exchange->notify)
+        exchange_take_headers(c->exchange, extra); // on_head was called
+    else if (server->o.own_headers)
+        http_buffer_append(extra, lines, server->o.own_headers(c->exchange, lines, sizeof lines));
+}
+
+// The members `extra`, `close` and `http_1_0` of the head are filled in here. Frees `extra`.
+static void answer(struct connection *c, const struct response_head *head, const char *body, struct http_buffer *extra)
+{
+    struct response_head whole = *head;
+    add_own_headers(c, extra);
+    whole.extra = extra;
+    whole.close = !may_keep_alive(c);
+    if (c->exchange) whole.http_1_0 = c->exchange->head.http_1_0;
+    response_head_write(&c->out, &whole);
+    http_buffer_free(extra);
+    if (!c->is_head && response_has_body(head->status)) http_buffer_append(&c->out, body, (size_t)head->length);
+    response_count(c->loop->server, head->status);
+    c->close_after = whole.close;
+    c->answered = true;
+    finish_exchange(c, false);
+    set_state(c, HTTP_FLUSHING);
+    set_deadline_in(c, c->loop->server->o.stall_ms);
 }
 
 static void refuse_with(struct connection *c, int status, const char *sentence, struct http_buffer *extra)
@@ -152,12 +170,8 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
     size_t size = write_error_body(server, status, sentence, body);
     struct response_head head = {.status = status,
                                  .content_type = server->o.error_body ? server->o.error_type : "text/plain",
-                                 .length = (int64_t)size,
-                                 .close = !may_keep_alive(c),
-                                 .extra = extra};
-    if (c->exchange) head.http_1_0 = c->exchange->head.http_1_0;
-    answer(c, &head, body);
-    http_buffer_free(extra);
+                                 .length = (int64_t)size};
+    answer(c, &head, body, extra);
 }
 
 static void refuse(struct connection *c, int status, const char *sentence)
@@ -181,8 +195,7 @@ static void answer_methods(struct connection *c, const char *methods, bool found
         refuse_with(c, 405, "the path does not have this method: the header Allow lists its methods", &allow);
         return;
     }
-    answer(c, &(struct response_head){.status = 204, .close = !may_keep_alive(c), .extra = &allow}, "");
-    http_buffer_free(&allow);
+    answer(c, &(struct response_head){.status = 204}, "", &allow);
 }
 
 // --- the request
@@ -258,6 +271,14 @@ static void start_request(struct connection *c, const struct http_head *head)
         answer_methods(c, methods, result == ROUTE_OPTIONS);
 }
 
+// Also of a head that cannot be parsed: its answer must have no body, which the client would take for the next answer.
+static bool is_head_request(const char *bytes, size_t size)
+{
+    static const char method[] = {'H', 'E', 'A', 'D', ' '};
+    size_t line = size >= 2 && bytes[0] == '\r' && bytes[1] == '\n' ? 2 : 0; // the parser ignores an empty line
+    return size - line >= sizeof method && memcmp(bytes + line, method, sizeof method) == 0;
+}
+
 // Returns the bytes that were used. The head may have ended within them.
 static size_t feed_head(struct connection *c, const char *bytes, size_t size)
 {
@@ -268,6 +289,7 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
         // A new connection's limit counts from accepting on, with its TLS handshake.
         if (c->served) set_deadline_in(c, server->o.head_ms);
     }
+    c->is_head = is_head_request(bytes, size);
     enum http_parse found = http_scan_head(&c->scan, bytes, size);
     if (found == HTTP_PARSE_BAD) {
         refuse(c, 400, "the request is not HTTP: a line does not end in CRLF, or it does not start with a method");
@@ -419,6 +441,7 @@ static void read_input(struct connection *c, int64_t *share)
             break;
         }
         *share -= n;
+        atomic_fetch_add(&c->loop->server->received_bytes, (size_t)n);
         if (c->state != HTTP_LINGER) feed(c, c->loop->in, (size_t)n);
     }
 }
@@ -426,6 +449,7 @@ static void read_input(struct connection *c, int64_t *share)
 static void count_written(struct connection *c, size_t n)
 {
     http_buffer_consume(&c->out, n);
+    atomic_fetch_add(&c->loop->server->sent_bytes, n);
     if (!c->exchange) return;
     atomic_fetch_sub(&c->exchange->unread, n);
     atomic_fetch_sub(&c->loop->server->unread_bytes, n);
@@ -473,13 +497,19 @@ static bool flush(struct connection *c, int64_t *share)
     return c->state == HTTP_HEAD;
 }
 
+static void fail_handshake(struct connection *c)
+{
+    atomic_fetch_add(&c->loop->server->handshakes_failed, 1);
+    connection_close(c);
+}
+
 static void shake_hands(struct connection *c)
 {
     int result = socket_handshake(c);
     if (result == 0)
         set_state(c, HTTP_HEAD);
     else if (result == HTTP_BROKEN)
-        connection_close(c);
+        fail_handshake(c);
 }
 
 // Bytes that wait to be parsed count like bodies: many clients that send heads slowly, or requests ahead, must not take
@@ -545,6 +575,8 @@ void connection_expire(struct connection *c)
         refuse(c, 408, "the request's head did not arrive in time");
     else if (c->state == HTTP_BODY)
         refuse(c, 408, "the request's body did not arrive in time");
+    else if (c->state == HTTP_HANDSHAKE)
+        fail_handshake(c);
     else
         connection_close(c);
     if (c->state != HTTP_CLOSED) connection_turn(c);

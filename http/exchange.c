@@ -104,6 +104,13 @@ void exchange_set_complete(struct http_exchange *x, bool *started_p)
     pthread_mutex_unlock(&x->lock);
 }
 
+void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra)
+{
+    pthread_mutex_lock(&x->lock);
+    if (http_buffer_size(&x->extra)) http_buffer_move(extra, &x->extra);
+    pthread_mutex_unlock(&x->lock);
+}
+
 bool exchange_take_output(struct http_exchange *x, struct connection *c)
 {
     pthread_mutex_lock(&x->lock);
@@ -120,6 +127,11 @@ bool exchange_take_output(struct http_exchange *x, struct connection *c)
 static const char *text_at(const struct http_exchange *x, size_t at)
 {
     return x->texts + at;
+}
+
+struct http_server *http_server_of(const struct http_exchange *x)
+{
+    return x->loop->server;
 }
 
 void *http_context(const struct http_exchange *x)
@@ -232,6 +244,7 @@ static void write_head(struct http_exchange *x, int status, const char *content_
                                                          .http_1_0 = x->head.http_1_0,
                                                          .extra = &x->extra});
     http_buffer_free(&x->extra);
+    response_count(x->loop->server, status);
     if (is_head_request(x) || !response_has_body(status)) x->no_body = true;
 }
 
@@ -287,7 +300,7 @@ static void append_chunk(struct http_exchange *x, const void *bytes, size_t size
     response_grown(x, http_buffer_size(&x->out) - before);
 }
 
-// Under the lock.
+// Under the lock. Disconnects at once, so that the client cannot take a broken response for a whole one.
 static void abandon(struct http_exchange *x)
 {
     x->abandoned = true;
@@ -320,12 +333,5 @@ void http_stream_end(struct http_exchange *x)
         x->ended = true;
         response_grown(x, needed ? sizeof last - 1 : 0);
     }
-    pthread_mutex_unlock(&x->lock);
-}
-
-void http_abandon(struct http_exchange *x)
-{
-    pthread_mutex_lock(&x->lock);
-    if (!x->closed && !x->abandoned) abandon(x);
     pthread_mutex_unlock(&x->lock);
 }

@@ -71,6 +71,10 @@ struct http_server_options {
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
+    // Headers of a response that the server makes itself for a request whose on_head was not called: writes lines such
+    // as "x-request-id: 1\r\n" to `lines` [room] and returns their size, at most `room`. `x` is NULL when the request
+    // has no head that could be parsed. NULL: none.
+    size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
 // INVALID: the address is in use or a TLS file is unusable; the sentence names it.
@@ -81,15 +85,21 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
 // still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
+enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
-    int connections, exchanges;           // open ones
-    size_t unread_bytes, body_bytes;      // of all responses that sockets have not taken; of all bodies and heads
-    uint64_t accepted, refused, requests; // connections, connections, and requests with a whole head, so far
+    int64_t connections, exchanges;  // open ones
+    size_t unread_bytes, body_bytes; // of all responses that sockets have not taken; of all bodies and heads
+    // So far: connections, connections, and requests with a whole head.
+    uint64_t accepted, refused, requests;
+    uint64_t responses[HTTP_STATUS_CLASSES]; // by the first digit of the status
+    uint64_t received_bytes, sent_bytes;     // of heads and bodies, without TLS
+    uint64_t handshakes_failed;              // of TLS
 };
 void http_server_get_status(struct http_server *server, struct http_server_status *status);
 
 // --- the request. Texts are valid while the exchange is referenced.
 void *http_context(const struct http_exchange *x);
+struct http_server *http_server_of(const struct http_exchange *x); // in a handler
 void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
@@ -114,5 +124,3 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.
 size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size);
 void http_stream_end(struct http_exchange *x);
-// Disconnects at once, so that the client cannot take a broken response for a whole one.
-void http_abandon(struct http_exchange *x);

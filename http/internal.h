@@ -58,6 +58,7 @@ struct connection {
     bool answered;           // the whole response is in `out`
     bool close_after;        // the response
     bool unfed;              // `in` has not been looked at since the last response
+    bool is_head;            // the request's method is HEAD
 };
 
 struct http_exchange {
@@ -112,7 +113,8 @@ struct http_server {
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_size_t unread_bytes, body_bytes;
-    atomic_ullong accepted, refused, requests;
+    atomic_ullong accepted, refused, requests, responses[HTTP_STATUS_CLASSES];
+    atomic_ullong received_bytes, sent_bytes, handshakes_failed;
     struct http_loop *loops; // [o.threads]
     int n_loops;
     pthread_mutex_t lock;
@@ -157,6 +159,8 @@ void http_addresses_close(struct http_addresses *addresses); // NULL is allowed
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);
 void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
+// Moves the header lines that on_head added to `extra`.
+void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
 // Moves the response so far to the connection. False: the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
 // The end: no function of http.h has an effect afterwards. Calls on_close and releases the loop's reference.
@@ -173,4 +177,5 @@ struct response_head {
 };
 void response_head_write(struct http_buffer *out, const struct response_head *head);
 bool response_has_body(int status);
+void response_count(struct http_server *server, int status);
 const char *response_reason(int status);

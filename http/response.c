@@ -50,6 +50,12 @@ bool response_has_body(int status)
     return status >= 200 && status != 204 && status != 304;
 }
 
+void response_count(struct http_server *server, int status)
+{
+    int class = status / 100;
+    if (class > 0 && class < HTTP_STATUS_CLASSES) atomic_fetch_add(&server->responses[class], 1);
+}
+
 // "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n", made once a second in each thread.
 static const char *date_line(void)
 {

@@ -190,5 +190,10 @@ void http_server_get_status(struct http_server *s, struct http_server_status *st
                                           .body_bytes = atomic_load(&s->body_bytes),
                                           .accepted = atomic_load(&s->accepted),
                                           .refused = atomic_load(&s->refused),
-                                          .requests = atomic_load(&s->requests)};
+                                          .requests = atomic_load(&s->requests),
+                                          .received_bytes = atomic_load(&s->received_bytes),
+                                          .sent_bytes = atomic_load(&s->sent_bytes),
+                                          .handshakes_failed = atomic_load(&s->handshakes_failed)};
+    for (int i = 0; i < HTTP_STATUS_CLASSES; i++)
+        status->responses[i] = atomic_load(&s->responses[i]);
 }

@@ -4,16 +4,11 @@
 
 #include "jinja/value.h"
 
-static const struct function *function_find(const struct function *table, const char *name, size_t n)
+const struct function *function_find(const struct function *table, const char *name, size_t n)
 {
     for (; table->name; table++)
         if (strlen(table->name) == n && !memcmp(table->name, name, n)) return table;
     return NULL;
-}
-
-const struct function *filter_find(const char *name, size_t n)
-{
-    return function_find(filter_table, name, n);
 }
 
 const struct function *test_find(const char *name, size_t n)

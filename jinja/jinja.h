@@ -2,9 +2,9 @@
 // Jinja templates, as far as chat templates use them: the language of Jinja 3.1 in the environment that Hugging Face
 // transformers gives to chat templates (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, a `tojson`
 // without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's: their
-// text, their order, their errors. Not included: other templates (include, import, extends raise an error),
-// autoescaping, integers over 64 bits, and the filters filesizeformat, pprint, random, striptags, urlize, wordwrap and
-// xmlattr.
+// text, their order, their errors. Not included: other templates (include, import, extends raise an error), `self`,
+// autoescaping, integers over 64 bits, and the filters pprint, random, striptags, urlize and wordwrap, which raise an
+// error that names them.
 //
 // Template and inputs may be hostile. Rendering is bounded by `struct jinja_limits` in steps, nesting, output and
 // memory; a template has no access to files, time or other state than its inputs.

@@ -319,10 +319,11 @@ struct method_row {
     struct function function;
 };
 
+const struct function *function_find(const struct function *table, const char *name, size_t n);
 const struct function *filter_find(const char *name, size_t n);
 const struct function *test_find(const char *name, size_t n);
 const struct method_row *method_find(const char *name, size_t n); // the first row of this name, others follow; NULL
-extern const struct function filter_table[], test_table[], global_table[]; // end with a row without name
+extern const struct function test_table[], global_table[];        // end with a row without name
 extern const struct method_row method_table[];
 const struct function *global_find(const char *name, size_t n);
 struct value function_call(struct run *run, const struct function *function, struct value self,

@@ -513,26 +513,6 @@ START_TEST(a_slow_reader_gets_everything)
 }
 END_TEST
 
-START_TEST(an_abandoned_response_is_reset)
-{
-    open_server((struct http_server_options){0});
-    int fd = client_connect(port());
-    client_send(fd, "GET /stream HTTP/1.0\r\n\r\n");
-    struct http_exchange *x = await_held();
-    http_stream_send(x, "half", 4);
-    struct client_text text = client_receive_until(fd, "half");
-    free(text.bytes);
-    http_abandon(x);
-    text = client_receive_all(fd);
-    ck_assert(text.reset);
-    free(text.bytes);
-    http_unref(x);
-    AWAIT(atomic_load(&n_disconnected) == 1);
-    close(fd);
-    close_server();
-}
-END_TEST
-
 // --- bounds
 
 START_TEST(connections_beyond_the_limit_are_closed)
@@ -721,7 +701,6 @@ START_TEST(closing_disconnects_after_the_grace_and_late_answers_do_nothing)
     ck_assert_int_eq(atomic_load(&n_disconnected), 1);
     http_stream_send(x, "late", 4);
     http_stream_end(x);
-    http_abandon(x);
     ck_assert_str_eq(http_path(x), "/stream");
     http_body_free(x);
     http_unref(x);
@@ -775,7 +754,6 @@ int main(void)
     tcase_add_test(streams, readers_that_stop_share_a_limit);
     tcase_add_test(streams, a_reader_that_stops_is_disconnected_after_a_while);
     tcase_add_test(streams, a_slow_reader_gets_everything);
-    tcase_add_test(streams, an_abandoned_response_is_reset);
     suite_add_tcase(suite, streams);
     TCase *bounds = tcase_create("bounds");
     tcase_add_test(bounds, connections_beyond_the_limit_are_closed);

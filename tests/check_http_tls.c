@@ -163,6 +163,7 @@ START_TEST(older_versions_other_protocols_and_plain_text_are_refused)
     ck_assert_ptr_nonnull(strstr(text, "https://"));
     free(text);
     ck_assert_int_eq(atomic_load(&n_requests), 0);
+    ck_assert_uint_eq(server_status().handshakes_failed, 3);
 }
 END_TEST
 

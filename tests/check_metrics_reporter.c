@@ -14,6 +14,7 @@ enum { ASKS = 200 };
 static struct fixture f;
 static struct front front;
 static struct refusals refusals;
+static const struct http_server_status http = {.connections = 3, .responses[4] = 5};
 static atomic_int answered, wrong;
 static char texts[2][64]; // what the last text of each format begins with
 
@@ -23,6 +24,8 @@ static void answer(void *arg, enum metrics_format format, const char *text, size
     wrong += format != *expected || size != strlen(text);
     wrong += !strstr(text, "forepack:requests_refused_total{reason=\"not_found\"} 2\n");
     wrong += !strstr(text, "forepack:model_info{model_name=\"m\"} 1\n");
+    wrong += !strstr(text, "forepack:http_connections 3\n");
+    wrong += !strstr(text, "forepack:http_responses_total{status=\"4xx\"} 5\n");
     snprintf(texts[format], sizeof texts[format], "%s", text);
     answered++;
 }
@@ -53,7 +56,7 @@ START_TEST(every_request_is_answered_in_its_format)
     static enum metrics_format formats[] = {METRICS_TEXT, METRICS_OPENMETRICS};
     struct metrics_reporter *reporter = metrics_reporter_open(&front);
     for (int i = 0; i < ASKS; i++) {
-        metrics_reporter_ask(reporter, formats[i % 2], answer, &formats[i % 2]);
+        metrics_reporter_ask(reporter, formats[i % 2], &http, answer, &formats[i % 2]);
         if (i % 50 == 0)
             while (answered <= i)
                 usleep(1000);
@@ -90,7 +93,7 @@ START_TEST(requests_that_come_while_the_core_is_busy_share_a_copy)
     while (loop_backlog(front.loop))
         usleep(1000);
     for (int i = 0; i < ASKS; i++)
-        metrics_reporter_ask(reporter, format, answer, &format);
+        metrics_reporter_ask(reporter, format, &http, answer, &format);
     while (!loop_backlog(front.loop))
         usleep(1000);
     loop_post(front.loop, event_nothing, NULL);

@@ -159,6 +159,26 @@ static bool id_valid(const char *id)
     return n > 0 && n < HTTP_ID_ROOM;
 }
 
+// The id that the client gave in the header, or one made of `number`.
+static void request_id_write(const struct http_exchange *x, uint64_t number, char id[HTTP_ID_ROOM])
+{
+    const char *given = x ? http_header(x, "x-request-id") : NULL;
+    if (given && id_valid(given)) {
+        snprintf(id, HTTP_ID_ROOM, "%s", given);
+    } else {
+        snprintf(id, HTTP_ID_ROOM, "req-%016llx", (unsigned long long)number);
+    }
+}
+
+size_t http_own_headers(const struct http_exchange *x, char *lines, size_t room)
+{
+    char id[HTTP_ID_ROOM];
+    request_id_write(x, random_number(), id);
+    bool twice = x && is_anthropic(x);
+    int n = snprintf(lines, room, twice ? "x-request-id: %s\r\nrequest-id: %s\r\n" : "x-request-id: %s\r\n", id, id);
+    return n > 0 && (size_t)n < room ? (size_t)n : 0;
+}
+
 // --- every exchange
 
 static const struct front *front_of(const struct http_exchange *x)
@@ -213,13 +233,8 @@ bool http_admit_call(struct http_exchange *x)
 void http_call_on_head(struct http_exchange *x)
 {
     struct http_call *call = mem_alloc(sizeof *call);
-    const char *given = http_header(x, "x-request-id");
     call->number = random_number();
-    if (given && id_valid(given)) {
-        snprintf(call->request_id, sizeof call->request_id, "%s", given);
-    } else {
-        snprintf(call->request_id, sizeof call->request_id, "req-%016llx", (unsigned long long)call->number);
-    }
+    request_id_write(x, call->number, call->request_id);
     http_set_user(x, call);
     http_add_header(x, "x-request-id", call->request_id);
     if (is_anthropic(x)) http_add_header(x, "request-id", call->request_id);

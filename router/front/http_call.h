@@ -41,5 +41,6 @@ int http_status_of(enum status status);
 // Appends the error object: {"error":{"message","type","param","code"}}. `param` is the field that starts the message.
 void http_error_add(struct bytes *out, enum status status, const char *message);
 
-// For http_server_options.error_body.
+// For http_server_options: error_body and own_headers.
 size_t http_error_body(int http_status, const char *sentence, char *body, size_t room);
+size_t http_own_headers(const struct http_exchange *x, char *lines, size_t room);

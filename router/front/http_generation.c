@@ -19,8 +19,6 @@ enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
 enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
 
-enum { PING_AFTER_S = 15 };
-
 // --- memory of an input
 
 struct http_memory {
@@ -101,7 +99,7 @@ void http_streams_ping(struct http_streams *streams, int64_t now_us)
 {
     static const char ping[] = ": ping\n\n";
     for (struct http_generation *g = streams->first; g; g = g->next) {
-        if (now_us - g->sent_us < PING_AFTER_S * 1000000LL) continue;
+        if (now_us - g->sent_us < streams->ping_after_us) continue;
         struct bytes *out = scratch_of(g);
         stream_begin(g);
         bytes_add(out, ping, sizeof ping - 1);

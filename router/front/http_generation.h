@@ -117,6 +117,7 @@ struct http_generation {
 // What all generations share. Core's thread only.
 struct http_streams {
     struct http_generation *first; // the streams, which may need a ping
+    int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
     size_t collected_bytes;        // of the whole answers that have not ended
     size_t collected_max_bytes;    // over it, answers of over 1 MiB are refused; constant

@@ -14,6 +14,8 @@ static void metrics_answer(void *arg, enum metrics_format format, const char *te
 void http_metrics_get(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
+    struct http_server_status status;
+    http_server_get_status(http_server_of(x), &status);
     http_ref(x);
-    metrics_reporter_ask(service->reporter, metrics_format_for(http_header(x, "accept")), metrics_answer, x);
+    metrics_reporter_ask(service->reporter, metrics_format_for(http_header(x, "accept")), &status, metrics_answer, x);
 }

@@ -17,7 +17,8 @@
 #include "router/front/intake.h"
 #include "router/front/metrics_reporter.h"
 
-enum { PING_EVERY_US = 5000000, CONNECTIONS_MAX = 20000 };
+enum { CONNECTIONS_MAX = 20000 };
+enum { PING_MS = 15000, PING_CHECKS = 3 }; // checks within the time
 
 // --- generations
 
@@ -105,11 +106,11 @@ static void *pinger_run(void *arg)
 {
     struct http_service *service = arg;
     pthread_mutex_lock(&service->lock);
-    int64_t next_us = clock_now_us() + PING_EVERY_US;
+    int64_t next_us = clock_now_us() + service->ping_every_us;
     while (!service->closing) {
         if (monotonic_cond_wait(&service->wake, &service->lock, next_us)) continue;
         loop_post(service->front->loop, event_ping, service);
-        next_us += PING_EVERY_US;
+        next_us += service->ping_every_us;
     }
     pthread_mutex_unlock(&service->lock);
     return NULL;
@@ -136,8 +137,11 @@ static enum status server_open(struct http_service *service, const struct http_s
         .context = service,
         .max_connections = descriptors_share(3, CONNECTIONS_MAX),
         .max_body_bytes = options->max_body_bytes,
+        .max_unread_bytes = options->max_unread_bytes,
+        .stall_ms = options->stall_ms,
         .error_body = http_error_body,
         .error_type = "application/json",
+        .own_headers = http_own_headers,
     };
     enum status status = http_server_open(&server_options, &service->server);
     free(address);
@@ -150,6 +154,8 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
     service->streams.collected_max_bytes = options->max_answers_bytes;
+    service->streams.ping_after_us = 1000 * (options->ping_ms ? options->ping_ms : PING_MS);
+    service->ping_every_us = service->streams.ping_after_us / PING_CHECKS;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front, options->max_body_bytes);
     service->reporter = metrics_reporter_open(front);

@@ -22,6 +22,7 @@ struct metrics_reporter {
     pthread_cond_t changed;
     struct ask *asks;
     int n_asks, capacity;
+    struct http_server_status http;
     bool is_copied; // `core` is filled in
     struct core_metrics core;
     bool stopping;
@@ -55,6 +56,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         pthread_cond_wait(&reporter->changed, &reporter->lock);
     reporter->is_copied = false;
     snapshot->core = reporter->core;
+    snapshot->http = reporter->http;
     pthread_mutex_unlock(&reporter->lock);
 }
 
@@ -108,10 +110,11 @@ struct metrics_reporter *metrics_reporter_open(const struct front *front)
     return reporter;
 }
 
-void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format, metrics_answer_fn answer,
-                          void *arg)
+void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
+                          const struct http_server_status *http, metrics_answer_fn answer, void *arg)
 {
     pthread_mutex_lock(&reporter->lock);
+    reporter->http = *http;
     MEM_GROW(reporter->asks, reporter->n_asks, reporter->capacity);
     reporter->asks[reporter->n_asks++] = (struct ask){format, answer, arg};
     pthread_cond_signal(&reporter->changed);

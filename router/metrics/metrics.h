@@ -3,6 +3,7 @@
 // snapshot is taken in two parts, the core's on the core's thread; it may then be written on any thread.
 #pragma once
 
+#include "http/http.h"
 #include "router/core/core_metrics.h"
 
 struct process_metrics {   // of this process; zeros where the system does not tell
@@ -19,6 +20,7 @@ struct metrics_snapshot {
     int64_t event_backlog;          // events that wait for the core's thread
     int64_t tokenise_waiting;       // messages that wait to be tokenised
     uint64_t log_lines_dropped;     // of this process
+    struct http_server_status http;
 };
 
 enum metrics_format {

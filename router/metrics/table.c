@@ -261,6 +261,17 @@ static void write_replays(struct exposition *e, const struct metric *metric, con
     }
 }
 
+// --- the HTTP server
+
+static void write_responses(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    static const char *const classes[HTTP_STATUS_CLASSES] = {NULL, "1xx", "2xx", "3xx", "4xx", "5xx"};
+    for (int i = 2; i < HTTP_STATUS_CLASSES; i++) {
+        struct labels labels = label("status", classes[i]);
+        exposition_count(e, &labels, s->http.responses[i]);
+    }
+}
+
 // --- constants
 
 static void write_version(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -382,6 +393,23 @@ const struct metric metrics_table[] = {
     {"forepack:log_lines_dropped_total", METRIC_COUNTER, "",
      "Lines of the router's log that were dropped because standard error did not take them.",
      write_count, IN_SNAPSHOT(log_lines_dropped), 0},
+    {"forepack:http_connections", METRIC_GAUGE, "",
+     "Open connections of HTTP clients.", write_int64, IN_SNAPSHOT(http.connections), 0},
+    {"forepack:http_connections_accepted_total", METRIC_COUNTER, "",
+     "Connections of HTTP clients that were accepted.", write_count, IN_SNAPSHOT(http.accepted), 0},
+    {"forepack:http_connections_refused_total", METRIC_COUNTER, "",
+     "Connections that were closed at once, because a limit was reached.", write_count, IN_SNAPSHOT(http.refused), 0},
+    {"forepack:http_tls_handshakes_failed_total", METRIC_COUNTER, "",
+     "TLS handshakes of HTTP clients that failed or took too long.",
+     write_count, IN_SNAPSHOT(http.handshakes_failed), 0},
+    {"forepack:http_exchanges", METRIC_GAUGE, "",
+     "HTTP requests whose response has not ended.", write_int64, IN_SNAPSHOT(http.exchanges), 0},
+    {"forepack:http_responses_total", METRIC_COUNTER, "status",
+     "HTTP responses that were begun, by the class of their status.", write_responses, 0, 0},
+    {"forepack:http_received_bytes_total", METRIC_COUNTER, "",
+     "Bytes of HTTP heads and bodies from clients, without TLS.", write_count, IN_SNAPSHOT(http.received_bytes), 0},
+    {"forepack:http_sent_bytes_total", METRIC_COUNTER, "",
+     "Bytes of HTTP heads and bodies to clients, without TLS.", write_count, IN_SNAPSHOT(http.sent_bytes), 0},
     {"forepack:build_info", METRIC_GAUGE, "version",
      "Always 1.", write_version, 0, 0},
     {"forepack:model_info", METRIC_GAUGE, "model_name",

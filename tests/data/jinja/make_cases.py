@@ -262,6 +262,26 @@ true + true, true * 3, -true, true / 2
 [1, [2, [3]]]|string
 "'" ~ "\"", ["'", '"', "'\""], ["\n", "\\", "\t", "é", "\x7f", "\u200b"]
 1e100, 1.7976931348623157e308, 5e-324, 123456789012345680.0, 0.1, 1e22, 1e15, 12345678901234567.0
+0|filesizeformat, 1|filesizeformat, 1.5|filesizeformat, 999|filesizeformat, 1000|filesizeformat, -5|filesizeformat
+1023|filesizeformat(true), 1024|filesizeformat(true), 1536|filesizeformat(binary=true), 1000000|filesizeformat(true)
+13000|filesizeformat, 4100000|filesizeformat, 102000000|filesizeformat, 1e12|filesizeformat, 3e27|filesizeformat, 1e30|filesizeformat
+"300"|filesizeformat, " 3e6 "|filesizeformat, true|filesizeformat, 0.5|filesizeformat, -0.5|filesizeformat
+999950|filesizeformat, 999949|filesizeformat, 1e24|filesizeformat(true), 5e27|filesizeformat(true)
+text|filesizeformat
+missing|filesizeformat
+nothing|filesizeformat
+{"class": "my list", "missing": none, "id": "list-" ~ i}|xmlattr
+{"a": html, "b": html|safe, "c": 1, "d": [1, "x"], "e": missing, "f": true}|xmlattr
+{"a": 1, "b": 2}|xmlattr(false) ~ "|" ~ {"a": none}|xmlattr ~ "|" ~ {}|xmlattr(autospace=true)
+{html|replace("/", "")|replace(" ", "")|replace("=", "")|replace(">", ""): 1}|xmlattr
+{"a b": 1}|xmlattr
+{"a=b": 1}|xmlattr
+{"a>": 1}|xmlattr
+{"a/": 1}|xmlattr
+{"a\n": 1}|xmlattr
+{1: 1}|xmlattr
+numbers|xmlattr
+missing|xmlattr
 """
 
 TEMPLATES = [
@@ -341,6 +361,17 @@ TEMPLATES = [
     "{% for x in numbers %}{% generation %}{{ x }}{% endgeneration %}{% endfor %}",
     "{% autoescape false %}{{ html }}{% endautoescape %}",
     "{% print i, text %}",
+    "{% for n in 'abs attr batch capitalize center count d default dictsort e escape filesizeformat first float "
+    "forceescape format groupby indent int items join last length list lower map max min pprint random reject rejectattr "
+    "replace reverse round safe select selectattr slice sort string striptags sum title tojson trim truncate unique upper "
+    "urlencode urlize wordcount wordwrap xmlattr nosuch'.split() %}{{ n is filter }} {% endfor %}",
+    "{% for n in 'odd even divisibleby defined undefined filter test none boolean false true integer float lower upper "
+    "string mapping number sequence iterable callable sameas escaped in == eq equalto != ne > gt greaterthan >= ge < lt "
+    "lessthan <= le nosuch'.split() %}{{ n is test }} {% endfor %}",
+    "{% if no %}{{ text | urlize }}{% endif %}ok",
+    "{% from 'x' import y %}",
+    "{% import 'x' as y with context %}",
+    "{% include ['x', 'y'] ignore missing %}",
     "{% include 'x' %}",
     "{% if no %}{% include 'x' %}{% endif %}ok",
     "{% import 'x' as y %}",

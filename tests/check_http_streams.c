@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams of the HTTP API through a router without processes: HTTP over sockets, the core on its thread, and a node
+// whose passes are the test's. Idle streams are pinged; clients that do not read or go away are disconnected, and their
+// requests are cancelled at the node before it computes another pass for them.
+#include "base/mem.h"
+#include "base/version.h"
+#include "router/front/front.h"
+#include "router/front/http_service.h"
+#include "router/front/intake_pool.h"
+#include "router/front/node_link.h"
+#include "tests/http_client.h"
+
+enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000 };
+
+static struct front front;
+static struct core *core;
+static struct http_service *service;
+
+// --- the node
+
+static struct {
+    struct node_link link;
+    atomic_int bins, cancels, finished;
+    atomic_ullong request, cancelled; // of the last bin, of the last cancel
+    atomic_int computing;             // tokens of the pass that the core has not taken yet
+    int passes;                       // by the test's thread
+} node;
+
+typedef Forepack__Cluster__V1__NodeMessage node_message;
+typedef Forepack__Cluster__V1__RouterMessage router_message;
+
+static void node_receive(struct node_link *link, const router_message *m)
+{
+    if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
+        atomic_store(&node.request, m->prefill_bin->sequences[0]->request);
+        atomic_fetch_add(&node.bins, 1);
+    } else if (m->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
+        atomic_store(&node.cancelled, m->cancel->requests[0]);
+        atomic_fetch_add(&node.cancels, 1);
+    }
+}
+
+static void node_finish(struct node_link *link, enum status status, const char *reason)
+{
+    atomic_fetch_add(&node.finished, 1);
+}
+
+static const char *node_peer(const struct node_link *link)
+{
+    return "test";
+}
+
+static const struct node_link_ops node_ops = {node_receive, node_finish, node_peer};
+
+static void event_attach(struct core *c, void *arg, int64_t now_us)
+{
+    Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
+    hello.protocol = CLUSTER_PROTOCOL_VERSION;
+    hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
+    hello.node_id = hello.version = hello.host = hello.backend = hello.dtype = hello.kv_dtype = "test";
+    hello.instance = hello.model_fingerprint = 1;
+    hello.ranks = 1;
+    hello.tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer);
+    hello.vocab_size = (uint32_t)front.config.vocab_size;
+    hello.context_tokens = CONTEXT;
+    hello.token_budget = 8192;
+    hello.block_tokens = 16;
+    hello.kv_blocks = 1 << 20;
+    hello.max_seqs = 16;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
+    message.hello = &hello;
+    node_link_handle(&node.link, c, &message, now_us);
+}
+
+static void event_step(struct core *c, void *arg, int64_t now_us)
+{
+    int n = atomic_load(&node.computing);
+    Forepack__Cluster__V1__SequenceResult result = FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT, *results = &result;
+    uint32_t tokens[STEP_TOKENS];
+    for (int i = 0; i < n; i++)
+        tokens[i] = ANSWER_TOKEN;
+    result.request = atomic_load(&node.request);
+    result.token_ids = tokens;
+    result.n_token_ids = (size_t)n;
+    Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    step.results = &results;
+    step.n_results = 1;
+    step.rows = 1;
+    step.pairs = 1;
+    step.step_us = 1;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &step;
+    node_link_handle(&node.link, c, &message, now_us);
+    atomic_store(&node.computing, 0);
+}
+
+// One pass: n tokens of the request. Returns when the core has them.
+static void node_pass(int n)
+{
+    node.passes++;
+    atomic_store(&node.computing, n);
+    loop_post(front.loop, event_step, NULL);
+    AWAIT(atomic_load(&node.computing) == 0);
+}
+
+// --- the router
+
+static void open_router(const struct http_service_options *options)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
+    front = (struct front){.model_name = "demo", .config = {.max_context = CONTEXT}, .heartbeat_ms = 1000};
+    ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
+    free(dir);
+    front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
+    prefill_defaults(&front.prefill);
+    front.chat_problem = "no chat template";
+    struct core_ops ops;
+    front_core_ops_init(&front, &ops);
+    const struct core_options core_options = {.max_queue_requests = 100,
+                                              .max_queue_tokens = CONTEXT,
+                                              .heartbeat_us = 3600000000,
+                                              .bins_ahead = 2,
+                                              .tokenizer_fingerprint = tokenizer_fingerprint(front.tokenizer),
+                                              .vocab_size = front.config.vocab_size};
+    core = core_create(&core_options, &ops);
+    front.loop = loop_start(core);
+    front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10});
+    node.link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
+    ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
+    loop_post(front.loop, event_attach, NULL);
+}
+
+static void close_router(void)
+{
+    http_service_close(service, 0);
+    intake_pool_close(front.pool);
+    loop_stop(front.loop);
+    http_service_free(service);
+    core_free(core);
+    tokenizer_free(front.tokenizer);
+}
+
+// A client whose stream is on the node.
+static int open_stream(void)
+{
+    static const char body[] =
+        "{\"prompt\":\"hello\",\"max_tokens\":1000000,\"stream\":true,\"return_token_ids\":true}";
+    char request[512];
+    snprintf(request, sizeof request, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n%s",
+             sizeof body - 1, body);
+    int fd = client_connect(http_service_port(service)), before = atomic_load(&node.bins);
+    client_send(fd, request);
+    AWAIT(atomic_load(&node.bins) == before + 1);
+    return fd;
+}
+
+static void expect_text(int fd, const char *part)
+{
+    struct client_text text = client_receive_until(fd, part);
+    free(text.bytes);
+}
+
+START_TEST(an_idle_stream_is_pinged)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .ping_ms = 30});
+    int fd = open_stream();
+    expect_text(fd, ": ping\n\n"); // before the first token
+    node_pass(1);
+    expect_text(fd, "\"token_ids\":[5]");
+    expect_text(fd, ": ping\n\n");
+    close(fd);
+    close_router();
+}
+END_TEST
+
+// Passes go on until the node is told to cancel.
+START_TEST(a_stream_that_leaves_too_much_unread_is_cut_off)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .max_unread_bytes = 100000});
+    int fd = open_stream();
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)), 0);
+    while (atomic_load(&node.cancels) == 0) {
+        ck_assert_int_lt(node.passes, PASSES_MAX);
+        node_pass(STEP_TOKENS);
+    }
+    ck_assert_uint_eq(atomic_load(&node.cancelled), atomic_load(&node.request));
+    close(fd);
+    close_router();
+}
+END_TEST
+
+START_TEST(a_stream_that_is_not_read_for_a_while_is_cut_off)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1", .stall_ms = 100});
+    int fd = open_stream();
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){4096}, sizeof(int)), 0);
+    for (int pass = 0; pass < 100; pass++)
+        node_pass(STEP_TOKENS); // more than the sockets hold
+    AWAIT(atomic_load(&node.cancels) == 1);
+    close(fd);
+    close_router();
+}
+END_TEST
+
+// The node is told while its pass runs: the next pass has the KV blocks.
+START_TEST(no_pass_lies_between_a_disconnect_and_the_cancel)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    for (int half = 0; half < 2; half++) {
+        int fd = open_stream(), before = atomic_load(&node.cancels);
+        node_pass(1);
+        expect_text(fd, "\"token_ids\":[5]");
+        int passes = node.passes;
+        if (half)
+            shutdown(fd, SHUT_WR);
+        else
+            close(fd);
+        AWAIT(atomic_load(&node.cancels) == before + 1);
+        ck_assert_int_eq(node.passes, passes);
+        ck_assert_uint_eq(atomic_load(&node.cancelled), atomic_load(&node.request));
+        if (half) close(fd);
+    }
+    close_router();
+}
+END_TEST
+
+START_TEST(a_client_that_goes_away_before_its_first_token_is_noticed)
+{
+    open_router(&(struct http_service_options){.host = "127.0.0.1"});
+    int fd = open_stream();
+    close(fd);
+    AWAIT(atomic_load(&node.cancels) == 1);
+    ck_assert_int_eq(node.passes, 0);
+    close_router();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("http_streams");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 120);
+    tcase_add_test(all, an_idle_stream_is_pinged);
+    tcase_add_test(all, a_stream_that_leaves_too_much_unread_is_cut_off);
+    tcase_add_test(all, a_stream_that_is_not_read_for_a_while_is_cut_off);
+    tcase_add_test(all, no_pass_lies_between_a_disconnect_and_the_cancel);
+    tcase_add_test(all, a_client_that_goes_away_before_its_first_token_is_noticed);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
