@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/log_writer.h"
 #include "base/mem.h"
@@ -234,6 +235,7 @@ static int run_rank(const struct node_program *program, struct comm *comm)
 int node_main(const struct node_program *program, int argc, char **argv)
 {
     node_block_signals();
+    descriptors_raise();
     int code = 2;
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 #include "base/thread.h"
@@ -16,7 +17,7 @@
 #include "router/front/intake.h"
 #include "router/front/metrics_reporter.h"
 
-enum { PING_EVERY_US = 5000000 };
+enum { PING_EVERY_US = 5000000, CONNECTIONS_MAX = 20000 };
 
 // --- generations
 
@@ -133,6 +134,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .tls = options->tls,
         .routes = service->routes,
         .context = service,
+        .max_connections = descriptors_share(3, CONNECTIONS_MAX),
         .max_body_bytes = options->max_body_bytes,
         .error_body = http_error_body,
         .error_type = "application/json",

@@ -383,7 +383,6 @@ static struct intake_job *pool_clear(struct intake_pool *pool)
 
 void intake_pool_close(struct intake_pool *pool)
 {
-    if (!pool) return;
     pthread_mutex_lock(&pool->mutex);
     pool->closing = true;
     struct intake_job *jobs = pool_clear(pool);
@@ -393,6 +392,11 @@ void intake_pool_close(struct intake_pool *pool)
     drop_all(jobs);
     for (int i = 0; i < pool->options.threads; i++)
         pthread_join(pool->threads[i].thread, NULL);
+}
+
+void intake_pool_free(struct intake_pool *pool)
+{
+    if (!pool) return;
     for (enum lane_kind kind = LANE_SHORT; kind < LANE_KINDS; kind++)
         free(pool->lanes[kind].entries);
     pthread_cond_destroy(&pool->any);
