@@ -205,6 +205,14 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     return header;
 }
 
+// Other users may map the file if the umask allows it. Models are opened before threads that create files are started.
+static mode_t shared_mode(void)
+{
+    mode_t mask = umask(0);
+    umask(mask);
+    return 0644 & ~mask;
+}
+
 static bool write_file(int fd, const struct header *header, const struct packed_weight *weights, int n)
 {
     const struct entry *entry = (const struct entry *)(header + 1);
@@ -212,7 +220,7 @@ static bool write_file(int fd, const struct header *header, const struct packed_
     for (int w = 0; w < n; w++)
         for (int i = 0; i < weights[w].n && ok; i++, entry++)
             ok = write_all(fd, weights[w].arrays[i].data, entry->bytes, entry->at);
-    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fchmod(fd, 0644) == 0;
+    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fchmod(fd, shared_mode()) == 0;
 }
 
 void packed_cache_write(struct packed_cache *s, const struct packed_weight *weights, int n)
