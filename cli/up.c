@@ -29,6 +29,7 @@
 #include "cli/log_relay.h"
 #include "cli/remote.h"
 #include "model/limits.h"
+#include "proto/unpack.h"
 
 enum { NODES_MAX = 64 }; // of each role
 
@@ -446,7 +447,8 @@ static bool cluster_is_ready(void)
     struct rpc_bytes answer;
     bool ready = false;
     if (rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer) == STATUS_OK) {
-        Forepack__V1__ClusterInfo *info = forepack__v1__cluster_info__unpack(NULL, answer.size, answer.data);
+        Forepack__V1__ClusterInfo *info = proto_unpack(&forepack__v1__cluster_info__descriptor, answer.data,
+                                                       answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         ready = info && info->ready && info->n_nodes >= (size_t)n_children - 1;
         if (info) forepack__v1__cluster_info__free_unpacked(info, NULL);
         rpc_bytes_free(&answer);

@@ -31,7 +31,7 @@ struct listen_options {
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
-     .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received "   \
+     .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
