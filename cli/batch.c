@@ -36,6 +36,7 @@
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/request_rows.h"
+#include "proto/unpack.h"
 
 enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
 
@@ -375,7 +376,8 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
             status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.remote.server);
         if (status != STATUS_OK) break;
         b->connected = true;
-        Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+        Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
+                                                         bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
         status = batch_handle_response(b, m);

@@ -30,6 +30,7 @@
 #include "cli/remote.h"
 #include "model/limits.h"
 #include "proto/grpc_health/v1/health.pb-c.h"
+#include "proto/unpack.h"
 
 enum { NODES_MAX = 64 }; // of each role
 
@@ -480,8 +481,8 @@ static bool router_is_ready(struct rpc_channel *channel)
 {
     struct rpc_bytes answer;
     if (rpc_unary(channel, "/grpc.health.v1.Health/Check", NULL, 0, 1000, &answer) != STATUS_OK) return false;
-    Grpc__Health__V1__HealthCheckResponse *health =
-        grpc__health__v1__health_check_response__unpack(NULL, answer.size, answer.data);
+    Grpc__Health__V1__HealthCheckResponse *health = proto_unpack(
+        &grpc__health__v1__health_check_response__descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
     bool ready = health && health->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
     if (health) grpc__health__v1__health_check_response__free_unpacked(health, NULL);
     rpc_bytes_free(&answer);
@@ -501,7 +502,8 @@ static bool cluster_is_ready(void)
     status = rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer);
     if (status == STATUS_UNAUTHENTICATED) ready = router_is_ready(channel);
     if (status == STATUS_OK) {
-        Forepack__V1__ClusterInfo *info = forepack__v1__cluster_info__unpack(NULL, answer.size, answer.data);
+        Forepack__V1__ClusterInfo *info = proto_unpack(&forepack__v1__cluster_info__descriptor, answer.data,
+                                                       answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         ready = info && info->ready && info->n_nodes >= (size_t)n_children - 1;
         if (info) forepack__v1__cluster_info__free_unpacked(info, NULL);
         rpc_bytes_free(&answer);

@@ -93,7 +93,7 @@ enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX],
 size_t net_path_service(const char *path);
 
 // Health and reflection need no authorisation; their messages hold only a name.
-enum { NET_BUILTIN_MESSAGE_BYTES = 4096 };
+enum { NET_BUILTIN_MESSAGE_BYTES = 4096, NET_BUILTIN_MEMORY_BYTES = 256 << 10 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);
 void net_health_free(struct net_health *health);

@@ -13,7 +13,7 @@
 // A client or node with a certificate shows it at least this often, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
 
-enum { NODE_CONNECTIONS_MAX = 4096 };
+enum { NODE_CONNECTIONS_MAX = 4096, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
 
 static char *client_address(const struct listen_options *o)
 {
@@ -116,7 +116,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .authorise = front_authorise_node,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
-                                                     .max_message_bytes = (size_t)o->max_message_mb << 20,
+                                                     .max_message_bytes = NODE_MESSAGE_BYTES_MAX,
                                                      .max_connections = descriptors_share(1, NODE_CONNECTIONS_MAX),
                                                      .threads = 1},
                         &l->nodes);

@@ -31,7 +31,7 @@ struct listen_options {
      .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
              "names"},                                                                                                 \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
-     .max = 1024, .unit = "MiB", .help = "largest message that is accepted; messages that are still being received "   \
+     .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "max-answers-mb", .type = OPTION_INT, .value = &(l).max_answers_mb, .default_text = "256", .min = 1,      \
      .max = 65536, .unit = "MiB", .help = "HTTP answers that are collected because they are not streamed; over it, one " \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
-# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Exit codes: 0 clean,
-# 1 findings, 77 a tool is not installed.
+# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp), and that every message is
+# unpacked by proto/unpack.c. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +27,12 @@ cppcheck=$(tool cppcheck 2.10)
 
 code=0
 git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' | xargs -0 "$format" --dry-run -Werror || code=1
+
+# Bytes of a peer are unpacked with a bound on memory. Tests, benches and the simulator unpack what they packed.
+if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!proto/unpack.c' ':!tests' ':!bench' ':!sim'; then
+    echo "lint: use proto_unpack() of proto/unpack.h" >&2
+    code=1
+fi
 
 # Files of this build, without kernels of GCC's vector extensions, the CUDA backend (compiled as C++ or by nvcc), tests.
 files=$(git ls-files '*.c' ':!kernels/cpu' ':!kernels/cuda' ':!tests' |

@@ -53,12 +53,10 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
         reply_finish(c->call, status, message);
     } else if (c->score && reason == FINISH_REASON_CANCELLED) {
         reply_finish(c->call, STATUS_CANCELLED, message);
+    } else if (c->score) {
+        wire_score_send(c->call, r);
     } else {
-        if (c->score) {
-            wire_score_send(c->call, r);
-        } else {
-            call_send_end(a, r, reason, status, message);
-        }
+        call_send_end(a, r, reason, status, message);
         if (!c->many) reply_finish(c->call, STATUS_OK, "");
     }
 }
@@ -250,7 +248,7 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 
 // --- Abort
 
-enum { ABORT_IDS_MAX = 10000 };
+enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20 };
 
 struct abort_job {
     struct rpc_call *call; // our reference
@@ -312,4 +310,5 @@ const struct rpc_method front_score = {.path = "/forepack.v1.Inference/Score",
                                        .on_message = score_on_message,
                                        .on_oversized = score_on_oversized,
                                        .on_close = call_on_close};
-const struct rpc_method front_abort = {.path = "/forepack.v1.Inference/Abort", .on_message = abort_on_message};
+const struct rpc_method front_abort = {
+    .path = "/forepack.v1.Inference/Abort", .on_message = abort_on_message, .max_message_bytes = ABORT_BYTES_MAX};

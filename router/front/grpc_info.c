@@ -14,6 +14,8 @@
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
 
+enum { INFO_BYTES_MAX = 4096 };
+
 static void tokenize_read_message(const struct grpc_message *message)
 {
     struct rpc_call *call = message->call;
@@ -312,6 +314,8 @@ const struct rpc_method front_detokenize = {.path = "/forepack.v1.Inference/Deto
                                             .on_message = detokenize_on_message,
                                             .on_close = text_on_close};
 const struct rpc_method front_model_info = {.path = "/forepack.v1.Inference/GetModelInfo",
-                                            .on_message = model_info_on_message};
+                                            .on_message = model_info_on_message,
+                                            .max_message_bytes = INFO_BYTES_MAX};
 const struct rpc_method front_cluster_info = {.path = "/forepack.v1.Inference/GetClusterInfo",
-                                              .on_message = cluster_info_on_message};
+                                              .on_message = cluster_info_on_message,
+                                              .max_message_bytes = INFO_BYTES_MAX};

@@ -7,11 +7,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "proto/fields.h"
-#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "proto/unpack.h"
 #include "router/front/grpc_access.h"
 #include "router/front/intake.h"
 
-enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
+enum { TENANT_ROOM = 257 };
 
 struct message_job {
     struct intake_job job; // first: the pool's pointer is ours
@@ -65,24 +65,8 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
     return status;
 }
 
-static void *message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size,
-                            size_t fields_max)
-{
-    if (!proto_fields_at_most(type, bytes, size, fields_max)) {
-        status_fail(STATUS_INVALID, "the message has more than %zu fields: send fewer per message", fields_max);
-        return NULL;
-    }
-    void *message = protobuf_c_message_unpack(type, NULL, size, bytes);
-    if (!message) status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);
-    return message;
-}
-
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
 {
-    return message_unpack(type, bytes, size, FIELDS_MAX);
-}
-
-void *grpc_node_message_unpack(const uint8_t *bytes, size_t size)
-{
-    return message_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size, NODE_FIELDS_MAX);
+    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token may have one byte in `bytes`
+    return proto_unpack(type, bytes, size, MEMORY_MAX + TOKEN_BYTES * size, NULL);
 }

@@ -25,8 +25,6 @@ typedef void grpc_read_fn(const struct grpc_message *message);
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
                               struct intake_owner *owner, grpc_read_fn *read, void *user);
 
-// A client's message; NULL and the reason (INVALID) when it is malformed or has more fields than any honest message.
+// A client's message; NULL and the reason (INVALID) when it is malformed or takes more memory than any honest message.
 // Free it with the free_unpacked function of its type.
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
-// A node's message, which may have more fields: a score has one for each range of kept tokens.
-void *grpc_node_message_unpack(const uint8_t *bytes, size_t size);
