@@ -22,7 +22,7 @@ struct listen_options {
 #define LISTEN_OPTION_ROWS(l)                                                                                          \
     {.name = "-Network"},                                                                                              \
     {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
-     .help = "address to listen on for clients; 0.0.0.0 or [::] listens on all interfaces"},                           \
+     .help = "address to listen on for clients; 0.0.0.0 listens on all interfaces, [::] also by IPv6"},                           \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
      .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
