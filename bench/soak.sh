@@ -11,7 +11,7 @@
 #   --sample-s N     seconds between two samples (default 10)
 #   --fault-s N      seconds between two faults (default 20)
 # The router, one worker and one speculator run throughout; another worker and another speculator are killed or drained
-# and started again. Exit codes: 0 nothing grows, 1 something grows or the cluster does not come to rest.
+# and started again, and the clients are killed. Exit codes: 0 nothing grows, 1 something grows or the cluster does not come to rest.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -112,17 +112,22 @@ start_load() { # start_load on|off: with or without pruning
 }
 alive() { kill -0 "${pids[$1]}" 2>/dev/null; }
 
-# Restarts the node `NAME` after a kill or a drain.
-fault() {
-    local role=$1 signal=$2
-    alive "$role-b" || return 0
-    kill "-$signal" "${pids[$role-b]}"
-    wait "${pids[$role-b]}" 2>/dev/null || true
-    start_node "$role" "$role-b"
+start_clients() {
+    start clients /usr/bin/python3 "$here/soak_clients.py" "$server" "127.0.0.1:$http_port" "$here/.." "$pair/prompts.jsonl"
 }
-faults=("worker KILL" "speculator KILL" "worker TERM" "speculator TERM")
 
-start clients /usr/bin/python3 "$here/soak_clients.py" "$server" "127.0.0.1:$http_port" "$here/.." "$pair/prompts.jsonl"
+# fault NAME SIGNAL: ends a process and starts it again. Python's gRPC keeps connections of closed channels, up to the end
+# of the process.
+fault() {
+    if alive "$1"; then
+        kill "-$2" "${pids[$1]}"
+        wait "${pids[$1]}" 2>/dev/null || true
+    fi
+    if [ "$1" = clients ]; then start_clients; else start_node "${1%-b}" "$1"; fi
+}
+faults=("worker-b KILL" "speculator-b KILL" "clients KILL" "worker-b TERM" "speculator-b TERM")
+
+start_clients
 for pruning in on off; do start_load $pruning; done
 n_faults=0 next_sample=$SECONDS next_fault=$((SECONDS + fault_s)) end=$((begin + minutes * 60))
 while [ -z "$interrupted" ] && [ $SECONDS -lt $end ]; do
@@ -136,7 +141,7 @@ while [ -z "$interrupted" ] && [ $SECONDS -lt $end ]; do
     fi
     if [ $SECONDS -ge $next_fault ]; then
         # shellcheck disable=SC2086 # two words
-        fault ${faults[n_faults++ % 4]}
+        fault ${faults[n_faults++ % ${#faults[@]}]}
         next_fault=$((next_fault + fault_s))
     fi
     pause 1

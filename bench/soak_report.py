@@ -83,7 +83,7 @@ def main():
         totals = json.load(file)["totals"]
 
     lasted = max(points[-1][0] for points in series.values())
-    print("%.0f minutes, of these %.1f warm-up; %d nodes killed or drained; %s\n" %
+    print("%.0f minutes, of these %.1f warm-up; %d processes killed or drained; %s\n" %
           (lasted / 60, options.warm_up_s / 60, options.faults,
            ", ".join("%d %s" % (totals[key], key) for key in ("requests", "done", "failed", "cancelled", "refused"))))
     print("| series | mean | growth in the fitted time | standard error | bound | |")

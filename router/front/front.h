@@ -48,8 +48,8 @@ struct front {
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
     struct grammar_library *grammars; // NULL: structured output is refused
-    struct identity *identity; // NULL: no API keys are used, every caller may do everything
-    bool share_prefix_cache;   // among tenants
+    struct identity *identity;        // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;          // among tenants
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
