@@ -116,6 +116,8 @@ def drawn(seed):
     name = rng.choice(["bytes", "pieces"])
     next_id, plain, added = facts(FIXTURES / name)
     config, files = {}, {}
+    # No token has two names: of two names with different flags Forepack takes the first, transformers the last.
+    names = rng.sample(plain, 5)
     if rng.random() < 0.7:
         config["added_tokens_decoder"] = decoder = {}
         for token in rng.sample(added, rng.randrange(len(added) + 1)):
@@ -126,12 +128,12 @@ def drawn(seed):
             decoder[str(next_id + i)] = flags(rng, f"<new {i}>" if i % 2 else f"[new{i}]")
     for key in ("pad_token", "cls_token", "image_token"):
         if rng.random() < 0.3:
-            config[key] = rng.choice(plain)
+            config[key] = names.pop()
     if rng.random() < 0.3:
         key = rng.choice(["extra_special_tokens", "additional_special_tokens"])
         config[key] = rng.sample(plain, rng.randrange(3))
     if rng.random() < 0.3:
-        files["special_tokens_map.json"] = {"sep_token": rng.choice(plain), "mask_token": flags(rng, rng.choice(plain))}
+        files["special_tokens_map.json"] = {"sep_token": names.pop(), "mask_token": flags(rng, names.pop())}
     if rng.random() < 0.3:
         files["added_tokens.json"] = {f"<file {i}>": next_id + i for i in range(2)}
     files["tokenizer_config.json"] = config
