@@ -11,6 +11,7 @@
 
 #include "base/descriptors.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "model/tokenizer.h"
@@ -100,6 +101,7 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
 // Ranks that only pass on another rank's failure have an empty message.
 static int report_failure(const struct node_program *program, enum status status)
 {
+    log_flush(); // the sentence goes behind the events that led to it
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }

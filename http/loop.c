@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "http/internal.h"
 
 enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
@@ -287,12 +288,8 @@ static void *loop_main(void *argument)
 
 static enum status start_thread(struct http_loop *loop)
 {
-    // Signals are for the program's main thread. SIGPIPE stays blocked here because OpenSSL writes with write(2).
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&loop->thread, NULL, loop_main, loop);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    // Blocks SIGPIPE, too, because OpenSSL writes with write(2).
+    int error = thread_create(&loop->thread, loop_main, loop);
     if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
     pthread_setname_np(loop->thread, "http");
     return STATUS_OK;

@@ -153,25 +153,18 @@ enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
     return start(p, limits_count_call, retry_us_p);
 }
 
-enum status identity_join(struct principal *p, int n)
+enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p)
 {
     pthread_mutex_lock(&p->mutex);
-    enum status status = limits_join(&p->use, &p->key.limits, n, clock_now_us());
+    enum status status = limits_reserve(&p->use, &p->key.limits, need, clock_now_us(), retry_us_p);
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
-void identity_charge(struct principal *p, double tokens)
+void identity_end(struct principal *p, double reserved, double tokens)
 {
     pthread_mutex_lock(&p->mutex);
-    limits_charge(&p->use, &p->key.limits, tokens, clock_now_us());
-    pthread_mutex_unlock(&p->mutex);
-}
-
-void identity_release(struct principal *p)
-{
-    pthread_mutex_lock(&p->mutex);
-    limits_end(&p->use);
+    limits_end(&p->use, &p->key.limits, reserved, tokens, clock_now_us());
     pthread_mutex_unlock(&p->mutex);
 }
 

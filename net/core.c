@@ -5,13 +5,13 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
 #include <grpc/support/log.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 static atomic_int live_objects;
 
@@ -101,26 +101,10 @@ static void *net_queue_run(void *core)
     }
 }
 
-pthread_t net_thread_start(const char *name, void *(*run)(void *), void *argument)
-{
-    pthread_t thread;
-    sigset_t all, old; // signals are for the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error) {
-        log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", name), LOG_FIELD("reason", strerror(error)));
-        abort();
-    }
-    pthread_setname_np(thread, name);
-    return thread;
-}
-
 void net_queue_open(struct net_queue *queue)
 {
     queue->core = grpc_completion_queue_create_for_next(NULL);
-    queue->thread = net_thread_start("grpc", net_queue_run, queue->core);
+    thread_start(&queue->thread, "grpc", net_queue_run, queue->core);
 }
 
 void net_queue_close(struct net_queue *queue)

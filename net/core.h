@@ -24,9 +24,6 @@ void net_object_closed(void);
 
 // --- completion queues
 
-// A thread without signals; ends the process if it cannot be started.
-pthread_t net_thread_start(const char *name, void *(*run)(void *), void *argument);
-
 struct net_tag {
     void (*fn)(void *owner, bool ok);
     void *owner;

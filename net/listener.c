@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "net/server.h"
 
 enum {
@@ -257,7 +258,7 @@ void net_listener_start(struct net_listener *l, void (*take)(void *owner, int fd
 {
     l->take = take;
     l->owner = owner;
-    l->thread = net_thread_start("accept", listener_run, l);
+    thread_start(&l->thread, "accept", listener_run, l);
     l->started = true;
 }
 

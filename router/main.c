@@ -15,10 +15,11 @@
 #include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
+#include "router/front/reading.h"
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *model_name, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -39,6 +40,8 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
+     .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
@@ -197,6 +200,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
+    front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
+                                            front->config.eos_id, front->config.n_eos);
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
@@ -216,6 +221,7 @@ static enum status front_open(struct front *front)
 static void front_close(struct front *front)
 {
     chat_template_free(front->chat);
+    grammar_library_free(front->grammars);
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
@@ -379,6 +385,7 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
     front->pool = router_open_pool();
+    front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
     enum status status = router_serve(front, &listeners, signals);
@@ -387,6 +394,8 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
+    intake_pool_free(front->pool);
+    reading_table_free(front->readings);
     return status;
 }
 

@@ -132,7 +132,11 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
                "\"reasoning\":null,\"include\":[],\"metadata\":{\"a\":\"b\"},\"parallel_tool_calls\":false,"
                "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":3,\"n\":4,\"messages\":[]}",
-               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}");
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"text\"}}");
+    check_chat(responses_to_chat,
+               "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"schema\":{}}}}",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"json_schema\","
+               "\"json_schema\":{\"schema\":{}}}}");
 }
 END_TEST
 
@@ -167,8 +171,6 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"top_logprobs\":3}", "top_logprobs: only with include"},
         {"{\"input\":\"a\",\"top_logprobs\":21,\"include\":[\"message.output_text.logprobs\"]}",
          "top_logprobs 21: must be"},
-        {"{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format: not supported"},
-        {"{\"input\":\"a\",\"text\":{\"format\":5}}", "text.format: not supported"},
         {"{\"input\":\"a\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity: not supported"},
         {"{\"input\":\"a\",\"text\":\"x\"}", "text: must be an object"},
         {"{\"input\":\"a\",\"metadata\":{\"a\":1}}", "metadata: must be an object of at most 16 strings"},

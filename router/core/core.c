@@ -265,6 +265,13 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us)
     return r;
 }
 
+void core_submit_aborted(struct core *c, struct request *r, int64_t now_us)
+{
+    ledger_arrived(&c->ledger, r);
+    core_request_admit(c, r, queue_tenant(c, r));
+    request_cancel(c, r, now_us);
+}
+
 bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 {
     bool found = false;

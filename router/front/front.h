@@ -6,6 +6,7 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
+//   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
@@ -26,6 +27,7 @@
 
 #include <stdatomic.h>
 
+#include "grammar/grammar.h"
 #include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
@@ -45,6 +47,7 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
+    struct grammar_library *grammars; // NULL: structured output is refused
     struct identity *identity; // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;   // among tenants
     int64_t heartbeat_ms;
@@ -55,6 +58,7 @@ struct front {
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
+    struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
     int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
     int refusals_unlogged;

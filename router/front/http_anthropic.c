@@ -142,6 +142,7 @@ void http_count_tokens_post(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
     if (!http_admit_call(x)) return;
-    enum status status = http_message_read(service->front, x, NULL, count_message, NULL);
+    struct http_call *call = http_user(x);
+    enum status status = http_message_read(service->front, x, &call->waiting, count_message, NULL);
     if (status != STATUS_OK) http_refuse(x, status);
 }

@@ -14,7 +14,6 @@ static const struct json_unsupported unsupported[] = {
     {"tool_choice", "\"none\"", NULL},
     {"functions", "[]", NULL},
     {"function_call", "\"none\"", NULL},
-    {"response_format", "{\"type\":\"text\"}", NULL},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
     {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},

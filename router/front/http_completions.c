@@ -13,7 +13,6 @@ enum { DEFAULT_TOKENS = 16, PROMPTS_MAX = 1024 };
 
 static const struct json_unsupported unsupported[] = {
     {"suffix", "\"\"", NULL},
-    {"response_format", "{\"type\":\"text\"}", NULL},
     {0},
 };
 

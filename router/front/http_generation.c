@@ -240,12 +240,12 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
                             const char *message)
 {
     struct http_generation *g = (struct http_generation *)a->client;
-    struct http_choice *choice = &g->choices[a->index];
     if (g->ended) return;
     if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED) {
         generation_fail(g, status, message);
         return;
     }
+    struct http_choice *choice = &g->choices[a->index];
     struct answer_chunk rest = answer_rest(a);
     struct bytes *out = scratch_of(g);
     usage_update(g, choice, r, r->usage.completion_tokens);
@@ -316,18 +316,18 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
 // The requests of all choices, linked by `next`.
-static enum status read_answers(struct http_generation *g, struct http_input *in, int64_t arrived_us,
+static enum status read_answers(struct http_generation *g, struct http_input *in, const struct http_message *message,
                                 struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
     for (int i = 0; i < g->n_choices; i++) {
-        struct answer *a = answer_create(&g->client, arrived_us);
+        struct answer *a = answer_create(message->user, message->arrived_us);
         *end = a;
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
@@ -398,24 +398,26 @@ static enum status read_body(struct http_generation *g, const struct http_messag
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    TRY(read_answers(g, in, message->arrived_us, first_p));
-    return client_join(&g->client, g->n_choices - 1); // last: answers_submit() follows, which cannot fail
+    TRY(read_answers(g, in, message, first_p));
+    return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct http_generation *g, enum status status)
+static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
+    struct http_generation *g = (struct http_generation *)reading->client;
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
     front_refused(g->client.front, status);
-    http_refuse(g->x, status);
-    client_not_submitted(&g->client);
+    http_refuse_until(g->x, status, retry_us);
+    client_not_submitted(reading);
 }
 
 static void generation_read(const struct http_message *message)
 {
-    struct http_generation *g = message->user;
+    struct reading *reading = message->user;
+    struct http_generation *g = (struct http_generation *)reading->client;
     if (message->dropped) {
-        client_not_submitted(&g->client);
+        client_dropped(reading, message->arrived_us);
         return;
     }
     struct http_input in = {.n_prompts = 0};
@@ -428,7 +430,7 @@ static void generation_read(const struct http_message *message)
         answers_submit(first, g->api->method);
     } else {
         answers_free(first);
-        generation_refuse(g, status);
+        generation_refuse(reading, status, in.retry_us);
     }
 }
 
@@ -451,9 +453,9 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
         log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
                   LOG_FIELD("x_request_id", call->request_id));
     call->client = &g->client;
-    client_reading(&g->client);
-    enum status status = http_message_read(front, x, &g->client.waiting, generation_read, g);
-    if (status != STATUS_OK) generation_refuse(g, status);
+    struct reading *reading = client_reading(&g->client, g->id);
+    enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
+    if (status != STATUS_OK) generation_refuse(reading, status, 0);
 }
 
 // --- for the APIs

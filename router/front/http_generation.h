@@ -37,6 +37,7 @@ struct http_input {
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
     struct http_memory *memory;
+    int64_t retry_us; // of a refusal; 0: not known
 };
 // Memory that lives as long as the input; zeroed.
 void *http_input_alloc(struct http_input *in, size_t count, size_t size_bytes);

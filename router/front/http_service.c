@@ -9,6 +9,7 @@
 #include "base/descriptors.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/thread.h"
 #include "router/front/http_anthropic.h"
 #include "router/front/http_info.h"
 #include "router/front/http_metrics.h"
@@ -160,7 +161,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     }
     pthread_mutex_init(&service->lock, NULL);
     monotonic_cond_init(&service->wake);
-    pthread_create(&service->pinger, NULL, pinger_run, service);
+    thread_start(&service->pinger, "ping", pinger_run, service);
     *service_p = service;
     return STATUS_OK;
 }

@@ -17,10 +17,9 @@ static const struct json_unsupported unsupported[] = {
     {"mcp_servers", "[]", NULL},
     {"container", NULL, NULL},
     {"context_management", NULL, NULL},
-    {"output_config", "{}", NULL},
-    {"output_format", NULL, NULL},
     {0},
 };
+static const struct json_unsupported unsupported_output[] = {{"effort", NULL, NULL}, {0}};
 
 // Not passed on: what the API defines otherwise than /v1/chat/completions, or not at all.
 static const char *const own_fields[] = {"system",
@@ -48,7 +47,7 @@ static const char *const own_fields[] = {"system",
 
 struct values {
     int64_t max_tokens;
-    const json_t *messages, *metadata, *stop_sequences;
+    const json_t *messages, *metadata, *stop_sequences, *output_config, *output_format;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -60,6 +59,8 @@ static const struct json_field fields[] = {
     FIELD(messages, LIST),
     FIELD(metadata, OBJECT),
     FIELD(stop_sequences, LIST),
+    FIELD(output_config, OBJECT),
+    FIELD(output_format, OBJECT),
     {0},
 };
 
@@ -95,6 +96,7 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
     TRY(turns_add(messages, v->messages));
     if (v->max_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_tokens));
     if (v->stop_sequences) json_object_set(chat, "stop", (json_t *)v->stop_sequences);
+    json_set_response_format(chat, v->output_format ? v->output_format : json_object_get(v->output_config, "format"));
     const json_t *user = json_object_get(v->metadata, "user_id");
     if (json_is_string(user)) json_object_set(chat, "user", (json_t *)user);
     return STATUS_OK;
@@ -105,6 +107,7 @@ enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p)
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    TRY(json_unsupported_check(v.output_config, unsupported_output));
     if (!v.max_tokens && !counted) return json_refuse_type("max_tokens", "given: a whole number of 1 or more");
     json_t *chat = json_copy_without(body, own_fields);
     enum status status = chat_fill(body, &v, chat);

@@ -238,24 +238,34 @@ def check_errors(model):
     refused(chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", unsupported, "image_url")
     refused(chat, {"messages": HELLO, "tools": [{}]}, 400, "tools", unsupported, "tools: not supported")
     refused(chat, {"messages": HELLO, "tool_choice": "auto"}, 400, "tool_choice", unsupported, "not supported")
-    refused(chat, {"messages": HELLO, "response_format": {"type": "json_object"}}, 400, "response_format", unsupported, "")
     refused(chat, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", None, "only with logprobs")
     refused(chat, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", None, "from 0 to 20")
     refused(chat, {"messages": HELLO, "temperature": "hot"}, 400, "temperature", None, "must be a number")
     refused(chat, {"messages": HELLO, "temperature": -1}, 400, "temperature", None, "from 0 to 100")
     refused(chat, {"messages": HELLO, "stop": ["x"] * 17}, 400, "stop", None, "at most 16")
     refused(chat, {"messages": HELLO, "model": "other"}, 404, "model", "model_not_found", "is not served here")
-    refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, None, length, "exceed the context")
+    refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, "max_tokens", length, "over the context")
+    for path, body, field in ((chat, {"messages": HELLO}, "max_tokens"), (completions, {"prompt": "x"}, "max_tokens"),
+                              ("/v1/responses", {"input": "x"}, "max_output_tokens"), ("/v1/score", {"prompt": "x"}, "look_ahead")):
+        refused(path, {**body, field: 3 * 10 ** 9}, 400, field, None, f"{field} 3000000000: must be")
+        refused(path, {**body, field: 10 ** 30}, 400, field, None, f"{field}: the number is out of range")
+    for path, field in (("/tokenize", "prompt"), ("/detokenize", "tokens"), (completions, "prompt"), ("/v1/score", "prompt")):
+        refused(path, {field: [10 ** 30]}, 400, field, None, "the number is out of range")
+        refused(path, {field: [3 * 10 ** 9]}, 400, field, None, "must be")
+    for number, words in ((3 * 10 ** 9, "max_tokens 3000000000: must be"), (10 ** 30, "max_tokens: the number is out of range")):
+        answer, _ = post("/v1/messages", {"messages": HELLO, "max_tokens": number}, 400)
+        error = answer["error"]
+        assert error["type"] == "invalid_request_error" and error["message"].startswith(words), answer
     refused(completions, {}, 400, "prompt", None, "at least one is required")
     refused(completions, {"prompt": ""}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [[]]}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [1, "a"]}, 400, "prompt", None, "a list of token ids")
-    refused(completions, {"prompt": [10 ** 9]}, 400, "token_ids", None, "outside the vocabulary")
+    refused(completions, {"prompt": [10 ** 9]}, 400, "prompt", None, "outside the vocabulary")
     refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
-    refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, None, length, "context")
+    refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, "max_tokens", length, "context")
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})
 
 

@@ -179,7 +179,6 @@ def test_errors():
     refused(openai.BadRequestError, "temperature", chat, temperature=-1)
     refused(openai.BadRequestError, "temperature", chat, temperature="warm")
     refused(openai.BadRequestError, "tools", chat, tools=[{"type": "function", "function": {"name": "f"}}])
-    refused(openai.BadRequestError, "response_format", chat, response_format={"type": "json_object"})
     refused(openai.BadRequestError, "messages", chat, messages=[])
     refused(openai.BadRequestError, "keep_rate", chat, extra_body={"keep_rate": 2})
     error = refused(openai.BadRequestError, None, complete, prompt="word " * 100000)
