@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
-# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp), and that every message is
-# unpacked by proto/unpack.c. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp), and that proto/unpack.c
+# unpacks all messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
