@@ -19,6 +19,8 @@ clean_up() {
     while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do pause 0.05; done
     for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     wait
+    # A report of a sanitizer in a process whose exit code the test does not look at.
+    if grep -sE 'WARNING: ThreadSanitizer|ERROR: (Address|Leak)Sanitizer|runtime error: ' "$work"/*.log >&2; then status=1; fi
     if [ $status != 0 ]; then
         for log in "$work"/*.log; do
             [ -e "$log" ] || continue
