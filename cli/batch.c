@@ -32,6 +32,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/new_file.h"
+#include "cli/answer_lines.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
@@ -134,27 +135,16 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
     return STATUS_OK;
 }
 
-// A line of the output of an earlier run. Complete answers stay in the file, even if the input no longer has the row;
-// failed answers and an incomplete last line are removed. Any other line means that the file was named by mistake.
-static enum status output_resume_line(struct batch *b, const char *line, size_t size, int number, FILE *resumed)
+// An answer of an earlier run stays in the file, even if the input no longer has the row.
+static bool row_resume(void *arg, const char *id)
 {
-    json_t *object = json_loads(line, JSON_ALLOW_NUL, NULL);
-    const char *id = json_string_value(json_object_get(object, "id"));
-    const char *reason = json_string_value(json_object_get(object, "finish_reason"));
-    bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
-    struct row *row = answered ? index_find(id) : NULL;
-    if (answered && !(row && row->done)) fprintf(resumed, "%s%s", line, complete ? "" : "\n");
-    if (row && !row->done) {
-        row->done = true;
-        b->n_done++;
-    }
-    enum status status = STATUS_OK;
-    if (complete && !(id && reason)) {
-        status = status_fail(STATUS_INVALID, "--output %s:%d: not an answer of forepack batch: choose another file",
-                             o.output, number);
-    }
-    json_decref(object);
-    return status;
+    struct batch *b = arg;
+    struct row *row = index_find(id);
+    if (!row) return true;
+    if (row->done) return false;
+    row->done = true;
+    b->n_done++;
+    return true;
 }
 
 static enum status output_fail(const char *path)
@@ -199,16 +189,8 @@ static enum status output_lock(int *fd_p)
 
 static enum status output_copy(struct batch *b, FILE *from, FILE *to)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t size;
-    enum status status = STATUS_OK;
-    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, from)) > 0; number++)
-        status = output_resume_line(b, line, (size_t)size, number, to);
-    free(line);
-    if (status == STATUS_OK && (ferror(from) || fflush(to) != 0 || fsync(fileno(to)) != 0))
-        status = output_fail(o.output);
-    return status;
+    TRY(answer_lines_copy(o.output, from, to, row_resume, b));
+    return fsync(fileno(to)) == 0 ? STATUS_OK : output_fail(o.output);
 }
 
 // The lock of the output makes this run the only one that writes OUTPUT.part. A run that was killed may have left one.

@@ -153,11 +153,18 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
 
 // --- JSON rows
 
+// NULL unless the value is a string that C can hold: a NUL would cut it.
+static const char *plain_string(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 static enum status string_from_json(const char *key, const json_t *value, char **text_p)
 {
-    if (!json_is_string(value)) return json_refuse_type(key, "a string");
+    if (!plain_string(value)) return json_refuse_type(key, "a string without NUL");
     free(*text_p);
-    *text_p = mem_string(json_string_value(value));
+    *text_p = mem_string(plain_string(value));
     return STATUS_OK;
 }
 
@@ -189,6 +196,7 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
     }
     if (!json_is_array(value)) return json_refuse_type(key, "a list");
     size_t n = json_array_size(value);
+    if (!n) return json_refuse_type(key, "a list that is not empty");
     if (strcmp(key, "token_ids") == 0) {
         spec->token_ids = mem_alloc_array(n + 1, sizeof *spec->token_ids);
         for (size_t i = 0; i < n; i++) {
@@ -203,10 +211,13 @@ static enum status prompt_from_json(const char *key, const json_t *value, struct
     spec->messages = mem_alloc_array(n + 1, sizeof *spec->messages);
     for (size_t i = 0; i < n; i++) {
         const json_t *turn = json_array_get(value, i);
-        const char *role = json_string_value(json_object_get(turn, "role"));
-        const char *content = json_string_value(json_object_get(turn, "content"));
-        if (!role || !content) return json_refuse_type(key, "a list of {\"role\": ..., \"content\": ...}");
-        spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), mem_string(content)};
+        const char *role = plain_string(json_object_get(turn, "role"));
+        const json_t *content = json_object_get(turn, "content");
+        if (!role || !json_is_string(content))
+            return json_refuse_type(key, "a list of {\"role\": ..., \"content\": ...}");
+        size_t content_bytes = json_string_length(content);
+        spec->messages[spec->n_messages++] = (struct request_message){
+            mem_string(role), mem_copy(json_string_value(content), content_bytes + 1), content_bytes};
     }
     return STATUS_OK;
 }
@@ -221,14 +232,14 @@ static void stop_clear(struct request_spec *spec)
 static enum status stop_from_json(const json_t *value, struct request_spec *spec)
 {
     stop_clear(spec);
-    if (json_is_string(value)) return stop_add(spec, json_string_value(value));
-    if (!json_is_array(value)) return json_refuse_type("stop", "a string or a list of strings");
+    if (plain_string(value)) return stop_add(spec, plain_string(value));
+    if (!json_is_array(value)) return json_refuse_type("stop", "a string or a list of strings without NUL");
     size_t i;
     json_t *item;
     json_array_foreach(value, i, item)
     {
-        if (!json_is_string(item)) return json_refuse_type("stop", "a string or a list of strings");
-        enum status status = stop_add(spec, json_string_value(item));
+        if (!plain_string(item)) return json_refuse_type("stop", "a string or a list of strings without NUL");
+        enum status status = stop_add(spec, plain_string(item));
         if (status != STATUS_OK) return status;
     }
     return STATUS_OK;
@@ -333,7 +344,8 @@ void request_spec_copy(const struct request_spec *from, struct request_spec *to)
     if (from->messages) to->messages = mem_alloc_array((size_t)from->n_messages + 1, sizeof *to->messages);
     for (int i = 0; i < from->n_messages; i++) {
         to->messages[i].role = mem_string(from->messages[i].role);
-        to->messages[i].content = mem_string(from->messages[i].content);
+        to->messages[i].content = mem_copy(from->messages[i].content, from->messages[i].content_bytes + 1);
+        to->messages[i].content_bytes = from->messages[i].content_bytes;
     }
     to->sampling.logit_bias = logit_bias_copy(&from->sampling.logit_bias);
     to->sampling.grammar = grammar_spec_copy(&from->sampling.grammar);
@@ -383,7 +395,7 @@ static Forepack__V1__Message **turn_messages(const struct request_spec *spec)
         const struct request_message *turn = &spec->messages[i];
         forepack__v1__message__init(&turns[i]);
         turns[i].role = turn->role;
-        turns[i].content = (ProtobufCBinaryData){strlen(turn->content), (uint8_t *)turn->content};
+        turns[i].content = (ProtobufCBinaryData){turn->content_bytes, (uint8_t *)turn->content};
         list[i] = &turns[i];
     }
     return list;

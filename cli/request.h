@@ -11,7 +11,8 @@
 #include "proto/forepack/v1/inference.pb-c.h"
 
 struct request_message {
-    char *role, *content;
+    char *role, *content; // content may contain NULs
+    size_t content_bytes;
 };
 
 struct request_spec {

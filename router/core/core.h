@@ -160,6 +160,7 @@ struct node_status {
     const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
+    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     int64_t attached_us;                             // when it attached
 };

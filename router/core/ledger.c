@@ -245,6 +245,11 @@ void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, 
     learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);
+    struct node_counts *counts = &node->measures->counts;
+    counts->passes++;
+    counts->pass_rows += (uint64_t)pass->rows;
+    counts->pass_pairs += (uint64_t)pass->pairs;
+    counts->pass_us += (uint64_t)pass->us;
     node_index_note_change(&node->sched);
 }
 

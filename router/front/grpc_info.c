@@ -158,6 +158,10 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_fixed_us = node->pass_fixed_us;
     m->pass_row_us = node->pass_row_us;
     m->pass_pair_us = node->pass_pair_us;
+    m->passes = node->passes;
+    m->pass_rows = node->pass_rows;
+    m->pass_pairs = node->pass_pairs;
+    m->pass_s = (double)node->pass_us / 1e6;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
