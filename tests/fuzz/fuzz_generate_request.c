@@ -2,11 +2,12 @@
 // GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
 // What is accepted is within the limits that the core and the nodes rely on.
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "proto/unpack.h"
 #include "router/core/request.h"
 #include "router/front/wire_request.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { CONTEXT = 256 };
+enum { CONTEXT = 256, UNPACKED_MAX = 1 << 16 };
 
 static const struct front *front_get(void)
 {
@@ -49,7 +50,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct front *front = front_get();
     const struct wire_options options = {.default_tokens = 16};
-    Forepack__V1__GenerateRequest *m = forepack__v1__generate_request__unpack(NULL, size, data);
+    size_t memory;
+    Forepack__V1__GenerateRequest *m =
+        proto_unpack(&forepack__v1__generate_request__descriptor, data, size, UNPACKED_MAX, &memory);
+    FUZZ_CHECK(m ? memory <= UNPACKED_MAX : *status_message());
     if (!m) return 0;
     struct request *r = request_create();
     struct text_stream *text = NULL;

@@ -6,10 +6,12 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "base/version.h"
+#include "proto/unpack.h"
 #include "router/front/node_link.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { LINKS = 4, REQUESTS_MAX = 40, RESULTS_MAX = 6, TOKENS_MAX = 40, RANGES_MAX = 4, VOCAB = 100, TICKS_MAX = 1000 };
+enum { UNPACKED_MAX = 1 << 20 };
 enum { SECOND_US = 1000000 };
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
@@ -271,7 +273,7 @@ static void bytes_handle(struct end *end, const uint8_t *bytes, size_t n)
 {
     if (!end->open)
         *end = (struct end){.link = {.ops = &end_ops, .heartbeat_ms = 1000, .tail_tokens = 8}, .open = true};
-    node_message *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
+    node_message *m = proto_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, n, UNPACKED_MAX, NULL);
     if (m) node_link_handle(&end->link, w.core, m, w.now_us);
     if (m) forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     if (!m) end_close(end);

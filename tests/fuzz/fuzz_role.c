@@ -2,9 +2,10 @@
 #include "tests/fuzz/fuzz_role.h"
 
 #include "base/log.h"
+#include "proto/unpack.h"
 #include "sim/clock.h"
 
-enum { KV_BLOCKS = 24, BINS_MAX = 12, STEPS_MAX = 300 };
+enum { KV_BLOCKS = 24, BINS_MAX = 12, STEPS_MAX = 300, UNPACKED_MAX = 1 << 20 };
 
 static void send(void *node, const Forepack__Cluster__V1__NodeMessage *message)
 {
@@ -38,7 +39,8 @@ static void cancel(const struct role_ops *role, void *service, struct fuzz_scrip
 
 static void handle_bytes(const struct role_ops *role, void *service, const uint8_t *bytes, size_t n)
 {
-    Forepack__Cluster__V1__RouterMessage *m = forepack__cluster__v1__router_message__unpack(NULL, n, bytes);
+    Forepack__Cluster__V1__RouterMessage *m =
+        proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes, n, UNPACKED_MAX, NULL);
     if (m) role->handle(service, m);
     if (m) forepack__cluster__v1__router_message__free_unpacked(m, NULL);
 }
