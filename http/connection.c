@@ -80,6 +80,7 @@ static void close_with(struct connection *c, bool reset)
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     socket_close(c, reset);
     http_buffer_free(&c->in);
+    http_buffer_free(&c->tls_in);
     http_buffer_free(&c->out);
     atomic_fetch_sub(&server->body_bytes, c->in_charge);
     http_addresses_remove(server->addresses, &c->address);
@@ -97,6 +98,7 @@ static void linger(struct connection *c)
 {
     set_state(c, HTTP_LINGER);
     http_buffer_free(&c->in);
+    http_buffer_free(&c->tls_in);
     socket_shutdown(c);
     if (c->peer_closed)
         connection_close(c);
@@ -517,7 +519,7 @@ static void shake_hands(struct connection *c)
 static void charge_input(struct connection *c)
 {
     struct http_server *server = c->loop->server;
-    size_t kept = http_buffer_size(&c->in), before = c->in_charge;
+    size_t kept = http_buffer_size(&c->in) + http_buffer_size(&c->tls_in), before = c->in_charge;
     if (kept == before) return;
     c->in_charge = kept;
     size_t total = atomic_fetch_add(&server->body_bytes, kept - before) + kept - before;
@@ -544,7 +546,7 @@ static void note_ready(struct connection *c)
     if (more) http_loop_ready(c->loop, c);
 }
 
-void connection_turn(struct connection *c)
+static void exchange_bytes(struct connection *c)
 {
     int64_t share = HTTP_TURN_BYTES;
     int requests = HTTP_TURN_REQUESTS;
@@ -553,6 +555,14 @@ void connection_turn(struct connection *c)
     do {
         read_input(c, &share);
     } while (flush(c, &share) && share > 0 && --requests > 0);
+}
+
+void connection_turn(struct connection *c)
+{
+    bool tls = c->ssl != NULL;
+    exchange_bytes(c);
+    if (tls) tls_bio_end_turn(c);
+    if (c->state == HTTP_HANDSHAKE) return;
     if (c->state != HTTP_CLOSED) charge_input(c);
     check_peer(c);
     note_ready(c);
@@ -562,7 +572,10 @@ void connection_event(struct connection *c, uint32_t events)
 {
     if (c->state == HTTP_CLOSED) return;
     if (events & EPOLLOUT) c->writable = true;
-    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
+        c->readable = true;
+        c->drained = false;
+    }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;
     if (events & (EPOLLHUP | EPOLLERR)) c->broken = true;
     connection_turn(c);
@@ -591,7 +604,7 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->writable = true;
     c->state = HTTP_HEAD;
     if (server->tls) {
-        c->ssl = http_tls_accept(server->tls, fd);
+        c->ssl = http_tls_accept(server->tls, c);
         c->state = HTTP_HANDSHAKE;
     }
     c->link = &loop->connections;

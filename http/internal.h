@@ -38,9 +38,10 @@ struct connection {
     struct http_timer timer;
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
-    struct http_buffer in;  // bytes of the next request, not yet parsed
-    size_t in_charge;       // of them, counted in server->body_bytes
-    struct http_buffer out; // bytes of the response that go to the socket next
+    struct http_buffer in;     // bytes of the next request, not yet parsed
+    struct http_buffer tls_in; // bytes of the socket that OpenSSL has not asked for
+    size_t in_charge;          // of both, counted in server->body_bytes
+    struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
     struct http_chunks chunks;
     uint64_t body_left; // of a body with a length
@@ -50,6 +51,7 @@ struct connection {
     uint16_t port;
     uint8_t state;           // enum connection_state
     bool readable, writable; // the socket may have bytes, or room for some
+    bool drained;            // TLS: the socket has no bytes until the next event
     bool peer_closed;        // the client has closed its sending side
     bool broken;             // the socket is of no more use
     bool is_ready;           // in the list of ready connections
@@ -101,7 +103,9 @@ struct http_loop {
     struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
     char *in;                            // [HTTP_IN_BYTES]
     char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
-    pthread_mutex_t lock;                // guards the queue
+    char *tls_in;                        // [HTTP_IN_BYTES] of the connection whose turn it is; NULL: plain
+    size_t tls_from, tls_to;
+    pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;
 };
 
@@ -146,8 +150,13 @@ void socket_close(struct connection *c, bool reset);
 
 // --- tls.c
 enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
-SSL *http_tls_accept(struct http_tls *tls, int fd); // reads changed files first; NULL: no memory
-void http_tls_close(struct http_tls *tls);          // NULL is allowed
+SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
+void http_tls_close(struct http_tls *tls);                        // NULL is allowed
+
+// --- tls_bio.c
+BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
+bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
+void tls_bio_end_turn(struct connection *c); // before another connection has its turn
 
 // --- addresses.c: connections of each address (IPv6: of each /64). Any thread.
 struct http_addresses *http_addresses_open(int max);

@@ -303,6 +303,7 @@ static void free_loop(struct http_loop *loop)
     pthread_mutex_destroy(&loop->lock);
     free(loop->in);
     free(loop->texts);
+    free(loop->tls_in);
 }
 
 enum status http_loop_open(struct http_loop *loop, struct http_server *server)
@@ -314,6 +315,7 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
     http_timers_init(&loop->timers, loop->now_us);
     loop->in = mem_alloc(HTTP_IN_BYTES);
     loop->texts = mem_alloc(HTTP_TEXT_ROOM(server->o.max_head_bytes));
+    if (server->tls) loop->tls_in = mem_alloc(HTTP_IN_BYTES);
     loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     loop->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     loop->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

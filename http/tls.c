@@ -21,7 +21,8 @@ struct version {
 };
 
 struct http_tls {
-    char *file[N_FILES];  // certificate, key, client CA; owned, the last may be NULL
+    char *file[N_FILES]; // certificate, key, client CA; owned, the last may be NULL
+    BIO_METHOD *bio_method;
     pthread_mutex_t lock; // guards the members below
     SSL_CTX *context;
     struct version version[N_FILES]; // of the files that were read last, usable or not
@@ -135,7 +136,7 @@ static void reload_changed(struct http_tls *tls)
     log_event(LOG_INFO, "certificate_loaded", LOG_FIELD("cert", tls->file[0]));
 }
 
-SSL *http_tls_accept(struct http_tls *tls, int fd)
+SSL *http_tls_accept(struct http_tls *tls, struct connection *c)
 {
     pthread_mutex_lock(&tls->lock);
     reload_changed(tls);
@@ -143,7 +144,7 @@ SSL *http_tls_accept(struct http_tls *tls, int fd)
     pthread_mutex_unlock(&tls->lock);
     if (!ssl) return NULL;
     SSL_set_accept_state(ssl);
-    if (SSL_set_fd(ssl, fd) == 1) return ssl;
+    if (tls_bio_attach(ssl, tls->bio_method, c)) return ssl;
     SSL_free(ssl);
     return NULL;
 }
@@ -158,7 +159,9 @@ enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, 
     tls->file[2] = mem_string(files->client_ca);
     read_versions(tls->file, tls->version);
     tls->check_us = clock_now_us() + tls->interval_us;
-    enum status status = make_context(tls->file, &tls->context);
+    tls->bio_method = tls_bio_method_create();
+    enum status status = tls->bio_method ? make_context(tls->file, &tls->context)
+                                         : status_fail(STATUS_INTERNAL, "OpenSSL cannot make a BIO");
     if (status == STATUS_OK)
         *tls_p = tls;
     else
@@ -170,6 +173,7 @@ void http_tls_close(struct http_tls *tls)
 {
     if (!tls) return;
     SSL_CTX_free(tls->context);
+    BIO_meth_free(tls->bio_method);
     pthread_mutex_destroy(&tls->lock);
     for (int i = 0; i < N_FILES; i++)
         free(tls->file[i]);

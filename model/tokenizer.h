@@ -23,8 +23,8 @@ struct tokenizer;
 
 // Reads `model_dir`/tokenizer.json and, if present, the tokens of tokenizer_config.json, special_tokens_map.json and
 // added_tokens.json. As in transformers 5, the post-processor of tokenizer.json alone decides which tokens surround a
-// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with file and place. UNSUPPORTED: valid,
-// but of an unsupported type.
+// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with
+// file and place. UNSUPPORTED: valid, but of an unsupported type.
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p);
 void tokenizer_free(struct tokenizer *tokenizer); // NULL is fine
 

@@ -82,19 +82,6 @@ static int entry_compare(const void *a, const void *b)
     return (left->id > right->id) - (left->id < right->id);
 }
 
-// Overrides the flags of a token of tokenizer.json as the `tokenizers` library does: a special token stays special and
-// is matched where it was; another one is also matched where the new flags say.
-static void token_override(struct merger *m, json_t *known, const char *content, struct flags old, struct flags flags)
-{
-    struct flags kept = flags;
-    kept.special = old.special || flags.special;
-    kept.normalized = old.normalized;
-    flags_write(known, &kept);
-    kept.normalized = flags.normalized;
-    if (!old.special && flags.normalized != old.normalized)
-        token_append(m, json_integer_value(json_object_get(known, "id")), content, &kept);
-}
-
 static enum status entry_merge(struct merger *m, const struct entry *entry)
 {
     static const char where[] = "added_tokens_decoder";
@@ -109,7 +96,8 @@ static enum status entry_merge(struct merger *m, const struct entry *entry)
     if (json_object_get(m->named, content)) flags.special = true;
     const json_t *in_vocab = json_object_get(m->vocab, content);
     if (known) {
-        token_override(m, known, content, old, flags);
+        flags.special = flags.special || old.special; // as in the `tokenizers` library: special once, special forever
+        flags_write(known, &flags);
     } else if (in_vocab) {
         token_append(m, json_integer_value(in_vocab), content, &flags);
     } else if (entry->id == m->next_id) {

@@ -115,6 +115,8 @@ START_TEST(every_byte_knows_its_origin)
         {"{{ m[2].list|map('upper')|join('-') }}{{ m[2].list|batch(1)|map('first')|join }}", "[2:X]-[2:Yxy]"},
         {"{{ v|urlencode }}{{ v|list|join }}{{ 'x' ~ v|default('d') }}{{ q|default(v) }}", "[7:N%3CN<]x[7:N<N<]"},
         {"{{ strftime_now(v) }}{{ v.zfill(3) }}{{ v.partition('<')[1] }}", "[7:N<]0[7:N<<]"},
+        {"{{ {'a': m[0].content, v: 1}|xmlattr }}{{ m[2].n|filesizeformat }}",
+         " a=\"[0:ab]\" [7:N&lt;]=\"1\"[2:5 Bytes]"},
         {"{{ '%d%%' % m[2].n }}{{ '{:03d}'.format(m[2].n) }}{{ m[2].n|round(1) }}", "[2:5]%00[2:55]"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

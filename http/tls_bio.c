@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The socket of a TLS connection, as OpenSSL reads and writes it. OpenSSL asks for the 5 bytes of a record's head, then
+// for its body, then for the next head: one recv(2) for each, and one that finds nothing. Here one recv(2) takes what
+// the socket has; it serves all three.
+//
+// The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. What is left at the end
+// of the turn is kept with the connection.
+#include <errno.h>
+#include <openssl/bio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "http/internal.h"
+
+// Fills the loop's buffer. Bytes, 0: the client has closed its sending side, -1: none, or the socket is broken.
+static ssize_t fill(struct connection *c)
+{
+    struct http_loop *loop = c->loop;
+    ssize_t n;
+    do {
+        n = recv(c->fd, loop->tls_in, HTTP_IN_BYTES, 0);
+    } while (n < 0 && errno == EINTR);
+    // Less than asked for: the socket is empty, and more bytes or a FIN raise a new event.
+    c->drained = (n > 0 && n < HTTP_IN_BYTES) || (n < 0 && errno == EAGAIN);
+    loop->tls_from = 0;
+    loop->tls_to = n > 0 ? (size_t)n : 0;
+    return n;
+}
+
+static int take_kept(struct connection *c, char *to, size_t size)
+{
+    size_t kept = http_buffer_size(&c->tls_in), n = size < kept ? size : kept;
+    memcpy(to, http_buffer_start(&c->tls_in), n);
+    http_buffer_consume(&c->tls_in, n);
+    return (int)n;
+}
+
+static int take_new(struct http_loop *loop, char *to, size_t size)
+{
+    size_t left = loop->tls_to - loop->tls_from, n = size < left ? size : left;
+    memcpy(to, loop->tls_in + loop->tls_from, n);
+    loop->tls_from += n;
+    return (int)n;
+}
+
+static int bio_read(BIO *bio, char *to, int size)
+{
+    struct connection *c = BIO_get_data(bio);
+    struct http_loop *loop = c->loop;
+    BIO_clear_retry_flags(bio);
+    if (size <= 0) return 0;
+    if (http_buffer_size(&c->tls_in)) return take_kept(c, to, (size_t)size);
+    if (loop->tls_from == loop->tls_to && !c->drained) {
+        ssize_t n = fill(c);
+        if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+        if (n == 0 || (n < 0 && !c->drained)) return (int)n;
+    }
+    if (loop->tls_from < loop->tls_to) return take_new(loop, to, (size_t)size);
+    BIO_set_retry_read(bio);
+    return -1;
+}
+
+static int bio_write(BIO *bio, const char *bytes, int size)
+{
+    struct connection *c = BIO_get_data(bio);
+    ssize_t n;
+    BIO_clear_retry_flags(bio);
+    do {
+        n = send(c->fd, bytes, (size_t)size, MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) BIO_set_retry_write(bio);
+    return (int)n;
+}
+
+static long bio_control(BIO *bio, int command, long number, void *pointer)
+{
+    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0;
+    return command == BIO_CTRL_FLUSH; // nothing is buffered
+}
+
+BIO_METHOD *tls_bio_method_create(void)
+{
+    BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
+    if (!method) return NULL;
+    BIO_meth_set_read(method, bio_read);
+    BIO_meth_set_write(method, bio_write);
+    BIO_meth_set_ctrl(method, bio_control);
+    return method;
+}
+
+bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c)
+{
+    BIO *bio = BIO_new(method);
+    if (!bio) return false;
+    BIO_set_data(bio, c);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(ssl, bio, bio); // takes it over
+    return true;
+}
+
+void tls_bio_end_turn(struct connection *c)
+{
+    struct http_loop *loop = c->loop;
+    if (c->state != HTTP_CLOSED && c->state != HTTP_LINGER)
+        http_buffer_append(&c->tls_in, loop->tls_in + loop->tls_from, loop->tls_to - loop->tls_from);
+    loop->tls_from = loop->tls_to = 0;
+}

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random small checkpoints of the supported architectures, their config.json drawn over the keys that decide what is
+computed. Every case says which keys Forepack must refuse; without any it must compute what transformers computes."""
+import copy
+import json
+import random
+
+import torch
+from safetensors.torch import save_file
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+PROMPT, STEPS = 24, 12
+TOTAL = PROMPT + STEPS
+
+
+class Case:
+    def __init__(self, name, config, refused=(), **weights):
+        self.name = name
+        self.config = config
+        self.refused = list(refused)  # keys that a refusal may name; empty: must be computed
+        self.weights = weights
+
+
+def base(model_type, **keys):
+    """A config.json as transformers 4 writes it."""
+    config = {
+        "architectures": [ARCHITECTURES[model_type]],
+        "model_type": model_type,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16 if model_type == "qwen3" else 12,
+        "hidden_act": "silu",
+        "vocab_size": 96,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 100.0,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "torch_dtype": "float32",
+        "transformers_version": "4.51.3",
+        "use_cache": True,
+    }
+    if model_type == "mistral":
+        config["sliding_window"] = None
+    config.update(keys)
+    return {key: value for key, value in config.items() if value != "absent"}
+
+
+def modern(config):
+    """The same config.json as transformers 5 writes it: rope_parameters and dtype."""
+    config = copy.deepcopy(config)
+    rope = config.pop("rope_scaling", None) or {}
+    if "type" in rope:
+        rope.setdefault("rope_type", rope.pop("type"))
+    rope.setdefault("rope_type", "default")
+    if "rope_theta" in config:
+        rope.setdefault("rope_theta", config.pop("rope_theta"))
+    config["rope_parameters"] = rope
+    config["dtype"] = config.pop("torch_dtype")
+    config["transformers_version"] = "5.23.0"
+    return config
+
+
+# ---- weights ----
+
+
+def heads_of(config):
+    heads = config["num_attention_heads"]
+    absent = {"mistral": 8, "qwen2": 32, "qwen3": 32}.get(config["model_type"], heads)
+    kv_heads = config.get("num_key_value_heads", absent) or heads
+    head = config.get("head_dim", 128 if config["model_type"] == "qwen3" else None)
+    return heads, kv_heads, head or config["hidden_size"] // heads
+
+
+def tensors(config, seed, dtype="float32", head=None):
+    """head: None, or "equal" or "other" to store a head beside a tied table."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden, vocab, middle = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
+    heads, kv_heads, size = heads_of(config)
+    kind = config["model_type"]
+    attention_bias = config.get("attention_bias", False) and kind in ("llama", "qwen3")
+
+    def draw(*shape, gain=1.0):
+        return torch.randn(*shape, generator=generator) * gain
+
+    def matrix(rows, columns, gain=1.0):
+        return draw(rows, columns, gain=gain / columns**0.5)
+
+    def norm(n):
+        return 1 + draw(n, gain=0.1)
+
+    out = {"model.embed_tokens.weight": draw(vocab, hidden), "model.norm.weight": norm(hidden)}
+    for layer in range(config["num_hidden_layers"]):
+        p = f"model.layers.{layer}."
+        out[p + "input_layernorm.weight"] = norm(hidden)
+        out[p + "post_attention_layernorm.weight"] = norm(hidden)
+        for name, rows in (("q", heads * size), ("k", kv_heads * size), ("v", kv_heads * size)):
+            out[p + f"self_attn.{name}_proj.weight"] = matrix(rows, hidden, gain=1.5)
+            if attention_bias or kind == "qwen2":
+                out[p + f"self_attn.{name}_proj.bias"] = draw(rows, gain=0.5)
+        out[p + "self_attn.o_proj.weight"] = matrix(hidden, heads * size)
+        if attention_bias:
+            out[p + "self_attn.o_proj.bias"] = draw(hidden, gain=0.5)
+        if kind == "qwen3":
+            out[p + "self_attn.q_norm.weight"] = norm(size)
+            out[p + "self_attn.k_norm.weight"] = norm(size)
+        for name, rows, columns in (("gate", middle, hidden), ("up", middle, hidden), ("down", hidden, middle)):
+            out[p + f"mlp.{name}_proj.weight"] = matrix(rows, columns)
+            if config.get("mlp_bias") and kind == "llama":
+                out[p + f"mlp.{name}_proj.bias"] = draw(rows, gain=0.5)
+    if config.get("tie_word_embeddings"):
+        out["model.embed_tokens.weight"] *= 3 / hidden**0.5
+        if head == "equal":
+            out["lm_head.weight"] = out["model.embed_tokens.weight"].clone()
+    if not config.get("tie_word_embeddings") or head == "other":
+        out["lm_head.weight"] = matrix(vocab, hidden, gain=3)
+    return {name: tensor.to(getattr(torch, dtype)).contiguous() for name, tensor in out.items()}
+
+
+def write(folder, case, seed):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(case.config, indent=2))
+    save_file(tensors(case.config, seed, **case.weights), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+# ---- the fixed set: every key alone ----
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def fixed():
+    for kind in ARCHITECTURES:
+        yield Case(f"{kind}", base(kind))
+        yield Case(f"{kind}-modern", modern(base(kind)))
+        yield Case(f"{kind}-tied", base(kind, tie_word_embeddings=True))
+        yield Case(f"{kind}-bias", base(kind, attention_bias=True))
+        yield Case(f"{kind}-wide-heads", base(kind, head_dim=32, num_key_value_heads=1))
+        if kind != "mistral":  # whose class refuses it
+            yield Case(f"{kind}-null-kv-heads", base(kind, num_key_value_heads=None))
+    yield Case("eps", base("llama", rms_norm_eps=0.05))
+    yield Case("eps-absent", base("llama", rms_norm_eps="absent"))
+    yield Case("theta-absent", base("llama", rope_theta="absent"))
+    yield Case("bf16", base("llama"), dtype="bfloat16")
+    yield Case("f16", base("qwen2"), dtype="float16")
+    yield Case("swish", base("llama", hidden_act="swish"))
+    yield Case("gelu", base("llama", hidden_act="gelu"), ["hidden_act"])
+    yield Case("mlp-bias", base("llama", mlp_bias=True), ["mlp_bias"])
+    yield Case("mistral-class-kv-heads", base("mistral", num_attention_heads=16, head_dim=4, num_key_value_heads="absent"))
+    yield Case("tied-head-equal", base("llama", tie_word_embeddings=True), head="equal")
+    yield Case("tied-head-other", base("llama", tie_word_embeddings=True), ["tie_word_embeddings"], head="other")
+    yield Case("no-architectures", base("qwen3", architectures="absent"))
+    yield Case("partial", base("llama", partial_rotary_factor=0.5), ["partial_rotary_factor"])
+    yield Case("not-causal", base("llama", is_causal=False), ["is_causal"])
+    layers = {"1": {"intermediate_size": 32}}
+    yield Case("per-layer", base("llama", per_layer_config=layers), ["per_layer_config"])
+    # positions
+    rope = "rope_scaling"
+    yield Case("linear", base("llama", rope_scaling={"type": "linear", "factor": 4.0}))
+    yield Case("linear-1", base("llama", rope_scaling={"type": "linear", "factor": 1.0}))
+    yield Case("linear-modern", modern(base("qwen2", rope_scaling={"rope_type": "linear", "factor": 2.0})))
+    yield Case("dynamic", base("llama", rope_scaling={"type": "dynamic", "factor": 4.0}))
+    for original in (16, None):
+        for top in (32, None):
+            scaling = dict(LLAMA3, **({"original_max_position_embeddings": original} if original else {}))
+            keys = {"original_max_position_embeddings": top} if top else {}
+            config = base("llama", rope_scaling=scaling, max_position_embeddings=128, rope_theta=1000.0, **keys)
+            yield Case(f"llama3-{original}-{top}", config)
+            yield Case(f"llama3-{original}-{top}-modern", modern(config))
+    yield Case("rope-empty", base("llama", rope_theta="absent", rope_parameters={}))
+    yield Case("rope-theta-alone", base("llama", rope_theta="absent", rope_parameters={"rope_theta": 50.0}))
+    both = modern(base("llama"))
+    yield Case("both-linear", dict(both, rope_scaling={"rope_type": "linear", "factor": 4.0}))
+    yield Case("both-top-theta", dict(both, rope_theta=30.0, rope_scaling={"rope_type": "linear", "factor": 4.0}))
+    yield Case("both-empty", dict(both, rope_scaling={}))
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    yield Case("yarn", base("qwen2", rope_scaling=yarn), [rope])
+    yield Case("both-yarn", dict(both, rope_scaling=yarn), [rope])
+    longrope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "factor": 2.0,
+                "original_max_position_embeddings": 32}
+    yield Case("longrope", base("llama", rope_scaling=longrope), [rope])
+    yield Case("untyped", base("llama", rope_scaling={"factor": 4.0}), [rope])
+    # windows
+    full, sliding = "full_attention", "sliding_attention"
+    yield Case("mistral-window", base("mistral", sliding_window=16))
+    yield Case("mistral-window-layers", base("mistral", sliding_window=16, layer_types=[full, full]))
+    yield Case("llama-window", base("llama", sliding_window=16))
+    for kind in ("qwen2", "qwen3"):
+        on = {"use_sliding_window": True, "sliding_window": 16, "num_hidden_layers": 3}
+        yield Case(f"{kind}-window-off", base(kind, use_sliding_window=False, sliding_window=16, max_window_layers=0))
+        yield Case(f"{kind}-window-late", base(kind, max_window_layers=3, **on))
+        yield Case(f"{kind}-window-default", base(kind, **on))
+        yield Case(f"{kind}-window", base(kind, max_window_layers=1, **on))
+        yield Case(f"{kind}-layers", base(kind, max_window_layers=28, layer_types=[full, sliding, sliding], **on))
+        yield Case(f"{kind}-full-layers", base(kind, max_window_layers=0, layer_types=[full, full, full], **on))
+        yield Case(f"{kind}-layers-off", base(kind, layer_types=[full, sliding]), ["layer_types"])
+    yield Case("chunked", base("qwen2", layer_types=[full, "chunked_attention"]), ["layer_types"])
+
+
+# ---- drawn ----
+
+
+def draw_rope(rng, config, refused):
+    kind = rng.choice(["plain"] * 3 + ["linear", "dynamic", "llama3", "llama3", "yarn", "longrope", "untyped", "partial"])
+    key = rng.choice(["type", "rope_type"])
+    factor = rng.choice([1.0, 2, 4.0, 8.5])
+    if kind in ("linear", "dynamic"):
+        config["rope_scaling"] = {key: kind, "factor": factor}
+    elif kind == "llama3":
+        low = rng.choice([0.5, 1.0, 2])
+        scaling = {key: "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": low * rng.choice([2, 4])}
+        if rng.random() < 0.6:
+            scaling["original_max_position_embeddings"] = rng.choice([8, 16, 32])
+        config["rope_scaling"] = scaling
+    elif kind == "yarn":
+        config["rope_scaling"] = {key: "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+        refused.append("rope_scaling")
+    elif kind == "longrope":
+        half = heads_of(config)[2] // 2
+        config["rope_scaling"] = {key: "longrope", "short_factor": [1.0] * half, "long_factor": [2.0] * half,
+                                  "factor": 2.0, "original_max_position_embeddings": 16}
+        refused.append("rope_scaling")
+    elif kind == "untyped":
+        config["rope_scaling"] = {"factor": factor}
+        refused.append("rope_scaling")
+    elif kind == "partial":
+        config["partial_rotary_factor"] = 0.5
+        refused.append("partial_rotary_factor")
+    if rng.random() < 0.3:
+        config["original_max_position_embeddings"] = rng.choice([8, 16, 32])
+
+
+def draw_window(rng, config, refused):
+    kind, layers = config["model_type"], config["num_hidden_layers"]
+    if kind.startswith("qwen"):
+        config["use_sliding_window"] = rng.random() < 0.6
+        if rng.random() < 0.7:
+            config["max_window_layers"] = rng.choice([0, 1, layers, 28])
+    if rng.random() < 0.7:
+        config["sliding_window"] = rng.choice([None, 9, 16, 30, 4096])
+    if rng.random() < 0.5:
+        types = [rng.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]
+        if rng.random() < 0.1:
+            types[0] = "chunked_attention"
+            refused.append("layer_types")
+        config["layer_types"] = types
+        window = config.get("sliding_window", None if kind == "llama" else 4096)
+        if kind.startswith("qwen") and not config["use_sliding_window"]:
+            window = None
+        if "sliding_attention" in types and window is None:
+            refused.append("layer_types")
+
+
+def drawn(seed):
+    rng = random.Random(seed)
+    kind = rng.choice(list(ARCHITECTURES))
+    heads = rng.choice([2, 4, 6])
+    head = rng.choice([8, 12, 16, 24])
+    hidden = heads * rng.choice([8, 12, 16])
+    refused, weights = [], {}
+    config = base(
+        kind,
+        hidden_size=hidden,
+        intermediate_size=rng.choice([40, 64, 96]),
+        num_hidden_layers=rng.choice([1, 2, 3]),
+        num_attention_heads=heads,
+        num_key_value_heads=rng.choice(
+            [n for n in (1, 2, 3, 4, 6) if heads % n == 0] + ([] if kind == "mistral" else [None])
+        ),
+        head_dim=head if kind in ("mistral", "qwen3") else rng.choice([head, "absent"]),
+        vocab_size=rng.choice([61, 96, 128]),
+        max_position_embeddings=rng.choice([40, 64, 2048]),
+        rms_norm_eps=rng.choice([1e-6, 1e-5, 1e-3, "absent"]),
+        rope_theta=rng.choice([30.0, 1e4, 1e6, "absent"]),
+        hidden_act=rng.choice(["silu"] * 8 + ["swish", "gelu"]),
+        tie_word_embeddings=rng.random() < 0.4,
+    )
+    if config["hidden_act"] == "gelu":
+        refused.append("hidden_act")
+    if rng.random() < 0.4:
+        config["attention_bias"] = rng.random() < 0.7
+    if rng.random() < 0.05:
+        config["mlp_bias"] = True
+        refused.append("mlp_bias")
+    draw_rope(rng, config, refused)
+    draw_window(rng, config, refused)
+    if rng.random() < 0.5:
+        config = modern(config)
+        refused = [key for key in refused if key != "rope_scaling"]
+        if config["rope_parameters"]["rope_type"] in ("yarn", "longrope"):
+            refused.append("rope_parameters")
+        if rng.random() < 0.3:  # added by hand beside what transformers 5 wrote
+            config["rope_scaling"] = rng.choice([{}, None, {"rope_type": "linear", "factor": 2.0}, {"type": "default"}])
+            if config["rope_scaling"]:
+                refused = [key for key in refused if not key.startswith("rope_")]
+    if config["tie_word_embeddings"] and rng.random() < 0.3:
+        weights["head"] = rng.choice(["equal", "other"])
+        if weights["head"] == "other":
+            refused.append("tie_word_embeddings")
+    weights["dtype"] = rng.choice(["float32", "float32", "bfloat16", "float16"])
+    return Case(f"seed-{seed}", config, refused, **weights)

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes checkpoints and what Hugging Face transformers computes with them, for against_transformers.
+
+    generate.py DIR [--seeds N] [--first SEED]
+
+Each case is a folder with the checkpoint, case.json (tokens, and the keys that a refusal may name) and logprobs.f32
+[tokens, vocabulary]: a prompt in one pass, then greedy tokens one by one through transformers' cache. Every third
+checkpoint is also written once more by transformers itself (save_pretrained)."""
+import argparse
+import json
+import logging
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+import checkpoints
+import tokenizer_cases
+
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+transformers.logging.set_verbosity(logging.CRITICAL)
+transformers.utils.logging.disable_progress_bar()
+warnings.simplefilter("ignore")
+
+
+def run(model, vocab, seed):
+    """Tokens and log-probabilities of a prompt and of the greedy tokens after it."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, vocab, (1, checkpoints.PROMPT), generator=generator)
+    out = model(tokens, use_cache=True)
+    rows, cache = [out.logits[0]], out.past_key_values
+    for _ in range(checkpoints.STEPS):
+        token = rows[-1][-1:].argmax(dim=-1).view(1, 1)
+        tokens = torch.cat((tokens, token), dim=1)
+        out = model(token, past_key_values=cache, use_cache=True)
+        rows.append(out.logits[0])
+    return tokens[0].tolist(), torch.log_softmax(torch.cat(rows).double(), dim=-1).float()
+
+
+def expect(folder, case, seed):
+    """Writes what transformers computes, and returns its model: None if it refuses the checkpoint."""
+    described = {"refused": case.refused, "prompt": checkpoints.PROMPT}
+    model = None
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        tokens, logprobs = run(model, case.config["vocab_size"], seed)
+        described["tokens"] = tokens
+        logprobs.numpy().tofile(folder / "logprobs.f32")
+    except Exception as error:  # of any kind: what matters is that there is nothing to compare with
+        described["peer_error"] = f"{type(error).__name__}: {error}"[:300]
+        model = None
+    (folder / "case.json").write_text(json.dumps(described))
+    return model
+
+
+def write(folder, case, seed, resave):
+    checkpoints.write(folder, case, seed)
+    model = expect(folder, case, seed)
+    if model is None or not resave or case.refused or type(model).__name__ not in checkpoints.ARCHITECTURES.values():
+        return
+    again = folder.with_name(folder.name + "-saved")
+    model.save_pretrained(again)
+    for name in ("case.json", "logprobs.f32"):
+        shutil.copy(folder / name, again / name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=0, help="drawn checkpoints beside the fixed ones")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--data", type=Path, help="folder with more tokenizers")
+    options = parser.parse_args()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    cases = list(checkpoints.fixed())
+    cases += [checkpoints.drawn(seed) for seed in range(options.first, options.first + options.seeds)]
+    for i, case in enumerate(cases):
+        write(options.dir / "checkpoints" / case.name, case, i, resave=i % 3 == 0)
+    tokenizer_cases.write_all(options.dir / "tokenizers", options.seeds, options.first, options.data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# stubs.sh VENV: makes the CUDA libraries that PyPI's torch links and that are not installed, in VENV/stubs. Their
+# functions do nothing: on the CPU torch calls none of them, and the real libraries are 2 GB.
+set -euo pipefail
+stubs=$1/stubs
+libraries=("$1"/lib/python3*/site-packages/torch/lib/*.so)
+real=("$1"/lib/python3*/site-packages/nvidia/*/lib)
+rm -rf "$stubs"
+mkdir "$stubs"
+prefixes='nvshmem|cublas|cudnn|nccl|cusparse|cufft|cuFile|nvrtc|cusolver'
+nm -D --undefined-only "${libraries[@]}" | sed -En "s/.* U (($prefixes)[A-Za-z0-9_]*)(@(.*))?/\1 \4/p" | sort -u >"$stubs/symbols"
+awk '{ print "void " $1 "(void) {}" }' "$stubs/symbols" >"$stubs/stubs.c"
+# The loader asks for the versions of symbols, too.
+awk '$2 { of[$2] = of[$2] $1 ";" } END { for (v in of) print v " { " of[v] " };" }' "$stubs/symbols" >"$stubs/versions"
+cc -w -shared -fPIC -fno-builtin "$stubs/stubs.c" -o "$stubs/stubs.so" -Wl,--version-script="$stubs/versions"
+for name in $(readelf -d "${libraries[@]}" | sed -En 's/.*NEEDED.*\[(lib(cu|nv|nccl)[^]]*)\]/\1/p' | sort -u); do
+    [ -e "${real[0]}/$name" ] || ln -s stubs.so "$stubs/$name"
+done
+ln -s "${real[0]}" "$stubs/real"
