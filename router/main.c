@@ -19,7 +19,8 @@
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
+    struct option_list model_names;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -44,8 +45,9 @@ static const struct option options[] = {
      .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
-    {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
-     .help = "model name that clients ask for; default: name of the --model directory"},
+    {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
+     .help = "model name that clients ask for; give the flag once for each name, answers have the first one; default: "
+             "name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
@@ -193,6 +195,15 @@ static enum status chat_open(struct front *front)
     return STATUS_OK;
 }
 
+static void model_names_set(struct front *front)
+{
+    int n = o.model_names.count;
+    front->n_model_names = n ? n : 1;
+    front->model_names = mem_alloc_array((size_t)front->n_model_names, sizeof *front->model_names);
+    for (int i = 0; i < front->n_model_names; i++)
+        front->model_names[i] = n ? mem_string(o.model_names.items[i]) : path_base_name(o.model);
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -208,7 +219,7 @@ static enum status front_open(struct front *front)
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
-    front->model_name = o.model_name ? mem_string(o.model_name) : path_base_name(o.model);
+    model_names_set(front);
     front->heartbeat_ms = o.heartbeat_ms;
     front->tail_tokens = (int)o.tail_tokens;
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
@@ -227,7 +238,9 @@ static void front_close(struct front *front)
     grammar_library_free(front->grammars);
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
-    free((char *)front->model_name);
+    for (int i = 0; i < front->n_model_names; i++)
+        free(front->model_names[i]);
+    free(front->model_names);
     identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
@@ -370,7 +383,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
               LOG_FIELD("port", rpc_server_port(listeners->clients)),
               LOG_FIELD("http_port", http_service_port(listeners->http)),
-              LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_name),
+              LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_names[0]),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     int signal;

@@ -8,6 +8,7 @@
 #include "router/front/http_service.h"
 #include "router/front/intake_pool.h"
 #include "router/front/node_link.h"
+#include "router/front/reading.h"
 #include "tests/http_client.h"
 
 enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000 };
@@ -107,11 +108,17 @@ static void node_pass(int n)
 
 // --- the router
 
+static char *names[] = {"demo"};
+
 static void open_router(const struct http_service_options *options)
 {
     const char *source = getenv("FOREPACK_SOURCE");
     char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
-    front = (struct front){.model_name = "demo", .config = {.max_context = CONTEXT}, .heartbeat_ms = 1000};
+    front = (struct front){.model_names = names,
+                           .n_model_names = 1,
+                           .config = {.max_context = CONTEXT},
+                           .heartbeat_ms = 1000,
+                           .readings = reading_table_create()};
     ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
     free(dir);
     front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
@@ -141,6 +148,7 @@ static void close_router(void)
     http_service_free(service);
     core_free(core);
     tokenizer_free(front.tokenizer);
+    reading_table_free(front.readings);
 }
 
 // A client whose stream is on the node.

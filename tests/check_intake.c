@@ -10,7 +10,7 @@
 #include "router/front/grpc_intake.h"
 #include "router/front/intake.h"
 
-static struct front front = {.model_name = "demo", .config = {.max_context = 64}};
+static struct front front = {.model_names = (char *[]){"demo"}, .n_model_names = 1, .config = {.max_context = 64}};
 
 static void setup(void)
 {

@@ -53,7 +53,7 @@ END_TEST
 
 // --- on the way to the router
 
-static struct front front = {.model_name = "demo", .config = {.max_context = 64}};
+static struct front front = {.model_names = (char *[]){"demo"}, .n_model_names = 1, .config = {.max_context = 64}};
 
 static void open_front(void)
 {

@@ -30,6 +30,8 @@ static void answer(void *arg, enum metrics_format format, const char *text, size
     answered++;
 }
 
+static char *names[] = {"m"};
+
 static void front_start(void)
 {
     fixture_init(&f);
@@ -37,7 +39,8 @@ static void front_start(void)
     const struct intake_pool_options pool = {.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10};
     memset(&refusals, 0, sizeof refusals);
     answered = wrong = 0;
-    front = (struct front){.model_name = "m", .loop = loop_start(f.c), .pool = intake_pool_open(&pool)};
+    front = (struct front){
+        .model_names = names, .n_model_names = 1, .loop = loop_start(f.c), .pool = intake_pool_open(&pool)};
     front.refusals = &refusals;
     front_refused(&front, STATUS_NOT_FOUND);
     front_refused(&front, STATUS_NOT_FOUND);

@@ -44,7 +44,8 @@ struct refusals {
 };
 
 struct front {
-    const char *model_name; // the name that clients ask for
+    char **model_names; // [n_model_names] that clients ask for; answers have the first one
+    int n_model_names;
     struct model_config config;
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why

@@ -106,7 +106,7 @@ static void event_model_info(struct core *c, void *arg, int64_t now_us)
     struct core_status status;
     core_get_status(c, &status);
     Forepack__V1__ModelInfo info = FOREPACK__V1__MODEL_INFO__INIT;
-    info.name = (char *)front->model_name;
+    info.name = front->model_names[0];
     info.context_tokens = (uint32_t)front->config.max_context;
     info.vocab_size = (uint32_t)front->config.vocab_size;
     if (front->chat) info.chat_template = (char *)chat_template_name(front->chat);

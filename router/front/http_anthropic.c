@@ -48,7 +48,7 @@ static enum status anthropic_read(const json_t *body, struct http_input *in)
 
 static struct anthropic_answer answer_of(const struct http_generation *g)
 {
-    return (struct anthropic_answer){g->id, g->client.front->model_name};
+    return (struct anthropic_answer){g->id, g->client.front->model_names[0]};
 }
 
 static struct anthropic_end end_of(const struct http_generation *g, const struct http_choice *choice)

@@ -15,8 +15,8 @@
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
-enum { ANSWERS_MAX = 1024 };           // of one exchange
-enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
+enum { ANSWERS_MAX = 1024 };              // of one exchange
+enum { PROMPT_TOKENS_MAX = 16 << 20 };    // of all its answers: each has a copy of its prompt
 enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
 
 // --- memory of an input

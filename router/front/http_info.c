@@ -26,11 +26,11 @@ static void answer_free(struct http_exchange *x, struct bytes *json)
 
 // --- models
 
-static void model_add(const struct http_service *service, struct bytes *out)
+static void model_add(const struct http_service *service, const char *name, struct bytes *out)
 {
     const struct front *front = service->front;
     JSON_ADD(out, "{\"id\":");
-    json_add_string(out, front->model_name);
+    json_add_string(out, name);
     JSON_ADD(out, ",\"object\":\"model\",\"created\":");
     json_add_integer(out, service->started_s);
     JSON_ADD(out, ",\"owned_by\":\"forepack\",\"max_model_len\":");
@@ -50,9 +50,16 @@ void http_models_get(struct http_exchange *x)
         return;
     }
     struct bytes out = {0};
-    if (!one) JSON_ADD(&out, "{\"object\":\"list\",\"data\":[");
-    model_add(service, &out);
-    if (!one) JSON_ADD(&out, "]}");
+    if (one) {
+        model_add(service, path + sizeof prefix - 1, &out);
+    } else {
+        JSON_ADD(&out, "{\"object\":\"list\",\"data\":[");
+        for (int i = 0; i < service->front->n_model_names; i++) {
+            json_add_comma(&out);
+            model_add(service, service->front->model_names[i], &out);
+        }
+        JSON_ADD(&out, "]}");
+    }
     answer_free(x, &out);
 }
 

@@ -10,7 +10,7 @@ void openai_begin(const struct http_generation *g, const char *object, struct by
     JSON_ADD(out, "\",\"created\":");
     json_add_integer(out, g->created_s);
     JSON_ADD(out, ",\"model\":");
-    json_add_string(out, g->client.front->model_name);
+    json_add_string(out, g->client.front->model_names[0]);
     JSON_ADD(out, ",\"choices\":[");
 }
 

@@ -41,7 +41,7 @@ static struct responses_answer *answer_of(struct http_generation *g)
     snprintf(r->item_id, sizeof r->item_id, "msg-%s", number);
     r->answer.id = g->id;
     r->answer.item_id = r->item_id;
-    r->answer.model = g->client.front->model_name;
+    r->answer.model = g->client.front->model_names[0];
     r->answer.created_s = g->created_s;
     return &r->answer;
 }

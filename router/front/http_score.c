@@ -20,7 +20,7 @@ struct score {
 static void score_add(const struct score *s, const struct request *r, struct bytes *out)
 {
     JSON_ADD(out, "{\"object\":\"score\",\"model\":");
-    json_add_string(out, s->client.front->model_name);
+    json_add_string(out, s->client.front->model_names[0]);
     JSON_ADD(out, ",\"token_ids\":[");
     http_token_ids_add(out, &(struct answer_chunk){.tokens = r->spec.tokens, .n = r->spec.n_tokens});
     JSON_ADD(out, "],\"kept\":[");

@@ -42,7 +42,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
 {
     const struct front *front = reporter->front;
     *snapshot = (struct metrics_snapshot){
-        .model_name = front->model_name,
+        .model_name = front->model_names[0],
         .event_backlog = loop_backlog(front->loop),
         .tokenise_waiting = intake_pool_waiting(front->pool),
         .log_lines_dropped = log_lines_dropped(),

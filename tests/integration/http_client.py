@@ -82,10 +82,11 @@ def wait_for(what, condition):
 
 def check_information():
     models = get("/v1/models")
-    assert models["object"] == "list" and len(models["data"]) == 1, models
+    assert models["object"] == "list" and [m["id"] for m in models["data"]] == ["demo", "demo-b"], models
     model = models["data"][0]
     assert model["object"] == "model" and model["max_model_len"] > 0, model
     assert get("/v1/models/" + model["id"]) == model
+    assert get("/v1/models/demo-b")["id"] == "demo-b"
     assert get("/v1/models/other", 404)["error"]["code"] == "model_not_found"
     assert get("/health")["status"] == "alive" and get("/ready")["status"] == "ready"
     assert get("/version")["version"]
