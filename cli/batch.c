@@ -14,7 +14,9 @@
 // answer.
 //
 // The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
-// synced and renamed; each answer is then appended and flushed, and the file is synced at the end.
+// synced and renamed, and the folder is synced; each answer is then appended and flushed, and the file is synced at the
+// end. So a killed process loses no answer that it has written, and a crash of the machine none that a run has ended
+// with.
 #include <errno.h>
 #include <fcntl.h>
 #include <search.h>
@@ -29,10 +31,13 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/new_file.h"
+#include "cli/answer_lines.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/request_rows.h"
+#include "proto/unpack.h"
 
 enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
 
@@ -130,27 +135,16 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
     return STATUS_OK;
 }
 
-// A line of the output of an earlier run. Complete answers stay in the file, even if the input no longer has the row;
-// failed answers and an incomplete last line are removed. Any other line means that the file was named by mistake.
-static enum status output_resume_line(struct batch *b, const char *line, size_t size, int number, FILE *resumed)
+// An answer of an earlier run stays in the file, even if the input no longer has the row.
+static bool row_resume(void *arg, const char *id)
 {
-    json_t *object = json_loads(line, JSON_ALLOW_NUL, NULL);
-    const char *id = json_string_value(json_object_get(object, "id"));
-    const char *reason = json_string_value(json_object_get(object, "finish_reason"));
-    bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
-    struct row *row = answered ? index_find(id) : NULL;
-    if (answered && !(row && row->done)) fprintf(resumed, "%s%s", line, complete ? "" : "\n");
-    if (row && !row->done) {
-        row->done = true;
-        b->n_done++;
-    }
-    enum status status = STATUS_OK;
-    if (complete && !(id && reason)) {
-        status = status_fail(STATUS_INVALID, "--output %s:%d: not an answer of forepack batch: choose another file",
-                             o.output, number);
-    }
-    json_decref(object);
-    return status;
+    struct batch *b = arg;
+    struct row *row = index_find(id);
+    if (!row) return true;
+    if (row->done) return false;
+    row->done = true;
+    b->n_done++;
+    return true;
 }
 
 static enum status output_fail(const char *path)
@@ -195,16 +189,20 @@ static enum status output_lock(int *fd_p)
 
 static enum status output_copy(struct batch *b, FILE *from, FILE *to)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t size;
-    enum status status = STATUS_OK;
-    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, from)) > 0; number++)
-        status = output_resume_line(b, line, (size_t)size, number, to);
-    free(line);
-    if (status == STATUS_OK && (ferror(from) || fflush(to) != 0 || fsync(fileno(to)) != 0))
-        status = output_fail(o.output);
-    return status;
+    TRY(answer_lines_copy(o.output, from, to, row_resume, b));
+    return fsync(fileno(to)) == 0 ? STATUS_OK : output_fail(o.output);
+}
+
+// The lock of the output makes this run the only one that writes OUTPUT.part. A run that was killed may have left one.
+// The new file has the mode of the output.
+static FILE *part_create(const struct batch *b, const char *path)
+{
+    struct stat output;
+    if (unlink(path) != 0 && errno != ENOENT) return NULL;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return NULL;
+    if (fstat(b->lock, &output) == 0) fchmod(fd, output.st_mode & 0777);
+    return fdopen(fd, "w");
 }
 
 // Replaces the output by a file with the complete answers of an earlier run, and only these, which becomes b->output.
@@ -214,11 +212,12 @@ static enum status output_resume(struct batch *b)
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return output_fail(o.output);
     char *temporary = mem_format("%s.part", o.output);
-    FILE *resumed = fopen(temporary, "we");
+    FILE *resumed = part_create(b, temporary);
     enum status status = resumed ? output_copy(b, file, resumed) : output_fail(temporary);
     fclose(file);
     if (status == STATUS_OK && (flock(fileno(resumed), LOCK_EX | LOCK_NB) != 0 || rename(temporary, o.output) != 0))
         status = output_fail(o.output);
+    if (status == STATUS_OK) folder_sync(o.output);
     if (status != STATUS_OK && resumed) {
         fclose(resumed);
         unlink(temporary);
@@ -359,7 +358,8 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
             status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.remote.server);
         if (status != STATUS_OK) break;
         b->connected = true;
-        Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+        Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
+                                                         bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", o.remote.server);
         status = batch_handle_response(b, m);

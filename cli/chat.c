@@ -33,7 +33,7 @@ static void chat_print_text(void *user, const char *text, size_t size_bytes)
 static void turn_add(struct request_spec *spec, const char *role, char *content)
 {
     spec->messages = mem_resize(spec->messages, (size_t)spec->n_messages + 1, sizeof *spec->messages);
-    spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), content};
+    spec->messages[spec->n_messages++] = (struct request_message){mem_string(role), content, strlen(content)};
 }
 
 static void turn_remove_last(struct request_spec *spec)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "proto/unpack.h"
 
 enum { CALL_TIMEOUT_MS = 120000 };
 
@@ -56,7 +57,7 @@ enum status remote_call(const struct remote *remote, const char *method, const P
     enum status status = rpc_unary(channel, method, bytes, size, CALL_TIMEOUT_MS, &answer);
     free(bytes);
     if (status == STATUS_OK) {
-        *answer_p = protobuf_c_message_unpack(descriptor, NULL, answer.size, answer.data);
+        *answer_p = proto_unpack(descriptor, answer.data, answer.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&answer);
         if (!*answer_p) status = status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", remote->server);
     }
@@ -71,7 +72,8 @@ static enum status remote_read_answer(const struct remote *remote, struct rpc_st
     struct rpc_bytes bytes;
     enum status status;
     while ((status = rpc_stream_read(stream, &bytes)) == STATUS_OK && bytes.data) {
-        Forepack__V1__GenerateResponse *m = forepack__v1__generate_response__unpack(NULL, bytes.size, bytes.data);
+        Forepack__V1__GenerateResponse *m = proto_unpack(&forepack__v1__generate_response__descriptor, bytes.data,
+                                                         bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (!m) return status_fail(STATUS_DATA, "%s sent a message that cannot be unpacked", remote->server);
         if (id_p && !*id_p) *id_p = mem_string(m->request_id);

@@ -4,15 +4,20 @@ set(FOREPACK_WARNINGS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissi
     -Wvla -Wno-unused-parameter)
 
 # Hardening of all code except the CPU kernels (kernels/CMakeLists.txt says why not these). _FORTIFY_SOURCE needs an
-# optimised build, and the sanitizers bring checks of the same functions.
+# optimised build, and the sanitizers bring checks of the same functions. Level 3 needs GCC 12 and glibc 2.34.
+# tests/hardening.sh checks what was built.
 set(FOREPACK_HARDENING -fPIE -fstack-protector-strong -fstack-clash-protection)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND FOREPACK_HARDENING -fcf-protection)
 endif()
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_C_FLAGS MATCHES "sanitize")
-  list(APPEND FOREPACK_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  include(CheckCSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+  check_c_source_compiles("#include <string.h>\nint main(void) { return 0; }" FOREPACK_FORTIFY_3)
+  unset(CMAKE_REQUIRED_FLAGS)
+  list(APPEND FOREPACK_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$<IF:$<BOOL:${FOREPACK_FORTIFY_3}>,3,2>)
 endif()
-add_link_options(-Wl,-z,relro,-z,now $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
+add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
 
 # forepack_library(NAME sources... LINK libraries...): a static library.
 function(forepack_library name)
@@ -67,6 +72,25 @@ if(FOREPACK_TESTS)
   target_link_options(forepack_check INTERFACE -Wl,--wrap=_mark_point)
 endif()
 
+# The longest tests, the longest first: CTest starts them in this order, so that no core is idle at the end.
+set(FOREPACK_LONG_TESTS
+    check_golden_data_cuda check_golden_data_reference check_scorer check_scheduler check_golden_cuda check_model_forward
+    check_row_sampling_cuda check_cuda_backend check_golden_reference check_cuda_sample check_engine check_cuda_exactness
+    check_cuda_attention check_fp8_blocks check_exactness_amx check_scan_cost check_net check_net_tls check_kernels_cuda
+    check_cuda_comm check_golden_cpu check_tokenizer_files check_perplexity)
+
+# forepack_test_order(TESTS...): sets the COST of those of the tests that are long.
+function(forepack_test_order)
+  list(LENGTH FOREPACK_LONG_TESTS count)
+  foreach(test ${ARGN})
+    list(FIND FOREPACK_LONG_TESTS ${test} place)
+    if(NOT place EQUAL -1)
+      math(EXPR cost "1000 + ${count} - ${place}")
+      set_tests_properties(${test} PROPERTIES COST ${cost})
+    endif()
+  endforeach()
+endfunction()
+
 # forepack_test(NAME [SOURCES extra...] [RANKS n | EACH words...] [DATA] [TIMEOUT seconds] [CUDA] LIBS libraries...)
 # builds tests/NAME.c (or .cpp) with Check and adds it to CTest with the label `unit`. Exit code 77 means skipped.
 #   RANKS  runs it under mpirun, without other tests beside it: ranks that wait for a core run into their time limits
@@ -90,6 +114,7 @@ function(forepack_test name)
   add_executable(${name} ${source} ${arg_SOURCES})
   target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:C>:${FOREPACK_WARNINGS}>")
   target_link_libraries(${name} PRIVATE ${arg_LIBS} forepack_check)
+  target_link_options(${name} PRIVATE $<$<AND:$<CONFIG:Release>,$<C_COMPILER_ID:GNU>>:-fno-lto>) # router/CMakeLists.txt
   if(arg_CUDA AND TARGET forepack_cuda_emulated)
     target_link_libraries(${name} PRIVATE forepack_cuda_emulated)
     set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
@@ -131,6 +156,7 @@ function(forepack_test name)
     endif()
   endif()
   set_tests_properties(${unit_tests} PROPERTIES LABELS unit)
+  forepack_test_order(${unit_tests})
   set(environment "${FOREPACK_TEST_ENVIRONMENT}")
   if(NOT name MATCHES "engine|node|net|comm|speculator")
     # Suppressions of leaks in Open MPI's plugins need whole stacks, which take half of the time of tests that allocate much.

@@ -1,31 +1,46 @@
-# Fuzz targets, with clang's libFuzzer:
-#   cmake -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DFOREPACK_FUZZ=ON
-#   cmake --build build/fuzz --target fuzz_http && build/fuzz/bin/fuzz_http -max_total_time=600 FOUND tests/fuzz/corpus/fuzz_http
-# New inputs go to the folder FOUND, which must exist. Builds without FOREPACK_FUZZ replay the corpus as a unit test.
+# Fuzz targets (tests/fuzz/CMakeLists.txt lists them) with clang's libFuzzer: the preset `fuzz` builds them, and
+# `ctest --preset fuzz` runs each for FOREPACK_FUZZ_SECONDS. Builds without FOREPACK_FUZZ replay the corpora as unit tests.
 option(FOREPACK_FUZZ "Build the fuzz targets with libFuzzer; needs clang" OFF)
+set(FOREPACK_FUZZ_SECONDS 10 CACHE STRING "Seconds that CTest runs each fuzz target")
 if(FOREPACK_FUZZ)
   if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
-    message(FATAL_ERROR "FOREPACK_FUZZ needs clang: configure a new build folder with -DCMAKE_C_COMPILER=clang")
+    message(FATAL_ERROR "FOREPACK_FUZZ needs clang: use the preset fuzz, or a new build folder with -DCMAKE_C_COMPILER=clang")
   endif()
-  add_compile_options(-O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
+  enable_testing()
+  # Line tables alone: a third of the time of full debug information.
+  add_compile_options(-O1 -g1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined
+                      -fno-sanitize-recover=undefined)
   add_link_options(-fsanitize=address,undefined)
 endif()
 
-# forepack_fuzz(NAME [SOURCES extra...] LIBS libraries...): tests/fuzz/NAME.c with the seeds tests/fuzz/corpus/NAME/*.
+# forepack_fuzz(NAME [MAX_BYTES n] [SOURCES extra...] LIBS libraries...): tests/fuzz/NAME.c with the seeds
+# tests/fuzz/corpus/NAME/*. MAX_BYTES bounds the inputs that libFuzzer makes.
 function(forepack_fuzz name)
   if(NOT FOREPACK_FUZZ AND NOT FOREPACK_TESTS)
     return()
   endif()
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "MAX_BYTES" "SOURCES;LIBS" ${ARGN})
+  if(NOT arg_MAX_BYTES)
+    set(arg_MAX_BYTES 4096)
+  endif()
   set(folder ${CMAKE_SOURCE_DIR}/tests/fuzz)
   if(NOT FOREPACK_FUZZ)
     list(APPEND arg_SOURCES ${folder}/replay.c)
   endif()
   add_executable(${name} ${folder}/${name}.c ${arg_SOURCES})
   target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS})
+  target_compile_definitions(${name} PRIVATE FUZZ_SOURCE="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   if(FOREPACK_FUZZ)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzz_targets)
+      add_custom_target(fuzz_targets)
+    endif()
+    add_dependencies(fuzz_targets ${name})
+    # What run.sh needs to know about a target.
+    file(WRITE ${CMAKE_BINARY_DIR}/fuzz/${name}.options "-max_len=${arg_MAX_BYTES}\n")
+    add_test(NAME ${name} COMMAND ${folder}/run.sh --seconds ${FOREPACK_FUZZ_SECONDS} --no-log ${name})
+    set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 600 ENVIRONMENT "FUZZ_BUILD=${CMAKE_BINARY_DIR}")
   else()
     add_test(NAME ${name} COMMAND ${name} ${folder}/corpus/${name})
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1200 ENVIRONMENT "${FOREPACK_TEST_ENVIRONMENT}")

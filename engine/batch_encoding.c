@@ -7,16 +7,17 @@
 enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
 // KV blocks that a pass uses of sequence s.
-static int blocks_used(const struct ragged_batch *b, int s)
+static size_t blocks_used(const struct ragged_batch *b, int s)
 {
-    return (b->kv_len[s] + b->row_start[s + 1] - b->row_start[s] + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    size_t entries = (size_t)b->kv_len[s] + (size_t)(b->row_start[s + 1] - b->row_start[s]);
+    return (entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
 static size_t all_blocks_used(const struct ragged_batch *b)
 {
     size_t n = 0;
     for (int s = 0; s < b->n_seqs; s++)
-        n += (size_t)blocks_used(b, s);
+        n += blocks_used(b, s);
     return n;
 }
 
@@ -65,7 +66,7 @@ void batch_encode(const struct ragged_batch *b, int32_t *w)
     w = ints_append(w, b->row_start, seqs + 1);
     w = ints_append(w, b->kv_len, seqs);
     for (int s = 0; s < b->n_seqs; s++)
-        w = ints_append(w, b->block_table + (size_t)s * (size_t)b->max_blocks, (size_t)blocks_used(b, s));
+        w = ints_append(w, b->block_table + (size_t)s * (size_t)b->max_blocks, blocks_used(b, s));
     w = ints_append(w, b->logit_row, (size_t)b->n_logit_rows);
     w = ints_append(w, b->importance_row, (size_t)b->n_importance_rows);
     ints_append(w, b->importance_keys, (size_t)b->n_importance_rows);
@@ -82,10 +83,10 @@ static bool counts_are_valid(const int32_t *w)
 static bool table_pad(const struct ragged_batch *b, const int32_t *from, size_t n, int32_t *table, size_t table_ints)
 {
     size_t width = (size_t)b->max_blocks;
-    if ((size_t)b->n_seqs * width > table_ints) return false;
+    if ((size_t)b->n_seqs * width > table_ints || b->row_start[0] != 0) return false;
     for (int s = 0; s < b->n_seqs; s++) {
-        if (b->kv_len[s] < 0 || b->row_start[s + 1] < b->row_start[s]) return false;
-        size_t used = (size_t)blocks_used(b, s);
+        if (b->kv_len[s] < 0 || b->row_start[s + 1] < b->row_start[s] || b->row_start[s + 1] > b->n_rows) return false;
+        size_t used = blocks_used(b, s);
         if (used > width || used > n) return false;
         memcpy(table, from, used * sizeof *table);
         memset(table + used, 0, (width - used) * sizeof *table);
@@ -99,12 +100,14 @@ static bool table_pad(const struct ragged_batch *b, const int32_t *from, size_t 
 enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, size_t table_ints,
                          struct ragged_batch *b)
 {
+    if (n_ints < COUNTS || !counts_are_valid(w))
+        return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: it does not begin with counts", n_ints);
     *b = (struct ragged_batch){w[0], .n_seqs = w[1], .max_blocks = w[2], .n_logit_rows = w[3],
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
     if (w[6]) b->sampling = (const void *)(w + COUNTS);
     if (w[6]) b->n_unread_rows = w[6] - 1;
-    if (!counts_are_valid(w) || encoded_ints(b, (size_t)w[7]) != n_ints) {
+    if (encoded_ints(b, (size_t)w[7]) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs, blocks = (size_t)w[7];

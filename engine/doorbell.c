@@ -2,12 +2,8 @@
 // See doorbell.h. The leader listens only while the group opens.
 #include "engine/doorbell.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,20 +17,12 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/doorbell_reception.h"
 
 enum {
-    SPIN_US = 1000,             // how long a follower polls before it sleeps
-    CONNECT_TIMEOUT_MS = 2000,  // per address
-    GREETING_TIMEOUT_MS = 2000, // for the first bytes of a connection
-    OPEN_TIMEOUT_MS = 60000,    // for all followers to connect
-    ADDRESSES_MAX = 16,
-    HOST_SIZE = 256,
-};
-
-// Host and process of a rank, for messages.
-struct process_name {
-    char host[HOST_SIZE];
-    int32_t pid;
+    SPIN_US = 1000,            // how long a follower polls before it sleeps
+    CONNECT_TIMEOUT_MS = 2000, // per address
+    ANSWER_TIMEOUT_MS = 2000,  // for the leader's half of the secret
 };
 
 struct doorbell {
@@ -47,17 +35,9 @@ struct doorbell {
 struct invitation {
     bool listening; // false: the leader failed to listen, and all ranks give up
     struct process_name leader;
-    uint8_t secret[16];   // a follower sends the first half, the leader answers with the second
-    char socket_name[48]; // of the UNIX socket, in the abstract namespace, which leaves no file behind
-    in_port_t port;       // network byte order; 0: no TCP
-    int n_addresses;
-    struct sockaddr_storage addresses[ADDRESSES_MAX];
-};
-
-struct greeting {
-    uint8_t secret[8];
-    int32_t rank;
-    struct process_name name;
+    uint8_t secret[16];               // a follower sends the first half, the leader answers with the second
+    char socket_name[48];             // of the UNIX socket, in the abstract namespace, which leaves no file behind
+    struct group_addresses addresses; // with ports
 };
 
 static struct process_name own_name(void)
@@ -127,16 +107,11 @@ static socklen_t unix_address(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 }
 
-static socklen_t address_length(const struct sockaddr_storage *address)
-{
-    return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-}
-
 // ---- leader ----
 
 static int listen_unix(const char *name)
 {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     struct sockaddr_un address;
     socklen_t length = unix_address(name, &address);
     if (fd >= 0 && (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 64) != 0)) {
@@ -146,121 +121,77 @@ static int listen_unix(const char *name)
     return fd;
 }
 
-// Listens on both IP versions where the machine has them. -1 when it has no network, which is fine for a group on one
-// host.
-static int listen_tcp(in_port_t *port_p)
+// Listens on a port of this address, which it completes. -1: it cannot.
+static int listen_tcp(struct sockaddr_storage *address)
 {
-    struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_addr = in6addr_any};
-    struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-    int off = 0;
-    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&any6, sizeof any6) != 0) {
-        if (fd >= 0) close(fd);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && bind(fd, (struct sockaddr *)&any4, sizeof any4) != 0) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof bound;
-    if (fd >= 0 && (listen(fd, 64) != 0 || getsockname(fd, (struct sockaddr *)&bound, &length) != 0)) {
-        close(fd);
-        fd = -1;
-    }
+    socklen_t size = group_address_size(address);
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
-    *port_p = bound.ss_family == AF_INET ? ((struct sockaddr_in *)&bound)->sin_port
-                                         : ((struct sockaddr_in6 *)&bound)->sin6_port;
-    return fd;
+    if (bind(fd, (struct sockaddr *)address, size) == 0 && listen(fd, 64) == 0 &&
+        getsockname(fd, (struct sockaddr *)address, &size) == 0)
+        return fd;
+    close(fd);
+    return -1;
 }
 
-static void list_addresses(struct invitation *invitation)
-{
-    struct ifaddrs *all;
-    if (getifaddrs(&all) != 0) return;
-    for (struct ifaddrs *i = all; i && invitation->n_addresses < ADDRESSES_MAX; i = i->ifa_next) {
-        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) continue;
-        struct sockaddr_storage *address = &invitation->addresses[invitation->n_addresses];
-        if (i->ifa_addr->sa_family == AF_INET) {
-            memcpy(address, i->ifa_addr, sizeof(struct sockaddr_in));
-            ((struct sockaddr_in *)address)->sin_port = invitation->port;
-        } else if (i->ifa_addr->sa_family == AF_INET6) {
-            memcpy(address, i->ifa_addr, sizeof(struct sockaddr_in6));
-            struct sockaddr_in6 *six = (struct sockaddr_in6 *)address;
-            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue; // valid on this link only
-            six->sin6_port = invitation->port;
-        } else {
-            continue;
-        }
-        invitation->n_addresses++;
-    }
-    freeifaddrs(all);
-}
+// The leader while it receives its followers.
+struct leader {
+    struct doorbell *bell;
+    struct invitation *invitation;
+    int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
+};
 
-// Accepts one connection that sends the secret and a rank that is still missing, and closes any other.
-static bool follower_accept(struct doorbell *bell, int listener, const struct invitation *invitation)
+// Listens on a UNIX socket and on those of `addresses` where it can.
+static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0) return false;
-    set_receive_timeout(fd, GREETING_TIMEOUT_MS);
-    struct greeting greeting;
-    bool known = socket_receive(fd, &greeting, sizeof greeting) &&
-                 memcmp(greeting.secret, invitation->secret, sizeof greeting.secret) == 0 && greeting.rank > 0 &&
-                 greeting.rank < bell->size && bell->fds[greeting.rank] < 0;
-    if (!known || !socket_send(fd, invitation->secret + 8, 8)) {
-        close(fd);
-        return false;
-    }
-    set_receive_timeout(fd, 0);
-    socket_set_keepalive(fd);
-    bell->fds[greeting.rank] = fd;
-    bell->names[greeting.rank] = greeting.name;
-    bell->names[greeting.rank].host[HOST_SIZE - 1] = 0;
-    return true;
-}
-
-static enum status followers_accept(struct doorbell *bell, struct pollfd *listeners,
-                                    const struct invitation *invitation)
-{
-    int64_t until_us = clock_now_us() + (int64_t)OPEN_TIMEOUT_MS * 1000;
-    for (int missing = bell->size - 1; missing > 0;) {
-        int left_ms = (int)((until_us - clock_now_us()) / 1000);
-        if (left_ms <= 0) {
-            return status_fail(STATUS_UNAVAILABLE, "doorbell: %d of %d followers did not connect within %d s", missing,
-                               bell->size - 1, OPEN_TIMEOUT_MS / 1000);
-        }
-        if (poll(listeners, 2, left_ms) < 0 && errno != EINTR) return doorbell_fail("poll");
-        for (int i = 0; i < 2; i++)
-            if (listeners[i].fd >= 0 && listeners[i].revents)
-                missing -= follower_accept(bell, listeners[i].fd, invitation);
+    struct invitation *invitation = l->invitation;
+    if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret)
+        return doorbell_fail("getrandom");
+    // Unique, and not secret: every process of the host can list these names.
+    snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
+             (long long)clock_now_us());
+    int fd = listen_unix(invitation->socket_name);
+    if (fd < 0) return doorbell_fail("listen on a UNIX socket");
+    l->listeners[l->n_listeners++] = fd;
+    for (int i = 0; i < addresses->n; i++) {
+        struct sockaddr_storage address = addresses->address[i];
+        if ((fd = listen_tcp(&address)) < 0) continue;
+        l->listeners[l->n_listeners++] = fd;
+        invitation->addresses.address[invitation->addresses.n++] = address;
     }
     return STATUS_OK;
 }
 
-static enum status open_leader(struct doorbell *bell, struct comm *comm)
+// A connection that sends the secret and a rank that is still missing.
+static bool follower_take(void *user, int fd, const struct greeting *greeting)
+{
+    const struct leader *l = user;
+    struct doorbell *bell = l->bell;
+    const uint8_t *secret = l->invitation->secret;
+    bool known = memcmp(greeting->secret, secret, sizeof greeting->secret) == 0 && greeting->rank > 0 &&
+                 greeting->rank < bell->size && bell->fds[greeting->rank] < 0;
+    if (!known || !socket_send(fd, secret + 8, 8)) return false;
+    socket_set_keepalive(fd);
+    struct process_name *name = &bell->names[greeting->rank];
+    bell->fds[greeting->rank] = fd;
+    *name = greeting->name;
+    name->host[sizeof name->host - 1] = 0;
+    return true;
+}
+
+static enum status open_leader(struct doorbell *bell, struct comm *comm, const struct group_addresses *addresses)
 {
     struct invitation *invitation = mem_alloc(sizeof *invitation);
-    struct pollfd listeners[2] = {{.fd = -1, .events = POLLIN}, {.fd = -1, .events = POLLIN}};
-    enum status status = STATUS_OK;
-    if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret) {
-        status = doorbell_fail("getrandom");
-    } else {
-        invitation->leader = bell->names[0] = own_name();
-        // Unique, and not secret: every process of the host can list these names.
-        snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
-                 (long long)clock_now_us());
-        listeners[0].fd = listen_unix(invitation->socket_name);
-        if (listeners[0].fd < 0) status = doorbell_fail("listen on a UNIX socket");
-        listeners[1].fd = listen_tcp(&invitation->port);
-        if (listeners[1].fd >= 0) list_addresses(invitation);
-    }
+    struct leader leader = {.bell = bell, .invitation = invitation};
+    invitation->leader = bell->names[0] = own_name();
+    enum status status = leader_listen(&leader, addresses);
     invitation->listening = status == STATUS_OK;
     enum status sent = comm->ops->broadcast(comm, invitation, sizeof *invitation);
     if (status == STATUS_OK) status = sent;
-    if (status == STATUS_OK) status = followers_accept(bell, listeners, invitation);
-    for (int i = 0; i < 2; i++)
-        if (listeners[i].fd >= 0) close(listeners[i].fd);
+    if (status == STATUS_OK)
+        status = reception_run(leader.listeners, leader.n_listeners, bell->size - 1, follower_take, &leader);
+    for (int i = 0; i < leader.n_listeners; i++)
+        close(leader.listeners[i]);
     free(invitation);
     return status;
 }
@@ -276,7 +207,7 @@ static int leader_connect(const struct invitation *invitation, const struct sock
     // connect(2) uses the timeout for sending.
     struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000, .tv_usec = CONNECT_TIMEOUT_MS % 1000 * 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-    set_receive_timeout(fd, GREETING_TIMEOUT_MS);
+    set_receive_timeout(fd, ANSWER_TIMEOUT_MS);
     struct greeting greeting = {.rank = rank, .name = own_name()};
     memcpy(greeting.secret, invitation->secret, sizeof greeting.secret);
     uint8_t answer[8];
@@ -305,9 +236,9 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
             socklen_t length = unix_address(invitation->socket_name, &address);
             fd = leader_connect(invitation, (struct sockaddr *)&address, length, bell->rank);
         }
-        for (int i = 0; i < invitation->n_addresses && fd < 0; i++) {
-            const struct sockaddr_storage *address = &invitation->addresses[i];
-            fd = leader_connect(invitation, (const struct sockaddr *)address, address_length(address), bell->rank);
+        for (int i = 0; i < invitation->addresses.n && fd < 0; i++) {
+            const struct sockaddr_storage *address = &invitation->addresses.address[i];
+            fd = leader_connect(invitation, (const struct sockaddr *)address, group_address_size(address), bell->rank);
         }
         bell->fds[0] = fd;
         bell->names[0] = invitation->leader;
@@ -315,7 +246,7 @@ static enum status open_follower(struct doorbell *bell, struct comm *comm)
             status =
                 status_fail(STATUS_UNAVAILABLE,
                             "doorbell: rank %d on %s cannot connect to the leader on %s at any of its %d addresses",
-                            bell->rank, name.host, invitation->leader.host, invitation->n_addresses);
+                            bell->rank, name.host, invitation->leader.host, invitation->addresses.n);
         }
     }
     free(invitation);
@@ -333,7 +264,9 @@ enum status doorbell_open(struct comm *comm, struct doorbell **bell_p)
     bell->names = mem_alloc_array((size_t)comm->size, sizeof *bell->names);
     for (int r = 0; r < comm->size; r++)
         bell->fds[r] = -1;
-    enum status status = comm->rank == 0 ? open_leader(bell, comm) : open_follower(bell, comm);
+    struct group_addresses addresses;
+    enum status status = group_network_choose(comm, &addresses);
+    if (status == STATUS_OK) status = comm->rank == 0 ? open_leader(bell, comm, &addresses) : open_follower(bell, comm);
     if (status != STATUS_OK) {
         doorbell_close(bell);
         return status;

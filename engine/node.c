@@ -23,10 +23,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 #include "base/secret_file.h"
 #include "base/version.h"
+#include "proto/unpack.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
@@ -38,7 +40,8 @@ enum {
     STABLE_MS = 10000,           // a stream that has lasted this long ends the backoff
     HEARTBEAT_DEFAULT_MS = 1000, // when the router requests 0 or more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
-    STOP_TIMEOUT_MS = 10000, // for the router to end the stream
+    STOP_TIMEOUT_MS = 10000,       // for the router to end the stream
+    ROUTER_MEMORY_MAX = 256 << 20, // of an unpacked message of the router, which has at most 64 MiB
 };
 
 struct mail {
@@ -334,12 +337,13 @@ static void stream_read(struct node *node, struct rpc_stream *stream)
             log_stream_end(node, status);
             break;
         }
-        router_message *message = forepack__cluster__v1__router_message__unpack(NULL, bytes.size, bytes.data);
+        router_message *message = proto_unpack(&forepack__cluster__v1__router_message__descriptor, bytes.data,
+                                               bytes.size, ROUTER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (message) {
             reading = message_handle(node, message);
         } else {
-            log_event(LOG_ERROR, "message_malformed", LOG_FIELD("router", node->router));
+            log_event(LOG_ERROR, "message_malformed", LOG_FIELD("router", node->router), LOG_REASON);
             reading = false;
         }
     }
@@ -467,6 +471,7 @@ static void signal_handle(struct node *node)
     if (node->draining) {
         log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
                   LOG_FIELD("reason", "second signal, running work is lost"));
+        log_flush();
         _exit(1);
     }
     log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));

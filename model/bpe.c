@@ -177,6 +177,7 @@ static bool symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit
         merge_queue(bpe, s, i);
     while (s->n_heap) {
         uint64_t top = heap_pop(s);
+        s->steps++;
         int i = (int)(uint32_t)top;
         struct bpe_symbol *symbol = &s->symbols[i];
         if (symbol->rank != top >> 32) continue; // stale entry: the symbol or its successor has been merged since

@@ -67,6 +67,7 @@ struct bpe_scratch {
     int n, capacity;
     uint64_t *heap; // rank << 32 | symbol: lowest rank first, then leftmost
     int n_heap, heap_capacity;
+    uint64_t steps; // taken from the heap so far: fewer than three per byte of text
 };
 
 void bpe_scratch_free(struct bpe_scratch *scratch);

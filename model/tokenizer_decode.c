@@ -52,7 +52,8 @@ static enum status replace_matches(const struct pattern *pattern, const char *by
                                    struct pattern_scratch *scratch, struct bytes *piece)
 {
     struct bytes out = {0};
-    struct pattern_walk walk = pattern_walk_start(pattern, scratch, piece->data ? piece->data : "", piece->n);
+    const char *text = piece->data ? piece->data : "";
+    struct pattern_walk walk = pattern_walk_start(pattern, scratch, text, piece->n);
     size_t from = 0, start, end;
     bool found = true;
     for (;;) {
@@ -62,11 +63,11 @@ static enum status replace_matches(const struct pattern *pattern, const char *by
             return status;
         }
         if (!found) break;
-        bytes_add(&out, piece->data + from, start - from);
+        bytes_add(&out, text + from, start - from);
         bytes_add(&out, by, n_by);
         from = end;
     }
-    bytes_add(&out, piece->data + from, piece->n - from);
+    bytes_add(&out, text + from, piece->n - from);
     bytes_free(piece);
     *piece = out;
     return STATUS_OK;

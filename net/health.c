@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "net/server.h"
 #include "proto/grpc_health/v1/health.pb-c.h"
+#include "proto/unpack.h"
 
 #define CHECK_PATH "/grpc.health.v1.Health/Check"
 #define WATCH_PATH "/grpc.health.v1.Health/Watch"
@@ -25,13 +26,19 @@ struct service {
 struct net_health { // under the server's mutex
     int count, capacity;
     struct service *services;
+    struct watch *watches;
+    int n_watches;
 };
 
 // The user of a Watch call, under the server's mutex.
 struct watch {
+    struct rpc_call *call;
+    struct watch *next, **link;
     char *name;
     int sent; // the last state sent; -1: none
 };
+
+enum { WATCHES_MAX = 4096 };
 
 static struct service *service_find(struct net_health *health, const char *name, size_t length)
 {
@@ -88,27 +95,46 @@ static void health_send_state(struct rpc_call *call, state now)
         rpc_call_finish(call, STATUS_EXHAUSTED, "the watcher does not read");
 }
 
-// Sends a watcher its state if that has changed. The caller holds the server's mutex.
-static void watcher_notify(struct rpc_call *call, struct watch *watch)
+// --- watches; the caller of these functions holds the server's mutex
+
+// Sends a watcher its state if that has changed.
+static void watch_notify(struct net_health *health, struct watch *watch)
 {
-    state now = service_state(call->server->health, watch->name);
-    if (watch->sent != (int)now) health_send_state(call, now);
+    state now = service_state(health, watch->name);
+    if (watch->sent != (int)now) health_send_state(watch->call, now);
     watch->sent = (int)now;
 }
 
-static void watchers_notify(struct rpc_server *server)
+static void watches_notify(struct net_health *health)
 {
-    for (struct rpc_call *call = server->calls; call; call = call->next) {
-        struct watch *watch = strcmp(call->path, WATCH_PATH) == 0 && call->builtin ? call->user : NULL;
-        if (watch) watcher_notify(call, watch);
-    }
+    for (struct watch *watch = health->watches; watch; watch = watch->next)
+        watch_notify(health, watch);
 }
+
+static void watch_add(struct net_health *health, struct watch *watch)
+{
+    watch->next = health->watches;
+    watch->link = &health->watches;
+    if (watch->next) watch->next->link = &watch->next;
+    health->watches = watch;
+    health->n_watches++;
+    watch_notify(health, watch);
+}
+
+static void watch_remove(struct net_health *health, struct watch *watch)
+{
+    *watch->link = watch->next;
+    if (watch->next) watch->next->link = watch->link;
+    health->n_watches--;
+}
+
+// --- states
 
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving)
 {
     pthread_mutex_lock(&server->mutex);
     service_find_or_add(server->health, service, strlen(service))->serving = serving && !server->closing;
-    watchers_notify(server);
+    watches_notify(server->health);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -118,7 +144,7 @@ void net_health_end(struct rpc_server *server)
     server->closing = true;
     for (int i = 0; i < server->health->count; i++)
         server->health->services[i].serving = false;
-    watchers_notify(server);
+    watches_notify(server->health);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -127,9 +153,10 @@ void net_health_end(struct rpc_server *server)
 // The name of the service in a request, free() it; NULL, with the call finished, when the request is malformed.
 static char *health_read_name(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    Grpc__Health__V1__HealthCheckRequest *request = grpc__health__v1__health_check_request__unpack(NULL, size, bytes);
+    Grpc__Health__V1__HealthCheckRequest *request =
+        proto_unpack(&grpc__health__v1__health_check_request__descriptor, bytes, size, NET_BUILTIN_MEMORY_BYTES, NULL);
     if (!request) {
-        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid HealthCheckRequest");
+        rpc_call_finish(call, STATUS_INVALID, status_message());
         return NULL;
     }
     char *name = mem_string(request->service);
@@ -158,13 +185,18 @@ static void health_watch_on_message(struct rpc_call *call, const uint8_t *bytes,
     if (call->user) return; // one request per Watch call
     char *name = health_read_name(call, bytes, size);
     if (!name) return;
-    struct watch *watch = mem_alloc(sizeof *watch);
-    *watch = (struct watch){.name = name, .sent = -1};
+    struct net_health *health = call->server->health;
     pthread_mutex_lock(&call->server->mutex);
-    call->user = watch;
-    watcher_notify(call, watch);
-    bool closing = call->server->closing;
+    bool closing = call->server->closing, full = health->n_watches == WATCHES_MAX;
+    if (!full) {
+        struct watch *watch = mem_alloc(sizeof *watch);
+        *watch = (struct watch){.call = call, .name = name, .sent = -1};
+        call->user = watch;
+        watch_add(health, watch);
+    }
     pthread_mutex_unlock(&call->server->mutex);
+    if (full) free(name);
+    if (full) rpc_call_finish(call, STATUS_EXHAUSTED, "too many clients watch the health of this server: use Check");
     if (closing) rpc_call_finish(call, STATUS_UNAVAILABLE, "the server is closing");
 }
 
@@ -173,6 +205,7 @@ static void health_watch_on_close(struct rpc_call *call, bool cancelled)
     pthread_mutex_lock(&call->server->mutex);
     struct watch *watch = call->user;
     call->user = NULL;
+    if (watch) watch_remove(call->server->health, watch);
     pthread_mutex_unlock(&call->server->mutex);
     if (!watch) return;
     free(watch->name);

@@ -8,6 +8,7 @@
 #include "net/server.h"
 #include "net/symbols.h"
 #include "proto/grpc_reflection/v1/reflection.pb-c.h"
+#include "proto/unpack.h"
 
 typedef Grpc__Reflection__V1__ServerReflectionRequest request;
 typedef Grpc__Reflection__V1__ServerReflectionResponse response;
@@ -95,9 +96,10 @@ static void answer_list(struct answer *answer, const struct rpc_server *server)
 static void reflection_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     const struct net_symbols *symbols = call->server->symbols;
-    request *asked = grpc__reflection__v1__server_reflection_request__unpack(NULL, size, bytes);
+    request *asked = proto_unpack(&grpc__reflection__v1__server_reflection_request__descriptor, bytes, size,
+                                  NET_BUILTIN_MEMORY_BYTES, NULL);
     if (!asked) {
-        rpc_call_finish(call, STATUS_INVALID, "the message is not a valid ServerReflectionRequest");
+        rpc_call_finish(call, STATUS_INVALID, status_message());
         return;
     }
     struct answer answer = {0};

@@ -9,7 +9,9 @@
 
 #include "net/core.h"
 
+struct net_fd_handler;
 struct net_health;
+struct net_listener;
 struct net_symbols;
 
 struct rpc_server {
@@ -18,6 +20,8 @@ struct rpc_server {
     void *context;                    // borrowed
     enum status (*authorise)(struct rpc_call *call);
     int port;
+    struct net_listener *listener;
+    struct net_fd_handler *handler; // C-core's
     int n_queues;
     struct net_queue *queues;
     struct net_accept *accepts;
@@ -81,11 +85,15 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 // 443.
 const char *net_address_colon(const char *address);
 
+// address.c: sockets that listen on HOST:PORT, one for each address of HOST, and their port; close() them. INVALID.
+enum { NET_LISTEN_MAX = 8 };
+enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX], int *n_p, int *port_p);
+
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);
 
 // Health and reflection need no authorisation; their messages hold only a name.
-enum { NET_BUILTIN_MESSAGE_BYTES = 4096 };
+enum { NET_BUILTIN_MESSAGE_BYTES = 4096, NET_BUILTIN_MEMORY_BYTES = 256 << 10 };
 extern const struct rpc_method net_health_methods[], net_reflection_methods[];
 struct net_health *net_health_create(const struct rpc_method *methods);
 void net_health_free(struct net_health *health);

@@ -3,13 +3,13 @@
 // wire type.
 #include "proto/fields.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { TYPE_VARINT = 0, TYPE_64_BIT = 1, TYPE_BYTES = 2, TYPE_32_BIT = 5 };
 
 struct reader {
     const uint8_t *at, *end;
-    size_t left; // fields that are still allowed
 };
 
 static bool read_varint(struct reader *r, uint64_t *value_p)
@@ -28,46 +28,6 @@ static bool skip_bytes(struct reader *r, uint64_t size)
     if (size > (uint64_t)(r->end - r->at)) return false;
     r->at += size;
     return true;
-}
-
-// False when there are too many fields. At the first malformed byte `at` becomes the end.
-static bool count_fields(struct reader *r, const ProtobufCMessageDescriptor *type)
-{
-    while (r->at < r->end) {
-        uint64_t key, value = 0;
-        if (!r->left--) return false;
-        bool readable = read_varint(r, &key);
-        switch (key & 7) {
-        case TYPE_VARINT: readable = readable && read_varint(r, &value); break;
-        case TYPE_64_BIT: readable = readable && skip_bytes(r, 8); break;
-        case TYPE_32_BIT: readable = readable && skip_bytes(r, 4); break;
-        case TYPE_BYTES: {
-            const uint8_t *end = r->end;
-            readable = readable && read_varint(r, &value) && value <= (uint64_t)(end - r->at);
-            if (!readable) break;
-            const ProtobufCFieldDescriptor *field = NULL;
-            if (key >> 3 <= UINT32_MAX) field = protobuf_c_message_descriptor_get_field(type, (unsigned)(key >> 3));
-            if (field && field->type == PROTOBUF_C_TYPE_MESSAGE) {
-                r->end = r->at + value;
-                if (!count_fields(r, field->descriptor)) return false;
-                r->at = r->end;
-                r->end = end;
-            } else {
-                r->at += value;
-            }
-            break;
-        }
-        default: readable = false;
-        }
-        if (!readable) r->at = r->end;
-    }
-    return true;
-}
-
-bool proto_fields_at_most(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size, size_t limit)
-{
-    struct reader r = {bytes, bytes + size, limit};
-    return count_fields(&r, type);
 }
 
 // Reads a key and skips or returns its value: [*value_p, *value_p + *size_p) of a field of bytes.

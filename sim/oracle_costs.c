@@ -30,6 +30,7 @@ void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_n
     }
     if (!node || us < 100 || !is_steady(w)) return;
     double learned_us = cost_pass_us(&node->sched.cost, 1, rows, pairs);
+    if (learned_us < 1) return; // the first pass
     watch->passes++;
     watch->misses += learned_us > ERROR_MAX * us || us > ERROR_MAX * learned_us;
     if (watch->passes >= PASSES_MIN && 100 * watch->misses > MISSES_PERCENT * watch->passes)

@@ -17,6 +17,7 @@ enum { BINS_MAX = 64 };
 struct bin_count {
     const struct core_bin *bins[BINS_MAX];
     int n, outstanding, open;
+    double pairs; // attention pairs of their requests
 };
 
 static void bin_count_add(struct bin_count *count, const struct core_bin *bin)
@@ -72,7 +73,7 @@ static void check_node(struct world *w, const struct core_node *node)
     for (const struct sched_request *s = account->requests.first; s; s = s->next, n++) {
         const struct request *r = request_of(s);
         bool worker = node->hello.role == NODE_WORKER;
-        HOLDS(r->account.node == node);
+        HOLDS(r->account.node == node && s->list == &account->requests);
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
         kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
         context_blocks += r->account.own_blocks + held_blocks(node, r);
@@ -82,6 +83,7 @@ static void check_node(struct world *w, const struct core_node *node)
         bin_tokens += r->account.rows;
         in_bins++;
         n_long += r->account.is_long;
+        bins.pairs += r->account.attention_pairs;
         bin_count_add(&bins, r->account.bin);
     }
     HOLDS(n == account->requests.count && n <= node->hello.max_seqs);
@@ -89,6 +91,7 @@ static void check_node(struct world *w, const struct core_node *node)
     HOLDS(n_long == account->long_prompts && (n_long || account->long_tokens == 0));
     HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
     HOLDS(bin_tokens == account->bin_tokens);
+    HOLDS(fabs(bins.pairs - account->bin_attention_pairs) <= 1e-9 * bins.pairs);
     HOLDS(kv_blocks == account->kv_blocks && context_blocks == account->context_blocks);
 }
 

@@ -24,6 +24,20 @@ static bool costs_known(const struct plan_costs *costs)
 
 // --- measured
 
+// The fit counts short passes as much as long ones and slow ones less than they took, as decisions of the moment need
+// it. A plan needs the sum: the costs are scaled so that all passes of the node together take as long as they took.
+static void costs_scale(const json_t *node, struct plan_costs *costs)
+{
+    double passes = json_number_value(json_object_get(node, "passes"));
+    double us = costs->fixed_us * passes + costs->row_us * json_number_value(json_object_get(node, "pass_rows")) +
+                costs->pair_us * json_number_value(json_object_get(node, "pass_pairs"));
+    double taken_us = json_number_value(json_object_get(node, "pass_s")) * 1e6;
+    if (!(us > 0) || !(taken_us > 0)) return; // of a router that does not count them
+    costs->fixed_us *= taken_us / us;
+    costs->row_us *= taken_us / us;
+    costs->pair_us *= taken_us / us;
+}
+
 static void known_read(const json_t *nodes, const char *role, struct known *known)
 {
     size_t i;
@@ -37,6 +51,7 @@ static void known_read(const json_t *nodes, const char *role, struct known *know
                                  json_number_value(json_object_get(node, "pass_pair_us"))},
                                 json_integer_value(json_object_get(node, "token_budget")),
                                 json_integer_value(json_object_get(node, "kv_blocks"))};
+        costs_scale(node, &known->costs);
         if (costs_known(&known->costs)) return;
     }
 }
@@ -114,7 +129,8 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
                                               .fixed_us = llround(known->costs.fixed_us),
                                               .row_ns = llround(known->costs.row_us * 1e3),
                                               .pair_ps = llround(known->costs.pair_us * 1e6),
-                                              .itl_target_ms = o->itl_target_ms};
+                                              .itl_target_ms = o->itl_target_ms,
+                                              .noise_percent = o->noise_percent};
     if (o->max_seqs > plan->node[role].budget)
         return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
                            (long long)o->max_seqs, (long long)plan->node[role].budget);

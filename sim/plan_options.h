@@ -31,7 +31,7 @@ struct plan_options {
     char *status;
     struct plan_costs costs[2]; // by role, see enum node_role
     double tflops, gbytes_per_s;
-    int64_t weight_bytes;
+    int64_t weight_bytes, noise_percent;
 };
 
 // `p` is a static struct plan_options.
@@ -125,6 +125,8 @@ struct plan_options {
      .unit = "us", .help = "of a speculator"},                                                                         \
     {.name = "spec-pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[0].pair_us, .default_text = "0",            \
      .max = 1e3, .unit = "us", .help = "of a speculator"},                                                             \
+    {.name = "pass-noise-percent", .type = OPTION_INT, .value = &(p).noise_percent, .default_text = "0", .max = 99,    \
+     .unit = "%", .help = "most by which a pass takes more or less time than its costs say"},                          \
     {.name = "tflops", .type = OPTION_REAL, .value = &(p).tflops, .default_text = "0", .max = 1e6, .unit = "TFLOP/s",  \
      .help = "rate that a rank achieves: costs are computed from the shape"},                                          \
     {.name = "gbytes-per-s", .type = OPTION_REAL, .value = &(p).gbytes_per_s, .default_text = "0", .max = 1e6,         \

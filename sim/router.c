@@ -192,8 +192,8 @@ static void message_handle(struct sim_router *router, struct stream *s, const ui
     struct node_end *end = end_of(router, s);
     Forepack__Cluster__V1__NodeMessage *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
     if (m) {
-        node_link_handle(&end->link, router->core, m, w->now_us);
         oracle_costs(w, &end->costs, end->link.node, m);
+        node_link_handle(&end->link, router->core, m, w->now_us);
         forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     } else {
         end_finish(&end->link, STATUS_INVALID, "the message is not a valid NodeMessage");

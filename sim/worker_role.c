@@ -55,6 +55,15 @@ static bool worker_busy(const void *object)
     return service_busy(((const struct worker *)object)->service);
 }
 
+static const char *queue_check(const struct sequence_queue *queue)
+{
+    const struct sequence *previous = NULL;
+    int n = 0;
+    for (const struct sequence *q = queue->head; q; previous = q, q = q->next, n++)
+        if (q->previous != previous) return "a waiting sequence is linked to another one than that before it";
+    return queue->tail != previous || queue->n != n ? "the queue of waiting sequences lost some" : NULL;
+}
+
 static enum status worker_step(void *object)
 {
     struct worker *worker = object;
@@ -62,6 +71,7 @@ static enum status worker_step(void *object)
     group_oracle_before(&worker->oracle, s);
     enum status status = service_step(worker->service);
     if (status == STATUS_OK && !worker->problem) worker->problem = group_oracle_after(&worker->oracle, s);
+    if (!worker->problem) worker->problem = queue_check(&s->queue);
     return status;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: the life of requests and nodes, step by step. Packing is tested in check_core_bins.c, random sequences
-// of events in check_core_storm.c.
+// of events by the simulator.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

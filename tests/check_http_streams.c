@@ -8,6 +8,7 @@
 #include "router/front/http_service.h"
 #include "router/front/intake_pool.h"
 #include "router/front/node_link.h"
+#include "router/front/reading.h"
 #include "tests/http_client.h"
 
 enum { ANSWER_TOKEN = 5, CONTEXT = 1 << 20, STEP_TOKENS = 1000, PASSES_MAX = 1000 };
@@ -128,6 +129,7 @@ static void open_router(const struct http_service_options *options)
     core = core_create(&core_options, &ops);
     front.loop = loop_start(core);
     front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10});
+    front.readings = reading_table_create();
     node.link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
     ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
     loop_post(front.loop, event_attach, NULL);
@@ -140,6 +142,8 @@ static void close_router(void)
     loop_stop(front.loop);
     http_service_free(service);
     core_free(core);
+    intake_pool_free(front.pool);
+    reading_table_free(front.readings);
     tokenizer_free(front.tokenizer);
 }
 

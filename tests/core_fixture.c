@@ -10,92 +10,6 @@
 
 static struct fixture *current; // a test has one
 
-// --- the digest of all actions. Requests count from the first of the test, the process may have had others.
-
-static void digest_add(uint64_t value)
-{
-    uint64_t x = current->digest ^ (value + UINT64_C(0x9e3779b97f4a7c15)); // the finaliser of splitmix64
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    current->digest = x ^ (x >> 31);
-}
-
-static void digest_add_action(char action, const char *node_id)
-{
-    digest_add((uint64_t)action);
-    digest_add((uint64_t)current->now_us);
-    for (; *node_id; node_id++)
-        digest_add((uint64_t)*node_id);
-}
-
-static uint64_t ordinal_of(uint64_t number)
-{
-    return number - current->first_number;
-}
-
-static void digest_add_end(const struct request *r, enum finish_reason reason, enum status status)
-{
-    const struct request_usage *u = &r->usage;
-    const struct request_timing *t = &r->timing;
-    const int64_t values[] = {(int64_t)ordinal_of(r->number),
-                              reason,
-                              status,
-                              r->state,
-                              r->skip,
-                              u->prompt_tokens,
-                              u->scored_tokens,
-                              u->kept_tokens,
-                              u->cached_tokens,
-                              u->completion_tokens,
-                              u->replays,
-                              t->queue_us,
-                              t->score_us,
-                              t->pack_wait_us,
-                              t->prefill_us,
-                              t->ttft_us,
-                              t->total_us,
-                              r->n_kept_ranges};
-    digest_add_action('d', "");
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        digest_add((uint64_t)values[i]);
-    for (int k = 0; k < r->n_kept_ranges; k++) {
-        digest_add((uint64_t)r->kept[k].first);
-        digest_add((uint64_t)r->kept[k].last);
-    }
-}
-
-uint64_t fixture_digest(const struct fixture *f)
-{
-    struct core_status status;
-    core_get_status(f->c, &status);
-    const struct bin_totals *bins[] = {&status.score_bins, &status.prefill_bins};
-    for (int i = 0; i < 2; i++) {
-        digest_add(bins[i]->bins);
-        digest_add(bins[i]->items);
-        digest_add(bins[i]->tokens);
-        digest_add(bins[i]->capacity_tokens);
-        digest_add(bins[i]->scan_cost);
-    }
-    const struct core_totals *t = &status.totals;
-    const uint64_t totals[] = {t->requests, t->done,     t->failed,        t->cancelled,   t->refused,
-                               t->replays,  t->degraded, t->prompt_tokens, t->kept_tokens, t->completion_tokens};
-    for (size_t i = 0; i < sizeof totals / sizeof *totals; i++)
-        digest_add(totals[i]);
-    for (int k = 0; k < SKIP_COUNT; k++)
-        digest_add(t->skipped[k]);
-    for (int i = 0; i < status.n_nodes; i++) {
-        digest_add(status.nodes[i].tokens_in);
-        digest_add(status.nodes[i].tokens_out);
-        digest_add(status.nodes[i].cached_tokens);
-        digest_add((uint64_t)status.nodes[i].running);
-    }
-    digest_add((uint64_t)status.waiting);
-    digest_add((uint64_t)status.waiting_tokens);
-    digest_add((uint64_t)status.running);
-    core_status_fini(&status);
-    return f->digest;
-}
-
 // --- what the core sends to nodes
 
 static void remember_bin(struct fake_node *node, struct request *const *requests, int n, enum request_state state)
@@ -116,25 +30,13 @@ static void remember_bin(struct fake_node *node, struct request *const *requests
     }
 }
 
-static void digest_add_bin(char action, const struct fake_node *node, uint64_t bin, struct request *const *requests,
-                           int n)
-{
-    digest_add_action(action, node->id);
-    digest_add(bin);
-    digest_add((uint64_t)n);
-    for (int i = 0; i < n; i++)
-        digest_add(ordinal_of(requests[i]->number));
-}
-
 static void send_score_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
-    digest_add_bin('S', link, bin, requests, n);
     remember_bin(link, requests, n, REQUEST_SCORING);
 }
 
 static void send_prefill_bin(void *link, uint64_t bin, struct request *const *requests, int n)
 {
-    digest_add_bin('P', link, bin, requests, n);
     remember_bin(link, requests, n, REQUEST_PACKED);
     for (int i = 0; i < n; i++) {
         int kept = 0;
@@ -148,11 +50,8 @@ static void send_cancel(void *link, const uint64_t *numbers, int n)
 {
     struct fake_node *node = link;
     ck_cheap(node->node && !node->lost);
-    digest_add_action('C', node->id);
-    for (int i = 0; i < n; i++) {
-        digest_add(ordinal_of(numbers[i]));
+    for (int i = 0; i < n; i++)
         fake_node_forget(node, numbers[i]);
-    }
     node->cancels += n;
 }
 
@@ -160,7 +59,6 @@ static void node_lost(void *link, const char *reason)
 {
     struct fake_node *node = link;
     ck_cheap(node->node && !node->lost && (!reason || *reason));
-    digest_add_action('L', node->id);
     node->lost = true;
     node->node = NULL;
     node->n_requests = 0;
@@ -170,7 +68,6 @@ static void ready_changed(void *user, bool ready)
 {
     struct fixture *f = user;
     ck_cheap(f->ready != ready);
-    digest_add_action(ready ? 'R' : 'r', "");
     f->ready = ready;
     f->ready_changes++;
 }
@@ -182,10 +79,6 @@ static bool client_tokens(void *user, const int32_t *tokens, const struct token_
     struct client *client = user;
     ck_cheap(n >= 1);
     ck_cheap(client->ends == 0);
-    digest_add_action('t', "");
-    digest_add(ordinal_of(client->number));
-    for (int i = 0; i < n; i++)
-        digest_add((uint64_t)tokens[i]);
     int used = n;
     bool stopped = client->stop_after && client->n_tokens + n >= client->stop_after;
     if (stopped) used = client->stop_after - client->n_tokens;
@@ -213,7 +106,6 @@ static void client_done(void *user, const struct request *r, enum finish_reason 
     if (r->importance) client->importance_0 = r->importance[0];
     client->r = NULL;
     current->ended++;
-    digest_add_end(r, reason, status);
     ck_cheap(client->ends == 1);
     ck_cheap(r->usage.completion_tokens == client->n_tokens);
     bool good = reason == FINISH_REASON_STOP || reason == FINISH_REASON_LENGTH;

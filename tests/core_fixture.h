@@ -56,7 +56,6 @@ struct fixture {
     bool ready;
     int ready_changes;
     uint64_t first_number; // of a request of this test
-    uint64_t digest;       // of every action of the core so far, with the time it was taken
 };
 
 void fixture_init(struct fixture *f); // fills `options`, which may be changed before fixture_start
@@ -87,5 +86,4 @@ void fake_node_finish_oldest_bin(struct fixture *f, struct fake_node *node);
 void fake_node_score(struct fixture *f, struct fake_node *node, struct client *client, int first,
                      int last); // and ticks
 
-uint64_t fixture_digest(const struct fixture *f);           // of all actions so far, and of the totals
 struct core_status fixture_status(const struct fixture *f); // to be released with core_status_fini

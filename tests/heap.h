@@ -4,6 +4,13 @@
 
 #include <stddef.h>
 
+// Share by which an allocator may round sizes up beyond glibc's.
+#ifdef __SANITIZE_THREAD__
+enum { HEAP_ROUNDING_PERCENT = 5 };
+#else
+enum { HEAP_ROUNDING_PERCENT = 0 };
+#endif
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 size_t __sanitizer_get_current_allocated_bytes(void); // not every gcc package contains its header
 static inline size_t heap_bytes(void)

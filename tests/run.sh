@@ -32,3 +32,12 @@ tests/lint.sh build/dev || lint=$?
 jobs=$(($(nproc) + 1))
 ctest --preset dev --parallel $jobs -LE release "$@"
 ctest --preset release --parallel $jobs -LE kit "$@"
+
+# Ten seconds of each fuzz target. A finding is stored as build/fuzz/found/failed/TARGET-*.
+if command -v clang-14 >/dev/null; then
+    cmake --preset fuzz >/dev/null
+    cmake --build --preset fuzz
+    ctest --preset fuzz --parallel "$(nproc)" "$@"
+else
+    echo "skipped: clang-14 is not installed (deploy/packages.sh --fuzz), no fuzz target runs"
+fi

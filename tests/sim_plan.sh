@@ -36,6 +36,11 @@ less "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --workers 4)" "$one" "four
 printf '{"nodes": [{"role": "worker", "pass_fixed_us": 8000, "pass_row_us": 1000.0, "pass_pair_us": 0.2, "kv_blocks": 131072,
     "token_budget": 2048}]}' >"$work/status.json"
 [ "$(number ttft_ms_p50 "${load[@]}" --status "$work/status.json")" = "$one" ] || fail "a status gives another report"
+# Passes that took twice as long as the fit says: the plan takes them as they were.
+printf '{"nodes": [{"role": "worker", "pass_fixed_us": 4000, "pass_row_us": 500.0, "pass_pair_us": 0.1, "kv_blocks": 131072,
+    "token_budget": 2048, "passes": 10, "pass_rows": 700, "pass_pairs": 5000, "pass_s": 0.781}]}' >"$work/sums.json"
+[ "$(number ttft_ms_p50 "${load[@]}" --status "$work/sums.json")" = "$one" ] || fail "the sums of passes do not count"
+[ "$(number ttft_ms_p50 "${load[@]}" "${costs[@]}" --pass-noise-percent 40)" != "$one" ] || fail "passes do not vary"
 less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a faster machine is not faster"
 [ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||
     fail "no request is refused by a full queue"

@@ -124,6 +124,7 @@ static void project(const struct slow_llama *slow, int layer, const double *norm
 static void attend(const struct tiny_model *m, int head, const double *q, const double *k, const double *v, int n,
                    double *score, double *out)
 {
+    double *weight = mem_alloc_array((size_t)n, sizeof *weight);
     int d = m->head_size, q_width = m->n_heads * d, kv_width = m->n_kv_heads * d;
     int kv_head = head / (m->n_heads / m->n_kv_heads);
     for (int i = 0; i < n; i++) {
@@ -136,12 +137,12 @@ static void attend(const struct tiny_model *m, int head, const double *q, const 
             largest = fmax(largest, score[i * n + j]);
         }
         for (int j = 0; j <= i; j++)
-            sum += exp(score[i * n + j] - largest);
+            sum += weight[j] = exp(score[i * n + j] - largest);
         for (int j = 0; j <= i; j++)
             for (int e = 0; e < d; e++)
-                out[i * q_width + head * d + e] +=
-                    exp(score[i * n + j] - largest) / sum * v[j * kv_width + kv_head * d + e];
+                out[i * q_width + head * d + e] += weight[j] / sum * v[j * kv_width + kv_head * d + e];
     }
+    free(weight);
 }
 
 static void mlp(const struct slow_llama *slow, int layer, const double *normed, double *out)

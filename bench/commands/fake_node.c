@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "engine/node.h"
 #include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
@@ -223,7 +224,7 @@ enum status fake_node_open(const char *server, const char *nodes, struct fake_pa
         free(node);
         return status;
     }
-    pthread_create(&node->thread, NULL, node_run, node);
+    thread_start(&node->thread, "node", node_run, node);
     *node_p = node;
     return STATUS_OK;
 }

@@ -90,6 +90,8 @@ void core_submit(struct core *c, struct request *r, int64_t now_us);
 // of any owner, all requests of this id); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
+// Takes a request that was aborted before it was submitted, and ends it in the same way.
+void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another
@@ -158,6 +160,7 @@ struct node_status {
     const char *state; // see core_health_state()
     int kv_blocks_free, running;
     uint64_t tokens_in, tokens_out, cached_tokens;
+    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
     double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
     int64_t attached_us;                             // when it attached
 };

@@ -32,6 +32,7 @@ struct core_measures {
 struct node_counts {
     uint64_t tokens_in, tokens_out, cached_tokens, bins;
     uint64_t preemptions; // as the node counts them, since its process started; nodes.c
+    uint64_t passes, pass_rows, pass_pairs, pass_us;
 };
 
 // Of all nodes that have attached with this id and role. Dashboards know a node by its id: counters go on when it comes

@@ -7,22 +7,33 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "proto/unpack.h"
 #include "router/front/front.h"
-#include "router/front/grpc_intake.h"
 #include "router/front/node_link.h"
 #include "router/front/reply.h"
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
+// Bounds on the messages of one node. The first one must be Hello.
+enum {
+    HELLO_BYTES_MAX = 64 << 10,
+    HELLO_MEMORY_MAX = 1 << 20,
+    MEMORY_MAX = 40 << 20, // of all unpacked messages that the core has not handled yet
+    EVENT_BYTES = 512,     // counted for each message in addition
+};
+
 struct attachment {
     struct node_link link; // first: the link's functions get this; core's thread
     struct rpc_call *call; // our reference
     const struct front *front;
+    bool greeted;         // Hello was received; I/O threads
+    atomic_size_t memory; // of the posted messages
 };
 
 struct node_event {
     struct attachment *attachment;
     node_message *message;
+    size_t memory;
 };
 
 // --- the transport of a link
@@ -50,6 +61,7 @@ static void event_node_message(struct core *c, void *arg, int64_t now_us)
 {
     struct node_event *event = arg;
     node_link_handle(&event->attachment->link, c, event->message, now_us);
+    atomic_fetch_sub(&event->attachment->memory, event->memory);
     forepack__cluster__v1__node_message__free_unpacked(event->message, NULL);
     free(event);
 }
@@ -76,16 +88,32 @@ static void attach_on_open(struct rpc_call *call)
     rpc_call_set_user(call, a);
 }
 
+static node_message *attach_unpack(struct attachment *a, const uint8_t *bytes, size_t size, size_t *memory_p)
+{
+    size_t posted = atomic_load(&a->memory), left = posted < MEMORY_MAX ? MEMORY_MAX - posted : 0;
+    if (!a->greeted && size > HELLO_BYTES_MAX) {
+        status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d", size,
+                    HELLO_BYTES_MAX);
+        return NULL;
+    }
+    return proto_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size,
+                        a->greeted ? left : HELLO_MEMORY_MAX, memory_p);
+}
+
 static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct attachment *a = rpc_call_user(call);
-    node_message *m = grpc_node_message_unpack(bytes, size);
+    size_t memory = 0;
+    node_message *m = attach_unpack(a, bytes, size, &memory);
     if (!m) {
         rpc_call_finish(call, STATUS_INVALID, status_message());
         return;
     }
+    a->greeted = true;
+    memory += EVENT_BYTES;
+    atomic_fetch_add(&a->memory, memory);
     struct node_event *event = mem_alloc(sizeof *event);
-    *event = (struct node_event){a, m};
+    *event = (struct node_event){a, m, memory};
     loop_post(a->front->loop, event_node_message, event);
 }
 

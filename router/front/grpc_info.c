@@ -14,6 +14,8 @@
 #include "router/front/reply.h"
 #include "router/front/wire_request.h"
 
+enum { INFO_BYTES_MAX = 4096 };
+
 static void tokenize_read_message(const struct grpc_message *message)
 {
     struct rpc_call *call = message->call;
@@ -40,11 +42,29 @@ static void tokenize_read_message(const struct grpc_message *message)
     forepack__v1__tokenize_request__free_unpacked(m, NULL);
 }
 
-static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+// The user data of a call of Tokenize or Detokenize is the owner of its message.
+static void text_on_open(struct rpc_call *call)
+{
+    rpc_call_set_user(call, mem_alloc(sizeof(struct intake_owner)));
+}
+
+static void text_on_close(struct rpc_call *call, bool cancelled)
+{
+    const struct front *front = rpc_call_context(call);
+    intake_pool_cancel(front->pool, rpc_call_user(call));
+    free(rpc_call_user(call));
+}
+
+static void text_read(struct rpc_call *call, const uint8_t *bytes, size_t size, grpc_read_fn *read)
 {
     if (!grpc_admit_call(call)) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, NULL, tokenize_read_message);
+    enum status status = grpc_message_read(call, bytes, size, 0, rpc_call_user(call), read, NULL);
     if (status != STATUS_OK) reply_refuse(call, status);
+}
+
+static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    text_read(call, bytes, size, tokenize_read_message);
 }
 
 static void detokenize_read_message(const struct grpc_message *message)
@@ -74,9 +94,7 @@ static void detokenize_read_message(const struct grpc_message *message)
 
 static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    if (!grpc_admit_call(call)) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, NULL, detokenize_read_message);
-    if (status != STATUS_OK) reply_refuse(call, status);
+    text_read(call, bytes, size, detokenize_read_message);
 }
 
 // --- core's thread. The event's argument is the call, with a reference.
@@ -140,6 +158,10 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->pass_fixed_us = node->pass_fixed_us;
     m->pass_row_us = node->pass_row_us;
     m->pass_pair_us = node->pass_pair_us;
+    m->passes = node->passes;
+    m->pass_rows = node->pass_rows;
+    m->pass_pairs = node->pass_pairs;
+    m->pass_s = (double)node->pass_us / 1e6;
 }
 
 static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
@@ -287,10 +309,17 @@ static void cluster_info_on_message(struct rpc_call *call, const uint8_t *bytes,
     loop_post(front->loop, event_cluster_info, call);
 }
 
-const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize", .on_message = tokenize_on_message};
+const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize",
+                                          .on_open = text_on_open,
+                                          .on_message = tokenize_on_message,
+                                          .on_close = text_on_close};
 const struct rpc_method front_detokenize = {.path = "/forepack.v1.Inference/Detokenize",
-                                            .on_message = detokenize_on_message};
+                                            .on_open = text_on_open,
+                                            .on_message = detokenize_on_message,
+                                            .on_close = text_on_close};
 const struct rpc_method front_model_info = {.path = "/forepack.v1.Inference/GetModelInfo",
-                                            .on_message = model_info_on_message};
+                                            .on_message = model_info_on_message,
+                                            .max_message_bytes = INFO_BYTES_MAX};
 const struct rpc_method front_cluster_info = {.path = "/forepack.v1.Inference/GetClusterInfo",
-                                              .on_message = cluster_info_on_message};
+                                              .on_message = cluster_info_on_message,
+                                              .max_message_bytes = INFO_BYTES_MAX};

@@ -7,17 +7,18 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "proto/fields.h"
-#include "proto/forepack/cluster/v1/cluster.pb-c.h"
+#include "proto/unpack.h"
 #include "router/front/grpc_access.h"
 #include "router/front/intake.h"
 
-enum { TENANT_ROOM = 257, FIELDS_MAX = 1 << 17, NODE_FIELDS_MAX = 1 << 20 };
+enum { TENANT_ROOM = 257 };
 
 struct message_job {
     struct intake_job job; // first: the pool's pointer is ours
     struct rpc_call *call; // our reference
     struct rpc_bytes message;
     grpc_read_fn *read;
+    void *user;
     int64_t arrived_us;
     char tenant[TENANT_ROOM];
 };
@@ -32,17 +33,18 @@ static void job_free(struct message_job *job)
 static void job_run(struct intake_job *base, bool dropped)
 {
     struct message_job *job = (struct message_job *)base;
-    job->read(&(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, dropped});
+    job->read(
+        &(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, job->user, dropped});
     job_free(job);
 }
 
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
-                              struct intake_owner *owner, grpc_read_fn *read)
+                              struct intake_owner *owner, grpc_read_fn *read, void *user)
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
     if (size <= INTAKE_AT_ONCE_BYTES) {
-        read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
+        read(&(struct grpc_message){call, bytes, size, clock_now_us(), user, false});
         return STATUS_OK;
     }
     struct message_job *job = mem_alloc(sizeof *job);
@@ -50,6 +52,7 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
                                 .call = call,
                                 .message = rpc_call_take_message(call),
                                 .read = read,
+                                .user = user,
                                 .arrived_us = clock_now_us()};
     const struct principal *p = grpc_principal(call);
     if (p)
@@ -62,24 +65,8 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
     return status;
 }
 
-static void *message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size,
-                            size_t fields_max)
-{
-    if (!proto_fields_at_most(type, bytes, size, fields_max)) {
-        status_fail(STATUS_INVALID, "the message has more than %zu fields: send fewer per message", fields_max);
-        return NULL;
-    }
-    void *message = protobuf_c_message_unpack(type, NULL, size, bytes);
-    if (!message) status_fail(STATUS_INVALID, "the message is not a valid %s", type->short_name);
-    return message;
-}
-
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
 {
-    return message_unpack(type, bytes, size, FIELDS_MAX);
-}
-
-void *grpc_node_message_unpack(const uint8_t *bytes, size_t size)
-{
-    return message_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size, NODE_FIELDS_MAX);
+    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token may have one byte in `bytes`
+    return proto_unpack(type, bytes, size, MEMORY_MAX + TOKEN_BYTES * size, NULL);
 }

@@ -167,6 +167,6 @@ void wire_score_send(struct rpc_call *call, const struct request *r)
     response.importance = r->importance;
     response.n_importance = r->importance ? (size_t)r->spec.n_tokens : 0;
     response.score_ms = (double)r->timing.score_us / 1e3;
-    reply_send(call, &response.base);
+    reply_unary(call, &response.base);
     free(response.kept);
 }

@@ -19,5 +19,5 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
 // The completion of a request of GenerateMany that was refused. An id that is not UTF-8 is sent as "".
 void wire_refusal_send(struct rpc_call *call, const char *request_id, enum status status, const char *message);
 
-// The answer to a Score call.
+// The answer to a Score call, which ends it.
 void wire_score_send(struct rpc_call *call, const struct request *r);

@@ -10,8 +10,9 @@
 #include "router/sched/prefix_tails.h"
 
 // A plan examines at most this many requests and tenant queues that add nothing to the bin: the indexes step over
-// requests that need more rows, KV blocks or context than there are, so few are left that do not fit.
-enum { SCAN_MAX = 2048 };
+// requests that need more rows, KV blocks or context than there are, so few are left that do not fit. Overdue requests
+// get half of them: where a prefix cache might make prompts fit, a crowd of long ones is examined one by one.
+enum { SCAN_MAX = 2048, OVERDUE_SCAN_MAX = SCAN_MAX / 2 };
 
 // Of prompts that would fit only thanks to the node's prefix cache, a plan examines at most this many.
 enum { CACHED_SCAN_MAX = 32 };
@@ -235,7 +236,8 @@ static void fill_overdue(struct filling *f)
     bool all = f->set->overdue_work.rows <= (double)f->rows_left && f->set->overdue.count <= f->slots_left;
     int64_t rows_min = all ? 0 : f->rows_left - f->rows_left / 2;
     int slots_min = all ? 0 : f->slots_left - overdue_slots(f, r);
-    while (r && f->rows_left > rows_min && f->slots_left > slots_min && !bin_is_full(f)) {
+    int scans_min = f->scans_left - OVERDUE_SCAN_MAX;
+    while (r && f->rows_left > rows_min && f->slots_left > slots_min && f->scans_left > scans_min && !bin_is_full(f)) {
         chain_follow(f, r->tenant_queue);
         struct sched_request *next = all ? r : in_place_of(f, r);
         if (next != r || bin_fits(f, r)) bin_pick(f, next);

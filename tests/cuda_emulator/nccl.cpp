@@ -188,6 +188,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId i
 {
     std::shared_ptr<struct group> g;
     const bool blocking = !config || config->blocking != 0;
+    bool complete;
     while (hanging_rank == rank)
         usleep(1000);
     {
@@ -199,10 +200,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int size, ncclUniqueId i
         g = entry->second;
         g->size = size;
         g->parts.resize((size_t)size);
-        g->joined++;
+        complete = ++g->joined == size;
         *comm_p = new ncclComm{g, std::make_shared<struct rank_state>(), rank, blocking, false, false, {}};
     }
-    if (!blocking) return g->joined < size ? ncclInProgress : ncclSuccess;
+    if (!blocking) return complete ? ncclSuccess : ncclInProgress;
     wait_until([=] { return g->joined == size; });
     return ncclSuccess;
 }

@@ -19,6 +19,8 @@ clean_up() {
     while [ -n "$(jobs -pr)" ] && [ $SECONDS -lt $end ]; do pause 0.05; done
     for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
     wait
+    # A report of a sanitizer in a process whose exit code the test does not look at.
+    if grep -sE 'WARNING: ThreadSanitizer|ERROR: (Address|Leak)Sanitizer|runtime error: ' "$work"/*.log >&2; then status=1; fi
     if [ $status != 0 ]; then
         for log in "$work"/*.log; do
             [ -e "$log" ] || continue
@@ -76,6 +78,14 @@ open_unread_pipe() {
     exec 9<>"$work/unread" 8>"$work/unread"
     exec 9>&-
     rm "$work/unread"
+}
+
+# Opens descriptor 7: a full pipe that nothing reads, on which every write blocks.
+open_full_pipe() {
+    mkfifo "$work/full"
+    exec 7<>"$work/full"
+    rm "$work/full"
+    dd if=/dev/zero of=/dev/fd/7 bs=4096 count=1024 oflag=nonblock 2>/dev/null || true
 }
 
 # start NAME COMMAND...: runs in the background with its output in NAME.log; the pid is in $last_pid.

@@ -12,7 +12,7 @@ fi
 if [[ $(ldd "$bin/forepack-router") == *libasan* ]]; then
     crowd=5000 slow=2 vanish=100 most_mb=2000
 else
-    crowd=30000 slow=8 vanish=1000 most_mb=400
+    crowd=10000 slow=8 vanish=500 most_mb=400
 fi
 hoard=16 hoard_mb=512 # connections with endless messages, and the memory that they may add
 

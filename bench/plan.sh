@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compares the capacity planner with runs: a trace on a cluster with random weights, and the plan of the same trace with the
+# costs that the router has learned meanwhile. At the recorded times, and four times as fast, which saturates the cluster;
+# without a speculator and with one. Takes about five minutes; nothing else should run.
+# Usage: bench/plan.sh [--shape FILE] [--trace FILE] [--scales "1 0.25"] [--speculators "0 1"] [--runs N] [--bin DIR]
+#   --shape FILE         config.json of the workers; speculators have a quarter of its layers
+#                        (default bench/shapes/llama-110m.json)
+#   --trace FILE         (default tests/sim/plan.csv)
+#   --scales LIST        factors on the gaps between arrivals
+#   --speculators LIST   numbers of speculators, each a cluster of its own
+#   --runs N             runs of each (default 3), each with prompts of its own
+#   --bin DIR            folder of the programs (default build/release/bin)
+# Prints one line for each load: medians over the runs, measured / planned, of TTFT p50, ITL p50, requests/s and the share of
+# the time that the workers compute, and planned / measured of TTFT and requests/s, which should be within 15 %. At
+# saturation the waiting times of 40 requests follow small changes of the costs, hence medians.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+shape=$here/shapes/llama-110m.json trace=$here/../tests/sim/plan.csv scales="1 0.25" speculators="0 1" runs=3
+bin=$here/../build/release/bin
+while [ $# -gt 0 ]; do
+    case $1 in
+    --shape | --trace | --scales | --speculators | --runs | --bin)
+        [ $# -gt 1 ] || { echo "$1: needs a value" >&2; exit 2; }
+        printf -v "${1#--}" %s "$2"
+        shift 2
+        ;;
+    *)
+        echo "unknown option '$1': see the head of $0" >&2
+        exit 2
+        ;;
+    esac
+done
+
+work=$(mktemp -d) port=$((20000 + RANDOM % 12000)) cluster= seed=1
+jq '.num_hidden_layers = ([.num_hidden_layers / 4 | floor, 1] | max)' "$shape" >"$work/spec.json"
+stop_cluster() {
+    [ -z "$cluster" ] || kill "$cluster" 2>/dev/null || true
+    wait
+    cluster=
+}
+trap 'stop_cluster; rm -rf "$work"' EXIT
+
+start_cluster() { # SPECULATORS
+    local spec=()
+    [ "$1" = 0 ] || spec=(--spec-shape "$work/spec.json")
+    : >"$work/up"
+    "$bin/forepack" up --port "$port" --http-port -1 --shape "$shape" --speculators "$1" "${spec[@]}" --threads 1 \
+        --max-num-batched-tokens 512 --kv-blocks 2048 --log-level warn >"$work/up" &
+    cluster=$!
+    until grep -q ^ready: "$work/up"; do
+        kill -0 "$cluster" || exit 1
+        read -rt 0.2 <> <(:) || true
+    done
+}
+
+status() { "$bin/forepack" status --server "127.0.0.1:$port" --json >"$work/$1.json"; }
+
+compare() { # SPECULATORS SCALE LOAD_SEED
+    local spec=() load=(--trace "$trace" --time-scale "$2" --load-seed "$3") # else the prefix cache has the prompts
+    [ "$1" = 0 ] || spec=(--spec-shape "$work/spec.json") load+=(--prefill on --keep-rate 0.3)
+    status before
+    "$bin/forepack" bench serve --server "127.0.0.1:$port" "${load[@]}" --json >"$work/measured.json" 2>/dev/null
+    status after
+    "$bin/forepack-sim" --shape "$shape" --speculators "$1" "${spec[@]}" "${load[@]}" --status "$work/after.json" --json \
+        >"$work/planned.json"
+    jq -cn --slurpfile m "$work/measured.json" --slurpfile p "$work/planned.json" --slurpfile b "$work/before.json" \
+        --slurpfile a "$work/after.json" '
+        def busy: [.nodes[] | select(.role == "worker") | .pass_s] | add;
+        def row: [.ttft_ms_p50, .itl_ms_p50, .requests_per_s];
+        $m[0].levels[0] as $m | $p[0] as $p |
+        [($m | row) + [(($a[0] | busy) - ($b[0] | busy)) / $m.seconds], ($p | row) + [$p.pools[0].utilisation]]'
+}
+
+medians() { # SPECULATORS SCALE
+    jq -rs --arg spec "$1" --arg scale "$2" '
+        def median: sort | .[length / 2 | floor];
+        def fixed(d): . * pow(10; d) | round / pow(10; d);
+        [range(2) as $k | [range(4) as $i | [.[][$k][$i]] | median]] as [$m, $p] |
+        def pair($i; d): "\($m[$i] | fixed(d)) / \($p[$i] | fixed(d))";
+        def ratio($i): $p[$i] / $m[$i] | fixed(2);
+        "speculators \($spec), time scale \($scale): TTFT p50 \(pair(0; 0)) ms, ITL p50 \(pair(1; 1)) ms, "
+        + "\(pair(2; 2)) requests/s, workers compute \(pair(3; 2)); planned / measured: TTFT \(ratio(0)), requests/s \(ratio(2))"'
+}
+
+for n in $speculators; do
+    start_cluster "$n"
+    for scale in $scales; do
+        for ((run = 0; run < runs; run++)); do compare "$n" "$scale" $((seed + 2 * run)); done | medians "$n" "$scale"
+        seed=$((seed + 2 * runs))
+    done
+    stop_cluster
+done

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/answer_lines.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A line may hold a NUL byte after damage to the file: it is then no JSON.
+static enum status line_copy(const char *path, int number, const char *line, size_t size, FILE *to,
+                             answer_line_fn *copies, void *arg)
+{
+    json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, NULL);
+    const char *id = json_string_value(json_object_get(object, "id"));
+    const char *reason = json_string_value(json_object_get(object, "finish_reason"));
+    bool complete = line[size - 1] == '\n', answered = id && reason && strcmp(reason, "error") != 0;
+    if (answered && copies(arg, id)) {
+        fwrite(line, 1, size, to);
+        if (!complete) fputc('\n', to);
+    }
+    bool wrong = complete && !(id && reason);
+    json_decref(object);
+    if (!wrong) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "--output %s:%d: not an answer of forepack batch: choose another file", path,
+                       number);
+}
+
+enum status answer_lines_copy(const char *path, FILE *from, FILE *to, answer_line_fn *copies, void *arg)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t size;
+    enum status status = STATUS_OK;
+    for (int number = 1; status == STATUS_OK && (size = getline(&line, &capacity, from)) > 0; number++)
+        status = line_copy(path, number, line, (size_t)size, to, copies, arg);
+    free(line);
+    if (status == STATUS_OK && (ferror(from) || fflush(to) != 0 || ferror(to)))
+        status = status_fail(STATUS_INVALID, "--output %s: %s", path, strerror(errno));
+    return status;
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The output of `forepack batch` when a run is resumed: JSON Lines with the answers of earlier runs. One thread.
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+// Whether the answer of this id is copied; false when it is there already.
+typedef bool answer_line_fn(void *arg, const char *id);
+
+// Copies and flushes the complete answers. Failed answers and an incomplete last line are left out. INVALID on any
+// other line: the file was named by mistake. Sentences begin with "--output PATH".
+enum status answer_lines_copy(const char *path, FILE *from, FILE *to, answer_line_fn *copies, void *arg);

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// On which of its addresses the leader of a group should listen for the followers of other hosts.
+#pragma once
+
+#include <ifaddrs.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "kernels/comm.h"
+
+enum { GROUP_ADDRESSES_MAX = 16 };
+
+struct group_addresses {
+    int n;
+    struct sockaddr_storage address[GROUP_ADDRESSES_MAX]; // IPv4 or IPv6, port 0
+};
+
+// Called by all ranks. On the leader *chosen_p becomes: nothing when all ranks are on one host; the first address in a
+// network that all hosts are connected to; all its addresses if there is no such network (its hosts are connected by
+// routers). Empty on followers.
+enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
+
+// Whether a host with these interfaces is connected to the network of the leader's address. A network in which both
+// have the same address (docker0) is not one network.
+bool group_network_shared(const struct sockaddr *address, const struct ifaddrs *interfaces);
+
+socklen_t group_address_size(const struct sockaddr_storage *address);

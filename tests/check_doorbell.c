@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine/: strangers do not keep a group from opening, and its leader listens in one network only.
+#include <arpa/inet.h>
+#include <check.h>
+#include <dirent.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/doorbell.h"
+#include "engine/group_network.h"
+
+enum { STRANGERS = 40 };
+
+static int strangers[STRANGERS], n_strangers;
+static bool listens_by_tcp;
+
+// The name of the leader's UNIX socket, without the zero byte before it; false while it does not listen.
+static bool find_socket(char name[64])
+{
+    char line[512], format[64];
+    bool found = false;
+    FILE *file = fopen("/proc/net/unix", "r");
+    ck_assert_ptr_nonnull(file);
+    snprintf(format, sizeof format, "@forepack-%d-", (int)getpid());
+    while (!found && fgets(line, sizeof line, file)) {
+        const char *at = strstr(line, format);
+        found = at && sscanf(at + 1, "%63s", name) == 1;
+    }
+    fclose(file);
+    return found;
+}
+
+static int stranger_connect(const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t length = strlen(name);
+    memcpy(address.sun_path + 1, name, length);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert(
+        !connect(fd, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length)));
+    return fd;
+}
+
+static bool any_tcp_listener(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    bool found = false;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        int fd = atoi(entry->d_name), domain = 0, listening = 0;
+        socklen_t size = sizeof domain;
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size)) continue;
+        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size);
+        found |= listening && domain != AF_UNIX;
+    }
+    closedir(folder);
+    return found;
+}
+
+// A comm whose broadcasts let strangers connect first, once the leader listens.
+struct late_comm {
+    struct comm base;
+    struct comm *inner;
+};
+
+static enum status late_broadcast(struct comm *c, void *bytes, size_t size_bytes)
+{
+    struct comm *inner = ((struct late_comm *)c)->inner;
+    enum status status = inner->ops->broadcast(inner, bytes, size_bytes);
+    char name[64];
+    if (n_strangers || !find_socket(name)) return status;
+    for (; n_strangers < STRANGERS; n_strangers++) {
+        strangers[n_strangers] = stranger_connect(name);
+        ck_assert_int_eq(send(strangers[n_strangers], "x", (size_t)n_strangers % 2, MSG_NOSIGNAL), n_strangers % 2);
+    }
+    listens_by_tcp = any_tcp_listener();
+    return status;
+}
+
+static enum status late_sum(struct comm *c, float *data, size_t count)
+{
+    struct comm *inner = ((struct late_comm *)c)->inner;
+    return inner->ops->all_reduce_sum(inner, data, count);
+}
+
+static const struct comm_ops late_ops = {.broadcast = late_broadcast, .all_reduce_sum = late_sum};
+
+static void *open_leader(void *comm)
+{
+    struct doorbell *bell = NULL;
+    return doorbell_open(comm, &bell) == STATUS_OK ? bell : NULL;
+}
+
+START_TEST(strangers_do_not_keep_followers_out)
+{
+    struct comm *comms[2];
+    struct doorbell *bell;
+    void *leader;
+    pthread_t thread;
+    ck_assert_int_eq(comm_open_threads(2, comms), STATUS_OK);
+    struct late_comm late = {{.rank = 1, .size = 2, .ops = &late_ops}, comms[1]};
+    ck_assert_int_eq(pthread_create(&thread, NULL, open_leader, comms[0]), 0);
+    ck_assert_msg(doorbell_open(&late.base, &bell) == STATUS_OK, "%s", status_message());
+    ck_assert_int_eq(pthread_join(thread, &leader), 0);
+    ck_assert_ptr_nonnull(leader);
+    ck_assert_int_eq(n_strangers, STRANGERS);
+    ck_assert(!listens_by_tcp); // all ranks are on one host
+    doorbell_close(bell);
+    doorbell_close(leader);
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    for (int r = 0; r < 2; r++)
+        comms[r]->ops->close(comms[r]);
+}
+END_TEST
+
+// ---- networks ----
+
+struct interface {
+    struct ifaddrs entry;
+    struct sockaddr_in address, mask;
+};
+
+static struct sockaddr_in ipv4(const char *text)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    ck_assert_int_eq(inet_pton(AF_INET, text, &address.sin_addr), 1);
+    return address;
+}
+
+static void interface_init(struct interface *i, const char *address, const char *mask, unsigned flags)
+{
+    *i = (struct interface){.address = ipv4(address), .mask = ipv4(mask)};
+    i->entry = (struct ifaddrs){
+        .ifa_flags = flags, .ifa_addr = (struct sockaddr *)&i->address, .ifa_netmask = (struct sockaddr *)&i->mask};
+}
+
+static bool shared(const char *leader, const struct interface *first)
+{
+    struct sockaddr_in address = ipv4(leader);
+    return group_network_shared((struct sockaddr *)&address, &first->entry);
+}
+
+START_TEST(hosts_share_the_networks_of_their_interfaces)
+{
+    struct interface bridge, fabric, down;
+    struct ifaddrs other = {.ifa_flags = IFF_UP}; // of a kind without addresses
+    interface_init(&bridge, "172.17.0.1", "255.255.0.0", IFF_UP);
+    interface_init(&fabric, "10.1.2.3", "255.255.255.0", IFF_UP);
+    interface_init(&down, "10.9.0.1", "255.255.0.0", 0);
+    bridge.entry.ifa_next = &other;
+    other.ifa_next = &fabric.entry;
+    fabric.entry.ifa_next = &down.entry;
+    ck_assert(shared("10.1.2.200", &bridge));
+    ck_assert(!shared("10.1.3.200", &bridge));
+    ck_assert(!shared("172.17.0.1", &bridge)); // the same address: another network of this kind
+    ck_assert(shared("172.17.0.2", &bridge));
+    ck_assert(!shared("10.9.0.2", &bridge));
+    ck_assert(!group_network_shared((struct sockaddr *)&fabric.address, NULL));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("doorbell");
+    TCase *tcase = tcase_create("doorbell");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, strangers_do_not_keep_followers_out);
+    tcase_add_test(tcase, hosts_share_the_networks_of_their_interfaces);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

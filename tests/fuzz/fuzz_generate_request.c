@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
+// What is accepted is within the limits that the core and the nodes rely on.
+#include "proto/forepack/v1/inference.pb-c.h"
+#include "router/core/request.h"
+#include "router/front/wire_request.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { CONTEXT = 256 };
+
+static const struct front *front_get(void)
+{
+    static const char dir[] = FUZZ_SOURCE "/deploy/demo-model/main";
+    static struct front front = {.model_name = "demo", .config = {.max_context = CONTEXT}, .pinned_turn_tokens = 16};
+    if (front.tokenizer) return &front;
+    FUZZ_CHECK(tokenizer_open(dir, &front.tokenizer) == STATUS_OK);
+    FUZZ_CHECK(chat_template_open(dir, NULL, &front.chat) == STATUS_OK);
+    front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
+    prefill_defaults(&front.prefill);
+    return &front;
+}
+
+static void check_request(const struct front *front, const struct request *r)
+{
+    const struct request_spec *spec = &r->spec;
+    FUZZ_CHECK(spec->n_tokens >= 1 && spec->n_tokens < CONTEXT);
+    for (int i = 0; i < spec->n_tokens; i++)
+        FUZZ_CHECK(spec->tokens[i] >= 0 && spec->tokens[i] < front->config.vocab_size);
+    for (int i = 0; i < spec->n_pinned; i++)
+        FUZZ_CHECK(spec->pinned[i].first >= 0 && spec->pinned[i].last < spec->n_tokens &&
+                   spec->pinned[i].first <= spec->pinned[i].last);
+    FUZZ_CHECK(sampling_check(&spec->sampling, front->config.vocab_size) == STATUS_OK);
+    FUZZ_CHECK(prefill_check(&spec->prefill) == STATUS_OK);
+    FUZZ_CHECK(spec->sampling.max_tokens >= 1 && spec->n_tokens + spec->sampling.max_tokens <= CONTEXT);
+    FUZZ_CHECK(*r->id && spec->ttft_deadline_us >= spec->arrived_us);
+}
+
+static void check_choice(const struct front *front, const Forepack__V1__GenerateRequest *m, const struct request *first)
+{
+    struct request *r = request_create();
+    struct text_stream *text;
+    FUZZ_CHECK(wire_request_read_choice(front, m, first, 1, r, &text) == STATUS_OK);
+    FUZZ_CHECK(r->spec.sampling.seed == first->spec.sampling.seed + 1 && r->spec.n_tokens == first->spec.n_tokens);
+    text_stream_free(text);
+    request_free(r);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const struct front *front = front_get();
+    const struct wire_options options = {.default_tokens = 16};
+    Forepack__V1__GenerateRequest *m = forepack__v1__generate_request__unpack(NULL, size, data);
+    if (!m) return 0;
+    struct request *r = request_create();
+    struct text_stream *text = NULL;
+    r->spec.arrived_us = 1;
+    r->spec.ttft_deadline_us = INT64_MAX;
+    if (wire_request_read(front, m, &options, r, &text) == STATUS_OK) {
+        check_request(front, r);
+        check_choice(front, m, r);
+        text_stream_free(text);
+    } else {
+        FUZZ_CHECK(*status_message());
+    }
+    request_free(r);
+    forepack__v1__generate_request__free_unpacked(m, NULL);
+    return 0;
+}

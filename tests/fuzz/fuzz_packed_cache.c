@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// A packed weight cache: any file, with the right hashes and length unless the first byte says otherwise. Arrays that
+// are found lie within the file.
+#include "base/log.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/packed_cache.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_folder.h"
+
+enum { FILE_MAX = 3 * 4096, KEY = 7, KEEP_HASHES = 1, KEEP_IDENTITY = 2 };
+
+// The layout of packed_cache.c.
+struct header {
+    char magic[8];
+    uint32_t version, n_entries;
+    char layout[48];
+    uint64_t key, file_bytes, table_hash, header_hash;
+};
+enum { ENTRY_BYTES = 40 };
+
+static uint64_t fnv1a(const void *bytes, size_t n)
+{
+    uint64_t state = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++)
+        state = (state ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return state;
+}
+
+static void mend_header(uint8_t *file, size_t n, int keep)
+{
+    struct header *header = (void *)file;
+    if (!(keep & KEEP_IDENTITY)) {
+        memcpy(header->magic, "FPWEIGHT", 8);
+        header->version = 1;
+        snprintf(header->layout, sizeof header->layout, "fuzz");
+        header->key = KEY;
+        header->file_bytes = n;
+    }
+    if (keep & KEEP_HASHES) return;
+    size_t table_bytes = (size_t)header->n_entries * ENTRY_BYTES;
+    if (table_bytes <= n - sizeof *header) header->table_hash = fnv1a(header + 1, table_bytes);
+    header->header_hash = fnv1a(header, offsetof(struct header, header_hash));
+}
+
+static void look_up(struct packed_cache *cache)
+{
+    static const size_t sizes[] = {0, 64, 4096};
+    const struct weight w = {.kind = 0, .rows = 2, .columns = 3};
+    for (int k = 0; k < 3; k++) {
+        struct packed_array arrays[2] = {{NULL, sizes[k]}, {NULL, 16}};
+        if (!packed_cache_lookup(cache, &w, arrays, 1 + k % 2)) continue;
+        for (int i = 0; i < 1 + k % 2; i++) {
+            const volatile uint8_t *bytes = arrays[i].data;
+            for (size_t at = 0; at < arrays[i].bytes; at++)
+                (void)bytes[at];
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static uint64_t file[FILE_MAX / sizeof(uint64_t)];
+    static char path[128];
+    struct fuzz_script script = {data, size};
+    int keep = fuzz_byte(&script);
+    size_t n = script.left + 512 * (size_t)fuzz_byte(&script) % 8192;
+    log_setup("fuzz", LOG_ERROR);
+    if (n < sizeof(struct header) || n > FILE_MAX) return 0;
+    memset(file, 0, sizeof file);
+    memcpy(file, script.at, script.left);
+    mend_header((uint8_t *)file, n, keep);
+    fuzz_folder_put("cache", (const uint8_t *)file, n);
+    snprintf(path, sizeof path, "%s/cache", fuzz_folder());
+    struct packed_cache *cache = packed_cache_open(path, "fuzz", KEY);
+    if (packed_cache_hit(cache)) look_up(cache);
+    packed_cache_close(cache);
+    return 0;
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs unit tests of a release build under valgrind's memcheck, which finds reads of uninitialised memory: the sanitizers
+# do not. One line per test; the reports are in BUILD_FOLDER/valgrind. Exit codes: 0 clean, 1 findings, 77 no valgrind.
+# Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests but those listed below
+#
+# Left out: tests of instruction sets that valgrind does not know (it reports a machine with AVX2); the emulated GPU,
+# whose fibers switch stacks; ranks under mpirun; tests that measure heap, pages or descriptors, which valgrind changes, or
+# that start themselves by /proc/self/exe; and tests that compute for minutes even without valgrind.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$(realpath "${1:-build/release}") pattern=${2:-.}
+command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed" >&2; exit 77; }
+left_out='cuda|gpu_|_mpi|avx512|amx|_data|check_golden|check_perplexity|check_net_python|check_net_authorise|check_http_load|check_bench|check_load$|check_prefix_index|integration|packaging'
+mkdir -p "$build/valgrind"
+
+code=0
+while IFS=$'\t' read -r name command; do
+    log=$build/valgrind/$name.log
+    # shellcheck disable=SC2086 # the command has no blanks in its words
+    FOREPACK_SOURCE=$PWD FOREPACK_BIN=$build/bin CK_TIMEOUT_MULTIPLIER=100 \
+        valgrind --quiet --error-exitcode=99 --fair-sched=yes \
+        --suppressions=tests/valgrind.supp --log-file="$log" $command </dev/null >"$build/valgrind/$name.out" 2>&1
+    status=$?
+    case $status in
+    0 | 77) ;;
+    *) code=1 ;;
+    esac
+    if [ -s "$log" ]; then
+        code=1
+        echo "$name: findings in $log"
+    else
+        echo "$name: $status"
+    fi
+done < <(ctest --test-dir "$build" --show-only=json-v1 -L unit |
+    jq -r --arg pattern "$pattern" --arg left_out "$left_out" '.tests[] |
+        select((.name | test($pattern)) and (.name | test($left_out) | not)) | "\(.name)\t\(.command | join(" "))"')
+exit $code
