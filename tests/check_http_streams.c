@@ -135,6 +135,7 @@ static void open_router(const struct http_service_options *options)
     core = core_create(&core_options, &ops);
     front.loop = loop_start(core);
     front.pool = intake_pool_open(&(struct intake_pool_options){.threads = 1, .max_bytes = 1 << 20, .max_jobs = 10});
+    front.readings = reading_table_create();
     node.link = (struct node_link){.ops = &node_ops, .heartbeat_ms = 1000};
     ck_assert_msg(http_service_open(&front, options, &service) == STATUS_OK, "%s", status_message());
     loop_post(front.loop, event_attach, NULL);
@@ -147,6 +148,8 @@ static void close_router(void)
     loop_stop(front.loop);
     http_service_free(service);
     core_free(core);
+    intake_pool_free(front.pool);
+    reading_table_free(front.readings);
     tokenizer_free(front.tokenizer);
     reading_table_free(front.readings);
 }
