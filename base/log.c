@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "base/log_writer.h"
 #include "base/utf8.h"
 
 // Written once before other threads start, read-only afterwards.
@@ -69,8 +69,27 @@ static size_t character_bytes(const char *text, size_t left)
     return n <= left && utf8_valid(text, n, NULL) ? n : 0;
 }
 
-// In double quotes; valid both as JSON and as logfmt. C0 and C1 control characters are escaped, malformed bytes become
-// U+FFFD.
+// Whether a terminal or a pager acts on the character: C0 and C1 controls, line separators, and marks and overrides of
+// the direction of text, which show a line in another order than it has.
+static bool character_is_control(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069);
+}
+
+// The character of `n` bytes, up to U+FFFF; larger ones are 0xffff.
+static uint32_t character_decode(const char *text, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)text;
+    switch (n) {
+    case 1: return b[0];
+    case 2: return (b[0] & 0x1fu) << 6 | (b[1] & 0x3fu);
+    case 3: return (b[0] & 0xfu) << 12 | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu);
+    default: return 0xffff;
+    }
+}
+
+// In double quotes; valid both as JSON and as logfmt. Control characters are escaped, malformed bytes become U+FFFD.
 static void line_add_quoted(struct line *line, const char *text)
 {
     size_t left = strlen(text);
@@ -79,13 +98,13 @@ static void line_add_quoted(struct line *line, const char *text)
     line_add(line, "\"");
     while (left && line->n <= last) {
         size_t n = character_bytes(text, left);
-        unsigned char first = (unsigned char)text[0], second = n > 1 ? (unsigned char)text[1] : 0;
+        uint32_t c = character_decode(text, n);
         if (!n) {
             line_add(line, "\\ufffd");
-        } else if (first == '"' || first == '\\') {
-            line_add(line, "\\%c", first);
-        } else if (first < 0x20 || first == 0x7f || (first == 0xc2 && second < 0xa0)) {
-            line_add(line, "\\u%04x", second ? second : first);
+        } else if (c == '"' || c == '\\') {
+            line_add(line, "\\%c", (int)c);
+        } else if (character_is_control(c)) {
+            line_add(line, "\\u%04x", c);
         } else {
             line_add(line, "%.*s", (int)n, text);
         }
@@ -154,16 +173,9 @@ static void line_begin(struct line *line, enum log_level level)
 static void line_end(struct line *line)
 {
     bool json = format == LOG_FORMAT_JSON;
-    const char *end = line->cut ? json ? ",\"cut\":true}" : " cut=true" : json ? "}" : "";
+    const char *end = line->cut ? json ? ",\"cut\":true}\n" : " cut=true\n" : json ? "}\n" : "\n";
     memcpy(line->text + line->n, end, strlen(end));
     line->n += strlen(end);
-}
-
-// One write(2), so that lines of several processes on one terminal do not mix.
-static void line_write(struct line *line)
-{
-    line->text[line->n++] = '\n';
-    if (write(STDERR_FILENO, line->text, line->n) < 0) return;
 }
 
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields)
@@ -183,5 +195,5 @@ void log_write(enum log_level level, const char *event, const struct log_field *
         break;
     }
     line_end(&line);
-    line_write(&line);
+    log_writer_put(line.text, line.n);
 }

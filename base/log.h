@@ -9,7 +9,9 @@
 // Values with blanks, quotes or control characters are quoted and escaped, so a value from the network can neither
 // start a second line nor reach the terminal as an escape sequence. Malformed UTF-8 becomes U+FFFD. A line longer than
 // LOG_LINE_BYTES is cut: the text that does not fit is cut at a character, later fields are left out, and the line ends
-// with cut=true. Any thread may log; each line is one write(2). Prompts, outputs and credentials are never logged.
+// with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
+//
+// A program writes its lines directly, or without ever blocking after log_writer_start() (base/log_writer.h).
 #pragma once
 
 #include <stdbool.h>

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/log_writer.h"
+
 void log_options_apply(const struct log_options *options, const char *process)
 {
     enum log_level level = LOG_INFO;
@@ -11,4 +13,5 @@ void log_options_apply(const struct log_options *options, const char *process)
     log_setup(process, level);
     log_set_format(strcmp(options->format, "json") == 0 ? LOG_FORMAT_JSON : LOG_FORMAT_LOGFMT);
     signal(SIGPIPE, SIG_IGN); // a program outlives the reader of its log
+    log_writer_start();
 }

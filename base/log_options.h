@@ -25,6 +25,7 @@ struct log_options {
      .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
 
-// Sets the process name of log lines (copied), the level and the format. Call once, after parsing and before other
-// threads start. SIGPIPE is ignored from then on: the program continues when the reader of its standard error is gone.
+// Sets the process name of log lines (copied), the level and the format. Call it after parsing and before other threads
+// start. From then on the program continues when its standard error is not read: SIGPIPE is ignored, and lines are
+// written by a thread of their own (base/log_writer.h).
 void log_options_apply(const struct log_options *options, const char *process);

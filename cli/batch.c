@@ -14,7 +14,9 @@
 // answer.
 //
 // The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
-// synced and renamed; each answer is then appended and flushed, and the file is synced at the end.
+// synced and renamed, and the folder is synced; each answer is then appended and flushed, and the file is synced at the
+// end. So a killed process loses no answer that it has written, and a crash of the machine none that a run has ended
+// with.
 #include <errno.h>
 #include <fcntl.h>
 #include <search.h>
@@ -29,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
@@ -207,6 +210,18 @@ static enum status output_copy(struct batch *b, FILE *from, FILE *to)
     return status;
 }
 
+// The lock of the output makes this run the only one that writes OUTPUT.part. A run that was killed may have left one.
+// The new file has the mode of the output.
+static FILE *part_create(const struct batch *b, const char *path)
+{
+    struct stat output;
+    if (unlink(path) != 0 && errno != ENOENT) return NULL;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) return NULL;
+    if (fstat(b->lock, &output) == 0) fchmod(fd, output.st_mode & 0777);
+    return fdopen(fd, "w");
+}
+
 // Replaces the output by a file with the complete answers of an earlier run, and only these, which becomes b->output.
 static enum status output_resume(struct batch *b)
 {
@@ -214,11 +229,12 @@ static enum status output_resume(struct batch *b)
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return output_fail(o.output);
     char *temporary = mem_format("%s.part", o.output);
-    FILE *resumed = fopen(temporary, "we");
+    FILE *resumed = part_create(b, temporary);
     enum status status = resumed ? output_copy(b, file, resumed) : output_fail(temporary);
     fclose(file);
     if (status == STATUS_OK && (flock(fileno(resumed), LOCK_EX | LOCK_NB) != 0 || rename(temporary, o.output) != 0))
         status = output_fail(o.output);
+    if (status == STATUS_OK) folder_sync(o.output);
     if (status != STATUS_OK && resumed) {
         fclose(resumed);
         unlink(temporary);

@@ -9,6 +9,8 @@
 
 #include "base/mem.h"
 #include "model/generation_json.h"
+#include "model/grammar_json.h"
+#include "model/grammar_message.h"
 #include "model/logit_bias_entries.h"
 
 struct request_flags request_flags;
@@ -95,6 +97,24 @@ static enum status logit_bias_from_flags(struct logit_bias *bias)
     return status;
 }
 
+// One flag of --guided-json and its relatives.
+static enum status grammar_from_flags(struct grammar_spec *spec)
+{
+    const struct request_flags *f = &request_flags;
+    const struct grammar_spec given[] = {
+        {GRAMMAR_JSON_SCHEMA, f->guided_json}, {GRAMMAR_REGEX, f->guided_regex}, {GRAMMAR_LARK, f->guided_grammar}};
+    int n = 0;
+    if (f->guided_choice.count) {
+        n++;
+        *spec = grammar_spec_choice((const char *const *)f->guided_choice.items, (size_t)f->guided_choice.count);
+    }
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        if (given[i].text && n++ == 0) *spec = grammar_spec_copy(&given[i]);
+    if (n <= 1) return STATUS_OK;
+    return status_fail(STATUS_INVALID,
+                       "--guided-json, --guided-regex, --guided-grammar, --guided-choice: give only one");
+}
+
 static enum status stop_from_flags(struct request_spec *spec)
 {
     const struct request_flags *f = &request_flags;
@@ -127,6 +147,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     spec->ttft_deadline_ms = f->ttft_deadline_ms;
     enum status status = stop_from_flags(spec);
     if (status == STATUS_OK) status = logit_bias_from_flags(&spec->sampling.logit_bias);
+    if (status == STATUS_OK) status = grammar_from_flags(&spec->sampling.grammar);
     return status == STATUS_OK ? spec_check(spec) : status;
 }
 
@@ -264,6 +285,9 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     if (strcmp(key, "stop") == 0) return stop_from_json(value, spec);
     if (strcmp(key, "stop_token_ids") == 0) return sampling_stop_ids_from_json(value, &spec->sampling);
     if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
+    if (strncmp(key, "guided_", strlen("guided_")) == 0 || strcmp(key, "response_format") == 0 ||
+        strcmp(key, "structured_outputs") == 0)
+        return STATUS_OK; // read together, by grammar_from_json()
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
@@ -289,6 +313,12 @@ enum status request_spec_from_json(struct request_spec *spec, json_t *row, const
     int prompts =
         !!json_object_get(row, "prompt") + !!json_object_get(row, "token_ids") + !!json_object_get(row, "messages");
     if (prompts != 1) return status_fail(STATUS_INVALID, "a row needs exactly one of prompt, token_ids, messages");
+    struct grammar_spec grammar;
+    TRY(grammar_from_json(row, &grammar));
+    if (grammar.kind != GRAMMAR_NONE) { // else that of the flags
+        grammar_spec_free(&spec->sampling.grammar);
+        spec->sampling.grammar = grammar;
+    }
     return spec_check(spec);
 }
 
@@ -306,6 +336,7 @@ void request_spec_copy(const struct request_spec *from, struct request_spec *to)
         to->messages[i].content = mem_string(from->messages[i].content);
     }
     to->sampling.logit_bias = logit_bias_copy(&from->sampling.logit_bias);
+    to->sampling.grammar = grammar_spec_copy(&from->sampling.grammar);
     if (from->stop) to->stop = mem_alloc_array((size_t)from->n_stop + 1, sizeof *to->stop);
     for (int i = 0; i < from->n_stop; i++)
         to->stop[i] = mem_string(from->stop[i]);
@@ -320,6 +351,7 @@ void request_spec_free(struct request_spec *spec)
     stop_clear(spec);
     free(spec->stop);
     logit_bias_free(&spec->sampling.logit_bias);
+    grammar_spec_free(&spec->sampling.grammar);
     *spec = (struct request_spec){0};
 }
 
@@ -373,6 +405,7 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     sampling.n_stop = (size_t)spec->n_stop;
     sampling.logit_bias = logit_bias_entries(&spec->sampling.logit_bias);
     sampling.n_logit_bias = (size_t)spec->sampling.logit_bias.n;
+    grammar_to_message(&spec->sampling.grammar, &sampling);
 
     Forepack__V1__GenerateRequest request = FOREPACK__V1__GENERATE_REQUEST__INIT;
     request.sampling = &sampling;

@@ -47,7 +47,8 @@ struct request_spec {
 struct request_flags {
     SAMPLING_FIELDS(REQUEST_FLAG_MEMBER)
     PREFILL_FIELDS(REQUEST_FLAG_MEMBER)
-    struct option_list stop, stop_token_ids, logit_bias;
+    struct option_list stop, stop_token_ids, logit_bias, guided_choice;
+    char *guided_json, *guided_regex, *guided_grammar;
     bool return_kept;
     char *prefill, *model_name, *tenant;
     int64_t priority, ttft_deadline_ms;
@@ -75,6 +76,14 @@ extern struct request_flags request_flags;
      .help = "token id that ends the text when generated; not part of the text"},                                      \
     {.name = "logit-bias", .type = OPTION_LIST, .value = &request_flags.logit_bias, .placeholder = "ID=BIAS,...",      \
      .help = "numbers added to the logits of tokens, -100 to 100; -100 bans a token, 100 forces one"},                 \
+    {.name = "guided-json", .type = OPTION_STRING, .value = &request_flags.guided_json, .placeholder = "SCHEMA",       \
+     .help = "JSON schema that the answer must match"},                                                                \
+    {.name = "guided-regex", .type = OPTION_STRING, .value = &request_flags.guided_regex, .placeholder = "REGEX",      \
+     .help = "regular expression that the whole answer must match"},                                                   \
+    {.name = "guided-grammar", .type = OPTION_STRING, .value = &request_flags.guided_grammar, .placeholder = "LARK",   \
+     .help = "grammar that the answer must match, in llguidance's variant of Lark"},                                   \
+    {.name = "guided-choice", .type = OPTION_LIST, .value = &request_flags.guided_choice, .placeholder = "TEXT",       \
+     .help = "text that the answer may be; give the flag once for each"},                                              \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \

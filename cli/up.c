@@ -29,12 +29,14 @@
 #include "cli/log_relay.h"
 #include "cli/remote.h"
 #include "model/limits.h"
+#include "proto/grpc_health/v1/health.pb-c.h"
 
 enum { NODES_MAX = 64 }; // of each role
 
 static struct {
     char *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype, *packed_cache;
-    char *prefill, *token_file;
+    char *chat_template, *api_keys, *prefill, *token_file;
+    struct option_list router_options, worker_options, speculator_options;
     double keep_rate;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
         itl_target_ms;
@@ -59,6 +61,8 @@ static const struct option options[] = {
      .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
      .help = "model name used in the API; default the name of the --main directory"},
+    {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
+     .help = "Jinja chat template to use instead of the model's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.packed_cache, .default_text = "off",
      .placeholder = "DIR", .help = "directory that keeps packed weights for the next start; auto: beside the checkpoint"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
@@ -100,6 +104,8 @@ static const struct option options[] = {
      .help = "port of the router's HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
     {.name = "node-port", .type = OPTION_INT, .value = &o.node_port, .default_text = "0", .max = 65535,
      .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
+    {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
+     .help = "file of API keys, made with forepack keys: clients must send one of them; default: every client is allowed"},
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &o.token_file, .placeholder = "FILE",
      .help = "cluster token of router and nodes; default: a random one, in a private folder that is removed at the "
              "end"},
@@ -118,14 +124,43 @@ static const struct option options[] = {
                                            "four times its expected time; after it the whole prompt is prefilled"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
+    {.name = "-Further options"},
+    {.name = "router-option", .type = OPTION_LIST, .value = &o.router_options, .placeholder = "NAME=VALUE",
+     .help = "any other option of forepack-router, such as max-wait-ms=100"},
+    {.name = "worker-option", .type = OPTION_LIST, .value = &o.worker_options, .placeholder = "NAME=VALUE",
+     .help = "any other option of forepack-worker"},
+    {.name = "speculator-option", .type = OPTION_LIST, .value = &o.speculator_options, .placeholder = "NAME=VALUE",
+     .help = "any other option of forepack-speculator"},
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
 };
 // clang-format on
 
+// Options that the programs have under the same name: their values are passed on.
+static const char *const of_router[] = {"served-model-name",
+                                        "shape",
+                                        "chat-template",
+                                        "host",
+                                        "port",
+                                        "http-port",
+                                        "api-keys",
+                                        "insecure",
+                                        "prefill",
+                                        "keep-rate",
+                                        "speculate-min-tokens",
+                                        "score-timeout-ms",
+                                        "drain-ms",
+                                        "log-level",
+                                        "log-format",
+                                        NULL};
+static const char *const of_nodes[] = {
+    "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
+    "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};
+static const char *const of_workers[] = {"kv-cache-dtype", "kv-blocks", "itl-target-ms", NULL};
+
 enum { EXIT_WRONG_USAGE = 2, EXIT_NOT_FOUND = 127 };
-enum { PAUSE_FIRST_MS = 200, PAUSE_MAX_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000, ARGUMENTS_MAX = 48 };
+enum { PAUSE_FIRST_MS = 200, PAUSE_MAX_MS = 5000, STEADY_MS = 10000, KILL_AFTER_MS = 3000 };
 
 struct child {
     const char *role;
@@ -181,14 +216,16 @@ static void token_remove(void)
 
 // Arguments of one child. The strings belong to the forked child and end with its exec.
 struct arguments {
-    char *items[ARGUMENTS_MAX];
+    char **items; // [n], NULL behind them
     int n;
 };
 
 // Takes `text`, which is on the heap.
 static void argument_take(struct arguments *a, char *text)
 {
-    if (a->n < ARGUMENTS_MAX - 1) a->items[a->n++] = text; // the last one stays NULL
+    a->items = mem_resize(a->items, (size_t)a->n + 2, sizeof *a->items);
+    a->items[a->n++] = text;
+    a->items[a->n] = NULL;
 }
 
 static void argument_add(struct arguments *a, const char *text)
@@ -208,10 +245,31 @@ static void argument_add_number(struct arguments *a, const char *flag, int64_t v
     argument_take(a, mem_format("%lld", (long long)value));
 }
 
-static void arguments_add_log(struct arguments *a)
+static void argument_add_option(struct arguments *a, const struct option *row)
 {
-    argument_add_text(a, "--log-level", o.log.level);
-    argument_add_text(a, "--log-format", o.log.format);
+    switch (row->type) {
+    case OPTION_BOOL: argument_take(a, mem_format("--%s%s", *(bool *)row->value ? "" : "no-", row->name)); break;
+    case OPTION_INT: argument_take(a, mem_format("--%s=%" PRId64, row->name, *(int64_t *)row->value)); break;
+    case OPTION_REAL: argument_take(a, mem_format("--%s=%.17g", row->name, *(double *)row->value)); break;
+    default:
+        if (*(char **)row->value) argument_take(a, mem_format("--%s=%s", row->name, *(char **)row->value));
+    }
+}
+
+static void arguments_pass(struct arguments *a, const char *const *names)
+{
+    for (; *names; names++) {
+        const struct option *row = options;
+        while (strcmp(row->name, *names) != 0)
+            row++;
+        argument_add_option(a, row);
+    }
+}
+
+static void arguments_add_further(struct arguments *a, const struct option_list *further)
+{
+    for (int i = 0; i < further->count; i++)
+        argument_take(a, mem_format("--%s", further->items[i]));
 }
 
 static int ranks_total(void)
@@ -245,21 +303,11 @@ static void router_arguments(struct arguments *a)
 {
     argument_take(a, companion_path("forepack-router"));
     argument_add_text(a, "--model", o.main);
-    if (o.shape) argument_add_text(a, "--shape", o.shape);
-    if (o.model_name) argument_add_text(a, "--served-model-name", o.model_name);
-    argument_add_text(a, "--host", o.host);
-    argument_add_number(a, "--port", o.port);
-    argument_add_number(a, "--http-port", o.http_port);
     argument_add(a, "--node-listen");
     argument_take(a, node_address());
     argument_add_text(a, "--cluster-token-file", token_path());
-    if (o.insecure) argument_add(a, "--insecure");
-    argument_add_text(a, "--prefill", o.prefill);
-    argument_take(a, mem_format("--keep-rate=%.9g", o.keep_rate));
-    argument_add_number(a, "--speculate-min-tokens", o.speculate_min_tokens);
-    argument_add_number(a, "--score-timeout-ms", o.score_timeout_ms);
-    argument_add_number(a, "--drain-ms", o.drain_ms);
-    arguments_add_log(a);
+    arguments_pass(a, of_router);
+    arguments_add_further(a, &o.router_options);
 }
 
 static void node_arguments(const struct child *c, struct arguments *a)
@@ -275,27 +323,19 @@ static void node_arguments(const struct child *c, struct arguments *a)
     argument_add_text(a, "--model", worker ? o.main : o.spec);
     const char *shape = worker ? o.shape : o.spec_shape;
     if (shape) argument_add_text(a, "--shape", shape);
-    if (strcmp(o.load, "auto") != 0) argument_add_text(a, "--load", o.load);
     argument_add(a, "--router");
     argument_take(a, node_address());
     argument_add_text(a, "--cluster-token-file", token_path());
     argument_add(a, "--node-id");
     argument_take(a, mem_format("%s-%d", c->role, c->index));
-    argument_add_text(a, "--backend", o.backend);
     if (c->gpus.nodes > 1) {
         argument_add(a, "--gpu-memory-utilization");
         argument_take(a, mem_format("%.3f", MODEL_GPU_MEMORY_UTILIZATION / c->gpus.nodes));
     }
-    argument_add_text(a, "--dtype", o.dtype);
-    if (worker) argument_add_text(a, "--kv-cache-dtype", o.kv_dtype);
-    argument_add_text(a, "--packed-cache", o.packed_cache);
     argument_add_number(a, "--threads", threads_per_rank());
-    argument_add_number(a, "--max-num-batched-tokens", o.token_budget);
-    argument_add_number(a, "--max-num-seqs", o.max_seqs);
-    if (worker && o.kv_blocks) argument_add_number(a, "--kv-blocks", o.kv_blocks);
-    if (worker && o.itl_target_ms) argument_add_number(a, "--itl-target-ms", o.itl_target_ms);
-    argument_add(a, o.prefix_cache ? "--enable-prefix-caching" : "--no-enable-prefix-caching");
-    arguments_add_log(a);
+    arguments_pass(a, of_nodes);
+    if (worker) arguments_pass(a, of_workers);
+    arguments_add_further(a, worker ? &o.worker_options : &o.speculator_options);
 }
 
 // In the forked child: restricts the node to its GPUs.
@@ -333,7 +373,7 @@ static _Noreturn void child_exec(const struct child *c, pid_t parent)
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     if (c->ranks > 1) dup2(relay.fd, STDERR_FILENO);
-    struct arguments a = {.n = 0};
+    struct arguments a = {0};
     if (strcmp(c->role, "router") == 0) {
         router_arguments(&a);
     } else {
@@ -435,6 +475,19 @@ static int64_t children_start_due(void)
     return next;
 }
 
+// With API keys the router tells no more than whether it would serve a request.
+static bool router_is_ready(struct rpc_channel *channel)
+{
+    struct rpc_bytes answer;
+    if (rpc_unary(channel, "/grpc.health.v1.Health/Check", NULL, 0, 1000, &answer) != STATUS_OK) return false;
+    Grpc__Health__V1__HealthCheckResponse *health =
+        grpc__health__v1__health_check_response__unpack(NULL, answer.size, answer.data);
+    bool ready = health && health->status == GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
+    if (health) grpc__health__v1__health_check_response__free_unpacked(health, NULL);
+    rpc_bytes_free(&answer);
+    return ready;
+}
+
 // Whether the router would serve a request and every node is attached, so that the first request has the whole cluster.
 static bool cluster_is_ready(void)
 {
@@ -445,7 +498,9 @@ static bool cluster_is_ready(void)
     if (status != STATUS_OK) return false;
     struct rpc_bytes answer;
     bool ready = false;
-    if (rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer) == STATUS_OK) {
+    status = rpc_unary(channel, "/forepack.v1.Inference/GetClusterInfo", NULL, 0, 1000, &answer);
+    if (status == STATUS_UNAUTHENTICATED) ready = router_is_ready(channel);
+    if (status == STATUS_OK) {
         Forepack__V1__ClusterInfo *info = forepack__v1__cluster_info__unpack(NULL, answer.size, answer.data);
         ready = info && info->ready && info->n_nodes >= (size_t)n_children - 1;
         if (info) forepack__v1__cluster_info__free_unpacked(info, NULL);

@@ -4,15 +4,20 @@ set(FOREPACK_WARNINGS -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissi
     -Wvla -Wno-unused-parameter)
 
 # Hardening of all code except the CPU kernels (kernels/CMakeLists.txt says why not these). _FORTIFY_SOURCE needs an
-# optimised build, and the sanitizers bring checks of the same functions.
+# optimised build, and the sanitizers bring checks of the same functions. Level 3 needs GCC 12 and glibc 2.34.
+# tests/hardening.sh checks what was built.
 set(FOREPACK_HARDENING -fPIE -fstack-protector-strong -fstack-clash-protection)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND FOREPACK_HARDENING -fcf-protection)
 endif()
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT CMAKE_C_FLAGS MATCHES "sanitize")
-  list(APPEND FOREPACK_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  include(CheckCSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS "-O2 -Werror -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3")
+  check_c_source_compiles("#include <string.h>\nint main(void) { return 0; }" FOREPACK_FORTIFY_3)
+  unset(CMAKE_REQUIRED_FLAGS)
+  list(APPEND FOREPACK_HARDENING -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$<IF:$<BOOL:${FOREPACK_FORTIFY_3}>,3,2>)
 endif()
-add_link_options(-Wl,-z,relro,-z,now $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
+add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>)
 
 # forepack_library(NAME sources... LINK libraries...): a static library.
 function(forepack_library name)

@@ -4,7 +4,7 @@
 # neither root nor network when none is missing.
 # Usage: deploy/packages.sh [--bench] [--lint]
 #   --bench  also oneDNN, which `forepack bench kernels` measures beside its own kernels
-#   --lint   also clang-format and clang-tidy, for tests/lint.sh
+#   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 set -euo pipefail
 
 packages=(
@@ -19,7 +19,7 @@ packages=(
 for flag; do
     case $flag in
     --bench) packages+=(libdnnl-dev) ;;
-    --lint) packages+=(clang-format-14 clang-tidy-14) ;;
+    --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --help) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $flag (--help lists all)" >&2; exit 2 ;;
     esac

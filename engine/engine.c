@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/no_alloc.h"
 #include "engine/batch_encoding.h"
@@ -95,6 +96,7 @@ uint64_t engine_progress(const struct engine *e)
 static void follower_lost(void *arg, int rank, const char *sentence)
 {
     log_event(LOG_ERROR, "rank_lost", LOG_FIELD("rank", rank), LOG_FIELD("reason", sentence));
+    log_flush();
     _exit(1);
 }
 

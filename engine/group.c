@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/monotonic_cond.h"
 #include "engine/group_mpi.h"
 #include "engine/launch.h"
@@ -86,6 +87,7 @@ static void *forming_thread(void *argument)
                         "the ranks do not reach each other. Hosts that share a second subnet of equal addresses "
                         "(docker0, a container bridge) try that one first: name the network of the group with "
                         "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, and open its ports"));
+    log_flush();
     _exit(1);
 }
 
@@ -131,6 +133,7 @@ void group_close(struct comm *comm)
 
 void group_abort(struct comm *comm, int exit_code)
 {
+    log_flush();
     if (comm->size > 1) group_mpi_abort(exit_code);
     _exit(exit_code);
 }

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 #include "base/secret_file.h"
@@ -467,6 +468,7 @@ static void signal_handle(struct node *node)
     if (node->draining) {
         log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
                   LOG_FIELD("reason", "second signal, running work is lost"));
+        log_flush();
         _exit(1);
     }
     log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));

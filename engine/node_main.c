@@ -9,7 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "model/tokenizer.h"
@@ -99,6 +101,7 @@ enum status node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct no
 // Ranks that only pass on another rank's failure have an empty message.
 static int report_failure(const struct node_program *program, enum status status)
 {
+    log_flush(); // the sentence goes behind the events that led to it
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }
@@ -232,6 +235,7 @@ static int run_rank(const struct node_program *program, struct comm *comm)
 int node_main(const struct node_program *program, int argc, char **argv)
 {
     node_block_signals();
+    descriptors_raise();
     int code = 2;
     if (parse_options(program, argc, argv)) {
         log_options_apply(&program->common->log, program->name);

@@ -13,8 +13,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/thread.h"
 
 enum { NAP_MAX_MS = 10000, LATE_MS = 1000 };
 
@@ -92,6 +94,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
         atomic_compare_exchange_strong(&w->entered_us, &entered_us, clock_now_us());
         return;
     }
+    log_flush();
     _exit(1); // not MPI_Abort: another thread is inside MPI. mpirun ends the other ranks
 }
 
@@ -124,10 +127,7 @@ struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_l
     w->progress = progress;
     pthread_mutex_init(&w->lock, NULL);
     monotonic_cond_init(&w->changed);
-    if (pthread_create(&w->thread, NULL, watchdog_thread, w) != 0) {
-        log_event(LOG_ERROR, "watchdog_failed", LOG_FIELD("reason", "no thread can be created"));
-        abort();
-    }
+    thread_start(&w->thread, "watchdog", watchdog_thread, w);
     return w;
 }
 

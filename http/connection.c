@@ -44,6 +44,22 @@ static void unlink_connection(struct connection *c)
     if (c->next) c->next->link = c->link;
 }
 
+static void set_idle(struct connection *c)
+{
+    c->less_idle = NULL;
+    c->idle_link = c->loop->idle_end;
+    *c->idle_link = c;
+    c->loop->idle_end = &c->less_idle;
+}
+
+static void set_busy(struct connection *c)
+{
+    if (!c->idle_link) return;
+    *c->idle_link = c->less_idle;
+    *(c->less_idle ? &c->less_idle->idle_link : &c->loop->idle_end) = c->idle_link;
+    c->idle_link = NULL;
+}
+
 static void finish_exchange(struct connection *c, bool disconnected)
 {
     struct http_exchange *x = c->exchange;
@@ -58,6 +74,7 @@ static void close_with(struct connection *c, bool reset)
     set_state(c, HTTP_CLOSED);
     http_timer_remove(&c->timer);
     unlink_connection(c);
+    set_busy(c);
     finish_exchange(c, true);
     // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
@@ -94,6 +111,7 @@ static void await_request(struct connection *c)
     c->head_started = false;
     c->answered = false;
     c->unfed = http_buffer_size(&c->in) > 0;
+    if (!c->unfed) set_idle(c);
     if (atomic_load(&c->loop->server->stopping) && !c->unfed)
         connection_close(c);
     else
@@ -246,6 +264,7 @@ static size_t feed_head(struct connection *c, const char *bytes, size_t size)
     struct http_server *server = c->loop->server;
     if (!c->head_started) {
         c->head_started = true;
+        set_busy(c);
         // A new connection's limit counts from accepting on, with its TLS handshake.
         if (c->served) set_deadline_in(c, server->o.head_ms);
     }
@@ -547,6 +566,7 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->next = loop->connections;
     if (c->next) c->next->link = &c->next;
     loop->connections = c;
+    set_idle(c);
     set_deadline_in(c, server->o.head_ms);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
     if ((server->tls && !c->ssl) || epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) connection_close(c);

@@ -53,7 +53,8 @@ struct http_server_options {
     void *context;                    // http_context() of every exchange
     const struct http_tls_files *tls; // NULL: plain. Files that change are read again; broken ones are logged, not used
     int threads;                      // [1]
-    int max_connections;              // [20000] further ones are closed at once; raises the limit of descriptors to it
+    int max_connections;              // [20000] at this number a new one replaces the one that has been idle longest,
+                                      // or is closed at once; raises the limit of descriptors to it
     int max_connections_per_address;  // [0: no bound]
     size_t max_head_bytes;            // [32 KiB]
     size_t max_body_bytes;            // [64 MiB]

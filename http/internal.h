@@ -32,8 +32,9 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 
 struct connection {
     struct http_loop *loop;
-    struct connection *next, **link; // of the loop
-    struct connection *next_ready;   // of the loop's list of ready connections, then of the dead ones
+    struct connection *next, **link;           // of the loop
+    struct connection *next_ready;             // of the loop's list of ready connections, then of the dead ones
+    struct connection *less_idle, **idle_link; // of the loop's list of idle connections; idle_link NULL: not in it
     struct http_timer timer;
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
@@ -96,9 +97,10 @@ struct http_loop {
     int64_t now_us, listen_again_us; // INT64_MAX: no pause
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    char *in;             // [HTTP_IN_BYTES]
-    char *texts;          // [HTTP_TEXT_ROOM(max_head_bytes)]
-    pthread_mutex_t lock; // guards the queue
+    struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
+    char *in;                            // [HTTP_IN_BYTES]
+    char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
+    pthread_mutex_t lock;                // guards the queue
     struct http_exchange *queue, **queue_end;
 };
 

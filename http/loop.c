@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "http/internal.h"
 
 enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
@@ -155,9 +156,19 @@ static void refuse_without_descriptor(struct http_loop *loop)
     loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
 }
 
-static const char *admit(struct http_server *server, const struct in6_addr *address)
+// An idle connection gives way: its client can open another one, and a client that only opens connections must not
+// keep the others out.
+static bool close_idle(struct http_loop *loop)
 {
-    if (atomic_fetch_add(&server->connections, 1) >= server->o.max_connections) {
+    if (!loop->idle) return false;
+    connection_close(loop->idle);
+    return true;
+}
+
+static const char *admit(struct http_loop *loop, const struct in6_addr *address)
+{
+    struct http_server *server = loop->server;
+    if (atomic_fetch_add(&server->connections, 1) >= server->o.max_connections && !close_idle(loop)) {
         atomic_fetch_sub(&server->connections, 1);
         return "the server has its maximum of connections";
     }
@@ -180,7 +191,7 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
 {
     struct http_server *server = loop->server;
     struct sockaddr_in6 address = to_ipv6(from);
-    const char *refusal = admit(server, &address.sin6_addr);
+    const char *refusal = admit(loop, &address.sin6_addr);
     if (refusal) {
         count_refused(server, refusal); // before the client can see it
         close(fd);
@@ -277,12 +288,8 @@ static void *loop_main(void *argument)
 
 static enum status start_thread(struct http_loop *loop)
 {
-    // Signals are for the program's main thread. SIGPIPE stays blocked here because OpenSSL writes with write(2).
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&loop->thread, NULL, loop_main, loop);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    // Blocks SIGPIPE, too, because OpenSSL writes with write(2).
+    int error = thread_create(&loop->thread, loop_main, loop);
     if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
     pthread_setname_np(loop->thread, "http");
     return STATUS_OK;
@@ -302,6 +309,7 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
 {
     *loop = (struct http_loop){.server = server, .now_us = clock_now_us()};
     loop->queue_end = &loop->queue;
+    loop->idle_end = &loop->idle;
     pthread_mutex_init(&loop->lock, NULL);
     http_timers_init(&loop->timers, loop->now_us);
     loop->in = mem_alloc(HTTP_IN_BYTES);

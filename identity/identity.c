@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/secret_file.h"
 #include "identity/key_file.h"
 #include "identity/limits.h"
 
@@ -33,21 +33,13 @@ struct ring {
     size_t n_slots;
 };
 
-// Tells versions of the file apart; zeros: there is none.
-struct version {
-    dev_t device;
-    ino_t inode;
-    off_t size;
-    struct timespec modified, changed;
-};
-
 struct identity {
     char *path;
     pthread_mutex_t mutex; // guards what follows, and the hashes of all principals
     struct ring ring;
     bool reading;           // a thread looks at the file
     int64_t looked_us;      // when one did last
-    struct version version; // as last read, whether it could be used or not
+    struct file_stamp stamp; // as last read, whether it could be used or not
 };
 
 // --- principals
@@ -153,25 +145,18 @@ enum status identity_admit_call(struct principal *p, int64_t *retry_us_p)
     return start(p, limits_count_call, retry_us_p);
 }
 
-enum status identity_join(struct principal *p, int n)
+enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p)
 {
     pthread_mutex_lock(&p->mutex);
-    enum status status = limits_join(&p->use, &p->key.limits, n, clock_now_us());
+    enum status status = limits_reserve(&p->use, &p->key.limits, need, clock_now_us(), retry_us_p);
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
 
-void identity_charge(struct principal *p, double tokens)
+void identity_end(struct principal *p, double reserved, double tokens)
 {
     pthread_mutex_lock(&p->mutex);
-    limits_charge(&p->use, &p->key.limits, tokens, clock_now_us());
-    pthread_mutex_unlock(&p->mutex);
-}
-
-void identity_release(struct principal *p)
-{
-    pthread_mutex_lock(&p->mutex);
-    limits_end(&p->use);
+    limits_end(&p->use, &p->key.limits, reserved, tokens, clock_now_us());
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -265,20 +250,6 @@ static void ring_build(const struct key_file *file, const struct ring *before, s
 
 // --- the file
 
-static struct version version_of(const char *path)
-{
-    struct stat stat_now;
-    struct version version;
-    memset(&version, 0, sizeof version); // compared with memcmp()
-    if (stat(path, &stat_now)) return version;
-    version.device = stat_now.st_dev;
-    version.inode = stat_now.st_ino;
-    version.size = stat_now.st_size;
-    version.modified = stat_now.st_mtim;
-    version.changed = stat_now.st_ctim;
-    return version;
-}
-
 static enum status file_read(const char *path, struct key_file *file_p)
 {
     bool exposed;
@@ -299,7 +270,7 @@ static void ring_replace(struct identity *identity, const struct key_file *file)
 }
 
 // Whether it is time to look at the file. Only one thread does, without the mutex: the others go on with the old keys.
-static bool look_begin(struct identity *identity, struct version *version_p)
+static bool look_begin(struct identity *identity, struct file_stamp *stamp_p)
 {
     pthread_mutex_lock(&identity->mutex);
     int64_t now_us = clock_now_us();
@@ -307,44 +278,43 @@ static bool look_begin(struct identity *identity, struct version *version_p)
     if (due) {
         identity->reading = true;
         identity->looked_us = now_us;
-        *version_p = identity->version;
+        *stamp_p = identity->stamp;
     }
     pthread_mutex_unlock(&identity->mutex);
     return due;
 }
 
-static void look_end(struct identity *identity, const struct version *version, const struct key_file *file)
+static void look_end(struct identity *identity, const struct file_stamp *stamp, const struct key_file *file)
 {
     pthread_mutex_lock(&identity->mutex);
     if (file) ring_replace(identity, file);
-    identity->version = *version;
+    identity->stamp = *stamp;
     identity->reading = false;
     pthread_mutex_unlock(&identity->mutex);
 }
 
 static void reload_if_changed(struct identity *identity)
 {
-    struct version last;
-    if (!look_begin(identity, &last)) return;
-    struct version version = version_of(identity->path); // before reading: a later change is seen the next time
+    struct file_stamp stamp;
     struct key_file file = {0};
-    bool changed = memcmp(&version, &last, sizeof version) != 0;
+    if (!look_begin(identity, &stamp)) return;
+    bool changed = file_stamp_update(&stamp, identity->path); // before reading: a later change is seen the next time
     bool usable = changed && file_read(identity->path, &file) == STATUS_OK;
     if (changed && !usable)
         log_event(LOG_ERROR, "api_keys_unusable", LOG_REASON, LOG_FIELD("effect", "the keys read before stay in use"));
-    look_end(identity, &version, usable ? &file : NULL);
+    look_end(identity, &stamp, usable ? &file : NULL);
     key_file_fini(&file);
 }
 
 enum status identity_open(const char *path, struct identity **identity_p)
 {
     struct key_file file;
-    struct version version = version_of(path);
+    struct file_stamp stamp = file_stamp_get(path);
     TRY(file_read(path, &file));
     struct identity *identity = mem_alloc(sizeof *identity);
     identity->path = mem_string(path);
     pthread_mutex_init(&identity->mutex, NULL);
-    identity->version = version;
+    identity->stamp = stamp;
     identity->looked_us = clock_now_us();
     ring_build(&file, &(struct ring){0}, &identity->ring);
     key_file_fini(&file);

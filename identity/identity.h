@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "identity/limits.h"
 
 struct identity;
 struct principal; // a key and the use of its limits; reference-counted, also after the key is removed
@@ -38,10 +39,10 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-// n more requests of a message that was admitted as one: EXHAUSTED or DENIED by `concurrency`.
-enum status identity_join(struct principal *p, int n);
-void identity_charge(struct principal *p, double tokens); // of a prompt, or generated; negative: are given back
-void identity_release(struct principal *p);               // each request that was admitted or has joined ends once
+// The requests of a message that was admitted as one, now that it is read, see limits_reserve(): EXHAUSTED or DENIED.
+enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
+// Each request that was admitted ends once, see limits_end().
+void identity_end(struct principal *p, double reserved, double tokens);
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:
 // the names of tenants are in the key file.

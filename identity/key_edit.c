@@ -3,7 +3,6 @@
 // that a reader finds the old file or the new one.
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "identity/key_text.h"
 
 // --- the lock: on the file itself. The process before us may have renamed a new file over the one that we opened.
@@ -58,7 +58,7 @@ static enum status write_all(int fd, const char *text, size_t size)
         if (n < 0 && errno != EINTR) return status_fail(STATUS_INVALID, "%s", strerror(errno));
         if (n > 0) done += (size_t)n;
     }
-    return fsync(fd) ? status_fail(STATUS_INVALID, "%s", strerror(errno)) : STATUS_OK;
+    return STATUS_OK;
 }
 
 // The new file has the owner of the old one where that is allowed, and never more rights.
@@ -70,32 +70,16 @@ static enum status fill(int fd, int old_fd, const char *text, size_t size)
     return write_all(fd, text, size);
 }
 
-static void folder_sync(const char *path)
-{
-    char *copy = mem_string(path);
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);
-        close(fd);
-    }
-    free(copy);
-}
-
 static enum status replace(const char *path, int old_fd, const char *text, size_t size)
 {
     struct key_file check;
     TRY(key_file_parse(text, size, &check));
     key_file_fini(&check);
-    char *beside = mem_format("%s.XXXXXX", path);
-    int fd = mkostemp(beside, O_CLOEXEC); // mode 0600
-    enum status status = fd < 0 ? status_fail(STATUS_INVALID, "%s", strerror(errno)) : fill(fd, old_fd, text, size);
-    if (status == STATUS_OK && rename(beside, path)) status = status_fail(STATUS_INVALID, "%s", strerror(errno));
-    if (status == STATUS_OK)
-        folder_sync(path);
-    else if (fd >= 0)
-        unlink(beside);
-    if (fd >= 0) close(fd);
-    free(beside);
+    struct new_file file;
+    TRY(new_file_open(&file, path));
+    enum status status = fill(file.fd, old_fd, text, size);
+    if (status == STATUS_OK) return new_file_commit(&file);
+    new_file_discard(&file);
     return status;
 }
 

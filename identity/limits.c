@@ -2,6 +2,7 @@
 #include "identity/limits.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define MINUTE_US INT64_C(60000000)
 #define DAY_US    (1440 * MINUTE_US)
@@ -11,15 +12,17 @@ struct limit {
     const char *what;
     struct limits_bucket *bucket;
     int64_t size, period_us;
+    double reserved;
 };
 enum { TOKENS = 1, LIMITS = 3 }; // TOKENS: the first of those of tokens
 
 // What is used at this time.
 static void list(struct limits_use *use, const struct key_limits *limits, int64_t now_us, struct limit list[LIMITS])
 {
-    list[0] = (struct limit){"requests per minute", &use->requests, limits->requests_per_minute, MINUTE_US};
-    list[1] = (struct limit){"tokens per minute", &use->tokens_of_minute, limits->tokens_per_minute, MINUTE_US};
-    list[2] = (struct limit){"tokens per day", &use->tokens_of_day, limits->tokens_per_day, DAY_US};
+    list[0] = (struct limit){"requests per minute", &use->requests, limits->requests_per_minute, MINUTE_US, 0};
+    list[1] = (struct limit){"tokens per minute", &use->tokens_of_minute, limits->tokens_per_minute, MINUTE_US,
+                             use->reserved};
+    list[2] = (struct limit){"tokens per day", &use->tokens_of_day, limits->tokens_per_day, DAY_US, use->reserved};
     for (int i = 0; i < LIMITS; i++) {
         struct limits_bucket *bucket = list[i].bucket;
         double drained = (double)(now_us - bucket->at_us) * (double)list[i].size / (double)list[i].period_us;
@@ -27,30 +30,43 @@ static void list(struct limits_use *use, const struct key_limits *limits, int64_
     }
 }
 
-// Time until there is room for one more.
-static int64_t wait_us(const struct limit *l)
+// What is missing for `more`; 0 or less: there is room.
+static double missing(const struct limit *l, double more)
 {
-    double over = l->bucket->used + 1 - (double)l->size;
-    return l->size && over > 0 ? (int64_t)ceil(over * (double)l->period_us / (double)l->size) : 0;
+    return l->size ? l->bucket->used + l->reserved + more - (double)l->size : 0;
 }
 
-static enum status refuse(const struct limit *l, int64_t us)
+// Time until there is room; 0: not known, since running requests have to end first.
+static int64_t wait_us(const struct limit *l, double more)
 {
-    return status_fail(STATUS_EXHAUSTED, "this API key has %lld %s, which are used up: try again in %.1f s",
-                       (long long)l->size, l->what, ceil((double)us / 1e5) / 10);
+    double over = missing(l, more);
+    return over <= l->bucket->used ? (int64_t)ceil(over * (double)l->period_us / (double)l->size) : 0;
 }
 
-// Whether the first n limits have room for one more.
-static enum status check(const struct limit *limits, int n, int64_t *retry_us_p)
+static enum status refuse(const struct limit *l, double more, int64_t us)
+{
+    char when[64] = "when running requests have ended";
+    if (us) snprintf(when, sizeof when, "in %.1f s", ceil((double)us / 1e5) / 10);
+    if (more <= 1)
+        return status_fail(STATUS_EXHAUSTED, "this API key has %lld %s, which are used up: try again %s",
+                           (long long)l->size, l->what, when);
+    return status_fail(STATUS_EXHAUSTED,
+                       "this API key has %lld %s, of which %.0f are left, and %.0f may be needed: lower max_tokens, or "
+                       "try again %s",
+                       (long long)l->size, l->what, more - missing(l, more), more, when);
+}
+
+// Whether the n limits have room for `more`; of those that have not, the one with the longest wait is named.
+static enum status check(const struct limit *limits, int n, double more, int64_t *retry_us_p)
 {
     const struct limit *longest = NULL;
     *retry_us_p = 0;
     for (int i = 0; i < n; i++) {
-        if (wait_us(&limits[i]) <= *retry_us_p) continue;
+        if (missing(&limits[i], more) <= 0 || (longest && wait_us(&limits[i], more) <= *retry_us_p)) continue;
         longest = &limits[i];
-        *retry_us_p = wait_us(longest);
+        *retry_us_p = wait_us(longest, more);
     }
-    return longest ? refuse(longest, *retry_us_p) : STATUS_OK;
+    return longest ? refuse(longest, more, *retry_us_p) : STATUS_OK;
 }
 
 enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
@@ -58,54 +74,77 @@ enum status limits_count_call(struct limits_use *use, const struct key_limits *l
 {
     struct limit all[LIMITS];
     list(use, limits, now_us, all);
-    TRY(check(all, TOKENS, retry_us_p));
+    TRY(check(all, TOKENS, 1, retry_us_p));
     use->requests.used++;
     return STATUS_OK;
-}
-
-static void add(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us)
-{
-    struct limit all[LIMITS];
-    list(use, limits, now_us, all);
-    use->requests.used += n;
-    use->running += n;
 }
 
 enum status limits_start(struct limits_use *use, const struct key_limits *limits, int64_t now_us, int64_t *retry_us_p)
 {
     struct limit all[LIMITS];
     list(use, limits, now_us, all);
-    TRY(check(all, LIMITS, retry_us_p));
+    TRY(check(all, LIMITS, 1, retry_us_p));
     if (limits->concurrency && use->running >= limits->concurrency)
         return status_fail(STATUS_EXHAUSTED, "this API key runs %lld requests, as many as it may: wait for one to end",
                            (long long)use->running);
-    add(use, limits, 1, now_us);
+    use->requests.used++;
+    use->running++;
     return STATUS_OK;
 }
 
-enum status limits_join(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us)
+static enum status check_concurrency(const struct limits_use *use, const struct key_limits *limits, int more)
 {
-    if (limits->concurrency && n >= limits->concurrency)
-        return status_fail(STATUS_DENIED, "n: %d answers are asked for, this API key runs at most %lld at once", n + 1,
-                           (long long)limits->concurrency);
-    if (limits->concurrency && use->running + n > limits->concurrency)
-        return status_fail(STATUS_EXHAUSTED,
-                           "this API key runs %lld requests, %d more are over its limit of %lld: "
-                           "wait for some to end",
-                           (long long)use->running, n, (long long)limits->concurrency);
-    add(use, limits, n, now_us);
-    return STATUS_OK;
+    if (!limits->concurrency || use->running + more <= limits->concurrency) return STATUS_OK;
+    if (more >= limits->concurrency)
+        return status_fail(STATUS_DENIED, "n: %d answers are asked for, this API key runs at most %lld at once",
+                           more + 1, (long long)limits->concurrency);
+    return status_fail(STATUS_EXHAUSTED,
+                       "this API key runs %lld requests, %d more are over its limit of %lld: "
+                       "wait for some to end",
+                       (long long)use->running, more, (long long)limits->concurrency);
 }
 
-void limits_charge(struct limits_use *use, const struct key_limits *limits, double tokens, int64_t now_us)
+static enum status check_tokens(const struct limits_use *use, const struct limit limits[LIMITS],
+                                const struct limits_need *need, int64_t *retry_us_p)
+{
+    double tokens = need->prompts + need->answers;
+    if (need->n == 1 && !(use->reserved > 0)) return check(limits + TOKENS, LIMITS - TOKENS, 1, retry_us_p);
+    for (int i = TOKENS; i < LIMITS && need->n > 1; i++) {
+        if (limits[i].size && tokens > (double)limits[i].size)
+            return status_fail(STATUS_DENIED,
+                               "n: %d prompts and answers may have %.0f tokens, this API key has %lld %s: ask for "
+                               "fewer answers, or lower max_tokens",
+                               need->n, tokens, (long long)limits[i].size, limits[i].what);
+    }
+    return check(limits + TOKENS, LIMITS - TOKENS, tokens, retry_us_p);
+}
+
+static void charge(struct limit limits[LIMITS], double tokens)
+{
+    for (int i = TOKENS; i < LIMITS; i++)
+        limits[i].bucket->used = fmax(0, limits[i].bucket->used + tokens);
+}
+
+enum status limits_reserve(struct limits_use *use, const struct key_limits *limits, const struct limits_need *need,
+                           int64_t now_us, int64_t *retry_us_p)
 {
     struct limit all[LIMITS];
     list(use, limits, now_us, all);
-    for (int i = TOKENS; i < LIMITS; i++)
-        all[i].bucket->used = fmax(0, all[i].bucket->used + tokens);
+    *retry_us_p = 0;
+    TRY(check_concurrency(use, limits, need->n - 1));
+    TRY(check_tokens(use, all, need, retry_us_p));
+    charge(all, need->prompts);
+    use->requests.used += need->n - 1;
+    use->running += need->n - 1;
+    use->reserved += need->answers;
+    return STATUS_OK;
 }
 
-void limits_end(struct limits_use *use)
+void limits_end(struct limits_use *use, const struct key_limits *limits, double reserved, double tokens, int64_t now_us)
 {
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    charge(all, tokens);
     use->running--;
+    use->reserved = use->running ? fmax(0, use->reserved - reserved) : 0; // no rounding errors add up
 }

@@ -3,10 +3,11 @@
 //
 // Requests and tokens drain from leaky buckets: with tokens_per_minute=6000 what is used falls by 100 a second, and a
 // request may start while less than 6000 are used. So a key may use a whole minute's tokens at once and then its rate.
-// The prompt is charged once it is known, generated tokens when the request ends. That may take the bucket over its
-// size, and the next request waits for that much longer: nothing is reserved for tokens that may never be generated,
-// long prompts are not refused for ever, and over time the rate is kept. `concurrency` bounds how far it can be
-// exceeded meanwhile. A day is 24 hours, not a calendar day.
+// Once a message is read its prompts are charged and the most tokens that its answers may have are reserved, if all of
+// that fits into what is left. At the end of a request its reservation is replaced by what was generated. A request
+// that is larger than what is left runs if nothing is reserved for another one: so no request is refused for ever, a
+// limit is exceeded by one request at most, and the next one waits for that much longer. A day is 24 hours, not a
+// calendar day.
 //
 // The caller serialises calls. Times are clock_now_us().
 #pragma once
@@ -21,7 +22,14 @@ struct limits_bucket {
 // Zeros: nothing is used.
 struct limits_use {
     struct limits_bucket requests, tokens_of_minute, tokens_of_day;
+    double reserved; // tokens, for the answers of running requests
     int64_t running;
+};
+
+// Requests of one message.
+struct limits_need {
+    int n;
+    double prompts, answers; // tokens of all of them; of answers at most
 };
 
 // A request starts, or nothing changes: EXHAUSTED, with the limit in the sentence and the time after which a request
@@ -30,8 +38,10 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
 // A call without a model's work: counts as a request that has ended, and needs no tokens.
 enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
                               int64_t *retry_us_p);
-// Starts n more requests of a message that was started as one, all or none. Only `concurrency` can refuse them: DENIED
-// if n is over the limit itself, else EXHAUSTED.
-enum status limits_join(struct limits_use *use, const struct key_limits *limits, int n, int64_t now_us);
-void limits_charge(struct limits_use *use, const struct key_limits *limits, double tokens, int64_t now_us); // or back
-void limits_end(struct limits_use *use); // of each request that started or joined
+// Of a message that was started as one request: starts the others, charges its prompts and reserves its answers, or
+// nothing changes. DENIED if the requests together are over a limit itself, else EXHAUSTED as above.
+enum status limits_reserve(struct limits_use *use, const struct key_limits *limits, const struct limits_need *need,
+                           int64_t now_us, int64_t *retry_us_p);
+// Of each request that was started: `tokens` were generated, of `reserved`; negative: the prompt is given back.
+void limits_end(struct limits_use *use, const struct key_limits *limits, double reserved, double tokens,
+                int64_t now_us);

@@ -26,6 +26,7 @@
 #include <time.h>
 
 #include "model/generation.h"
+#include "model/output_parser.h"
 #include "model/tokenizer.h"
 
 struct chat_template;
@@ -58,6 +59,9 @@ void chat_template_free(struct chat_template *chat); // NULL is fine
 
 // The name of the file that the template came from, without its folder.
 const char *chat_template_name(const struct chat_template *chat);
+
+// How the model marks reasoning and tool calls in its answers.
+struct output_syntax chat_template_syntax(const struct chat_template *chat);
 
 // The text of a conversation exactly as transformers renders it: none of the conversions of contents above. INVALID:
 // the template raised an error, or took more than the limits of jinja/. The caller frees the text.

@@ -10,6 +10,7 @@ struct chat_template {
     char *name;
     json_t *special_tokens; // object: bos_token, eos_token, ... of tokenizer_config.json
     bool prints_strings, prints_parts;
+    struct output_syntax syntax;
 };
 
 // Origins of text in a rendering: message i has tag i, these follow.

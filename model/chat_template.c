@@ -42,6 +42,8 @@ static enum status compile_file(struct chat_template *chat, const char *path)
     free(chat->name);
     chat->name = mem_string(path);
     enum status status = compile(path, source, n, &chat->jinja);
+    source[n < JINJA_SOURCE_LIMIT_BYTES ? n : JINJA_SOURCE_LIMIT_BYTES] = 0;
+    chat->syntax = output_syntax_detect(source);
     free(source);
     return status;
 }
@@ -78,6 +80,7 @@ static enum status compile_config(struct chat_template *chat, const char *path, 
     free(chat->name);
     chat->name = mem_string(path);
     TRY(compile(path, source, strlen(source), &chat->jinja));
+    chat->syntax = output_syntax_detect(tools ? tools : source);
     return tools ? compile(path, tools, strlen(tools), &chat->jinja_tools) : STATUS_OK;
 }
 
@@ -173,6 +176,11 @@ void chat_template_free(struct chat_template *chat)
     json_decref(chat->special_tokens);
     free(chat->name);
     free(chat);
+}
+
+struct output_syntax chat_template_syntax(const struct chat_template *chat)
+{
+    return chat->syntax;
 }
 
 const char *chat_template_name(const struct chat_template *chat)

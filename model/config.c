@@ -34,9 +34,13 @@ struct family {
     bool qkv_bias;       // always present
     bool attention_bias; // the key attention_bias is read
     bool qk_norm;
-    bool window_always;   // sliding_window applies unless null
-    bool window_optional; // sliding_window applies if use_sliding_window is true
+    int default_kv_heads;  // 0: as many as heads
+    int default_window;    // 0: none
+    bool window_optional;  // sliding_window applies if use_sliding_window is true, to layers from max_window_layers on
+    bool window_unlayered; // layer_types does not decide which layers have the window
 };
+
+enum { DEFAULT_WINDOW = 4096, DEFAULT_WINDOW_LAYERS = 28 };
 
 static const struct family families[] = {
     {.architecture = "LlamaForCausalLM",
@@ -50,12 +54,16 @@ static const struct family families[] = {
      .default_context = 131072,
      .default_bos = 1,
      .default_eos = 2,
-     .window_always = true},
+     .default_kv_heads = 8,
+     .default_window = DEFAULT_WINDOW,
+     .window_unlayered = true},
     {.architecture = "Qwen2ForCausalLM",
      .model_type = "qwen2",
      .default_context = 32768,
      .default_bos = -1,
      .default_eos = -1,
+     .default_kv_heads = 32,
+     .default_window = DEFAULT_WINDOW,
      .qkv_bias = true,
      .window_optional = true},
     {.architecture = "Qwen3ForCausalLM",
@@ -64,6 +72,8 @@ static const struct family families[] = {
      .default_head_size = 128,
      .default_bos = -1,
      .default_eos = -1,
+     .default_kv_heads = 32,
+     .default_window = DEFAULT_WINDOW,
      .attention_bias = true,
      .qk_norm = true,
      .window_optional = true},
@@ -180,8 +190,16 @@ static const struct family *read_family(struct reader *r)
 
 static void check_unsupported_keys(struct reader *r)
 {
+    static const char *const absent[] = {"per_layer_config", "attention_chunk_size", "kv_sharing_modes"};
+    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+        if (reader_get(r, absent[i]))
+            reader_fail(r, STATUS_UNSUPPORTED, absent[i],
+                        "is set: layers of different shape or attention are not "
+                        "supported");
+    if (!read_bool(r, "is_causal", true))
+        reader_fail(r, STATUS_UNSUPPORTED, "is_causal", "is false: only causal attention is supported");
     const char *activation = read_string(r, "hidden_act");
-    if (activation && strcmp(activation, "silu") != 0)
+    if (activation && strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0)
         reader_fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
     if (read_bool(r, "mlp_bias", false))
         reader_fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
@@ -308,61 +326,126 @@ static void read_quantisation(struct reader *r, struct model_config *c)
     c->fp8 = true;
 }
 
-static void read_rope_llama3(struct reader *rope, struct model_config *c)
+// ---- positions ----
+
+static double read_factor(struct reader *rope)
 {
-    static const char *const needed[] = {"factor", "low_freq_factor", "high_freq_factor"};
-    for (int i = 0; i < 3; i++)
-        if (!reader_get(rope, needed[i]))
-            reader_fail(rope, STATUS_DATA, needed[i], "is missing: rope type llama3 needs it");
+    if (!reader_get(rope, "factor")) reader_fail(rope, STATUS_DATA, "factor", "is missing: this rope_type needs it");
+    return read_real(rope, "factor", 0, 1e6, 1);
+}
+
+// Reads rope type llama3. `original`: original_max_position_embeddings at the top of the file, 0 if absent there.
+static void read_rope_llama3(struct reader *rope, int original, struct model_config *c)
+{
+    static const char *const needed[] = {"low_freq_factor", "high_freq_factor"};
     c->rope_llama3 = true;
-    c->rope_factor = read_real(rope, "factor", 0, 1e6, 1);
+    c->rope_factor = read_factor(rope);
+    for (int i = 0; i < 2; i++)
+        if (!reader_get(rope, needed[i]))
+            reader_fail(rope, STATUS_DATA, needed[i], "is missing: rope_type llama3 needs it");
     c->rope_low_freq_factor = read_real(rope, "low_freq_factor", 0, 1e6, 1);
     c->rope_high_freq_factor = read_real(rope, "high_freq_factor", 0, 1e6, 4);
-    c->rope_original_context = read_size(rope, "original_max_position_embeddings", MAX_CONTEXT);
+    int nested = read_int(rope, "original_max_position_embeddings", 1, MAX_CONTEXT, c->max_context);
+    c->rope_original_context = original ? original : nested;
     if (c->rope_factor < 1) reader_fail(rope, STATUS_DATA, "factor", "is %g: must be 1 or more", c->rope_factor);
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         reader_fail(rope, STATUS_DATA, "high_freq_factor", "is %g: must be over low_freq_factor, which is %g",
                     c->rope_high_freq_factor, c->rope_low_freq_factor);
 }
 
-// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of it.
+// Without a type, versions of transformers differ in what the other members mean. An object in it holds the settings of
+// one layer type.
+static void check_rope_members(struct reader *rope, bool has_type)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)rope->object, name, value)
+    {
+        bool plain = strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0;
+        if (json_is_object(value))
+            reader_fail(rope, STATUS_UNSUPPORTED, name, "is an object: all layers must have the same positions");
+        else if (!has_type && !plain && !json_is_null(value))
+            reader_fail(rope, STATUS_DATA, name, "is given without rope_type: add rope_type");
+    }
+}
+
+// Dynamic scaling starts beyond max_position_embeddings, where the context ends.
+static void read_rope_type(struct reader *rope, int original, struct model_config *c)
+{
+    const char *key = reader_get(rope, "rope_type") ? "rope_type" : "type", *type = read_string(rope, key);
+    check_rope_members(rope, type != NULL);
+    if (!type || strcmp(type, "default") == 0) return;
+    if (strcmp(type, "llama3") == 0)
+        read_rope_llama3(rope, original, c);
+    else if (strcmp(type, "linear") == 0)
+        c->rope_factor = read_factor(rope);
+    else if (strcmp(type, "dynamic") != 0)
+        reader_fail(rope, STATUS_UNSUPPORTED, "rope_type",
+                    "is %.60s: only default, linear, dynamic and llama3 are supported", type);
+}
+
+// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of it. Of
+// both, transformers takes rope_scaling and nothing of rope_parameters, unless it is empty.
 static void read_rope(struct reader *r, struct model_config *c)
 {
-    const char *key = reader_get(r, "rope_parameters") ? "rope_parameters" : "rope_scaling";
+    const json_t *scaling = reader_get(r, "rope_scaling");
+    bool is_old = scaling && !(json_is_object(scaling) && json_object_size(scaling) == 0);
+    const char *key = is_old ? "rope_scaling" : "rope_parameters";
     const json_t *object = reader_get(r, key);
+    int original = read_int(r, "original_max_position_embeddings", 1, MAX_CONTEXT, 0);
     c->rope_theta = read_real(r, "rope_theta", 0, 1e12, 10000);
     if (r->status != STATUS_OK || !object) return;
     if (!json_is_object(object)) {
         reader_fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
         return;
     }
-    bool is_new = strcmp(key, "rope_parameters") == 0;
-    struct reader rope = {.path = r->path, .prefix = is_new ? "rope_parameters." : "rope_scaling.", .object = object};
+    struct reader rope = {.path = r->path, .prefix = is_old ? "rope_scaling." : "rope_parameters.", .object = object};
     c->rope_theta = read_real(&rope, "rope_theta", 0, 1e12, c->rope_theta);
-    const char *type_key = reader_get(&rope, "rope_type") ? "rope_type" : "type";
-    const char *type = read_string(&rope, type_key);
-    if (rope.status == STATUS_OK && !type && is_new && reader_get(&rope, "rope_theta")) type = "default";
-    if (!type || (strcmp(type, "default") != 0 && strcmp(type, "llama3") != 0))
-        reader_fail(&rope, STATUS_UNSUPPORTED, "rope_type", "is %.60s: only default and llama3 are supported",
-                    type ? type : "missing");
     if (read_real(&rope, "partial_rotary_factor", 0, 1, 1) != 1)
         reader_fail(&rope, STATUS_UNSUPPORTED, "partial_rotary_factor", "is under 1: only whole heads are rotated");
-    if (rope.status == STATUS_OK && strcmp(type, "llama3") == 0) read_rope_llama3(&rope, c);
+    read_rope_type(&rope, original, c);
     r->status = rope.status;
 }
 
-// Windowed attention is not implemented, so the window limits the context.
+// ---- windows ----
+
+// Reads layer_types. *windowed_p: whether a layer attends to a window; unchanged if the key is absent.
+static void read_layer_types(struct reader *r, const struct model_config *c, bool *windowed_p)
+{
+    const json_t *types = reader_get(r, "layer_types");
+    if (!types) return;
+    *windowed_p = false;
+    if (json_array_size(types) != (size_t)c->n_layers)
+        reader_fail(r, STATUS_DATA, "layer_types", "must be an array of %d strings, one for each layer", c->n_layers);
+    for (int i = 0; i < c->n_layers && r->status == STATUS_OK; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        bool sliding = type && strcmp(type, "sliding_attention") == 0;
+        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
+            reader_fail(r, STATUS_UNSUPPORTED, "layer_types",
+                        "has %.60s: only full_attention and sliding_attention are supported",
+                        type ? type : "an entry that is no string");
+        *windowed_p = *windowed_p || sliding;
+    }
+}
+
+// Windowed attention is not implemented, so the window limits the context. Llama's layers attend to everything, but the
+// cache of transformers drops what is outside of a sliding_window.
 static void read_window(struct reader *r, const struct family *family, struct model_config *c)
 {
-    bool on = family->window_always || (family->window_optional && read_bool(r, "use_sliding_window", false));
-    if (!on) return;
-    if (family->window_optional && read_int(r, "max_window_layers", 0, INT32_MAX, 0) >= c->n_layers)
-        return; // the windowed layers start at that layer: there are none
-    // an absent key has MistralConfig's default; null means none
-    bool absent = !json_object_get(r->object, "sliding_window");
-    c->sliding_window = read_int(r, "sliding_window", 1, INT32_MAX, absent ? 4096 : 0);
+    bool on = !family->window_optional || read_bool(r, "use_sliding_window", false), windowed = true;
+    if (family->window_optional)
+        windowed = read_int(r, "max_window_layers", 0, INT32_MAX, DEFAULT_WINDOW_LAYERS) < c->n_layers;
+    read_layer_types(r, c, &windowed);
+    bool absent = !json_object_get(r->object, "sliding_window"); // null means none
+    int window = on ? read_int(r, "sliding_window", 1, INT32_MAX, absent ? family->default_window : 0) : 0;
+    if (reader_get(r, "layer_types") && windowed && !window)
+        reader_fail(r, STATUS_DATA, "layer_types", "has sliding_attention, but %s",
+                    on ? "there is no sliding_window" : "use_sliding_window is not true");
+    c->sliding_window = windowed || family->window_unlayered ? window : 0;
     if (c->sliding_window && c->sliding_window < c->max_context) c->max_context = c->sliding_window;
 }
+
+// ---- the rest ----
 
 static void add_eos(struct reader *r, const json_t *value, struct model_config *c)
 {
@@ -423,7 +506,9 @@ static enum status read_config(const char *path, struct model_config *c)
     c->hidden = read_size(&r, "hidden_size", MAX_HIDDEN);
     c->intermediate = read_size(&r, "intermediate_size", MAX_INTERMEDIATE);
     c->n_heads = read_size(&r, "num_attention_heads", MAX_HEADS);
-    c->n_kv_heads = read_int(&r, "num_key_value_heads", 1, MAX_HEADS, c->n_heads);
+    bool no_kv_heads = !json_object_get(root, "num_key_value_heads"); // null: as many as heads
+    c->n_kv_heads = read_int(&r, "num_key_value_heads", 1, MAX_HEADS,
+                             no_kv_heads && family->default_kv_heads ? family->default_kv_heads : c->n_heads);
     c->vocab_size = read_size(&r, "vocab_size", MAX_VOCAB);
     c->max_context = read_int(&r, "max_position_embeddings", 1, MAX_CONTEXT, family->default_context);
     c->norm_epsilon = (float)read_real(&r, "rms_norm_eps", 0, 0.1, 1e-6);
@@ -486,6 +571,8 @@ void model_config_inv_freq(const struct model_config *c, float *inv_freq)
             double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
             double keep = fmin(fmax((turns - low) / (high - low), 0), 1);
             frequency *= keep + (1 - keep) / c->rope_factor;
+        } else if (c->rope_factor > 0) {
+            frequency /= c->rope_factor;
         }
         inv_freq[i] = (float)frequency;
     }

@@ -28,8 +28,9 @@ struct model_config {
     int fp8_excluded_attention, fp8_excluded_mlp; // this many of 4 * n_layers and of 3 * n_layers
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
-    bool rope_llama3; // rope_scaling of type llama3
-    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    bool rope_llama3;   // rope type llama3
+    double rope_factor; // of rope types llama3 and linear; 0: frequencies are not scaled
+    double rope_low_freq_factor, rope_high_freq_factor; // of llama3
     int rope_original_context;
     int sliding_window;               // 0: none. Attention is never windowed: max_context is limited instead
     int bos_id;                       // -1: none. generation_config.json overrides config.json
@@ -42,7 +43,7 @@ struct model_config {
 // key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// RoPE angle per position [head_size/2], with llama3 scaling applied.
+// RoPE angle per position [head_size/2], with scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);

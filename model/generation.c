@@ -19,7 +19,7 @@ const struct generation_field prefill_fields[] = {PREFILL_FIELDS(PREFILL_ROW){0}
 bool sampling_needs_host(const struct sampling *s, int index)
 {
     return s->logprobs >= 0 || s->repetition_penalty != 1 || s->frequency_penalty != 0 || s->presence_penalty != 0 ||
-           s->logit_bias.n > 0 || index < s->min_tokens;
+           s->logit_bias.n > 0 || s->grammar.kind != GRAMMAR_NONE || index < s->min_tokens;
 }
 
 void sampling_defaults(struct sampling *s)
@@ -95,11 +95,21 @@ static enum status stop_ids_check(const struct sampling *s, int vocab_size)
     return STATUS_OK;
 }
 
+// A grammar alone decides where the answer may end.
+static enum status grammar_check(const struct sampling *s)
+{
+    if (s->grammar.kind == GRAMMAR_NONE) return STATUS_OK;
+    if (s->min_tokens) return status_fail(STATUS_INVALID, "min_tokens: not allowed with structured output");
+    if (s->ignore_eos) return status_fail(STATUS_INVALID, "ignore_eos: not allowed with structured output");
+    return grammar_spec_check(&s->grammar);
+}
+
 enum status sampling_check(const struct sampling *s, int vocab_size)
 {
     enum status status = fields_check(sampling_fields, s);
     if (status == STATUS_OK) status = min_tokens_check(s);
     if (status == STATUS_OK) status = stop_ids_check(s, vocab_size);
+    if (status == STATUS_OK) status = grammar_check(s);
     return status == STATUS_OK ? logit_bias_check(&s->logit_bias, vocab_size) : status;
 }
 
@@ -121,9 +131,9 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, int context_
     if (s->max_tokens > room) {
         return status_fail(
             STATUS_OUT_OF_RANGE,
-            "prompt (%d tokens) and max_tokens (%d) together exceed the context of %d: lower max_tokens to %d "
-            "or shorten the prompt",
-            prompt_tokens, s->max_tokens, context_tokens, room);
+            "max_tokens %d: with the prompt of %d tokens over the context of %d: lower max_tokens to %d or shorten "
+            "the prompt",
+            s->max_tokens, prompt_tokens, context_tokens, room);
     }
     if (!s->max_tokens) s->max_tokens = room < default_tokens ? room : default_tokens;
     return min_tokens_check(s);

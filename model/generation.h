@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "model/generation_fields.h"
+#include "model/grammar_spec.h"
 #include "model/logit_bias.h"
 
 // A range of prompt tokens by index, both ends included.
@@ -31,7 +32,9 @@ struct sampling {
     SAMPLING_FIELDS(GENERATION_MEMBER)
     int32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
-    struct logit_bias logit_bias; // owned by whatever owns the struct, borrowed by copies of it
+    // Owned by whatever owns the struct, borrowed by copies of it:
+    struct logit_bias logit_bias;
+    struct grammar_spec grammar;
 };
 
 // Whether a speculator chooses the prompt tokens that the main model prefills.
@@ -69,7 +72,8 @@ extern const struct generation_field sampling_fields[], prefill_fields[]; // a r
 enum status generation_field_check(const struct generation_field *field, double value);
 
 // Whether output token `index` is sampled from more than its row's logits: log-probabilities, penalties, a logit bias,
-// or end tokens masked by min_tokens. The host samples such a token, which takes a few passes over the vocabulary.
+// a grammar, or end tokens masked by min_tokens. The host samples such a token, which takes a few passes over the
+// vocabulary.
 bool sampling_needs_host(const struct sampling *s, int index);
 
 void sampling_defaults(struct sampling *s);

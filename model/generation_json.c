@@ -24,10 +24,17 @@ enum status json_read_bool(const char *key, const json_t *value, bool *on_p)
     return STATUS_OK;
 }
 
+static enum status int_from_json(const struct generation_field *f, const json_t *value, int *number_p)
+{
+    json_int_t number = json_integer_value(value);
+    if (number < INT_MIN || number > INT_MAX) return generation_field_check(f, (double)number);
+    return json_read_int(f->name, value, number_p);
+}
+
 // A row may spell out that it wants no log-probabilities: -1.
 static enum status optional_from_json(const struct generation_field *f, const json_t *value, int *number_p)
 {
-    TRY(json_read_int(f->name, value, number_p));
+    TRY(int_from_json(f, value, number_p));
     bool none = *number_p < 0 && *number_p == f->default_value;
     return none ? STATUS_OK : generation_field_check(f, *number_p);
 }
@@ -36,7 +43,7 @@ enum status generation_field_from_json(const struct generation_field *field, con
 {
     void *to = (char *)object + field->offset;
     switch (field->type) {
-    case GENERATION_FIELD_INT: return json_read_int(field->name, value, to);
+    case GENERATION_FIELD_INT: return int_from_json(field, value, to);
     case GENERATION_FIELD_OPTIONAL: return optional_from_json(field, value, to);
     case GENERATION_FIELD_BOOL: return json_read_bool(field->name, value, to);
     case GENERATION_FIELD_UINT64:

@@ -280,6 +280,27 @@ static const char *embedding_name(const struct model_config *c, const struct saf
     return only_head ? "lm_head.weight" : "model.embed_tokens.weight";
 }
 
+// Refuses a tied table whose head is stored too, with other values: transformers 4 ignores that head, transformers 5
+// uses it. Compares the rows of this rank. Packed weights come from files that have been checked.
+static enum status check_tied_head(const struct loader *in)
+{
+    const struct model *m = in->m;
+    if (!in->st || !m->config.tied_embeddings || m->saved || m->backend->ops->capabilities.reads_no_weights)
+        return STATUS_OK;
+    const struct safetensors_tensor *table = safetensors_find(in->st, "model.embed_tokens.weight");
+    const struct safetensors_tensor *head = safetensors_find(in->st, "lm_head.weight");
+    if (!table || !head) return STATUS_OK;
+    const size_t row_bytes = (size_t)table->size_bytes / (size_t)m->config.vocab_size;
+    const size_t from = (size_t)m->first_id * row_bytes, size = (size_t)m->n_ids * row_bytes;
+    if (strcmp(head->dtype, table->dtype) == 0 && head->size_bytes == table->size_bytes &&
+        memcmp((const char *)head->data + from, (const char *)table->data + from, size) == 0)
+        return STATUS_OK;
+    return status_fail(STATUS_DATA,
+                       "%s: tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings of "
+                       "config.json is true: set it to false to use both, or remove lm_head.weight",
+                       head->file);
+}
+
 static enum status load_vocabulary(struct loader *in)
 {
     struct model *m = in->m;
@@ -288,6 +309,7 @@ static enum status load_vocabulary(struct loader *in)
     struct matrix_view table, head[2];
     const char *name = embedding_name(c, in->st);
     TRY(slice_rows(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
+    TRY(check_tied_head(in));
     head[0] = table;
     if (!c->tied_embeddings)
         TRY(slice_rows(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));

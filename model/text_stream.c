@@ -21,6 +21,8 @@ struct text_stream {
     const struct tokenizer *tokenizer; // borrowed
     struct stop *stops;                // owned
     int n_stops;
+    const int32_t *shown; // [n_shown] special tokens that are text; borrowed
+    int n_shown;
     struct bytes unfinished; // bytes of an incomplete character
     struct bytes text;       // whole characters: the text of the last call, then the text held back
     size_t given;            // bytes of `text` returned by the last call
@@ -147,13 +149,26 @@ static void stream_advance(struct text_stream *stream, bool may_stop, bool final
     set_piece(stream, stream->text.n - (final ? 0 : held_bytes(stream)), piece_p);
 }
 
+void text_stream_show(struct text_stream *stream, const int32_t *ids, int n)
+{
+    stream->shown = ids;
+    stream->n_shown = n;
+}
+
+static bool is_hidden(const struct text_stream *stream, int32_t id)
+{
+    for (int i = 0; i < stream->n_shown; i++)
+        if (stream->shown[i] == id) return false;
+    return tokenizer_is_special(stream->tokenizer, id);
+}
+
 void text_stream_push(struct text_stream *stream, int32_t id, bool may_stop, struct text_piece *piece_p)
 {
     const char *bytes;
     size_t size;
     drop_given(stream);
     tokenizer_piece(stream->tokenizer, id, &bytes, &size);
-    if (stream->stopped >= 0 || size == 0 || tokenizer_is_special(stream->tokenizer, id)) {
+    if (stream->stopped >= 0 || size == 0 || is_hidden(stream, id)) {
         set_piece(stream, 0, piece_p);
         return;
     }

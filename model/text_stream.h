@@ -28,8 +28,12 @@ struct text_piece {
 enum status text_stream_create(const struct tokenizer *tokenizer, const char *const *stops, int n_stops,
                                struct text_stream **stream_p);
 
-// Adds the next id. Special tokens and ids outside the vocabulary add no text. With `may_stop` false (min_tokens), a
-// stop string completed by this token becomes text, and a stop string that starts in it may complete later.
+// Special tokens [n] whose names are text from now on. Borrowed.
+void text_stream_show(struct text_stream *stream, const int32_t *ids, int n);
+
+// Adds the next id. Other special tokens and ids outside the vocabulary add no text. With `may_stop` false
+// (min_tokens), a stop string completed by this token becomes text, and a stop string that starts in it may complete
+// later.
 void text_stream_push(struct text_stream *stream, int32_t id, bool may_stop, struct text_piece *piece_p);
 
 // Ends the sequence without a stop string: returns the text held back, an incomplete character as U+FFFD.

@@ -21,8 +21,9 @@ struct tokenizer;
 // Longest text of one call; a longer one is STATUS_INVALID.
 #define TOKENIZER_TEXT_LIMIT_BYTES ((size_t)128 << 20)
 
-// Reads `model_dir`/tokenizer.json and, if present, tokenizer_config.json (bos_token, eos_token, add_bos_token,
-// add_eos_token). NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with file and place. UNSUPPORTED: valid,
+// Reads `model_dir`/tokenizer.json and, if present, the tokens of tokenizer_config.json, special_tokens_map.json and
+// added_tokens.json. As in transformers 5, the post-processor of tokenizer.json alone decides which tokens surround a
+// text: add_bos_token and add_eos_token are ignored. NOT_FOUND: no tokenizer.json. DATA: broken or contradictory, with file and place. UNSUPPORTED: valid,
 // but of an unsupported type.
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p);
 void tokenizer_free(struct tokenizer *tokenizer); // NULL is fine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens a tokenizer: tokenizer.json, then tokenizer_config.json.
+// Opens a tokenizer: tokenizer.json and tokenizer_config.json.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,57 +33,57 @@ static enum status read_named_token(const struct tokenizer *t, const json_t *con
     return status_fail(STATUS_DATA, "%s \"%.64s\" is not a token of tokenizer.json", key, content);
 }
 
-// Adds `id` at the outer end of the tokens before or after a text, or removes it there.
-static void set_frame_token(int32_t *around, int *n, int at, int32_t id, bool wanted)
-{
-    bool there = *n && around[at < 0 ? *n - 1 : at] == id;
-    if (there == wanted || id < 0 || (wanted && *n == FRAME_LIMIT)) return;
-    if (at < 0) at = wanted ? *n : *n - 1; // -1: the last one
-    int move = *n - at - (wanted ? 0 : 1);
-    memmove(around + at + (wanted ? 1 : 0), around + at + (wanted ? 0 : 1), (size_t)move * sizeof *around);
-    if (wanted) around[at] = id;
-    *n += wanted ? 1 : -1;
-}
-
-// For Llama tokenizers Hugging Face rebuilds the post-processor from add_bos_token and add_eos_token. For others true
-// adds the token and false changes nothing.
-static enum status read_add_tokens(struct tokenizer *t, const json_t *config)
-{
-    const char *class;
-    bool bos = false, eos = false;
-    TRY(member_string(config, "tokenizer_config", "tokenizer_class", "", &class));
-    TRY(member_bool(config, "tokenizer_config", "add_bos_token", false, &bos));
-    TRY(member_bool(config, "tokenizer_config", "add_eos_token", false, &eos));
-    bool rebuilt = !strncmp(class, "Llama", 5) || !strncmp(class, "CodeLlama", 9);
-    if (bos || (rebuilt && json_is_false(json_object_get(config, "add_bos_token"))))
-        set_frame_token(t->before, &t->n_before, 0, t->bos, bos);
-    if (eos || (rebuilt && json_is_false(json_object_get(config, "add_eos_token"))))
-        set_frame_token(t->after, &t->n_after, -1, t->eos, eos);
-    return STATUS_OK;
-}
-
-static enum status read_config(struct tokenizer *t, const json_t *config)
+static enum status read_named_tokens(struct tokenizer *t, const json_t *config)
 {
     TRY(read_named_token(t, config, "bos_token", &t->bos));
-    TRY(read_named_token(t, config, "eos_token", &t->eos));
-    return read_add_tokens(t, config);
+    return read_named_token(t, config, "eos_token", &t->eos);
+}
+
+// tokenizer_config.json; where it has no added_tokens_decoder, with special_tokens_map.json and added_tokens.json,
+// which older versions of transformers wrote beside it.
+static enum status read_config(const char *dir, json_t **config_p)
+{
+    static const struct {
+        const char *file, *key; // key: the file is the value of that member; NULL: its members join the config's
+    } parts[] = {{"tokenizer_config.json", NULL},
+                 {"special_tokens_map.json", NULL},
+                 {TOKENIZER_ADDED_FILE, TOKENIZER_ADDED_FILE}};
+    json_t *config = json_object(), *part = NULL;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 3 && status == STATUS_OK && !json_object_get(config, "added_tokens_decoder"); i++) {
+        char *path = mem_format("%s/%s", dir, parts[i].file);
+        status = access(path, F_OK) == 0 ? json_file_read_reals(path, &part) : STATUS_NOT_FOUND;
+        if (status == STATUS_OK && parts[i].key)
+            json_object_set(config, parts[i].key, part);
+        else if (status == STATUS_OK)
+            json_object_update(config, part);
+        if (status == STATUS_OK) json_decref(part);
+        if (status == STATUS_NOT_FOUND) status = STATUS_OK;
+        free(path);
+    }
+    if (status == STATUS_OK)
+        *config_p = config;
+    else
+        json_decref(config);
+    return status;
 }
 
 enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p)
 {
     char *path = mem_format("%s/tokenizer.json", model_dir);
-    char *config_path = mem_format("%s/tokenizer_config.json", model_dir);
+    char *config_path =
+        mem_format("%s/tokenizer_config.json", model_dir); // stands for all of read_config()'s in messages
     json_t *root = NULL, *config = NULL;
     struct tokenizer *t = mem_alloc(sizeof *t);
     t->bos = t->eos = t->bpe.unknown = -1;
 
     enum status status = json_file_read(path, FILE_LIMIT_BYTES, &root);
+    if (status == STATUS_OK) status = read_config(model_dir, &config);
+    if (status == STATUS_OK && (status = tokenizer_merge_config(root, config)))
+        status_context(status, "%s", config_path);
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
     if (status == STATUS_INVALID) status = STATUS_DATA; // a token of the file on which its own pattern fails
-    if (status == STATUS_OK && access(config_path, F_OK) == 0) {
-        status = json_file_read_reals(config_path, &config);
-        if (status == STATUS_OK && (status = read_config(t, config))) status_context(status, "%s", config_path);
-    }
+    if (status == STATUS_OK && (status = read_named_tokens(t, config))) status_context(status, "%s", config_path);
     if (status == STATUS_OK) {
         if (t->bos < 0 && t->n_before) t->bos = t->before[0];
         *tokenizer_p = t;

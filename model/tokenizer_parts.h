@@ -90,6 +90,12 @@ enum status tokenizer_read_pretokenizer(struct tokenizer *tokenizer, const json_
 enum status tokenizer_read_decoder(struct tokenizer *tokenizer, const json_t *value);
 enum status tokenizer_read_postprocessor(struct tokenizer *tokenizer, const json_t *value);
 
+// tokenizer_config.c: adds the tokens of tokenizer_config.json to added_tokens of `root`, which is tokenizer.json. A
+// member TOKENIZER_ADDED_FILE of `config` is the content of that file. STATUS_DATA, STATUS_UNSUPPORTED: the sentence
+// names the key.
+#define TOKENIZER_ADDED_FILE "added_tokens.json"
+enum status tokenizer_merge_config(json_t *root, const json_t *config);
+
 // tokenizer_model.c: reads all of tokenizer.json. bos and eos come from tokenizer_config.json.
 enum status tokenizer_read(struct tokenizer *tokenizer, const json_t *root);
 

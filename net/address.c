@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses to listen on: their syntax, whether they are free, and whether other machines can reach them.
+// Addresses to listen on: their syntax, sockets that listen there, and whether other machines can reach them.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -38,23 +39,86 @@ static enum status address_resolve(const char *address, struct addrinfo **found_
     return error ? status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
 }
 
-enum status rpc_address_check(const char *address)
+// What C-core sets on the sockets of its own listeners; accepted ones inherit it.
+static void listen_options_set(int fd)
 {
-    struct addrinfo *found;
-    TRY(address_resolve(address, &found));
-    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-    if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    // listen() too, because sockets with SO_REUSEADDR can share a port until one of them listens.
-    bool failed = fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 1);
-    int reason = failed ? errno : 0;
-    if (fd >= 0) close(fd);
-    freeaddrinfo(found);
-    if (!reason) return STATUS_OK;
+    int on = 1, off = 0, lost_peer_ms = 20000;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off); // [::] is for IPv4, too
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_peer_ms, sizeof lost_peer_ms);
+}
+
+static enum status listen_fail(const char *address, int reason)
+{
     if (reason == EADDRINUSE)
         return status_fail(STATUS_INVALID,
                            "port %s is in use: stop the program that listens there or choose another port",
                            strrchr(address, ':') + 1);
     return status_fail(STATUS_INVALID, "cannot listen on %s: %s", address, strerror(reason));
+}
+
+static in_port_t *port_of(struct sockaddr *address)
+{
+    return address->sa_family == AF_INET6 ? &((struct sockaddr_in6 *)address)->sin6_port
+                                          : &((struct sockaddr_in *)address)->sin_port;
+}
+
+// A listening socket, or -1 with errno. *port_p [network order] replaces port 0, and becomes the port.
+static int listen_at(const struct addrinfo *one, in_port_t *port_p)
+{
+    enum { BACKLOG = 4096 };
+    struct sockaddr_storage bound;
+    socklen_t size = one->ai_addrlen;
+    memcpy(&bound, one->ai_addr, size);
+    if (!*port_of((struct sockaddr *)&bound)) *port_of((struct sockaddr *)&bound) = *port_p;
+    int fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    listen_options_set(fd);
+    if (bind(fd, (struct sockaddr *)&bound, size) || listen(fd, BACKLOG) ||
+        getsockname(fd, (struct sockaddr *)&bound, &size)) {
+        int reason = errno;
+        close(fd);
+        errno = reason;
+        return -1;
+    }
+    *port_p = *port_of((struct sockaddr *)&bound);
+    return fd;
+}
+
+enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX], int *n_p, int *port_p)
+{
+    struct addrinfo *found;
+    TRY(address_resolve(address, &found));
+    in_port_t port = 0;
+    int n = 0, reason = EADDRNOTAVAIL;
+    bool failed = false;
+    for (const struct addrinfo *one = found; one && n < NET_LISTEN_MAX && !failed; one = one->ai_next) {
+        int fd = listen_at(one, &port);
+        if (fd >= 0)
+            sockets[n++] = fd;
+        else
+            reason = errno;
+        failed = fd < 0 && reason != EAFNOSUPPORT && reason != EADDRNOTAVAIL; // a machine without IPv6
+    }
+    freeaddrinfo(found);
+    if (n && !failed) {
+        *n_p = n;
+        *port_p = ntohs(port);
+        return STATUS_OK;
+    }
+    while (n)
+        close(sockets[--n]);
+    return listen_fail(address, reason);
+}
+
+enum status rpc_address_check(const char *address)
+{
+    int sockets[NET_LISTEN_MAX], n, port;
+    TRY(net_address_listen(address, sockets, &n, &port));
+    while (n)
+        close(sockets[--n]);
+    return STATUS_OK;
 }
 
 static bool socket_address_is_loopback(const struct sockaddr *address)

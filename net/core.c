@@ -5,13 +5,13 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
 #include <grpc/support/log.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 static atomic_int live_objects;
 
@@ -104,15 +104,7 @@ static void *net_queue_run(void *core)
 void net_queue_open(struct net_queue *queue)
 {
     queue->core = grpc_completion_queue_create_for_next(NULL);
-    sigset_t all, old; // signals are for the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&queue->thread, NULL, net_queue_run, queue->core);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error) {
-        log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", "grpc"), LOG_FIELD("reason", strerror(error)));
-        abort();
-    }
+    thread_start(&queue->thread, "grpc", net_queue_run, queue->core);
 }
 
 void net_queue_close(struct net_queue *queue)

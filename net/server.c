@@ -9,12 +9,16 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "net/listener.h"
 #include "net/tls.h"
 
 // Calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
+
+enum { CONNECTIONS_MAX = 20000 };
 
 // --- accepting
 
@@ -109,12 +113,47 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call)
 // ends calls, of each connection in turn. The callers of long calls must reconnect, as nodes do.
 enum { INCOMPLETE_MESSAGES_MAX = 4 };
 
-// Bounds on what a connection may hold without doing anything. C-core has none on the number of connections.
+// Bounds on what a connection may hold without doing anything.
 #define CONNECTION_ARGS                                                                                                \
     net_arg("grpc.server_handshake_timeout_ms", 10000), net_arg("grpc.max_connection_idle_ms", 600000),                \
         net_arg("grpc.max_concurrent_streams", 16384) /* further calls wait at the client */
 
-static grpc_server *server_core_create(const struct rpc_server_options *options)
+// C-core's acceptor for connections that another part of the process has accepted. Only its C++ interface declares it
+// (TcpServerFdHandler); this is the layout of that class by the C++ ABI of all our platforms. It owns `fd` from here
+// on.
+struct net_fd_handler {
+    const struct {
+        void (*destroy)(struct net_fd_handler *), (*delete)(struct net_fd_handler *);
+        void (*handle)(struct net_fd_handler *, int listener_fd, int fd, grpc_byte_buffer *pending);
+    } * virtual;
+};
+
+// The "port" of such an acceptor, and the argument with the pointer that C-core sets to it.
+#define ACCEPTOR "external:forepack"
+
+static void server_take_connection(void *owner, int fd)
+{
+    struct rpc_server *server = owner;
+    server->handler->virtual->handle(server->handler, -1, fd, NULL);
+}
+
+static void *pointer_copy(void *pointer)
+{
+    return pointer;
+}
+
+static void pointer_destroy(void *pointer)
+{
+}
+
+static int pointer_compare(void *a, void *b)
+{
+    return a < b ? -1 : a > b;
+}
+
+static const grpc_arg_pointer_vtable borrowed_pointer = {pointer_copy, pointer_destroy, pointer_compare};
+
+static grpc_server *server_core_create(const struct rpc_server_options *options, struct net_fd_handler **handler_p)
 {
     size_t limit = options->max_message_bytes ? options->max_message_bytes : NET_MESSAGE_BYTES;
     int64_t age_ms = options->max_connection_age_ms;
@@ -125,7 +164,7 @@ static grpc_server *server_core_create(const struct rpc_server_options *options)
         {.type = GRPC_ARG_POINTER,
          .key = GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
-        net_arg("grpc.so_reuseport", 0), // else a second server gets the same port and half of the calls
+        {.type = GRPC_ARG_POINTER, .key = ACCEPTOR, .value.pointer = {handler_p, &borrowed_pointer}},
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
         // Without a time of grace, so that running calls end by themselves.
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
@@ -148,10 +187,11 @@ static void server_on_stopped(void *owner, bool ok)
     pthread_mutex_unlock(&server->mutex);
 }
 
-// Refuses new calls, waits up to grace_ms for the running ones, cancels the remaining ones and waits for their last
-// events.
+// Closes the port, refuses new calls, waits up to grace_ms for the running ones, cancels the remaining ones and waits
+// for their last events.
 static void server_stop(struct rpc_server *server, int grace_ms)
 {
+    net_listener_close(server->listener);
     net_tag_release(&server->on_stopped);
     grpc_server_shutdown_and_notify(server->core, server->queues[0].core, &server->on_stopped);
     int64_t until_us = clock_now_us() + (int64_t)grace_ms * 1000;
@@ -210,12 +250,20 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
-    if (!net_address_colon(options->address)) return STATUS_INVALID;
+    int max_connections = options->max_connections ? options->max_connections : descriptors_share(3, CONNECTIONS_MAX);
+    struct net_listener *listener;
     struct net_tls *tls = NULL;
     if (options->tls) TRY(net_tls_open_server(options->tls, &tls));
+    enum status status = net_listener_open(options->address, max_connections, &listener);
+    if (status != STATUS_OK) {
+        net_tls_free(tls);
+        return status;
+    }
     struct rpc_server *server = mem_alloc(sizeof *server);
     net_object_opened();
     server->tls = tls;
+    server->listener = listener;
+    server->port = net_listener_port(listener);
     server->methods = options->methods;
     server->context = options->context;
     server->authorise = options->authorise;
@@ -225,22 +273,20 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     server->health = net_health_create(options->methods);
     server->symbols = net_symbols_create();
 
-    server->core = server_core_create(options);
+    server->core = server_core_create(options, &server->handler);
     server_open_queues(server, options->threads > 0 ? options->threads : 2);
     grpc_server_credentials *credentials =
         server->tls ? net_tls_server_credentials(server->tls) : grpc_insecure_server_credentials_create();
-    server->port = grpc_server_add_http2_port(server->core, options->address, credentials);
+    grpc_server_add_http2_port(server->core, ACCEPTOR, credentials);
     grpc_server_credentials_release(credentials);
     grpc_server_start(server->core);
-    if (server->port == 0) {
-        enum status status = rpc_address_check(options->address); // for the reason, which C-core does not return
-        if (status == STATUS_OK)
-            status = status_fail(STATUS_INVALID, "cannot listen on %s: grpc refused it", options->address);
+    if (!server->handler) {
         server_stop(server, 0);
         server_free(server);
-        return status;
+        return status_fail(STATUS_INTERNAL, "this version of gRPC takes no accepted connections: use gRPC 1.51");
     }
     server_start_accepts(server);
+    net_listener_start(listener, server_take_connection, server);
     *server_p = server;
     return STATUS_OK;
 }

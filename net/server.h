@@ -9,7 +9,9 @@
 
 #include "net/core.h"
 
+struct net_fd_handler;
 struct net_health;
+struct net_listener;
 struct net_symbols;
 
 struct rpc_server {
@@ -18,6 +20,8 @@ struct rpc_server {
     void *context;                    // borrowed
     enum status (*authorise)(struct rpc_call *call);
     int port;
+    struct net_listener *listener;
+    struct net_fd_handler *handler; // C-core's
     int n_queues;
     struct net_queue *queues;
     struct net_accept *accepts;
@@ -80,6 +84,10 @@ void net_server_drop_call(struct rpc_server *server, struct rpc_call *call);
 // address.c: the colon between host and port, or NULL with the reason recorded. C-core would read a missing port as
 // 443.
 const char *net_address_colon(const char *address);
+
+// address.c: sockets that listen on HOST:PORT, one for each address of HOST, and their port; close() them. INVALID.
+enum { NET_LISTEN_MAX = 8 };
+enum status net_address_listen(const char *address, int sockets[NET_LISTEN_MAX], int *n_p, int *port_p);
 
 // Length of the service's name at the start of a path: "/pkg.Service/Method" -> "pkg.Service" (from path + 1).
 size_t net_path_service(const char *path);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "router/front/grpc_access.h"
@@ -11,6 +12,8 @@
 
 // A client or node with a certificate shows it at least this often, except in calls that last longer.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
+
+enum { NODE_CONNECTIONS_MAX = 4096 };
 
 static char *client_address(const struct listen_options *o)
 {
@@ -114,6 +117,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20,
+                                                     .max_connections = descriptors_share(1, NODE_CONNECTIONS_MAX),
                                                      .threads = 1},
                         &l->nodes);
     free(address);
@@ -127,7 +131,8 @@ static enum status http_open(const struct listen_options *o, struct front *front
     const struct http_service_options options = {.host = o->host,
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
-                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20,
+                                                 .max_answers_bytes = (size_t)o->max_answers_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
 }
 

@@ -4,21 +4,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/cores.h"
+#include "base/descriptors.h"
 #include "base/log_options.h"
 #include "base/mem.h"
 #include "router/front/front.h"
 #include "router/front/http_service.h"
 #include "router/front/intake.h"
 #include "router/front/intake_pool.h"
+#include "router/front/reading.h"
 #include "router/listen.h"
 
 static struct {
-    char *model, *shape, *model_name, *chat_template, *policy, *tenant_weights, *prefill, *api_keys;
+    char *model, *shape, *model_name, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
@@ -39,6 +40,8 @@ static const struct option options[] = {
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+    {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
+     .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_STRING, .value = &o.model_name, .placeholder = "NAME",
@@ -180,7 +183,10 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
 static enum status chat_open(struct front *front)
 {
     enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
-    if (status == STATUS_OK) return STATUS_OK;
+    if (status == STATUS_OK) {
+        front->chat_syntax = chat_syntax_open(front->chat, front->tokenizer);
+        return STATUS_OK;
+    }
     if (o.chat_template) return status_context(status, "--chat-template");
     front->chat_problem = mem_string(status_message());
     log_event(LOG_WARN, "chat_template_refused", LOG_FIELD("reason", front->chat_problem));
@@ -197,6 +203,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
+    front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
+                                            front->config.eos_id, front->config.n_eos);
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
@@ -216,6 +224,7 @@ static enum status front_open(struct front *front)
 static void front_close(struct front *front)
 {
     chat_template_free(front->chat);
+    grammar_library_free(front->grammars);
     free(front->chat_problem);
     tokenizer_free(front->tokenizer);
     free((char *)front->model_name);
@@ -379,6 +388,7 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
     front->pool = router_open_pool();
+    front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
     enum status status = router_serve(front, &listeners, signals);
@@ -387,6 +397,8 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     http_service_free(listeners.http);
     core_free(core);
     rpc_shutdown();
+    intake_pool_free(front->pool);
+    reading_table_free(front->readings);
     return status;
 }
 
@@ -399,23 +411,13 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
-// As many connections as the system allows: gRPC 1.51 accepts none any more once it has run out of descriptors
-// (CVE-2023-4785).
-static void file_limit_raise(void)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files)) return;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-}
-
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
     log_options_apply(&o.log, "router");
     sigset_t signals;
     signals_block(&signals);
-    file_limit_raise();
+    descriptors_raise();
 
     struct refusals refusals = {0};
     struct front front = {.refusals = &refusals};

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/log_options.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
 #include "base/no_alloc.h"
@@ -177,6 +178,7 @@ static void log_capture(void)
 // What was written since log_capture(); free() it.
 static char *log_captured(void)
 {
+    log_flush();
     dup2(saved_stderr, STDERR_FILENO);
     close(saved_stderr);
     FILE *file = fopen(log_path, "r");
@@ -203,8 +205,9 @@ static const char *json_text(const json_t *object, const char *key)
     return text;
 }
 
-// Blanks, quotes, escapes, a line end, a terminal escape, C1, malformed UTF-8, a whole character, bytes at the end.
-#define HOSTILE "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xff\xc3\xa9\xe2\x82"
+// Blanks, quotes, escapes, a line end, a terminal escape, C1, malformed UTF-8, a whole character, a line separator, an
+// override of the direction of text, bytes at the end.
+#define HOSTILE "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xff\xc3\xa9\xe2\x80\xa8\xe2\x80\xae\xe2\x82"
 
 START_TEST(logfmt_quotes_what_is_not_plain)
 {
@@ -215,10 +218,11 @@ START_TEST(logfmt_quotes_what_is_not_plain)
               LOG_FIELD("n", -3), LOG_FIELD("size", (size_t)7), LOG_FIELD("rate", 0.25));
     log_event(LOG_DEBUG, "bin_sent", LOG_FIELD("n", 1));
     char *text = log_captured();
-    ck_assert_str_eq(text + strlen("00:00:00.000"),
-                     " warn router node_refused node=worker-1 empty=\"\" "
-                     "hostile=\"a \\\"b\\\"=c\\\\ \\u000a\\u001b[31m\\u009b\\ufffd\xc3\xa9\\ufffd\\ufffd\" "
-                     "req=000000000000009f ttft_ms=41.3 ok=true n=-3 size=7 rate=0.25\n");
+    ck_assert_str_eq(
+        text + strlen("00:00:00.000"),
+        " warn router node_refused node=worker-1 empty=\"\" "
+        "hostile=\"a \\\"b\\\"=c\\\\ \\u000a\\u001b[31m\\u009b\\ufffd\xc3\xa9\\u2028\\u202e\\ufffd\\ufffd\" "
+        "req=000000000000009f ttft_ms=41.3 ok=true n=-3 size=7 rate=0.25\n");
     free(text);
 }
 END_TEST
@@ -236,8 +240,9 @@ START_TEST(json_lines_carry_the_same_values)
     ck_assert_str_eq(json_text(line, "process"), "worker[2]");
     ck_assert_str_eq(json_text(line, "event"), "bin_sent");
     ck_assert_str_eq(json_text(line, "req"), "ffffffffffffffff");
-    ck_assert_str_eq(json_text(line, "hostile"),
-                     "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd");
+    ck_assert_str_eq(
+        json_text(line, "hostile"),
+        "a \"b\"=c\\ \n\x1b[31m\xc2\x9b\xef\xbf\xbd\xc3\xa9\xe2\x80\xa8\xe2\x80\xae\xef\xbf\xbd\xef\xbf\xbd");
     ck_assert(json_is_null(json_object_get(line, "rate")));
     ck_assert_int_eq(json_integer_value(json_object_get(line, "n")), INT64_MIN);
     ck_assert(json_is_false(json_object_get(line, "ok")));
@@ -314,6 +319,7 @@ START_TEST(a_program_outlives_the_reader_of_its_log)
     int standard_error = dup(STDERR_FILENO);
     dup2(ends[1], STDERR_FILENO);
     log_event(LOG_ERROR, "unread", LOG_FIELD("n", 1)); // SIGPIPE would end the process
+    log_flush();
     dup2(standard_error, STDERR_FILENO);
     close(standard_error);
     close(ends[1]);

@@ -381,13 +381,12 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
     refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
-    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", STATUS_UNSUPPORTED,
-           "rope_scaling.rope_type is linear: only default and llama3");
-    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_UNSUPPORTED, "is yarn");
-    refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_UNSUPPORTED, "is missing");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_UNSUPPORTED,
+           "rope_scaling.rope_type is yarn: only default, linear, dynamic and llama3");
+    refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling.factor is given without rope_type");
     refuse(LLAMA ",\"rope_scaling\":7}", STATUS_DATA, "rope_scaling is an integer: must be an object");
     refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{}}}", STATUS_UNSUPPORTED,
-           "rope_parameters.rope_type is missing");
+           "rope_parameters.full_attention is an object");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", STATUS_DATA,
            "rope_scaling.low_freq_factor is missing");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
@@ -396,9 +395,6 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":0.5,\"low_freq_factor\":1,"
                  "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}",
            STATUS_DATA, "factor is 0.5: must be 1 or more");
-    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
-                 "\"high_freq_factor\":4}}",
-           STATUS_DATA, "original_max_position_embeddings is missing");
     refuse(LLAMA ",\"eos_token_id\":32000}", STATUS_DATA, "eos_token_id must be a token id");
     refuse(LLAMA ",\"eos_token_id\":[1,\"x\"]}", STATUS_DATA, "eos_token_id must be a token id");
     refuse(LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", STATUS_UNSUPPORTED, "more than 16");

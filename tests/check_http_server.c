@@ -539,9 +539,11 @@ START_TEST(connections_beyond_the_limit_are_closed)
 {
     open_server((struct http_server_options){.max_connections = 5});
     int fd[5];
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 5; i++) {
         fd[i] = client_connect(port());
-    AWAIT(server_status().connections == 5);
+        client_send(fd[i], "GET /hello HTTP/1.1\r\nHost: x\r\n\r\nG"); // and the start of another request
+        free(client_receive_until(fd[i], "hello").bytes);
+    }
     int sixth = client_connect(port());
     struct client_text text = client_receive_all(sixth);
     ck_assert_uint_eq(text.size, 0);
@@ -553,6 +555,34 @@ START_TEST(connections_beyond_the_limit_are_closed)
     expect_answer("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200", "hello");
     for (int i = 1; i < 5; i++)
         close(fd[i]);
+    close_server();
+}
+END_TEST
+
+START_TEST(idle_connections_give_way_at_the_limit)
+{
+    open_server((struct http_server_options){.max_connections = 3});
+    int busy = client_connect(port());
+    client_send(busy, "GET /hello HT");
+    AWAIT(server_status().connections == 1);
+    int silent = client_connect(port());
+    AWAIT(server_status().connections == 2);
+    int kept = client_connect(port());
+    client_send(kept, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    free(client_receive_until(kept, "hello").bytes);
+    int first = client_connect(port()), second = client_connect(port());
+    free(client_receive_all(silent).bytes); // until the server closes it
+    free(client_receive_all(kept).bytes);
+    ck_assert_uint_eq(server_status().refused, 0);
+    client_send(busy, "TP/1.1\r\nHost: x\r\n\r\n");
+    free(client_receive_until(busy, "hello").bytes);
+    client_send(second, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    free(client_receive_until(second, "hello").bytes);
+    close(first);
+    close(second);
+    close(silent);
+    close(kept);
+    close(busy);
     close_server();
 }
 END_TEST
@@ -749,6 +779,7 @@ int main(void)
     suite_add_tcase(suite, streams);
     TCase *bounds = tcase_create("bounds");
     tcase_add_test(bounds, connections_beyond_the_limit_are_closed);
+    tcase_add_test(bounds, idle_connections_give_way_at_the_limit);
     tcase_add_test(bounds, connections_of_one_address_are_bounded);
     tcase_add_test(bounds, time_limits_end_slow_requests);
     tcase_add_test(bounds, a_head_in_single_bytes_meets_its_limit);

@@ -140,7 +140,7 @@ START_TEST(changes_of_the_file_take_effect_within_a_second)
     refused_key(2, "expired at 2020-01-01T00:00:00Z");
     ck_assert_int_eq(identity_admit(added, &retry_us), STATUS_UNAUTHENTICATED); // a call that is still open
     ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_UNAUTHENTICATED);
-    identity_release(before);
+    identity_end(before, 0, 0);
     ck_assert_str_eq(principal_tenant(before), "acme");
     principal_unref(before);
     principal_unref(same);
@@ -159,7 +159,7 @@ START_TEST(a_key_that_left_the_file_or_changed_its_tenant_starts_nothing)
     ck_assert_int_eq(identity_admit(gone, &retry_us), STATUS_UNAUTHENTICATED);
     ck_assert_int_eq(identity_admit(moved, &retry_us), STATUS_UNAUTHENTICATED);
     ck_assert_int_eq(identity_admit(now, &retry_us), STATUS_OK);
-    identity_release(now);
+    identity_end(now, 0, 0);
     principal_unref(gone);
     principal_unref(moved);
     principal_unref(now);
@@ -190,8 +190,8 @@ static void *authenticate_often(void *arg)
         int64_t retry_us;
         if (identity_authenticate_key(identity, key[0], &p) != STATUS_OK) return arg;
         if (identity_admit(p, &retry_us) != STATUS_OK) return arg;
-        identity_charge(p, 1);
-        identity_release(p);
+        identity_reserve(p, &(struct limits_need){1, 1, 2}, &retry_us);
+        identity_end(p, 2, 1);
         principal_unref(p);
         __atomic_fetch_add(&now_us, SECOND / 10, __ATOMIC_RELAXED);
     }
@@ -232,11 +232,24 @@ END_TEST
 static struct limits_use use;
 static int64_t retry_us;
 
+// A message of n requests with prompts and answers of so many tokens in all.
+static enum status reserve(const struct key_limits *limits, int n, double prompts, double answers)
+{
+    TRY(limits_start(&use, limits, now_us, &retry_us));
+    enum status status = limits_reserve(&use, limits, &(struct limits_need){n, prompts, answers}, now_us, &retry_us);
+    if (status != STATUS_OK) limits_end(&use, limits, 0, 0, now_us);
+    return status;
+}
+
+// A request whose answer takes nothing.
 static bool starts(const struct key_limits *limits, double tokens)
 {
-    if (limits_start(&use, limits, now_us, &retry_us) != STATUS_OK) return false;
-    limits_charge(&use, limits, tokens, now_us);
-    return true;
+    return reserve(limits, 1, tokens, 0) == STATUS_OK;
+}
+
+static void ck_says(const char *words)
+{
+    ck_assert_msg(strstr(status_message(), words), "%s", status_message());
 }
 
 START_TEST(requests_start_at_the_rate_of_their_limit)
@@ -262,7 +275,7 @@ START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
     const struct key_limits limits = {.tokens_per_minute = 6000};
     use = (struct limits_use){0};
     ck_assert(starts(&limits, 5999));
-    limits_charge(&use, &limits, 1, now_us); // generated
+    limits_end(&use, &limits, 0, 1, now_us); // generated
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, SECOND / 100);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
@@ -270,8 +283,47 @@ START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
     ck_assert(starts(&limits, 100000));
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, (100000 - 100 + 1) * (int64_t)(SECOND / 100));
-    limits_charge(&use, &limits, -100000, now_us); // nothing of it was computed
+    limits_end(&use, &limits, 0, -100000, now_us); // nothing of it was computed
     ck_assert(starts(&limits, 1));
+}
+END_TEST
+
+START_TEST(the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_given_back)
+{
+    const struct key_limits limits = {.tokens_per_minute = 6000, .tokens_per_day = 100000};
+    use = (struct limits_use){0};
+    ck_assert_int_eq(reserve(&limits, 4, 4000, 1600), STATUS_OK);
+    ck_assert_int_eq(reserve(&limits, 1, 100, 301), STATUS_EXHAUSTED);
+    ck_says("6000 tokens per minute, of which 400 are left, and 401 may be needed: lower max_tokens, or try again in");
+    ck_assert_int_eq(retry_us, SECOND / 100); // a prompt drains
+    ck_assert_int_eq(reserve(&limits, 1, 100, 300), STATUS_OK);
+    ck_assert_int_eq(reserve(&limits, 1, 1, 0), STATUS_EXHAUSTED);
+    for (int i = 0; i < 4; i++)
+        limits_end(&use, &limits, 400, i ? 0 : 100, now_us);
+    ck_assert_int_eq(reserve(&limits, 2, 1000, 501), STATUS_EXHAUSTED);
+    ck_assert_int_eq(reserve(&limits, 2, 1000, 500), STATUS_OK);
+    now_us += INT64_C(60) * SECOND; // what is reserved does not drain
+    ck_assert_int_eq(reserve(&limits, 1, 5201, 0), STATUS_EXHAUSTED);
+    ck_assert_int_eq(retry_us, 0); // not known: a request has to end
+    ck_says("try again when running requests have ended");
+    ck_assert_int_eq(reserve(&limits, 1, 5200, 0), STATUS_OK);
+    ck_assert_int_eq(use.running, 4);
+}
+END_TEST
+
+START_TEST(one_request_may_exceed_the_limit_alone_and_several_never)
+{
+    const struct key_limits limits = {.tokens_per_minute = 6000};
+    use = (struct limits_use){0};
+    ck_assert_int_eq(reserve(&limits, 1024, 1024, 1024 * 100000.0), STATUS_DENIED);
+    ck_says("n: 1024 prompts and answers may have 102401024 tokens, this API key has 6000 tokens per minute");
+    ck_assert(use.running == 0 && !(use.reserved > 0));
+    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
+    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_EXHAUSTED); // beside another one
+    ck_says("which are used up: try again when running requests have ended");
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
+    limits_end(&use, &limits, 8192, 5, now_us);
+    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
 }
 END_TEST
 
@@ -303,12 +355,14 @@ START_TEST(no_more_requests_run_than_the_limit)
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, 0);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK);
-    ck_assert_int_eq(limits_join(&use, &limits, 1, now_us), STATUS_EXHAUSTED); // another choice of a message
-    ck_assert_int_eq(limits_join(&use, &limits, 2, now_us), STATUS_DENIED);
-    limits_end(&use);
-    ck_assert_int_eq(limits_join(&use, &limits, 1, now_us), STATUS_OK);
+    limits_end(&use, &limits, 0, 0, now_us);
+    ck_assert_int_eq(reserve(&limits, 2, 1, 1), STATUS_EXHAUSTED); // another choice of a message
+    ck_says("1 more are over its limit of 2");
+    ck_assert_int_eq(reserve(&limits, 3, 1, 1), STATUS_DENIED);
+    limits_end(&use, &limits, 0, 0, now_us);
+    ck_assert_int_eq(reserve(&limits, 2, 1, 1), STATUS_OK);
     ck_assert(!starts(&limits, 1));
-    limits_end(&use);
+    limits_end(&use, &limits, 0, 0, now_us);
     ck_assert(starts(&limits, 1));
 }
 END_TEST
@@ -327,6 +381,8 @@ int main(void)
     tcase_add_test(tcase, threads_authenticate_while_the_file_changes);
     tcase_add_test(tcase, salts_belong_to_tenants);
     TCase *limits = tcase_create("limits");
+    tcase_add_test(limits, the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_given_back);
+    tcase_add_test(limits, one_request_may_exceed_the_limit_alone_and_several_never);
     tcase_add_test(limits, requests_start_at_the_rate_of_their_limit);
     tcase_add_test(limits, a_prompt_may_exceed_the_limit_and_the_next_one_waits);
     tcase_add_test(limits, the_limit_with_the_longest_wait_is_named);

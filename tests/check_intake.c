@@ -69,6 +69,10 @@ START_TEST(ids_are_inside_vocabulary_and_context)
     ck_refused(&prompt, STATUS_INVALID, "at index 63 is outside the vocabulary");
     prompt.n_ids = 65;
     ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has 65 tokens, the context holds 64");
+    front.config.sliding_window = 64;
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE,
+               "holds 64 tokens (the sliding_window of the model's config.json): shorten");
+    front.config.sliding_window = 0;
 }
 END_TEST
 

@@ -105,6 +105,7 @@ static void wait_ended(int n)
 static void close_pool(void)
 {
     intake_pool_close(pool);
+    intake_pool_free(pool);
     pool = NULL;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "router/front/json_anthropic.h"
+#include "router/front/json_anthropic_answer.h"
 #include "router/front/json_body.h"
 #include "router/front/json_responses.h"
 
@@ -132,7 +133,11 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
                "\"reasoning\":null,\"include\":[],\"metadata\":{\"a\":\"b\"},\"parallel_tool_calls\":false,"
                "\"service_tier\":\"flex\",\"instructions\":\"\",\"max_tokens\":3,\"n\":4,\"messages\":[]}",
-               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}");
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"text\"}}");
+    check_chat(responses_to_chat,
+               "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"schema\":{}}}}",
+               "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"json_schema\","
+               "\"json_schema\":{\"schema\":{}}}}");
 }
 END_TEST
 
@@ -167,8 +172,6 @@ START_TEST(a_response_that_needs_more_is_refused)
         {"{\"input\":\"a\",\"top_logprobs\":3}", "top_logprobs: only with include"},
         {"{\"input\":\"a\",\"top_logprobs\":21,\"include\":[\"message.output_text.logprobs\"]}",
          "top_logprobs 21: must be"},
-        {"{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}", "text.format: not supported"},
-        {"{\"input\":\"a\",\"text\":{\"format\":5}}", "text.format: not supported"},
         {"{\"input\":\"a\",\"text\":{\"verbosity\":\"low\"}}", "text.verbosity: not supported"},
         {"{\"input\":\"a\",\"text\":\"x\"}", "text: must be an object"},
         {"{\"input\":\"a\",\"metadata\":{\"a\":1}}", "metadata: must be an object of at most 16 strings"},
@@ -312,6 +315,29 @@ START_TEST(a_message_is_asked_for_as_a_chat)
 }
 END_TEST
 
+START_TEST(tools_of_a_message_are_those_of_a_chat)
+{
+    check_chat(
+        message_to_chat,
+        "{\"max_tokens\":5,\"tools\":[{\"name\":\"f\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\"}}],"
+        "\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":true},"
+        "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":["
+        "{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"},{\"type\":\"text\",\"text\":\"b\"},"
+        "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{\"x\":1}}]},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"r\"},"
+        "{\"type\":\"text\",\"text\":\"c\"}]}]}",
+        "{\"max_completion_tokens\":5,\"parallel_tool_calls\":false,"
+        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\","
+        "\"parameters\":{\"type\":\"object\"}}}],"
+        "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},"
+        "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+        "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"b\"}],\"tool_calls\":[{\"id\":\"1\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]},"
+        "{\"role\":\"tool\",\"content\":\"r\",\"tool_call_id\":\"1\"},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"c\"}]}]}");
+}
+END_TEST
+
 START_TEST(a_message_that_needs_more_is_refused)
 {
 #define TURNS "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
@@ -329,12 +355,16 @@ START_TEST(a_message_that_needs_more_is_refused)
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
          "messages[0].content[0]: type image is not supported: send text"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\"}]}]}",
-         "messages[0].content[0]: type tool_result is not supported"},
+         "messages[0].content[0].tool_use_id: must be a string"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
          "\"b\"}]}",
          "messages: the last turn is the assistant's"},
         {"{\"max_tokens\":5,\"system\":5," TURNS "}", "system: must be a string or a list of blocks"},
-        {"{\"max_tokens\":5,\"tools\":[{\"name\":\"f\"}]," TURNS "}", "tools: not supported"},
+        {"{\"max_tokens\":5,\"tools\":[{\"name\":\"f\"}]," TURNS "}", "tools[0]: must have name"},
+        {"{\"max_tokens\":5,\"tools\":[{\"type\":\"bash_20250124\"}]," TURNS "}", "tools[0]: type bash_20250124"},
+        {"{\"max_tokens\":5,\"tool_choice\":{\"type\":\"tool\"}," TURNS "}", "tool_choice: must be of type"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_use\"}]}]}",
+         "messages[0].content[0]: a tool_use block must have"},
         {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}," TURNS "}",
          "thinking: not supported"},
         {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},
@@ -352,13 +382,15 @@ START_TEST(a_message_says_why_it_stopped)
         struct anthropic_end end;
         const char *reason, *sequence;
     } cases[] = {
-        {{FINISH_REASON_STOP, NULL, &usage}, "\"end_turn\"", "null"},
-        {{FINISH_REASON_LENGTH, NULL, &usage}, "\"max_tokens\"", "null"},
-        {{FINISH_REASON_STOP, "\n\"", &usage}, "\"stop_sequence\"", "\"\\n\\\"\""},
+        {{FINISH_REASON_STOP, NULL, &usage, false}, "\"end_turn\"", "null"},
+        {{FINISH_REASON_STOP, NULL, &usage, true}, "\"tool_use\"", "null"},
+        {{FINISH_REASON_LENGTH, NULL, &usage, true}, "\"max_tokens\"", "null"},
+        {{FINISH_REASON_STOP, "\n\"", &usage, false}, "\"stop_sequence\"", "\"\\n\\\"\""},
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         struct bytes out = {0};
-        anthropic_add_message(&out, &answer, "Hi", 2, &cases[i].end);
+        const struct bytes text = {.data = "Hi", .n = 2};
+        anthropic_add_message(&out, &answer, &text, NULL, &cases[i].end);
         bytes_add(&out, "", 1);
         json_t *message = parse(out.data);
         check_at(message, "type", "\"message\"");
@@ -377,15 +409,16 @@ END_TEST
 
 START_TEST(a_streamed_message_has_anthropics_events_in_order)
 {
-    static const char *const names[] = {"message_start",       "content_block_start", "ping",
-                                        "content_block_delta", "content_block_delta", "content_block_stop",
-                                        "message_delta",       "message_stop"};
+    static const char *const names[] = {
+        "message_start",      "ping",          "content_block_start", "content_block_delta", "content_block_delta",
+        "content_block_stop", "message_delta", "message_stop"};
     struct bytes out = {0};
+    struct anthropic_blocks blocks = {0};
     anthropic_add_begin(&out, &answer, 100);
-    anthropic_add_delta(&out, "Hel", 3);
-    anthropic_add_delta(&out, "", 0);
-    anthropic_add_delta(&out, "lo", 2);
-    anthropic_add_end(&out, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage});
+    anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "Hel", 3);
+    anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "", 0);
+    anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "lo", 2);
+    anthropic_add_end(&out, &blocks, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage, false});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;
@@ -452,6 +485,7 @@ int main(void)
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("messages");
     tcase_add_test(tcase, a_message_is_asked_for_as_a_chat);
+    tcase_add_test(tcase, tools_of_a_message_are_those_of_a_chat);
     tcase_add_test(tcase, a_message_that_needs_more_is_refused);
     tcase_add_test(tcase, a_message_says_why_it_stopped);
     tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);

@@ -43,6 +43,7 @@ static void front_start(void)
 static void front_stop(void)
 {
     intake_pool_close(front.pool);
+    intake_pool_free(front.pool);
     loop_stop(front.loop);
     fixture_stop(&f);
 }

@@ -91,6 +91,14 @@ static void refuse_mix(const struct tiny_model *stored, const struct tiny_model 
     tiny_model_remove(other);
 }
 
+START_TEST(a_stored_head_that_differs_from_the_tied_table_is_refused)
+{
+    struct tiny_model untied = tiny_model_spec("llama"), tied = untied;
+    tied.tied = true;
+    refuse_mix(&untied, &tied, "lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings");
+}
+END_TEST
+
 START_TEST(weights_that_contradict_the_config_are_refused)
 {
     struct tiny_model stored = tiny_model_spec("llama"), described = stored;
@@ -244,6 +252,7 @@ int main(void)
     Suite *suite = suite_create("model_refusals");
     TCase *tests = tcase_create("model_refusals");
     tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, a_stored_head_that_differs_from_the_tied_table_is_refused);
     tcase_add_test(tests, impossible_splits_are_refused_with_both_numbers);
     tcase_add_test(tests, wrong_options_are_refused);
     tcase_add_test(tests, weights_that_contradict_the_config_are_refused);

@@ -245,6 +245,29 @@ START_TEST(several_models_and_types_share_a_folder)
 }
 END_TEST
 
+// A file that another user may have written, a link in its place, and a link where the file is written first.
+START_TEST(files_and_links_of_other_users_are_not_used)
+{
+    struct fixture x = saved_fixture("f32");
+    ck_assert_int_eq(chmod(x.file, 0666), 0);
+    expect_replaced(&x);
+    char *moved = mem_format("%s/moved", x.dir), *planted = mem_format("%s.%d", x.file, (int)getpid());
+    ck_assert_int_eq(rename(x.file, moved), 0);
+    ck_assert_int_eq(symlink(moved, x.file), 0);
+    ck_assert_int_eq(symlink(moved, planted), 0);
+    ck_assert(!open_and_run(&x.options, 1, &x.wanted));
+    ck_assert_int_eq(unlink(planted), 0);
+    ck_assert(open_and_run(&x.options, 1, &x.wanted));
+    struct stat info;
+    ck_assert_int_eq(lstat(x.file, &info), 0);
+    ck_assert(S_ISREG(info.st_mode));
+    unlink(moved);
+    free(moved);
+    free(planted);
+    fixture_free(&x);
+}
+END_TEST
+
 START_TEST(a_missing_folder_is_no_failure)
 {
     struct tiny_model spec = tiny_model_spec("llama");
@@ -270,6 +293,7 @@ int main(void)
     tcase_add_test(tests, files_of_other_weights_are_detected);
     tcase_add_test(tests, a_rank_never_maps_the_file_of_another_rank);
     tcase_add_test(tests, several_models_and_types_share_a_folder);
+    tcase_add_test(tests, files_and_links_of_other_users_are_not_used);
     tcase_add_test(tests, a_missing_folder_is_no_failure);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -158,8 +158,8 @@ START_TEST(samples_the_token_that_a_full_sort_samples)
         random_ids(eos, 3, v);
         struct sampling sampling;
         random_sampling(&sampling, v);
-        struct sampler_context context = {&sampling,          eos,    below(4),          prompt,
-                                          below(HISTORY_MAX), output, below(HISTORY_MAX)};
+        struct sampler_context context = {&sampling,          eos,    below(4),           prompt,
+                                          below(HISTORY_MAX), output, below(HISTORY_MAX), NULL};
         int expected = slow_sample(v, logits, &context);
         struct sampled_token token;
         ck_assert_int_eq(sampler_sample_token(s, logits, &context, &token), STATUS_OK);

@@ -137,10 +137,11 @@ static void attend(const struct tiny_model *m, int head, const double *q, const 
         }
         for (int j = 0; j <= i; j++)
             sum += exp(score[i * n + j] - largest);
-        for (int j = 0; j <= i; j++)
+        for (int j = 0; j <= i; j++) {
+            double probability = exp(score[i * n + j] - largest) / sum;
             for (int e = 0; e < d; e++)
-                out[i * q_width + head * d + e] +=
-                    exp(score[i * n + j] - largest) / sum * v[j * kv_width + kv_head * d + e];
+                out[i * q_width + head * d + e] += probability * v[j * kv_width + kv_head * d + e];
+        }
     }
 }
 

@@ -82,8 +82,9 @@ char *scratch_create(const char *tokenizer, const char *config)
 
 void scratch_remove(char *dir)
 {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                        "added_tokens.json", "chat_template.jinja"};
+    for (int i = 0; i < 5; i++) {
         char *path = mem_format("%s/%s", dir, names[i]);
         unlink(path);
         free(path);

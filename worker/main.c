@@ -9,9 +9,17 @@
 
 static struct node_options common;
 static int64_t step_timeout_s, itl_target_ms;
+static char *grammar_library;
 
 static const struct option options[] = {
     NODE_OPTION_ROWS(common, "2048", "64"),
+    {.name = "-Answers"},
+    {.name = "grammar-library",
+     .type = OPTION_STRING,
+     .value = &grammar_library,
+     .placeholder = "FILE",
+     .default_text = GRAMMAR_LIBRARY_DEFAULT,
+     .help = GRAMMAR_LIBRARY_HELP},
     {.name = "-Passes"},
     {.name = "step-timeout-s",
      .type = OPTION_INT,
@@ -80,6 +88,17 @@ static enum node_end serve_events(struct service *service, struct node *node)
     return NODE_END_DRAINED;
 }
 
+static struct grammar_library *grammars_open(struct engine *engine)
+{
+    const struct model_config *config = model_get_config(engine_model(engine));
+    struct tokenizer *tokenizer;
+    if (tokenizer_open(common.model, &tokenizer) != STATUS_OK) return NULL; // it could be opened for the Hello
+    struct grammar_library *library =
+        grammar_library_start(grammar_library, tokenizer, config->vocab_size, config->eos_id, config->n_eos);
+    tokenizer_free(tokenizer);
+    return library;
+}
+
 static enum node_end serve(struct engine *engine, struct node *node, const struct node_limits *limits)
 {
     engine_set_step_timeout(engine, (int)(step_timeout_s * 1000));
@@ -96,6 +115,8 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
         log_event(LOG_ERROR, "scheduler_failed", LOG_REASON);
         return NODE_END_BROKEN;
     }
+    struct grammar_library *grammars = grammars_open(engine);
+    service_set_grammars(service, grammars);
     report_load(node, service);
     enum node_end end = serve_events(service, node);
     struct scheduler_load load = service_get_load(service);
@@ -103,6 +124,7 @@ static enum node_end serve(struct engine *engine, struct node *node, const struc
               LOG_FIELD("reused_rows", load.reused_rows), LOG_FIELD("most_running", load.most_running),
               LOG_FIELD("host_sampled", load.host_sampled), LOG_FIELD("preemptions", load.preemptions));
     service_free(service);
+    grammar_library_free(grammars);
     return end;
 }
 

@@ -21,6 +21,7 @@ struct sampler_context pass_sampler_context(const struct scheduler *s, const str
         .n_prompt = q->penalty_ids ? q->n_penalty_ids : q->n_kept,
         .output = q->tokens + q->n_kept,
         .n_output = sequence_generated(q),
+        .allowed = q->mask,
     };
 }
 

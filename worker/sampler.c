@@ -166,6 +166,12 @@ static void logprobs_list(const struct sampler *s, int n, float log_sum, struct 
         token->top_logprob[i] = logprob(logit[i], log_sum);
 }
 
+static void exclude_tokens(struct sampler *s, const uint32_t *allowed)
+{
+    for (int i = 0; i < s->vocab_size; i++)
+        if (!(allowed[i / 32] >> (i % 32) & 1)) s->logits[i] = -INFINITY;
+}
+
 static void add_bias(struct sampler *s, const struct logit_bias *bias)
 {
     for (int i = 0; i < bias->n; i++) {
@@ -322,6 +328,7 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
     token_p->n_top = 0;
     if (p->logprobs > 0) logprobs_list(s, p->logprobs, log_sum, token_p);
 
+    if (context->allowed) exclude_tokens(s, context->allowed);
     add_bias(s, &p->logit_bias);
     penalise_logits(s, context);
     mask_end_tokens(s, context);
@@ -359,7 +366,7 @@ struct row_sampling sampler_row_sampling(const struct sampler_context *context)
 
 enum status sampler_fail_no_token(void)
 {
-    return status_fail(STATUS_INTERNAL, "no token can be sampled: all logits are NaN, -inf or masked by min_tokens");
+    return status_fail(STATUS_INTERNAL, "no token can be sampled: all logits are NaN, -inf or masked");
 }
 
 bool sampler_stops(const struct sampling *sampling, const int32_t *eos, int n_eos, int32_t token)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From the logits of a sequence's last row to its next token.
 //
-// Stages, in vLLM's order: the logit bias, penalties (repetition, arXiv 1909.05858, over prompt and output; then
-// frequency and presence over the output), masking of end tokens until min_tokens, temperature, min-p (arXiv
-// 2407.01082), top-k, top-p (nucleus, arXiv 1904.09751; over the tokens that top-k keeps), and one random number. A
-// temperature under 1e-5 is greedy: the stages after the mask have no effect.
+// Stages, in vLLM's order: the tokens that a grammar excludes, the logit bias, penalties (repetition, arXiv 1909.05858,
+// over prompt and output; then frequency and presence over the output), masking of end tokens until min_tokens,
+// temperature, min-p (arXiv 2407.01082), top-k, top-p (nucleus, arXiv 1904.09751; over the tokens that top-k keeps),
+// and one random number. A temperature under 1e-5 is greedy: the stages after the mask have no effect.
 //
 // Deterministic: the random number is Philox4x32-10 (Salmon et al., SC'11) keyed by the seed, with the index of the
 // output token as the counter. So the token depends only on logits, parameters, history and index, and a sequence that
@@ -32,10 +32,11 @@ struct sampler_context {
     int n_prompt;
     const int32_t *output; // [n_output] tokens generated so far; n_output is the index of the next one
     int n_output;
+    const uint32_t *allowed; // mask of the tokens that may come next, see grammar/grammar.h; NULL: all
 };
 
-// Log-probabilities are natural logarithms of the softmax over the model's logits, before logit bias, penalties and
-// temperature.
+// Log-probabilities are natural logarithms of the softmax over the model's logits, before the grammar, logit bias,
+// penalties and temperature.
 // They are at least -9999, since JSON has no infinity. Set only when sampling->logprobs is 0 or more.
 struct sampled_token {
     int32_t token;
@@ -49,8 +50,8 @@ struct sampled_token {
 enum status sampler_sample_token(struct sampler *s, const float *logits, const struct sampler_context *context,
                                  struct sampled_token *token_p);
 
-// Whether a backend can sample the token where the logits are (kernels/ragged.h): without penalties, logit bias,
-// log-probabilities and masked tokens, which need more than the logits. Its token may differ from that of
+// Whether a backend can sample the token where the logits are (kernels/ragged.h): without a grammar, penalties,
+// logit bias, log-probabilities and masked tokens, which need more than the logits. Its token may differ from that of
 // sampler_sample_token() when a sum of weights is within rounding (a few 1e-9 of the total) of the value that the
 // random number or top-p compares it with.
 bool sampler_backend_can_sample(const struct sampler_context *context);

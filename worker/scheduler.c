@@ -29,6 +29,15 @@ struct host_sampling {
     const float *logits;
 };
 
+// The tokens that the sequence's grammar allows next. llguidance allocates.
+static enum status sequence_mask(struct sequence *q)
+{
+    int suspended = no_alloc_suspend();
+    enum status status = grammar_matcher_mask(q->matcher, q->mask);
+    no_alloc_resume(suspended);
+    return status == STATUS_OK ? STATUS_OK : STATUS_EXHAUSTED;
+}
+
 // Samples one row; `thread` has a sampler to itself.
 static void host_row_sample(void *arg, int row, int thread)
 {
@@ -36,6 +45,8 @@ static void host_row_sample(void *arg, int row, int thread)
     const struct scheduler *s = sampling->scheduler;
     struct host_row *r = &s->host_rows[row];
     struct sampler_context context = pass_sampler_context(s, r->sequence);
+    r->status = r->sequence->matcher ? sequence_mask(r->sequence) : STATUS_OK;
+    if (r->status != STATUS_OK) return;
     const float *logits = sampling->logits + (size_t)row * (size_t)s->config->vocab_size;
     r->status = sampler_sample_token(s->samplers[thread], logits, &context, &r->token);
 }
@@ -65,6 +76,9 @@ static enum status sequence_next_token(struct scheduler *s, const struct sampler
 {
     if (!pass_is_sampled_by_backend(s, context)) {
         *token_p = s->host_rows[row].token;
+        if (s->host_rows[row].status == STATUS_EXHAUSTED)
+            return status_fail(STATUS_INTERNAL, "structured output: llguidance exceeded a limit at token %d",
+                               context->n_output);
         return s->host_rows[row].status == STATUS_OK ? STATUS_OK : sampler_fail_no_token();
     }
     *token_p = (struct sampled_token){.token = result->tokens[row]};
@@ -84,6 +98,16 @@ static void log_finish(const struct sequence *q, enum sequence_finish finish)
               LOG_FIELD("tokens", sequence_generated(q)), LOG_MS("ms", clock_now_us() - q->added_us));
 }
 
+// Tells the grammar of a new token, which its mask allowed. True: the answer is complete.
+static bool sequence_completes_grammar(struct sequence *q, int32_t token)
+{
+    if (!q->matcher) return false;
+    int suspended = no_alloc_suspend();
+    bool ok = grammar_matcher_accept(q->matcher, &token, 1) == STATUS_OK;
+    no_alloc_resume(suspended);
+    return !ok || grammar_matcher_is_complete(q->matcher);
+}
+
 // Samples the next token of a sequence without pending rows. SEQUENCE_GOES_ON, or how it has ended.
 static enum sequence_finish sequence_advance(struct scheduler *s, struct sequence *q,
                                              const struct forward_result *result, int row, struct sequence_output *out)
@@ -97,6 +121,7 @@ static enum sequence_finish sequence_advance(struct scheduler *s, struct sequenc
     out->has_token = true;
     out->has_logprob = q->sampling.logprobs >= 0;
     q->tokens[q->n_tokens++] = out->token.token;
+    if (sequence_completes_grammar(q, out->token.token)) return SEQUENCE_STOP;
     return sequence_generated(q) < q->sampling.max_tokens ? SEQUENCE_GOES_ON : SEQUENCE_LENGTH;
 }
 

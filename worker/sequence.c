@@ -95,6 +95,9 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->salt = r->salt;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
+    s->sampling.grammar.text = NULL; // the matcher has it
+    s->matcher = r->matcher;
+    if (s->matcher) s->mask = mem_alloc_array((size_t)grammar_matcher_mask_words(s->matcher), sizeof *s->mask);
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->prompt_tokens = r->prompt_tokens;
@@ -123,6 +126,8 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
 void sequence_free(struct sequence *s)
 {
     logit_bias_free(&s->sampling.logit_bias);
+    grammar_matcher_free(s->matcher);
+    free(s->mask);
     free(s->tokens);
     free(s->positions);
     free(s->penalty_ids);

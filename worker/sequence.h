@@ -9,6 +9,7 @@
 #pragma once
 
 #include "engine/prefix_cache.h"
+#include "grammar/grammar.h"
 #include "model/generation.h"
 
 // What the scheduler's caller requests. Borrowed for the call.
@@ -23,6 +24,9 @@ struct sequence_request {
     const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
     int n_penalty_ids;
     uint64_t salt; // of the prefix cache: blocks are shared among equal salts
+    // Of sampling.grammar, with the generated tokens accepted; NULL: no grammar. The sequence owns it once it is
+    // created.
+    struct grammar_matcher *matcher;
 };
 
 struct sequence_limits {
@@ -38,6 +42,8 @@ struct sequence {
     int32_t *positions; // [n_kept + max_tokens]
     int32_t *penalty_ids;
     int n_penalty_ids;
+    struct grammar_matcher *matcher; // owned; NULL: any token may come next
+    uint32_t *mask;                  // of the matcher, for the token that is being sampled
     int n_kept, n_tokens, prompt_tokens;
     int n_cached;              // entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]

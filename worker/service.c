@@ -24,6 +24,7 @@ struct answer {
 
 struct service {
     struct scheduler *scheduler;
+    const struct grammar_library *grammars; // borrowed; NULL: no structured output
     service_send_fn *send;
     void *arg;
     struct answer *answers;   // [max_seqs]
@@ -124,7 +125,28 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     // A number above INT32_MAX becomes negative and is refused.
     s->logit_bias =
         (struct logit_bias){(int32_t *)m->logit_bias_ids, m->logit_bias, int_from_number(m->n_logit_bias_ids)};
+    s->grammar = (struct grammar_spec){(enum grammar_kind)m->grammar_kind, m->grammar};
+    if (m->grammar_kind < 0 || (int)m->grammar_kind >= GRAMMAR_KINDS)
+        return status_fail(STATUS_INVALID, "grammar_kind %d is not known", (int)m->grammar_kind);
     return sampling_from_message(&m->base, s);
+}
+
+// A matcher that has read what was generated before a replay.
+static enum status matcher_create(const struct service *service, const struct sequence_request *request,
+                                  struct grammar_matcher **matcher_p)
+{
+    const struct grammar_spec *spec = &request->sampling.grammar;
+    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
+    if (!service->grammars)
+        return status_fail(STATUS_UNSUPPORTED, "structured output: llguidance is not installed on this worker");
+    if (request->n_generated < 0 || request->n_generated > request->n_tokens)
+        return status_fail(STATUS_INVALID, "%d tokens, %d of them generated", request->n_tokens, request->n_generated);
+    TRY(grammar_spec_check(spec));
+    TRY(grammar_matcher_create(service->grammars, spec, matcher_p));
+    const int32_t *generated = request->tokens + request->n_tokens - request->n_generated;
+    enum status status = grammar_matcher_accept(*matcher_p, generated, request->n_generated);
+    if (status != STATUS_OK) grammar_matcher_free(*matcher_p);
+    return status;
 }
 
 static void kept_read(struct service *service, const sequence_message *m)
@@ -153,7 +175,12 @@ static enum status sequence_add(struct service *service, const sequence_message 
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
     request.kept = service->kept;
-    TRY(scheduler_add(service->scheduler, &request));
+    TRY(matcher_create(service, &request, &request.matcher));
+    enum status status = scheduler_add(service->scheduler, &request);
+    if (status != STATUS_OK) {
+        grammar_matcher_free(request.matcher);
+        return status;
+    }
     log_event(LOG_DEBUG, "sequence_received", LOG_REQUEST(m->request), LOG_FIELD("tokens", request.n_tokens),
               LOG_FIELD("prompt_tokens", request.prompt_tokens), LOG_FIELD("generated", request.n_generated));
     return STATUS_OK;
@@ -201,6 +228,11 @@ void service_free(struct service *service)
     free(service->results);
     free(service->kept);
     free(service);
+}
+
+void service_set_grammars(struct service *service, const struct grammar_library *grammars)
+{
+    service->grammars = grammars;
 }
 
 void service_drop_all(struct service *service)

@@ -19,6 +19,9 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
                            void *arg, struct service **service_p);
 void service_free(struct service *service);
 
+// For structured output. Borrowed; NULL, as at the start: sequences with a grammar are refused.
+void service_set_grammars(struct service *service, const struct grammar_library *grammars);
+
 // Handles a prefill_bin or cancel message; ignores others.
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void service_drop_all(struct service *service); // after the stream ended: the router has reassigned all sequences

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts)
 {
@@ -93,4 +94,11 @@ double bench_weight_bytes(const char *dtype)
 enum probe_type bench_probe_type(const char *dtype)
 {
     return strcmp(dtype, "f32") == 0 ? PROBE_F32 : strcmp(dtype, "bf16") == 0 ? PROBE_BF16 : PROBE_INT8;
+}
+
+double thread_cpu_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "engine/node.h"
 #include "net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
@@ -31,7 +32,7 @@ struct fake_node {
     struct node *node;
     struct fake_pace *pace; // borrowed; NULL: none
     struct slot slots[SLOTS];
-    int next_slot; // of the next bin
+    int next_slot; // of the next sequence
     int64_t n_messages;
     int64_t tick;    // slots sent
     int64_t tick_us; // when the next one is due
@@ -76,26 +77,21 @@ static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__Pref
 
 // ---- paced sequences
 
-// One token for each sequence of the slot from place `first` on, in one message; sequences that are done leave.
-static void slot_send(struct fake_node *node, struct slot *slot, int first)
+// One token for each of the sequences, in one message.
+static void tokens_send(struct fake_node *node, struct paced_sequence *sequences, int n)
 {
-    int n = slot->n - first;
     if (!n) return;
     int place = (int)(node->n_messages++ % FAKE_TOKENS);
     uint32_t token = FAKE_FIRST_TOKEN + (uint32_t)place;
     Forepack__Cluster__V1__SequenceResult *results = mem_alloc_array((size_t)n, sizeof *results);
     Forepack__Cluster__V1__SequenceResult **list = mem_alloc_array((size_t)n, sizeof *list);
     for (int i = 0; i < n; i++) {
-        struct paced_sequence *sequence = &slot->sequences[first + i];
         list[i] = &results[i];
         forepack__cluster__v1__sequence_result__init(list[i]);
-        list[i]->request = sequence->request;
+        list[i]->request = sequences[i].request;
         list[i]->token_ids = &token;
         list[i]->n_token_ids = 1;
-        if (!--sequence->left) list[i]->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
-    }
-    for (int i = first; i < slot->n; i++) {
-        if (!slot->sequences[i].left) slot->sequences[i--] = slot->sequences[--slot->n];
+        if (!--sequences[i].left) list[i]->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
     }
     Forepack__Cluster__V1__StepResults step = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
     step.results = list;
@@ -112,17 +108,29 @@ static void slot_send(struct fake_node *node, struct slot *slot, int first)
     free(results);
 }
 
-// A bin goes to one slot. Its first tokens are sent at once, so that the router may send the next bin.
+static void slot_send(struct fake_node *node, struct slot *slot)
+{
+    tokens_send(node, slot->sequences, slot->n);
+    for (int i = 0; i < slot->n; i++) {
+        if (!slot->sequences[i].left) slot->sequences[i--] = slot->sequences[--slot->n];
+    }
+}
+
+// The first tokens are sent at once, so that the router may send the next bin. The slots take sequences in turn: bins
+// differ in size, and a slot of a whole bin would make a burst of the tokens of every interval.
 static void paced_add(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
 {
-    struct slot *slot = &node->slots[node->next_slot++ % SLOTS];
-    int first = slot->n;
+    struct paced_sequence *sequences = mem_alloc_array(bin->n_sequences, sizeof *sequences);
+    for (size_t i = 0; i < bin->n_sequences; i++)
+        sequences[i] = (struct paced_sequence){bin->sequences[i]->request, bin->sequences[i]->sampling->max_tokens};
+    tokens_send(node, sequences, (int)bin->n_sequences);
     for (size_t i = 0; i < bin->n_sequences; i++) {
+        if (!sequences[i].left) continue;
+        struct slot *slot = &node->slots[node->next_slot++ % SLOTS];
         MEM_GROW(slot->sequences, slot->n, slot->capacity);
-        slot->sequences[slot->n++] =
-            (struct paced_sequence){bin->sequences[i]->request, bin->sequences[i]->sampling->max_tokens};
+        slot->sequences[slot->n++] = sequences[i];
     }
-    slot_send(node, slot, first);
+    free(sequences);
 }
 
 static void paced_cancel(struct fake_node *node, uint64_t request)
@@ -141,7 +149,7 @@ static int paced_wait_ms(struct fake_node *node)
     int64_t now_us = clock_now_us(), slot_us = node->pace->interval_ms * 1000LL / SLOTS;
     if (!node->tick_us) node->tick_us = now_us;
     for (; node->tick_us <= now_us; node->tick_us += slot_us)
-        slot_send(node, &node->slots[node->tick++ % SLOTS], 0);
+        slot_send(node, &node->slots[node->tick++ % SLOTS]);
     return (int)((node->tick_us - now_us + 999) / 1000);
 }
 
@@ -216,7 +224,7 @@ enum status fake_node_open(const char *server, const char *nodes, struct fake_pa
         free(node);
         return status;
     }
-    pthread_create(&node->thread, NULL, node_run, node);
+    thread_start(&node->thread, "node", node_run, node);
     *node_p = node;
     return STATUS_OK;
 }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
 
@@ -250,8 +251,8 @@ static void run_threads(struct load_run *r)
     pthread_t reader, aborting;
     struct load_aborter aborter = {.run = r};
     r->started_us = clock_now_us();
-    pthread_create(&reader, NULL, run_read_answers, r);
-    if (r->load->timeout_us) pthread_create(&aborting, NULL, aborter_run, &aborter);
+    thread_start(&reader, "reader", run_read_answers, r);
+    if (r->load->timeout_us) thread_start(&aborting, "aborter", aborter_run, &aborter);
     run_send_all(r);
     if (r->load->timeout_us) {
         pthread_mutex_lock(&r->mutex);

@@ -17,7 +17,9 @@ static const struct program_command commands[] = {
     {"router-grpc", bench_router_grpc,
      "latency, throughput and CPU time of a whole router, with a node that answers at once"},
     {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
+    {"sampling", bench_sampling, "CPU time to sample a token on the host, and what it is charged as"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
+    {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
     {"plan", bench_plan, "'forepack plan': memory and cost of a model on GPUs"},
     {"generate", bench_generate, "'forepack generate --model': one request without a cluster"},
 };

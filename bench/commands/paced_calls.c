@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "bench/commands/bench.h"
 #include "bench/memory.h"
 #include "bench/quantiles.h"
@@ -71,7 +72,7 @@ static void callers_run(struct run *run)
     run->start_us = clock_now_us() + 10000;
     for (int i = 0; i < n; i++) {
         callers[i] = (struct caller){.run = run, .index = i};
-        pthread_create(&callers[i].thread, NULL, caller_run, &callers[i]);
+        thread_start(&callers[i].thread, "caller", caller_run, &callers[i]);
     }
     for (int i = 0; i < n; i++)
         pthread_join(callers[i].thread, NULL);

@@ -15,16 +15,30 @@
 #include "base/mem.h"
 #include "net/rpc.h"
 
-static enum status free_port(int *port_p)
+enum { PORTS = 3 }; // of clients, of nodes, of HTTP
+
+// Binds a socket to a free port of loopback; close() it.
+static enum status port_reserve(int *fd_p, int *port_p)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool found =
-        fd >= 0 && !bind(fd, (struct sockaddr *)&address, size) && !getsockname(fd, (struct sockaddr *)&address, &size);
-    if (fd >= 0) close(fd);
+    *fd_p = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool found = *fd_p >= 0 && !bind(*fd_p, (struct sockaddr *)&address, size) &&
+                 !getsockname(*fd_p, (struct sockaddr *)&address, &size);
     *port_p = ntohs(address.sin_port);
     return found ? STATUS_OK : status_fail(STATUS_INTERNAL, "no free port on loopback: %s", strerror(errno));
+}
+
+// All ports are bound before one is released: the system may give a released port again at once.
+static enum status ports_find(int ports[PORTS])
+{
+    int fds[PORTS], n_bound = 0;
+    enum status status = STATUS_OK;
+    for (int fd; n_bound < PORTS && status == STATUS_OK; fds[n_bound++] = fd)
+        status = port_reserve(&fd, &ports[n_bound]);
+    while (n_bound--)
+        if (fds[n_bound] >= 0) close(fds[n_bound]);
+    return status;
 }
 
 // The router beside this program; free() it.
@@ -63,13 +77,11 @@ static _Noreturn void router_exec(const struct router_process_options *o, const 
 
 static enum status ports_choose(bool http, struct router_process *router)
 {
-    int port, node_port;
-    router->http_port = -1;
-    TRY(free_port(&port));
-    TRY(free_port(&node_port));
-    if (http) TRY(free_port(&router->http_port));
-    router->server = mem_format("127.0.0.1:%d", port);
-    router->nodes = mem_format("127.0.0.1:%d", node_port);
+    int ports[PORTS];
+    TRY(ports_find(ports));
+    router->server = mem_format("127.0.0.1:%d", ports[0]);
+    router->nodes = mem_format("127.0.0.1:%d", ports[1]);
+    router->http_port = http ? ports[2] : -1;
     return STATUS_OK;
 }
 

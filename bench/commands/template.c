@@ -3,7 +3,6 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/mem.h"
 #include "base/options.h"
@@ -34,13 +33,6 @@ static const struct option options[] = {
     {0},
 };
 // clang-format on
-
-static double thread_cpu_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
 
 static json_t *conversation_create(void)
 {

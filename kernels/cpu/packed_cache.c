@@ -2,7 +2,6 @@
 #include "kernels/cpu/packed_cache.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "kernels/cpu/cpu.h"
 
 enum { FORMAT_VERSION = 1, ARRAY_ALIGNMENT = 4096, MAX_ENTRIES = 1 << 20 };
@@ -83,16 +83,15 @@ static void cache_unmap(struct packed_cache *s)
 
 static void cache_map(struct packed_cache *s)
 {
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    const char *wrong;
+    int fd = cache_file_open(s->path, &wrong);
     struct stat info;
     if (fd < 0) {
-        if (errno != ENOENT)
-            log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path),
-                      LOG_FIELD("reason", strerror(errno)));
+        if (wrong) log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path), LOG_FIELD("reason", wrong));
         return;
     }
-    const char *wrong = "not a regular file";
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+    wrong = "it is empty";
+    if (fstat(fd, &info) == 0 && info.st_size > 0) {
         s->map_bytes = (size_t)info.st_size;
         void *map = mmap(NULL, s->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
         s->map = map == MAP_FAILED ? NULL : map;
@@ -213,7 +212,7 @@ static bool write_file(int fd, const struct header *header, const struct packed_
     for (int w = 0; w < n; w++)
         for (int i = 0; i < weights[w].n && ok; i++, entry++)
             ok = write_all(fd, weights[w].arrays[i].data, entry->bytes, entry->at);
-    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fdatasync(fd) == 0;
+    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fchmod(fd, 0644) == 0;
 }
 
 void packed_cache_write(struct packed_cache *s, const struct packed_weight *weights, int n)
@@ -221,23 +220,19 @@ void packed_cache_write(struct packed_cache *s, const struct packed_weight *weig
     if (s->complete) return;
     int64_t from_us = clock_now_us();
     struct header *header = header_create(s, weights, n);
-    char *temporary = mem_format("%s.%d", s->path, (int)getpid());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    bool ok = fd >= 0 && write_file(fd, header, weights, n);
-    int error = errno;
-    if (fd >= 0) close(fd);
-    if (ok && rename(temporary, s->path) != 0) {
-        ok = false;
-        error = errno;
+    struct new_file file;
+    enum status status = new_file_open(&file, s->path);
+    if (status == STATUS_OK && write_file(file.fd, header, weights, n)) {
+        status = new_file_commit(&file);
+    } else if (status == STATUS_OK) {
+        status = status_fail(STATUS_INVALID, "%s", strerror(errno));
+        new_file_discard(&file);
     }
-    if (ok) {
+    if (status == STATUS_OK) {
         log_event(LOG_INFO, "packed_cache_written", LOG_FIELD("path", s->path), LOG_FIELD("bytes", header->file_bytes),
                   LOG_MS("ms", clock_now_us() - from_us));
     } else {
-        log_event(LOG_WARN, "packed_cache_write_failed", LOG_FIELD("path", s->path),
-                  LOG_FIELD("reason", strerror(error)));
-        if (fd >= 0) unlink(temporary);
+        log_event(LOG_WARN, "packed_cache_write_failed", LOG_FIELD("path", s->path), LOG_REASON);
     }
-    free(temporary);
     free(header);
 }

@@ -7,7 +7,7 @@
 // creates its weights. It is used only if all of these match: format version, packed layout of this backend, the
 // caller's key (it identifies the checkpoint), hashes of header and table, file length, and each weight's shape and
 // array sizes. Otherwise the weights are packed from the checkpoint. The contents of the arrays carry no hash, as in a
-// checkpoint.
+// checkpoint; a file that another user may have written is not used (base/new_file.h).
 #pragma once
 
 #include <stdbool.h>

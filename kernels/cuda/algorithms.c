@@ -5,15 +5,16 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 
 #define FORMAT "forepack gemm 2"
 
@@ -90,14 +91,13 @@ static const char *choices_read(struct algorithms *a, FILE *file)
 
 static void choices_load(struct algorithms *a)
 {
-    FILE *file = fopen(a->path, "r");
-    if (!file) {
-        if (errno != ENOENT)
-            log_event(LOG_WARN, "algorithms_ignored", LOG_FIELD("path", a->path), LOG_FIELD("reason", strerror(errno)));
-        return;
+    const char *wrong;
+    int fd = cache_file_open(a->path, &wrong);
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (file) {
+        wrong = choices_read(a, file);
+        fclose(file);
     }
-    const char *wrong = choices_read(a, file);
-    fclose(file);
     a->changed = false;
     if (!wrong) return;
     log_event(LOG_WARN, "algorithms_ignored", LOG_FIELD("path", a->path), LOG_FIELD("reason", wrong));
@@ -106,7 +106,7 @@ static void choices_load(struct algorithms *a)
 
 // ---- writing --------------------------------------------------------------------------------------------------------
 
-static bool choices_write(const struct algorithms *a, FILE *file)
+static void choices_print(const struct algorithms *a, FILE *file)
 {
     fprintf(file, "%s\n%s\n", FORMAT, a->made_for);
     for (int c = 0; c < a->n; c++) {
@@ -118,7 +118,19 @@ static bool choices_write(const struct algorithms *a, FILE *file)
             fprintf(file, " %" PRIx64, a->choices[c].algo.data[i]);
         fprintf(file, "\n");
     }
-    return fflush(file) == 0 && !ferror(file);
+}
+
+static enum status choices_write(const struct algorithms *a, struct new_file *made)
+{
+    int fd = fcntl(made->fd, F_DUPFD_CLOEXEC, 0);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (file) choices_print(a, file);
+    bool failed = !file || ferror(file);
+    if (file && fclose(file) != 0) failed = true;
+    if (!failed) return new_file_commit(made);
+    enum status status = status_fail(STATUS_INVALID, "%s", strerror(errno));
+    new_file_discard(made);
+    return status;
 }
 
 // Creates the folder and its parent: ~/.cache may not exist.
@@ -127,26 +139,23 @@ static bool folder_create(const char *folder)
     char *above = mem_string(folder);
     char *slash = strrchr(above, '/');
     if (slash) *slash = 0;
-    mkdir(above, 0755);
+    mkdir(above, 0700);
     free(above);
-    return mkdir(folder, 0755) == 0 || errno == EEXIST;
+    return mkdir(folder, 0700) == 0 || errno == EEXIST;
 }
 
 void algorithms_save(struct algorithms *a)
 {
     if (!a->path || !a->changed) return;
     // Ranks write at the same time: each writes its own file, the last rename wins.
-    char *made = mem_format("%s.%ld", a->path, (long)getpid());
-    FILE *file = folder_create(a->folder) ? fopen(made, "w") : NULL;
-    bool written = file && choices_write(a, file);
-    if (file && fclose(file) != 0) written = false;
-    if (written && rename(made, a->path) == 0) {
+    struct new_file made;
+    enum status status =
+        folder_create(a->folder) ? new_file_open(&made, a->path) : status_fail(STATUS_INVALID, "%s", strerror(errno));
+    if (status == STATUS_OK) status = choices_write(a, &made);
+    if (status == STATUS_OK)
         a->changed = false;
-    } else {
-        log_event(LOG_WARN, "algorithms_not_saved", LOG_FIELD("path", a->path), LOG_FIELD("reason", strerror(errno)));
-        if (file) unlink(made);
-    }
-    free(made);
+    else
+        log_event(LOG_WARN, "algorithms_not_saved", LOG_FIELD("path", a->path), LOG_REASON);
 }
 
 // ---- choices --------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     struct hash_key *key = &c->view.options.hash_key;
     if (!key->k0 && !key->k1) *key = hash_key_random();
     c->view.waiting = c->waiting;
+    c->view.pools = c->nodes;
     c->silence_us = INT64_MAX;
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         c->view.computed_share[role] = 1;
@@ -68,6 +69,7 @@ void core_free(struct core *c)
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
         waiting_set_fini(&c->waiting[role]);
         prefix_index_free(c->view.prefixes[role]);
+        node_index_fini(&c->nodes[role]);
     }
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
@@ -263,6 +265,13 @@ bool core_cancel(struct core *c, uint64_t number, int64_t now_us)
     struct request *r = request_table_find(&c->table, number);
     if (r) request_cancel(c, r, now_us);
     return r;
+}
+
+void core_submit_aborted(struct core *c, struct request *r, int64_t now_us)
+{
+    ledger_arrived(&c->ledger, r);
+    core_request_admit(c, r, queue_tenant(c, r));
+    request_cancel(c, r, now_us);
 }
 
 bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)

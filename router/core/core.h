@@ -90,6 +90,8 @@ void core_submit(struct core *c, struct request *r, int64_t now_us);
 // of any owner, all requests of this id); false: not found.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
+// Takes a request that was aborted before it was submitted, and ends it in the same way.
+void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach refuses with a sentence in status_message() (wrong tokenizer, other model, bad counts). A
 // Hello with the id of an attached node replaces that node, which is lost, if it comes from the same process; another

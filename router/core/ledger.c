@@ -11,8 +11,9 @@ enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after 
 // What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
-// The host samples about this many entries of the vocabulary in the time in which a GPU reads one row of an 8B model.
-enum { SAMPLED_ENTRIES_PER_ROW = 16384 };
+// The host samples about this many entries of the vocabulary in the time in which a GPU reads OUTPUT_WEIGHT rows of an
+// 8B model.
+enum { SAMPLED_ENTRIES_PER_TOKEN = 32768 };
 
 enum queue_class ledger_class_of(int32_t priority)
 {
@@ -316,13 +317,18 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int
     ledger_bin_settled(r);
 }
 
-// What the latest `n` output tokens count in the tenant's counter.
-static double output_charge(const struct ledger *ledger, const struct request *r, int n)
+double ledger_output_tokens(int n, int on_host, int vocab_size)
+{
+    return n + (double)on_host * vocab_size / SAMPLED_ENTRIES_PER_TOKEN;
+}
+
+// What the latest `n` output tokens count.
+static double output_tokens(const struct ledger *ledger, const struct request *r, int n)
 {
     int end = r->usage.completion_tokens, on_host = 0;
     for (int index = end - n; index < end; index++)
         on_host += sampling_needs_host(&r->spec.sampling, index);
-    return OUTPUT_WEIGHT * n + (double)on_host * ledger->vocab_size / SAMPLED_ENTRIES_PER_ROW;
+    return ledger_output_tokens(n, on_host, ledger->vocab_size);
 }
 
 static void tokens_measure(struct request *r, int n_used)
@@ -340,9 +346,9 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     tokens_measure(r, n_used);
     ledger->totals.completion_tokens += (uint64_t)n_used;
-    double charge = output_charge(ledger, r, n_used);
-    tenant_queue_charge(r->sched.tenant_queue, charge);
-    r->account.output_tokens += charge / OUTPUT_WEIGHT;
+    double tokens = output_tokens(ledger, r, n_used);
+    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    r->account.output_tokens += tokens;
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 struct post {
     loop_fn fn;
@@ -74,10 +74,7 @@ struct loop *loop_start(struct core *c)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // the clock of clock_now_us()
     pthread_cond_init(&loop->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    if (pthread_create(&loop->thread, NULL, loop_thread, loop)) {
-        log_event(LOG_ERROR, "loop_start_failed", LOG_FIELD("reason", "the system cannot create another thread"));
-        abort(); // start-up: nothing works without this thread
-    }
+    thread_start(&loop->thread, "core", loop_thread, loop);
     return loop;
 }
 

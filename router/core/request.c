@@ -67,6 +67,7 @@ void request_free(struct request *r)
     free(r->spec.tokens);
     free(r->spec.pinned);
     logit_bias_free(&r->spec.sampling.logit_bias);
+    grammar_spec_free(&r->spec.sampling.grammar);
     free(r->spec.tenant);
     free(r->kept);
     free(r->importance);
@@ -82,6 +83,7 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec.tokens = mem_copy(spec->tokens, (size_t)spec->n_tokens * sizeof *spec->tokens);
     to->spec.pinned = mem_copy(spec->pinned, (size_t)spec->n_pinned * sizeof *spec->pinned);
     to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
+    to->spec.sampling.grammar = grammar_spec_copy(&spec->sampling.grammar);
     to->spec.tenant = mem_string(spec->tenant);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "router/core/ledger.h"
 
 // --- core's thread: the output of one request
 
@@ -48,6 +49,7 @@ static bool answer_add_tokens(void *user, const int32_t *tokens, const struct to
 struct answer_chunk answer_rest(struct answer *a)
 {
     struct text_piece rest;
+    if (!a->text) return (struct answer_chunk){0}; // aborted before its message was read
     text_stream_finish(a->text, &rest);
     return (struct answer_chunk){.text = rest.text, .text_bytes = rest.size_bytes};
 }
@@ -64,7 +66,7 @@ static void answer_unlink(struct answer *a)
 
 void client_check_idle(struct client *client)
 {
-    if (client->answers || atomic_load(&client->reading)) return;
+    if (client->answers || reading_any(client->front->readings, &client->reading)) return;
     if (client->ops->idle) client->ops->idle(client);
     if (client->closed) client->ops->free(client);
 }
@@ -74,8 +76,7 @@ static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
     if (!p) return;
-    identity_charge(p, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
-    identity_release(p);
+    identity_end(p, a->reserved, r->account.bin_id ? r->account.output_tokens : -(double)r->spec.n_tokens);
 }
 
 static void answer_done(void *user, const struct request *r, enum finish_reason reason, enum status status,
@@ -118,10 +119,20 @@ static void answers_link(struct client *client, struct answer *first)
     client->answers = first;
 }
 
+static void end_reading(struct reading *reading)
+{
+    struct client *client = reading->client;
+    reading_end(client->front->readings, &client->reading, reading);
+    client_check_idle(client);
+}
+
 static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *first = arg;
     struct client *client = first->client;
+    struct reading *reading = first->reading;
+    void (*submit)(struct core *, struct request *, int64_t) =
+        atomic_load(&reading->aborted) ? core_submit_aborted : core_submit;
     if (client->closed) { // while the message was read
         for (struct answer *a = first; a; a = a->next)
             answer_charge(a, a->request);
@@ -132,30 +143,36 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
             n++;
         answers_link(client, first);
         if (client->ops->submitted) client->ops->submitted(client);
-        // A request may end within core_submit(), which removes its answer from the list.
+        // A request may end within submit(), which removes its answer from the list.
         for (struct answer *a = first, *next; n--; a = next) {
             next = a->next;
-            core_submit(c, a->request, now_us);
+            submit(c, a->request, now_us);
         }
     }
-    atomic_fetch_sub(&client->reading, 1);
-    client_check_idle(client);
+    end_reading(reading);
 }
 
 static void event_not_submitted(struct core *c, void *arg, int64_t now_us)
 {
-    struct client *client = arg;
-    atomic_fetch_sub(&client->reading, 1);
-    client_check_idle(client);
+    end_reading(arg);
 }
 
 static void event_close(struct core *c, void *arg, int64_t now_us)
 {
     struct client *client = arg;
+    reading_drop(client->front->readings, client->front->pool, &client->reading);
     while (client->answers)
         core_cancel(c, client->answers->request->number, now_us); // answer_done unlinks it
     client->closed = true;
     client_check_idle(client);
+}
+
+// --- core's thread: aborts
+
+bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us)
+{
+    bool read = reading_abort(front->readings, front->pool, id, owner);
+    return core_abort(c, id, owner, now_us) || read;
 }
 
 // --- I/O threads and threads of the intake pool
@@ -165,26 +182,62 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
-enum status client_join(const struct client *client, int n)
+// The most that the output of a request can count.
+static double output_tokens_max(const struct client *client, const struct request_spec *spec)
 {
-    return client->principal && n ? identity_join(client->principal, n) : STATUS_OK;
+    const struct sampling *s = &spec->sampling;
+    if (spec->score_only) return 0;
+    int on_host = sampling_needs_host(s, s->max_tokens - 1) ? s->max_tokens : s->min_tokens;
+    return ledger_output_tokens(s->max_tokens, on_host, client->front->config.vocab_size);
 }
 
-void client_reading(struct client *client)
+enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
 {
-    atomic_fetch_add(&client->reading, 1);
+    struct limits_need need = {0};
+    const struct client *client = first->client;
+    if (!client->principal) return STATUS_OK;
+    for (struct answer *a = first; a; a = a->next, need.n++) {
+        a->reserved = output_tokens_max(client, &a->request->spec);
+        need.prompts += a->request->spec.n_tokens;
+        need.answers += a->reserved;
+    }
+    return identity_reserve(client->principal, &need, retry_us_p);
 }
 
-void client_not_submitted(struct client *client)
+// The owner of the ids of a client's requests, see struct request_spec.
+static uint64_t owner_of(const struct client *client)
 {
-    if (client->principal) identity_release(client->principal);
-    loop_post(client->front->loop, event_not_submitted, client);
+    return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
-struct answer *answer_create(struct client *client, int64_t arrived_us)
+struct reading *client_reading(struct client *client, const char *id)
+{
+    return reading_begin(client->front->readings, client, &client->reading, id, owner_of(client));
+}
+
+void client_not_submitted(struct reading *reading)
+{
+    const struct client *client = reading->client;
+    if (client->principal) identity_end(client->principal, 0, 0);
+    loop_post(client->front->loop, event_not_submitted, reading);
+}
+
+void client_dropped(struct reading *reading, int64_t arrived_us)
+{
+    if (!atomic_load(&reading->aborted)) {
+        client_not_submitted(reading);
+        return;
+    }
+    struct answer *a = answer_create(reading, arrived_us);
+    a->request->id = mem_string(reading->id);
+    answers_submit(a, "aborted");
+}
+
+struct answer *answer_create(struct reading *reading, int64_t arrived_us)
 {
     struct answer *a = mem_alloc(sizeof *a);
-    a->client = client;
+    a->client = reading->client;
+    a->reading = reading;
     a->stop = -1;
     a->request = request_create();
     a->request->spec.arrived_us = arrived_us;
@@ -198,7 +251,7 @@ static void request_set_tenant(const struct client *client, struct request_spec 
     if (client->principal) {
         free(spec->tenant);
         spec->tenant = mem_string(principal_tenant(client->principal));
-        spec->owner = identity_prefix_salt(spec->tenant);
+        spec->owner = owner_of(client);
     }
     if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
 }
@@ -208,7 +261,6 @@ void answers_submit(struct answer *first, const char *method)
     for (struct answer *a = first; a; a = a->next) {
         struct request *r = a->request;
         request_set_tenant(a->client, &r->spec);
-        if (a->client->principal) identity_charge(a->client->principal, r->spec.n_tokens);
         a->min_tokens = r->spec.sampling.min_tokens;
         log_event(LOG_INFO, "request_received", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("tenant", r->spec.tenant), LOG_FIELD("priority", r->spec.priority),
@@ -220,6 +272,5 @@ void answers_submit(struct answer *first, const char *method)
 
 void client_close(struct client *client)
 {
-    intake_pool_cancel(client->front->pool, &client->waiting);
     loop_post(client->front->loop, event_close, client);
 }

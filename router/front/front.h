@@ -6,7 +6,9 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
+//   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
+//   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
 //   answer.c          running requests of a client and the text of their answers
 //   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
 //   wire_response.c   chunks, completions and scores to a client
@@ -26,12 +28,14 @@
 
 #include <stdatomic.h>
 
+#include "grammar/grammar.h"
 #include "identity/identity.h"
 #include "model/chat.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "net/rpc.h"
 #include "router/core/loop.h"
+#include "router/front/chat_answer.h"
 #include "router/front/cluster_token.h"
 
 // Requests that were refused before the core saw them, by status.
@@ -45,8 +49,10 @@ struct front {
     struct tokenizer *tokenizer;
     struct chat_template *chat; // NULL: no usable template, `chat_problem` says why
     char *chat_problem;
-    struct identity *identity; // NULL: no API keys are used, every caller may do everything
-    bool share_prefix_cache;   // among tenants
+    struct chat_syntax chat_syntax;   // of `chat`
+    struct grammar_library *grammars; // NULL: structured output is refused
+    struct identity *identity;        // NULL: no API keys are used, every caller may do everything
+    bool share_prefix_cache;          // among tenants
     int64_t heartbeat_ms;
     int64_t max_queue_requests, max_queue_tokens;
     int tail_tokens;
@@ -55,6 +61,7 @@ struct front {
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
+    struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
     int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
     int refusals_unlogged;

@@ -111,48 +111,50 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
 }
 
 // A message that was admitted.
-static void call_refuse(struct client_call *c, const char *client_id, enum status status)
+static void call_refuse(struct reading *reading, const char *client_id, enum status status, int64_t retry_us)
 {
-    call_answer_refused(c, client_id, status, 0);
-    client_not_submitted(&c->client);
+    call_answer_refused(call_of(reading->client), client_id, status, retry_us);
+    client_not_submitted(reading);
 }
 
-// Whether a message that has just come is read.
-static bool call_admit(struct client_call *c, const char *client_id)
+// NULL: a message that has just come is not read.
+static struct reading *call_admit(struct client_call *c, const char *client_id)
 {
     struct principal *p = c->client.principal;
     int64_t retry_us = 0;
     enum status status = p ? identity_admit(p, &retry_us) : STATUS_OK;
     if (status != STATUS_OK) {
         call_answer_refused(c, client_id, status, retry_us);
-        return false;
+        return NULL;
     }
-    client_reading(&c->client);
-    return true;
+    return client_reading(&c->client, client_id);
 }
 
 static void call_answer(struct answer *a, const char *client_id, enum status status)
 {
-    struct client_call *c = call_of(a->client);
+    int64_t retry_us = 0;
+    if (status == STATUS_OK) status = answers_reserve(a, &retry_us);
     if (status == STATUS_OK) {
-        call_submit(c, a);
-        return;
+        call_submit(call_of(a->client), a);
+    } else {
+        call_refuse(a->reading, client_id, status, retry_us);
+        answers_free(a);
     }
-    call_refuse(c, client_id, status);
-    answers_free(a);
 }
 
 // NULL: the message was dropped or is malformed, and is not submitted. Of a malformed one not even the id is known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
-    struct client_call *c = rpc_call_user(message->call);
-    void *m = message->dropped ? NULL : grpc_message_unpack(type, message->bytes, message->size);
-    if (m) return m;
-    if (!message->dropped) {
-        front_refused(c->client.front, STATUS_INVALID);
-        reply_refuse(c->call, STATUS_INVALID);
+    struct reading *reading = message->user;
+    if (message->dropped) {
+        client_dropped(reading, message->arrived_us);
+        return NULL;
     }
-    client_not_submitted(&c->client);
+    void *m = grpc_message_unpack(type, message->bytes, message->size);
+    if (m) return m;
+    front_refused(reading->client->front, STATUS_INVALID);
+    reply_refuse(message->call, STATUS_INVALID);
+    client_not_submitted(reading);
     return NULL;
 }
 
@@ -162,7 +164,7 @@ static void generate_read(const struct grpc_message *message)
     struct client *client = rpc_call_user(message->call);
     Forepack__V1__GenerateRequest *m = message_unpack(message, &forepack__v1__generate_request__descriptor);
     if (!m) return;
-    struct answer *a = answer_create(client, message->arrived_us);
+    struct answer *a = answer_create(message->user, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
     if (status == STATUS_OK) status = wire_request_read(client->front, m, &options, a->request, &a->text);
@@ -175,8 +177,8 @@ static void score_read(const struct grpc_message *message)
     struct client *client = rpc_call_user(message->call);
     Forepack__V1__ScoreRequest *m = message_unpack(message, &forepack__v1__score_request__descriptor);
     if (!m) return;
-    struct answer *a = answer_create(client, message->arrived_us);
-    call_answer(a, "", wire_score_request_read(client->front, m, NULL, a->request));
+    struct answer *a = answer_create(message->user, message->arrived_us);
+    call_answer(a, "", wire_score_request_read(client->front, m, &(struct wire_options){0}, a->request));
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 
@@ -208,14 +210,21 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
     client_close(rpc_call_user(call));
 }
 
+static void message_read(struct client_call *c, const uint8_t *bytes, size_t size, const char *id,
+                         uint32_t tenant_field, grpc_read_fn *read)
+{
+    struct reading *reading = call_admit(c, id);
+    if (!reading) return;
+    enum status status = grpc_message_read(c->call, bytes, size, tenant_field, &reading->waiting, read, reading);
+    if (status != STATUS_OK) call_refuse(reading, id, status, 0);
+}
+
 static void generate_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
     proto_field_text(bytes, size, FIELD_REQUEST_ID, id, sizeof id); // now, while the bytes are valid
-    if (!call_admit(c, id)) return;
-    enum status status = grpc_message_read(call, bytes, size, FIELD_TENANT, &c->client.waiting, generate_read);
-    if (status != STATUS_OK) call_refuse(c, id, status);
+    message_read(c, bytes, size, id, FIELD_TENANT, generate_read);
 }
 
 static void generate_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
@@ -223,21 +232,20 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
     struct client_call *c = rpc_call_user(call);
     char id[ID_ROOM];
     proto_field_text(head, head_size, FIELD_REQUEST_ID, id, sizeof id);
-    if (call_admit(c, id)) call_refuse(c, id, intake_refuse_size(c->client.front, size));
+    struct reading *reading = call_admit(c, id);
+    if (reading) call_refuse(reading, id, intake_refuse_size(c->client.front, size), 0);
 }
 
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    struct client_call *c = rpc_call_user(call);
-    if (!call_admit(c, "")) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, &c->client.waiting, score_read);
-    if (status != STATUS_OK) call_refuse(c, "", status);
+    message_read(rpc_call_user(call), bytes, size, "", 0, score_read);
 }
 
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
 {
     struct client_call *c = rpc_call_user(call);
-    if (call_admit(c, "")) call_refuse(c, "", intake_refuse_size(c->client.front, size));
+    struct reading *reading = call_admit(c, "");
+    if (reading) call_refuse(reading, "", intake_refuse_size(c->client.front, size), 0);
 }
 
 // --- Abort
@@ -253,9 +261,10 @@ struct abort_job {
 static void event_abort(struct core *c, void *arg, int64_t now_us)
 {
     struct abort_job *job = arg;
+    const struct front *front = rpc_call_context(job->call);
     Forepack__V1__AbortResponse response = FOREPACK__V1__ABORT_RESPONSE__INIT;
     for (size_t i = 0; i < job->message->n_request_ids; i++)
-        response.aborted += core_abort(c, job->message->request_ids[i], job->owner, now_us);
+        response.aborted += client_abort(front, c, job->message->request_ids[i], job->owner, now_us);
     reply_unary(job->call, &response.base);
     forepack__v1__abort_request__free_unpacked(job->message, NULL);
     rpc_call_unref(job->call);

@@ -40,11 +40,29 @@ static void tokenize_read_message(const struct grpc_message *message)
     forepack__v1__tokenize_request__free_unpacked(m, NULL);
 }
 
-static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+// The user data of a call of Tokenize or Detokenize is the owner of its message.
+static void text_on_open(struct rpc_call *call)
+{
+    rpc_call_set_user(call, mem_alloc(sizeof(struct intake_owner)));
+}
+
+static void text_on_close(struct rpc_call *call, bool cancelled)
+{
+    const struct front *front = rpc_call_context(call);
+    intake_pool_cancel(front->pool, rpc_call_user(call));
+    free(rpc_call_user(call));
+}
+
+static void text_read(struct rpc_call *call, const uint8_t *bytes, size_t size, grpc_read_fn *read)
 {
     if (!grpc_admit_call(call)) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, NULL, tokenize_read_message);
+    enum status status = grpc_message_read(call, bytes, size, 0, rpc_call_user(call), read, NULL);
     if (status != STATUS_OK) reply_refuse(call, status);
+}
+
+static void tokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    text_read(call, bytes, size, tokenize_read_message);
 }
 
 static void detokenize_read_message(const struct grpc_message *message)
@@ -74,9 +92,7 @@ static void detokenize_read_message(const struct grpc_message *message)
 
 static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
-    if (!grpc_admit_call(call)) return;
-    enum status status = grpc_message_read(call, bytes, size, 0, NULL, detokenize_read_message);
-    if (status != STATUS_OK) reply_refuse(call, status);
+    text_read(call, bytes, size, detokenize_read_message);
 }
 
 // --- core's thread. The event's argument is the call, with a reference.
@@ -291,9 +307,14 @@ static void cluster_info_on_message(struct rpc_call *call, const uint8_t *bytes,
     loop_post(front->loop, event_cluster_info, call);
 }
 
-const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize", .on_message = tokenize_on_message};
+const struct rpc_method front_tokenize = {.path = "/forepack.v1.Inference/Tokenize",
+                                          .on_open = text_on_open,
+                                          .on_message = tokenize_on_message,
+                                          .on_close = text_on_close};
 const struct rpc_method front_detokenize = {.path = "/forepack.v1.Inference/Detokenize",
-                                            .on_message = detokenize_on_message};
+                                            .on_open = text_on_open,
+                                            .on_message = detokenize_on_message,
+                                            .on_close = text_on_close};
 const struct rpc_method front_model_info = {.path = "/forepack.v1.Inference/GetModelInfo",
                                             .on_message = model_info_on_message};
 const struct rpc_method front_cluster_info = {.path = "/forepack.v1.Inference/GetClusterInfo",

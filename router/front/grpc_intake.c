@@ -18,6 +18,7 @@ struct message_job {
     struct rpc_call *call; // our reference
     struct rpc_bytes message;
     grpc_read_fn *read;
+    void *user;
     int64_t arrived_us;
     char tenant[TENANT_ROOM];
 };
@@ -32,17 +33,18 @@ static void job_free(struct message_job *job)
 static void job_run(struct intake_job *base, bool dropped)
 {
     struct message_job *job = (struct message_job *)base;
-    job->read(&(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, dropped});
+    job->read(
+        &(struct grpc_message){job->call, job->message.data, job->message.size, job->arrived_us, job->user, dropped});
     job_free(job);
 }
 
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
-                              struct intake_owner *owner, grpc_read_fn *read)
+                              struct intake_owner *owner, grpc_read_fn *read, void *user)
 {
     const struct front *front = rpc_call_context(call);
     TRY(intake_check_open(front));
     if (size <= INTAKE_AT_ONCE_BYTES) {
-        read(&(struct grpc_message){call, bytes, size, clock_now_us(), false});
+        read(&(struct grpc_message){call, bytes, size, clock_now_us(), user, false});
         return STATUS_OK;
     }
     struct message_job *job = mem_alloc(sizeof *job);
@@ -50,6 +52,7 @@ enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_
                                 .call = call,
                                 .message = rpc_call_take_message(call),
                                 .read = read,
+                                .user = user,
                                 .arrived_us = clock_now_us()};
     const struct principal *p = grpc_principal(call);
     if (p)

@@ -13,16 +13,17 @@ struct grpc_message {
     const uint8_t *bytes; // [size] valid until the reader returns
     size_t size;
     int64_t arrived_us;
-    bool dropped; // the call ended while the message waited: do not read it
+    void *user;
+    bool dropped; // while it waited: do not read it
 };
 typedef void grpc_read_fn(const struct grpc_message *message);
 
 // Within on_message: calls `read` for the message, now or later, exactly once, on any thread; the call stays
 // referenced. `tenant_field` is the number of its field with the tenant's name; 0: it has none. The tenant of the
-// caller's key counts, if keys are used. `owner` may be NULL. UNAVAILABLE or EXHAUSTED: it will not be read. Whatever
+// caller's key counts, if keys are used. UNAVAILABLE or EXHAUSTED: it will not be read. Whatever
 // the status, `bytes` may not be used afterwards.
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
-                              struct intake_owner *owner, grpc_read_fn *read);
+                              struct intake_owner *owner, grpc_read_fn *read, void *user);
 
 // A client's message; NULL and the reason (INVALID) when it is malformed or has more fields than any honest message.
 // Free it with the free_unpacked function of its type.

@@ -10,37 +10,39 @@
 #include "router/front/http_openai.h"
 #include "router/front/http_service.h"
 #include "router/front/json_anthropic.h"
+#include "router/front/json_anthropic_answer.h"
 #include "router/front/wire_request.h"
 
-// The data of a generation: the strings that may end it, which the answer names.
-struct stops {
+// The data of a generation: its content blocks, and the strings that may end it, which the answer names.
+struct message {
+    struct anthropic_blocks blocks;
     int n;
     char *strings[]; // owned
 };
 
-static void stops_free(void *data)
+static void message_free(void *data)
 {
-    struct stops *stops = data;
-    for (int i = 0; i < stops->n; i++)
-        free(stops->strings[i]);
-    free(stops);
+    struct message *m = data;
+    for (int i = 0; i < m->n; i++)
+        free(m->strings[i]);
+    free(m);
 }
 
-static struct stops *stops_copy(const json_t *list)
+static struct message *message_create(const json_t *list)
 {
     size_t n = json_array_size(list);
-    struct stops *stops = mem_alloc(sizeof *stops + n * sizeof *stops->strings);
-    stops->n = (int)n;
+    struct message *m = mem_alloc(sizeof *m + n * sizeof *m->strings);
+    m->n = (int)n;
     for (size_t i = 0; i < n; i++)
-        stops->strings[i] = mem_string(json_string_value(json_array_get(list, i)));
-    return stops;
+        m->strings[i] = mem_string(json_string_value(json_array_get(list, i)));
+    return m;
 }
 
 static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
     TRY(anthropic_to_chat(body, false, &in->translated));
     TRY(http_chat.read(in->translated, in)); // bounds the number of strings
-    in->data = (struct http_data){stops_copy(json_object_get(body, "stop_sequences")), stops_free};
+    in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
     return STATUS_OK;
 }
 
@@ -51,9 +53,10 @@ static struct anthropic_answer answer_of(const struct http_generation *g)
 
 static struct anthropic_end end_of(const struct http_generation *g, const struct http_choice *choice)
 {
-    const struct stops *stops = g->data.value;
-    bool named = choice->stop >= 0 && choice->stop < stops->n;
-    return (struct anthropic_end){choice->reason, named ? stops->strings[choice->stop] : NULL, &g->usage};
+    const struct message *m = g->data.value;
+    bool named = choice->stop >= 0 && choice->stop < m->n;
+    bool calls = choice->chat && choice->chat->n_calls;
+    return (struct anthropic_end){choice->reason, named ? m->strings[choice->stop] : NULL, &g->usage, calls};
 }
 
 static void anthropic_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
@@ -65,13 +68,22 @@ static void anthropic_begin(struct http_generation *g, struct http_choice *choic
 static void anthropic_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                             struct bytes *out)
 {
-    anthropic_add_delta(out, chunk->text, chunk->text_bytes);
+    struct message *m = g->data.value;
+    anthropic_add_part(out, &m->blocks, OUTPUT_CONTENT, NULL, chunk->text, chunk->text_bytes);
+}
+
+static void anthropic_part(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
+                           const struct chat_call *call, const char *text, size_t n, struct bytes *out)
+{
+    struct message *m = g->data.value;
+    anthropic_add_part(out, &m->blocks, kind, call, text, n);
 }
 
 static void anthropic_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
     struct anthropic_end end = end_of(g, choice);
-    anthropic_add_end(out, &end);
+    struct message *m = g->data.value;
+    anthropic_add_end(out, &m->blocks, &end);
 }
 
 static void anthropic_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
@@ -84,7 +96,7 @@ static void anthropic_whole(struct http_generation *g, struct bytes *out)
     const struct http_choice *choice = g->choices;
     struct anthropic_answer answer = answer_of(g);
     struct anthropic_end end = end_of(g, choice);
-    anthropic_add_message(out, &answer, choice->text.n ? choice->text.data : "", choice->text.n, &end);
+    anthropic_add_message(out, &answer, &choice->text, choice->chat, &end);
 }
 
 const struct http_api http_anthropic = {
@@ -93,6 +105,7 @@ const struct http_api http_anthropic = {
     .read = anthropic_read,
     .begin = anthropic_begin,
     .chunk = anthropic_chunk,
+    .part = anthropic_part,
     .finish = anthropic_finish,
     .fail = anthropic_fail,
     .whole = anthropic_whole,
@@ -142,6 +155,7 @@ void http_count_tokens_post(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
     if (!http_admit_call(x)) return;
-    enum status status = http_message_read(service->front, x, NULL, count_message, NULL);
+    struct http_call *call = http_user(x);
+    enum status status = http_message_read(service->front, x, &call->waiting, count_message, NULL);
     if (status != STATUS_OK) http_refuse(x, status);
 }

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "router/front/http_service.h"
-#include "router/front/json_anthropic.h"
+#include "router/front/json_anthropic_answer.h"
 
 #define RETRY_US 1000000
 
@@ -111,9 +111,14 @@ void http_fail(struct http_exchange *x, enum status status, const char *message)
     fail_until(x, status, message, RETRY_US);
 }
 
+void http_refuse_until(struct http_exchange *x, enum status status, int64_t retry_us)
+{
+    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+}
+
 void http_refuse(struct http_exchange *x, enum status status)
 {
-    http_fail(x, status, status_message());
+    http_refuse_until(x, status, 0);
 }
 
 size_t http_error_body(int http_status, const char *sentence, char *body, size_t room)
@@ -191,7 +196,7 @@ static bool admit(struct http_exchange *x, admit_fn *limits)
     enum status status = p ? limits(p, &retry_us) : STATUS_OK;
     if (status == STATUS_OK) return true;
     front_refused(front_of(x), status);
-    fail_until(x, status, status_message(), retry_us ? retry_us : RETRY_US);
+    http_refuse_until(x, status, retry_us);
     return false;
 }
 
@@ -228,6 +233,7 @@ void http_call_on_close(struct http_exchange *x, bool disconnected)
 {
     struct http_call *call = http_user(x);
     if (call->client) client_close(call->client);
+    intake_pool_cancel(front_of(x)->pool, &call->waiting);
     principal_unref(call->principal);
     free(call);
 }

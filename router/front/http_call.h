@@ -15,6 +15,7 @@ struct http_call {
     char request_id[HTTP_ID_ROOM]; // of the header x-request-id: the client's, or made here
     struct principal *principal;   // the caller; NULL: no API keys are used
     struct client *client;         // running requests; NULL: none
+    struct intake_owner waiting;   // the body of an exchange without requests, while it waits in the intake pool
 };
 
 // Of every route: on_head and on_close.
@@ -32,7 +33,9 @@ void http_answer(struct http_exchange *x, const struct bytes *json);
 // Answers with the error object of a status, of the API that the path belongs to; EXHAUSTED and UNAVAILABLE have the
 // header Retry-After: a second.
 void http_fail(struct http_exchange *x, enum status status, const char *message);
-void http_refuse(struct http_exchange *x, enum status status); // http_fail() with status_message()
+// http_fail() with status_message(); retry_us 0: not known.
+void http_refuse(struct http_exchange *x, enum status status);
+void http_refuse_until(struct http_exchange *x, enum status status, int64_t retry_us);
 int http_status_of(enum status status);
 
 // Appends the error object: {"error":{"message","type","param","code"}}. `param` is the field that starts the message.

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/chat/completions.
+#include <string.h>
+
 #include "model/generation_json.h"
 #include "router/front/http_messages.h"
 #include "router/front/http_openai.h"
 #include "router/front/json_body.h"
 
-enum { DEFAULT_TOKENS = 4096 };
+enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
+
+#define TOOL_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 // --- the body
 
 static const struct json_unsupported unsupported[] = {
-    {"tools", "[]", NULL},
-    {"tool_choice", "\"none\"", NULL},
     {"functions", "[]", NULL},
     {"function_call", "\"none\"", NULL},
-    {"response_format", "{\"type\":\"text\"}", NULL},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
     {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},
@@ -28,12 +29,16 @@ static const struct json_unsupported unsupported[] = {
 
 struct values {
     bool logprobs;
-    const json_t *top_logprobs;
+    bool parallel_tool_calls;
+    const json_t *top_logprobs, *tools, *tool_choice;
 };
 
 static const struct json_field fields[] = {
     {.name = "logprobs", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, logprobs)},
     {.name = "top_logprobs", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, top_logprobs)},
+    {.name = "tools", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, tools)},
+    {.name = "tool_choice", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, tool_choice)},
+    {.name = "parallel_tool_calls", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, parallel_tool_calls)},
     {0},
 };
 
@@ -45,9 +50,48 @@ static enum status read_logprobs(const struct values *v, struct http_input *in)
     return n ? status_fail(STATUS_INVALID, "top_logprobs: only with logprobs true") : STATUS_OK;
 }
 
+static enum status tool_check(size_t i, const json_t *tool)
+{
+    const json_t *function = json_object_get(tool, "function");
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    const char *name = json_string_value(json_object_get(function, "name"));
+    const json_t *parameters = json_object_get(function, "parameters");
+    if (!type || strcmp(type, "function") != 0)
+        return status_fail(STATUS_INVALID, "tools[%zu].type: must be \"function\"", i);
+    if (!name || !*name || strlen(name) > TOOL_NAME_MAX || name[strspn(name, TOOL_NAME_CHARACTERS)])
+        return status_fail(STATUS_INVALID, "tools[%zu].function.name: must be 1 to %d letters, digits, '_' and '-'", i,
+                           TOOL_NAME_MAX);
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return status_fail(STATUS_INVALID, "tools[%zu].function.parameters: must be a JSON schema, an object", i);
+    return STATUS_OK;
+}
+
+static enum status read_tool_choice(const json_t *choice, struct http_input *in)
+{
+    const char *word = choice ? json_string_value(choice) : "auto";
+    in->required_tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    in->required_call = in->required_tool || (word && strcmp(word, "required") == 0);
+    if (word && strcmp(word, "none") == 0) in->tools = NULL; // the model is not shown the tools
+    if (!in->required_call && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0)))
+        return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
+    if (in->required_call && !in->tools) return status_fail(STATUS_INVALID, "tool_choice: there are no tools");
+    return STATUS_OK;
+}
+
+static enum status read_tools(const struct values *v, struct http_input *in)
+{
+    size_t n = json_array_size(v->tools);
+    for (size_t i = 0; i < n; i++)
+        TRY(tool_check(i, json_array_get(v->tools, i)));
+    in->tools = n ? v->tools : NULL;
+    in->single_call = !v->parallel_tool_calls;
+    in->sections = true;
+    return read_tool_choice(v->tool_choice, in);
+}
+
 static enum status chat_read(const json_t *body, struct http_input *in)
 {
-    struct values v = {0};
+    struct values v = {.parallel_tool_calls = true};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_generation_read(body, &in->fields));
     TRY(json_fields_read(body, fields, &v));
@@ -55,7 +99,10 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->prompts = http_input_alloc(in, 1, sizeof *in->prompts);
     in->n_prompts = 1;
     in->default_tokens = DEFAULT_TOKENS;
-    return http_messages_read(body, in, in->prompts);
+    TRY(read_tools(&v, in));
+    TRY(http_messages_read(body, in, in->prompts));
+    in->prompts->conversation->tools = in->tools;
+    return STATUS_OK;
 }
 
 // --- log probabilities: one list of objects
@@ -133,23 +180,87 @@ static void chat_chunk(struct http_generation *g, struct http_choice *choice, co
     } else {
         JSON_ADD(out, ",\"logprobs\":null");
     }
-    JSON_ADD(out, ",\"finish_reason\":null");
-    openai_add_token_ids(g, chunk, out);
-    JSON_ADD(out, "}");
+    openai_chunk_end(g, chunk, out);
+}
+
+static void call_begin(const struct http_choice *choice, struct bytes *out)
+{
+    JSON_ADD(out, "\"tool_calls\":[{\"index\":");
+    json_add_integer(out, choice->chat->n_calls - 1);
+}
+
+static void chat_part(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
+                      const struct chat_call *call, const char *text, size_t n, struct bytes *out)
+{
+    event_begin(g, choice, out);
+    switch (kind) {
+    case OUTPUT_REASONING:
+        JSON_ADD(out, "\"reasoning_content\":");
+        json_add_text(out, text, n);
+        break;
+    case OUTPUT_CONTENT:
+        JSON_ADD(out, "\"content\":");
+        json_add_text(out, text, n);
+        break;
+    case OUTPUT_CALL:
+        call_begin(choice, out);
+        JSON_ADD(out, ",\"id\":");
+        json_add_string(out, call->id);
+        JSON_ADD(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_add_text(out, text, n);
+        JSON_ADD(out, ",\"arguments\":\"\"}}]");
+        break;
+    case OUTPUT_ARGUMENTS:
+        call_begin(choice, out);
+        JSON_ADD(out, ",\"function\":{\"arguments\":");
+        json_add_text(out, text, n);
+        JSON_ADD(out, "}}]");
+        break;
+    }
+    JSON_ADD(out, "},\"logprobs\":null,\"finish_reason\":null}");
     openai_event_end(g, out);
 }
 
 static void chat_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
     event_begin(g, choice, out);
-    JSON_ADD(out, "},\"logprobs\":null,\"finish_reason\":");
-    json_add_string(out, finish_reason_name(choice->reason));
-    openai_add_extras(g, choice, out);
-    JSON_ADD(out, "}");
+    JSON_ADD(out, "},\"logprobs\":null");
+    openai_choice_end(g, choice, out);
     openai_event_end(g, out);
 }
 
 // --- the whole answer
+
+static void message_add(const struct http_choice *choice, struct bytes *out)
+{
+    const struct chat_answer *chat = choice->chat;
+    JSON_ADD(out, "{\"role\":\"assistant\",\"content\":");
+    if (chat && !choice->text.n && chat->n_calls) {
+        JSON_ADD(out, "null");
+    } else {
+        json_add_text(out, choice->text.data, choice->text.n);
+    }
+    if (chat && chat->reasoning.n) {
+        JSON_ADD(out, ",\"reasoning_content\":");
+        json_add_text(out, chat->reasoning.data, chat->reasoning.n);
+    }
+    if (chat && chat->n_calls) {
+        JSON_ADD(out, ",\"tool_calls\":[");
+        for (int i = 0; i < chat->n_calls; i++) {
+            const struct chat_call *call = &chat->calls[i];
+            json_add_comma(out);
+            JSON_ADD(out, "{\"id\":");
+            json_add_string(out, call->id);
+            JSON_ADD(out, ",\"type\":\"function\",\"function\":{\"name\":");
+            json_add_text(out, call->name.data, call->name.n);
+            JSON_ADD(out, ",\"arguments\":");
+            json_add_text(out, call->arguments.data, call->arguments.n);
+            JSON_ADD(out, "}}");
+        }
+        JSON_ADD(out, "]");
+    }
+    JSON_ADD(out, ",\"refusal\":null}");
+}
 
 static void chat_whole(struct http_generation *g, struct bytes *out)
 {
@@ -159,18 +270,14 @@ static void chat_whole(struct http_generation *g, struct bytes *out)
         json_add_comma(out);
         JSON_ADD(out, "{\"index\":");
         json_add_integer(out, i);
-        JSON_ADD(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-        json_add_text(out, choice->text.data, choice->text.n);
-        JSON_ADD(out, ",\"refusal\":null}");
+        JSON_ADD(out, ",\"message\":");
+        message_add(choice, out);
         if (choice->logprobs[0].n) {
             add_logprobs_member(choice->logprobs, out);
         } else {
             JSON_ADD(out, ",\"logprobs\":null");
         }
-        JSON_ADD(out, ",\"finish_reason\":");
-        json_add_string(out, finish_reason_name(choice->reason));
-        openai_add_extras(g, choice, out);
-        JSON_ADD(out, "}");
+        openai_choice_end(g, choice, out);
     }
     openai_end(g, out);
 }
@@ -184,6 +291,7 @@ const struct http_api http_chat = {
     .add_logprobs = chat_add_logprobs,
     .begin = chat_begin,
     .chunk = chat_chunk,
+    .part = chat_part,
     .finish = chat_finish,
     .end = openai_stream_end,
     .fail = openai_stream_fail,

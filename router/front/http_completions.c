@@ -13,7 +13,6 @@ enum { DEFAULT_TOKENS = 16, PROMPTS_MAX = 1024 };
 
 static const struct json_unsupported unsupported[] = {
     {"suffix", "\"\"", NULL},
-    {"response_format", "{\"type\":\"text\"}", NULL},
     {0},
 };
 
@@ -154,20 +153,15 @@ static void completions_chunk(struct http_generation *g, struct http_choice *cho
     } else {
         JSON_ADD(out, ",\"logprobs\":null");
     }
-    JSON_ADD(out, ",\"finish_reason\":null");
-    openai_add_token_ids(g, chunk, out);
-    JSON_ADD(out, "}");
-    openai_event_end(g, out);
+    openai_chunk_end(g, chunk, out);
 }
 
 static void completions_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
     openai_event_begin(g, out);
     choice_begin(choice, "", 0, out);
-    JSON_ADD(out, ",\"logprobs\":null,\"finish_reason\":");
-    json_add_string(out, finish_reason_name(choice->reason));
-    openai_add_extras(g, choice, out);
-    JSON_ADD(out, "}");
+    JSON_ADD(out, ",\"logprobs\":null");
+    openai_choice_end(g, choice, out);
     openai_event_end(g, out);
 }
 
@@ -185,10 +179,7 @@ static void completions_whole(struct http_generation *g, struct bytes *out)
         } else {
             JSON_ADD(out, ",\"logprobs\":null");
         }
-        JSON_ADD(out, ",\"finish_reason\":");
-        json_add_string(out, finish_reason_name(choice->reason));
-        openai_add_extras(g, choice, out);
-        JSON_ADD(out, "}");
+        openai_choice_end(g, choice, out);
     }
     openai_end(g, out);
 }

@@ -9,13 +9,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "model/grammar_message.h"
+#include "model/tool_grammar.h"
 #include "router/front/intake.h"
 #include "router/front/wire_request.h"
 #include "router/front/wire_response.h"
 
 enum { ANSWERS_MAX = 1024 };           // of one exchange
 enum { PROMPT_TOKENS_MAX = 16 << 20 }; // of all its answers: each has a copy of its prompt
-enum { COLLECTED_SMALL_BYTES = 1 << 20, COLLECTED_MAX_BYTES = 256 << 20 }; // whole answers, of one and of all
+enum { COLLECTED_SMALL_BYTES = 1 << 20 }; // of a whole answer
 
 enum { PING_AFTER_S = 15 };
 
@@ -125,9 +127,42 @@ static void generation_end(struct http_generation *g)
 
 // --- core's thread: answers
 
+struct parts {
+    struct http_generation *g;
+    struct http_choice *choice;
+    struct bytes *out; // of a stream
+};
+
+static void part_collect(struct http_choice *choice, enum output_kind kind, struct chat_call *call, const char *text,
+                         size_t n)
+{
+    struct bytes *const to[] = {[OUTPUT_REASONING] = &choice->chat->reasoning,
+                                [OUTPUT_CONTENT] = &choice->text,
+                                [OUTPUT_CALL] = call ? &call->name : NULL,
+                                [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
+    bytes_add(to[kind], text, n);
+}
+
+static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    const struct parts *p = user;
+    struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
+                             : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
+                                                        : NULL;
+    if (!call && (kind == OUTPUT_CALL || kind == OUTPUT_ARGUMENTS)) return;
+    if (p->g->stream) {
+        p->g->api->part(p->g, p->choice, kind, call, text, n, p->out);
+    } else {
+        part_collect(p->choice, kind, call, text, n);
+    }
+}
+
 static size_t collected_bytes(const struct http_choice *choice)
 {
     size_t n = choice->text.n + choice->token_ids.n;
+    if (choice->chat) n += choice->chat->reasoning.n;
+    for (int i = 0; choice->chat && i < choice->chat->n_calls; i++)
+        n += choice->chat->calls[i].arguments.n;
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
     return n;
@@ -136,7 +171,12 @@ static size_t collected_bytes(const struct http_choice *choice)
 static void collect_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
 {
     const size_t before = collected_bytes(choice);
-    bytes_add(&choice->text, chunk->text, chunk->text_bytes);
+    struct parts parts = {g, choice, NULL};
+    if (choice->chat) {
+        output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+    } else {
+        bytes_add(&choice->text, chunk->text, chunk->text_bytes);
+    }
     if (chunk->logprobs) g->api->add_logprobs(g, choice, chunk, choice->logprobs);
     if (g->return_token_ids) http_token_ids_add(&choice->token_ids, chunk);
     const size_t added = collected_bytes(choice) - before;
@@ -147,7 +187,7 @@ static void collect_chunk(struct http_generation *g, struct http_choice *choice,
 // Small answers go on when all together are over the bound.
 static bool collects_too_much(const struct http_generation *g)
 {
-    return g->streams->collected_bytes > COLLECTED_MAX_BYTES && g->collected_bytes > COLLECTED_SMALL_BYTES;
+    return g->streams->collected_bytes > g->streams->collected_max_bytes && g->collected_bytes > COLLECTED_SMALL_BYTES;
 }
 
 // A choice's event needs text, or something that each token has.
@@ -157,10 +197,25 @@ static bool has_content(const struct http_generation *g, const struct http_choic
     return chunk->text_bytes || choice->echo.n || (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
+// The parts that a chunk makes certain, and what each of its tokens has.
+static void stream_parts(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         struct bytes *out)
+{
+    struct parts parts = {g, choice, out};
+    output_parser_push(choice->chat->parser, chunk->text, chunk->text_bytes, part_add, &parts);
+    struct answer_chunk tokens = *chunk;
+    tokens.text_bytes = 0;
+    if (has_content(g, choice, &tokens)) g->api->chunk(g, choice, &tokens, out);
+}
+
 static void stream_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes *out)
 {
     if (!has_content(g, choice, chunk)) return;
+    if (choice->chat) {
+        stream_parts(g, choice, chunk, out);
+        return;
+    }
     if (!choice->echo.n) {
         g->api->chunk(g, choice, chunk, out);
         return;
@@ -204,6 +259,15 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
+static void refuse_collected(struct http_generation *g)
+{
+    status_fail(STATUS_EXHAUSTED,
+                "the answers that the router collects have over %zu MiB, this one over 1 MiB: ask for fewer choices "
+                "and log-probabilities, or for a stream",
+                g->streams->collected_max_bytes >> 20);
+    generation_fail(g, STATUS_EXHAUSTED, status_message());
+}
+
 static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
     struct http_generation *g = (struct http_generation *)a->client;
@@ -211,10 +275,7 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
     if (g->ended) return;
     if (!g->stream) {
         collect_chunk(g, choice, chunk);
-        if (collects_too_much(g))
-            generation_fail(g, STATUS_EXHAUSTED,
-                            "the answers that the router collects have over 256 MiB, this one over 1 MiB: ask for "
-                            "fewer choices and log-probabilities, or for a stream");
+        if (collects_too_much(g)) refuse_collected(g);
         return;
     }
     struct bytes *out = scratch_of(g);
@@ -226,6 +287,8 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
 
 static void choice_end(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
+    struct parts parts = {g, choice, out};
+    if (choice->chat) output_parser_finish(choice->chat->parser, part_add, &parts);
     if (g->stream) g->api->finish(g, choice, out);
     if (--g->n_left) return;
     if (g->stream) {
@@ -240,12 +303,12 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
                             const char *message)
 {
     struct http_generation *g = (struct http_generation *)a->client;
-    struct http_choice *choice = &g->choices[a->index];
     if (g->ended) return;
     if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED) {
         generation_fail(g, status, message);
         return;
     }
+    struct http_choice *choice = &g->choices[a->index];
     struct answer_chunk rest = answer_rest(a);
     struct bytes *out = scratch_of(g);
     usage_update(g, choice, r, r->usage.completion_tokens);
@@ -272,6 +335,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
 static void choice_fini(struct http_choice *choice)
 {
     bytes_free(&choice->echo);
+    chat_answer_free(choice->chat);
     bytes_free(&choice->text);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         bytes_free(&choice->logprobs[i]);
@@ -316,22 +380,34 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
+static void answer_split(struct http_generation *g, const struct http_input *in, struct answer *a)
+{
+    const struct front *front = g->client.front;
+    const struct chat_syntax *syntax = &front->chat_syntax;
+    const struct request_spec *spec = &a->request->spec;
+    if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
+    g->choices[a->index].chat =
+        chat_answer_create(syntax, front->tokenizer, spec->tokens, spec->n_tokens, in->tools, in->single_call);
+    text_stream_show(a->text, syntax->shown, syntax->n_shown);
+}
+
 // The requests of all choices, linked by `next`.
-static enum status read_answers(struct http_generation *g, struct http_input *in, int64_t arrived_us,
+static enum status read_answers(struct http_generation *g, struct http_input *in, const struct http_message *message,
                                 struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
     for (int i = 0; i < g->n_choices; i++) {
-        struct answer *a = answer_create(&g->client, arrived_us);
+        struct answer *a = answer_create(message->user, message->arrived_us);
         *end = a;
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
         TRY(read_answer(g, in, of_prompt ? of_prompt->request : NULL, i, a));
+        answer_split(g, in, a);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
         if (prompt_tokens > PROMPT_TOKENS_MAX)
@@ -388,34 +464,54 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     in->data = (struct http_data){0};
 }
 
+// A call that the client requires is one that a grammar enforces.
+static enum status read_required_call(const struct front *front, struct http_input *in)
+{
+    if (!in->required_call || !front->chat) return STATUS_OK;
+    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool};
+    struct grammar_spec *grammar = &in->fields.sampling.grammar;
+    if (grammar->kind != GRAMMAR_NONE)
+        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output");
+    TRY(tool_grammar_create(front->chat_syntax.output.calls, front->chat_syntax.call_marker, &choice, grammar));
+    grammar_to_message(grammar, &in->fields.sampling_options);
+    return STATUS_OK;
+}
+
 static enum status read_body(struct http_generation *g, const struct http_message *message, struct http_input *in,
                              json_t **body_p, struct answer **first_p)
 {
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
+    TRY(read_required_call(g->client.front, in));
+    if (in->tools && g->client.front->chat && g->client.front->chat_syntax.output.calls == OUTPUT_CALLS_NONE)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "tools: the model's chat template has no form of tool calls that is supported (Llama 3's, "
+                           "Hermes', Mistral's): leave them out");
     set_fields(g, in);
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    TRY(read_answers(g, in, message->arrived_us, first_p));
-    return client_join(&g->client, g->n_choices - 1); // last: answers_submit() follows, which cannot fail
+    TRY(read_answers(g, in, message, first_p));
+    return answers_reserve(*first_p, &in->retry_us);
 }
 
-static void generation_refuse(struct http_generation *g, enum status status)
+static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
+    struct http_generation *g = (struct http_generation *)reading->client;
     log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
               LOG_REASON);
     front_refused(g->client.front, status);
-    http_refuse(g->x, status);
-    client_not_submitted(&g->client);
+    http_refuse_until(g->x, status, retry_us);
+    client_not_submitted(reading);
 }
 
 static void generation_read(const struct http_message *message)
 {
-    struct http_generation *g = message->user;
+    struct reading *reading = message->user;
+    struct http_generation *g = (struct http_generation *)reading->client;
     if (message->dropped) {
-        client_not_submitted(&g->client);
+        client_dropped(reading, message->arrived_us);
         return;
     }
     struct http_input in = {.n_prompts = 0};
@@ -428,7 +524,7 @@ static void generation_read(const struct http_message *message)
         answers_submit(first, g->api->method);
     } else {
         answers_free(first);
-        generation_refuse(g, status);
+        generation_refuse(reading, status, in.retry_us);
     }
 }
 
@@ -451,9 +547,9 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
         log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
                   LOG_FIELD("x_request_id", call->request_id));
     call->client = &g->client;
-    client_reading(&g->client);
-    enum status status = http_message_read(front, x, &g->client.waiting, generation_read, g);
-    if (status != STATUS_OK) generation_refuse(g, status);
+    struct reading *reading = client_reading(&g->client, g->id);
+    enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);
+    if (status != STATUS_OK) generation_refuse(reading, status, 0);
 }
 
 // --- for the APIs

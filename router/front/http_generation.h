@@ -32,11 +32,17 @@ struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
-    int default_tokens; // max_tokens where the body has none
-    bool echo;          // the answer starts with the prompt
+    int default_tokens;  // max_tokens where the body has none
+    bool echo;           // the answer starts with the prompt
+    bool sections;       // the answer is split by the syntax of the model's chats
+    const json_t *tools; // that the model may call; NULL: none
+    bool single_call;    // at most one
+    bool required_call;  // at least one: of `required_tool`, or of any if that is NULL
+    const char *required_tool;
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;
     struct http_memory *memory;
+    int64_t retry_us; // of a refusal; 0: not known
 };
 // Memory that lives as long as the input; zeroed.
 void *http_input_alloc(struct http_input *in, size_t count, size_t size_bytes);
@@ -46,9 +52,10 @@ enum { HTTP_LOGPROB_LISTS = 4 };
 
 struct http_choice {
     int index;
-    struct bytes echo; // text before the answer that is not sent yet
+    struct bytes echo;        // text before the answer that is not sent yet
+    struct chat_answer *chat; // NULL: the text is not split
     // Of a whole answer:
-    struct bytes text;
+    struct bytes text;                         // the content, if it is split
     struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning
     struct bytes token_ids;                    // likewise
     struct bytes kept;                         // likewise; "" unless asked for
@@ -71,6 +78,9 @@ struct http_api {
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
+    // A part of an answer that is split. `call` is that of OUTPUT_CALL and OUTPUT_ARGUMENTS. NULL: none is.
+    void (*part)(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
+                 const struct chat_call *call, const char *text, size_t n, struct bytes *out);
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
@@ -109,6 +119,7 @@ struct http_streams {
     struct http_generation *first; // the streams, which may need a ping
     struct bytes scratch;          // the events of one call
     size_t collected_bytes;        // of the whole answers that have not ended
+    size_t collected_max_bytes;    // over it, answers of over 1 MiB are refused; constant
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 

@@ -241,7 +241,8 @@ static void detokenize_message(const struct http_message *message)
 static void message_start(struct http_exchange *x, http_read_fn *read)
 {
     if (!http_admit_call(x)) return;
-    enum status status = http_message_read(front_of(x), x, NULL, read, NULL);
+    struct http_call *call = http_user(x);
+    enum status status = http_message_read(front_of(x), x, &call->waiting, read, NULL);
     if (status != STATUS_OK) http_refuse(x, status);
 }
 

@@ -13,12 +13,12 @@ struct http_message {
     struct http_exchange *x;
     void *user;
     int64_t arrived_us;
-    bool dropped; // the exchange ended while the body waited: do not read it
+    bool dropped; // while it waited: do not read it
 };
 typedef void http_read_fn(const struct http_message *message);
 
 // Within on_request: calls `read` for the body, now or later, exactly once, on any thread; the exchange stays
-// referenced. `owner` may be NULL. UNAVAILABLE or EXHAUSTED: it will not be read.
+// referenced. UNAVAILABLE or EXHAUSTED: it will not be read.
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user);
 

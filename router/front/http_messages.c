@@ -30,6 +30,18 @@ static enum status check_content(size_t i, const json_t *content, bool calls)
     return STATUS_OK;
 }
 
+static enum status check_calls(size_t i, const json_t *calls)
+{
+    if (calls && !json_is_null(calls) && !json_is_array(calls)) return refuse(i, "tool_calls must be a list");
+    for (size_t c = 0; c < json_array_size(calls); c++) {
+        const json_t *function = json_object_get(json_array_get(calls, c), "function");
+        if (!json_is_string(json_object_get(function, "name")) ||
+            !json_is_string(json_object_get(function, "arguments")))
+            return refuse(i, "each of tool_calls must have a function with name and arguments, both strings");
+    }
+    return STATUS_OK;
+}
+
 static enum status check_message(size_t i, json_t *message)
 {
     if (!json_is_object(message)) return refuse(i, "must be an object with role and content");
@@ -37,8 +49,9 @@ static enum status check_message(size_t i, json_t *message)
     if (!role) return refuse(i, "role must be a string");
     // OpenAI's newer name, which few templates know.
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
-    return check_content(i, json_object_get(message, "content"),
-                         json_array_size(json_object_get(message, "tool_calls")));
+    const json_t *calls = json_object_get(message, "tool_calls");
+    TRY(check_calls(i, calls));
+    return check_content(i, json_object_get(message, "content"), json_array_size(calls));
 }
 
 struct values {

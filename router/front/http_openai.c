@@ -59,7 +59,7 @@ void openai_stream_fail(struct http_generation *g, enum status status, const cha
     JSON_ADD(out, "\n\ndata: [DONE]\n\n");
 }
 
-void openai_add_token_ids(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out)
+static void add_token_ids(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out)
 {
     if (!g->return_token_ids) return;
     JSON_ADD(out, ",\"token_ids\":[");
@@ -74,10 +74,28 @@ static void add_list(const char *key, const struct bytes *list, struct bytes *ou
     JSON_ADD(out, "]");
 }
 
-void openai_add_extras(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
+static const char *finish_name(const struct http_choice *choice)
 {
+    bool calls = choice->chat && choice->chat->n_calls && choice->reason == FINISH_REASON_STOP;
+    return calls ? "tool_calls" : finish_reason_name(choice->reason);
+}
+
+// With the members that were asked for.
+void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
+{
+    JSON_ADD(out, ",\"finish_reason\":");
+    json_add_string(out, finish_name(choice));
     if (g->return_token_ids && !g->stream) add_list(",\"token_ids\":[", &choice->token_ids, out);
     if (g->return_kept) add_list(",\"kept\":[", &choice->kept, out);
+    JSON_ADD(out, "}");
+}
+
+void openai_chunk_end(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out)
+{
+    JSON_ADD(out, ",\"finish_reason\":null");
+    add_token_ids(g, chunk, out);
+    JSON_ADD(out, "}");
+    openai_event_end(g, out);
 }
 
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out)

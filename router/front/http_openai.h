@@ -16,9 +16,10 @@ void openai_event_end(const struct http_generation *g, struct bytes *out);
 void openai_stream_end(struct http_generation *g, struct bytes *out);
 void openai_stream_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out);
 
-// Members that a choice has if they were asked for: ,"token_ids":[...] and ,"kept":[...]
-void openai_add_token_ids(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
-void openai_add_extras(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
+// The end of a choice that has ended: ,"finish_reason":...}
+void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
+// The end of an event of a choice that goes on: ,"finish_reason":null...} and what follows the choices.
+void openai_chunk_end(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
 
 // The text of a token as JSON: part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);

@@ -29,7 +29,9 @@ static enum status responses_read(const json_t *body, struct http_input *in)
     struct response *r = mem_alloc(sizeof *r);
     r->answer.echo = r->echo = responses_echo(body);
     in->data = (struct http_data){r, response_free};
-    return http_chat.read(in->translated, in);
+    TRY(http_chat.read(in->translated, in));
+    in->sections = false;
+    return STATUS_OK;
 }
 
 static struct responses_answer *answer_of(struct http_generation *g)

@@ -92,35 +92,38 @@ static enum status read_request(const struct front *front, const json_t *body, s
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
     m.n_token_ids = in->prompts->n_ids;
-    return wire_score_request_read(front, &m, in->prompts->conversation, r);
+    const struct wire_options options = {.conversation = in->prompts->conversation, .ids_field = "prompt"};
+    return wire_score_request_read(front, &m, &options, r);
 }
 
-static void score_refuse(struct score *s, enum status status)
+static void score_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
+    struct score *s = (struct score *)reading->client;
     front_refused(s->client.front, status);
-    http_refuse(s->x, status);
-    client_not_submitted(&s->client);
+    http_refuse_until(s->x, status, retry_us);
+    client_not_submitted(reading);
 }
 
 static void score_read(const struct http_message *message)
 {
-    struct score *s = message->user;
+    struct reading *reading = message->user;
     if (message->dropped) {
-        client_not_submitted(&s->client);
+        client_dropped(reading, message->arrived_us);
         return;
     }
     struct http_input in = {.n_prompts = 0};
     json_t *body = NULL;
-    struct answer *a = answer_create(&s->client, message->arrived_us);
+    struct answer *a = answer_create(reading, message->arrived_us);
     enum status status = http_message_parse(message, &body);
-    if (status == STATUS_OK) status = read_request(s->client.front, body, &in, a->request);
+    if (status == STATUS_OK) status = read_request(reading->client->front, body, &in, a->request);
+    if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);
     if (status == STATUS_OK) {
         answers_submit(a, "score");
     } else {
         answers_free(a);
-        score_refuse(s, status);
+        score_refuse(reading, status, in.retry_us);
     }
 }
 
@@ -136,7 +139,7 @@ void http_score_post(struct http_exchange *x)
     s->client.front = service->front;
     s->client.principal = principal_ref(call->principal);
     call->client = &s->client;
-    client_reading(&s->client);
-    enum status status = http_message_read(service->front, x, &s->client.waiting, score_read, s);
-    if (status != STATUS_OK) score_refuse(s, status);
+    struct reading *reading = client_reading(&s->client, "");
+    enum status status = http_message_read(service->front, x, &reading->waiting, score_read, reading);
+    if (status != STATUS_OK) score_refuse(reading, status, 0);
 }

@@ -6,8 +6,10 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/mem.h"
 #include "base/monotonic_cond.h"
+#include "base/thread.h"
 #include "router/front/http_anthropic.h"
 #include "router/front/http_info.h"
 #include "router/front/http_metrics.h"
@@ -15,7 +17,7 @@
 #include "router/front/intake.h"
 #include "router/front/metrics_reporter.h"
 
-enum { PING_EVERY_US = 5000000 };
+enum { PING_EVERY_US = 5000000, CONNECTIONS_MAX = 20000 };
 
 // --- generations
 
@@ -132,6 +134,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .tls = options->tls,
         .routes = service->routes,
         .context = service,
+        .max_connections = descriptors_share(3, CONNECTIONS_MAX),
         .max_body_bytes = options->max_body_bytes,
         .error_body = http_error_body,
         .error_type = "application/json",
@@ -146,6 +149,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
 {
     struct http_service *service = mem_alloc(sizeof *service);
     service->front = front;
+    service->streams.collected_max_bytes = options->max_answers_bytes;
     service->started_s = (int64_t)time(NULL);
     service->routes = routes_create(front, options->max_body_bytes);
     service->reporter = metrics_reporter_open(front);
@@ -158,7 +162,7 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     }
     pthread_mutex_init(&service->lock, NULL);
     monotonic_cond_init(&service->wake);
-    pthread_create(&service->pinger, NULL, pinger_run, service);
+    thread_start(&service->pinger, "ping", pinger_run, service);
     *service_p = service;
     return STATUS_OK;
 }

@@ -44,6 +44,7 @@ struct http_service_options {
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
     size_t max_body_bytes;
+    size_t max_answers_bytes; // of whole answers, see struct http_streams
 };
 
 // Serves until it is closed. INVALID when it cannot listen; the sentence names the port.

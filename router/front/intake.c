@@ -47,8 +47,10 @@ enum status intake_check_model(const struct front *front, const char *name)
 
 static enum status prompt_too_long(const struct front *front, const char *amount)
 {
-    return status_fail(STATUS_OUT_OF_RANGE, "the prompt has %s, the context holds %d tokens: shorten it", amount,
-                       front->config.max_context);
+    const struct model_config *c = &front->config;
+    return status_fail(STATUS_OUT_OF_RANGE, "the prompt has %s, the context holds %d tokens%s: shorten it", amount,
+                       c->max_context,
+                       c->sliding_window == c->max_context ? " (the sliding_window of the model's config.json)" : "");
 }
 
 static enum status prompt_check_length(const struct front *front, size_t n_tokens)
@@ -101,14 +103,17 @@ static enum status prompt_from_messages(const struct front *front, const struct 
     return STATUS_OK;
 }
 
-static enum status prompt_from_ids(const struct front *front, const uint32_t *ids, size_t n,
+static enum status prompt_from_ids(const struct front *front, const struct intake_prompt *prompt,
                                    struct intake_tokens *tokens_p)
 {
+    const uint32_t *ids = prompt->ids;
+    size_t n = prompt->n_ids;
     TRY(prompt_check_length(front, n));
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= (uint32_t)front->config.vocab_size) {
-            return status_fail(STATUS_INVALID, "token_ids: %u at index %zu is outside the vocabulary of %d tokens",
-                               ids[i], i, front->config.vocab_size);
+            return status_fail(STATUS_INVALID, "%s: %u at index %zu is outside the vocabulary of %d tokens",
+                               prompt->ids_field ? prompt->ids_field : "token_ids", ids[i], i,
+                               front->config.vocab_size);
         }
     }
     *tokens_p = (struct intake_tokens){.tokens = mem_copy(ids, n * sizeof *ids), .n_tokens = (int)n};
@@ -119,7 +124,7 @@ static enum status prompt_read(const struct front *front, const struct intake_pr
                                struct intake_tokens *tokens_p)
 {
     int max_ids = front->config.max_context;
-    if (prompt->n_ids) return prompt_from_ids(front, prompt->ids, prompt->n_ids, tokens_p);
+    if (prompt->n_ids) return prompt_from_ids(front, prompt, tokens_p);
     if (prompt->conversation) return prompt_from_messages(front, prompt->conversation, tokens_p);
     return intake_encode(front, prompt->text, prompt->text_bytes, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL,
                          max_ids, &tokens_p->tokens, &tokens_p->n_tokens);

@@ -36,6 +36,7 @@ struct intake_prompt {
     size_t text_bytes;
     const uint32_t *ids;
     size_t n_ids;
+    const char *ids_field;                        // their name in the message; NULL: token_ids
     const struct chat_conversation *conversation; // NULL: none
 };
 

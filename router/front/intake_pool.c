@@ -3,14 +3,13 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "router/core/tenant_share.h"
 
 enum { BUCKETS = 1024 };
@@ -270,18 +269,6 @@ static void wake_thread(struct intake_pool *pool, enum lane_kind kind)
     }
 }
 
-static void thread_start(struct pool_thread *thread)
-{
-    sigset_t all, old; // signals are for the program's own threads
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&thread->thread, NULL, pool_thread_run, thread);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (!error) return;
-    log_event(LOG_ERROR, "thread_start_failed", LOG_FIELD("thread", "tokenise"), LOG_FIELD("reason", strerror(error)));
-    abort();
-}
-
 // ---- public
 
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options)
@@ -295,7 +282,7 @@ struct intake_pool *intake_pool_open(const struct intake_pool_options *options)
     pool->threads = mem_alloc_array((size_t)options->threads, sizeof *pool->threads);
     for (int i = 0; i < options->threads; i++) {
         pool->threads[i] = (struct pool_thread){.pool = pool, .short_only = i == 0 && options->threads > 1};
-        thread_start(&pool->threads[i]);
+        thread_start(&pool->threads[i].thread, "tokenise", pool_thread_run, &pool->threads[i]);
     }
     return pool;
 }
@@ -396,7 +383,6 @@ static struct intake_job *pool_clear(struct intake_pool *pool)
 
 void intake_pool_close(struct intake_pool *pool)
 {
-    if (!pool) return;
     pthread_mutex_lock(&pool->mutex);
     pool->closing = true;
     struct intake_job *jobs = pool_clear(pool);
@@ -406,6 +392,11 @@ void intake_pool_close(struct intake_pool *pool)
     drop_all(jobs);
     for (int i = 0; i < pool->options.threads; i++)
         pthread_join(pool->threads[i].thread, NULL);
+}
+
+void intake_pool_free(struct intake_pool *pool)
+{
+    if (!pool) return;
     for (enum lane_kind kind = LANE_SHORT; kind < LANE_KINDS; kind++)
         free(pool->lanes[kind].entries);
     pthread_cond_destroy(&pool->any);

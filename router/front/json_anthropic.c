@@ -2,6 +2,8 @@
 #include "router/front/json_anthropic.h"
 
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/generation_json.h"
@@ -11,16 +13,13 @@
 // --- from the body
 
 static const struct json_unsupported unsupported[] = {
-    {"tools", "[]", NULL},
-    {"tool_choice", "{\"type\":\"auto\"}", NULL},
     {"thinking", "{\"type\":\"disabled\"}", NULL},
     {"mcp_servers", "[]", NULL},
     {"container", NULL, NULL},
     {"context_management", NULL, NULL},
-    {"output_config", "{}", NULL},
-    {"output_format", NULL, NULL},
     {0},
 };
+static const struct json_unsupported unsupported_output[] = {{"effort", NULL, NULL}, {0}};
 
 // Not passed on: what the API defines otherwise than /v1/chat/completions, or not at all.
 static const char *const own_fields[] = {"system",
@@ -48,7 +47,7 @@ static const char *const own_fields[] = {"system",
 
 struct values {
     int64_t max_tokens;
-    const json_t *messages, *metadata, *stop_sequences;
+    const json_t *messages, *metadata, *stop_sequences, *output_config, *output_format, *tools, *tool_choice;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -60,19 +59,95 @@ static const struct json_field fields[] = {
     FIELD(messages, LIST),
     FIELD(metadata, OBJECT),
     FIELD(stop_sequences, LIST),
+    FIELD(output_config, OBJECT),
+    FIELD(output_format, OBJECT),
+    FIELD(tools, LIST),
+    FIELD(tool_choice, OBJECT),
     {0},
 };
 
 static const char *const text_blocks[] = {"text", NULL};
 
+static const char *type_of(const json_t *block)
+{
+    const char *type = json_string_value(json_object_get(block, "type"));
+    return type ? type : "";
+}
+
+// A call that the model made in an earlier turn.
+static enum status call_add(json_t *calls, const json_t *block, const char *where, size_t index)
+{
+    json_t *input = json_object_get(block, "input"), *id = json_object_get(block, "id");
+    json_t *name = json_object_get(block, "name");
+    if (!json_is_string(id) || !json_is_string(name) || !json_is_object(input))
+        return status_fail(STATUS_INVALID, "%s[%zu]: a tool_use block must have id, name and input, an object", where,
+                           index);
+    char *arguments = json_dumps(input, JSON_COMPACT);
+    json_array_append_new(calls, json_pack("{s:O,s:s,s:{s:O,s:s}}", "id", id, "type", "function", "function", "name",
+                                           name, "arguments", arguments));
+    free(arguments);
+    return STATUS_OK;
+}
+
+// The result of a call: a message of its own.
+static enum status result_add(json_t *messages, const json_t *block, const char *where, size_t index)
+{
+    json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content"), *none = NULL;
+    char inner[96];
+    if (!json_is_string(id)) return status_fail(STATUS_INVALID, "%s[%zu].tool_use_id: must be a string", where, index);
+    snprintf(inner, sizeof inner, "%s[%zu].content", where, index);
+    if (!content || json_is_null(content)) content = none = json_string("");
+    enum status status = json_turn_add(messages, "tool", content, text_blocks, inner);
+    json_decref(none);
+    if (status == STATUS_OK)
+        json_object_set(json_array_get(messages, json_array_size(messages) - 1), "tool_call_id", id);
+    return status;
+}
+
+// Blocks of one turn: results of calls become messages before the turn's own, calls a member of it.
+static enum status blocks_split(json_t *messages, const json_t *content, const char *where, json_t *rest, json_t *calls)
+{
+    size_t i;
+    json_t *block;
+    json_array_foreach(content, i, block)
+    {
+        if (strcmp(type_of(block), "tool_result") == 0) {
+            TRY(result_add(messages, block, where, i));
+        } else if (strcmp(type_of(block), "tool_use") == 0) {
+            TRY(call_add(calls, block, where, i));
+        } else if (strncmp(type_of(block), "thinking", strlen("thinking")) != 0) { // of earlier turns: not shown again
+            json_array_append(rest, block);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status turn_of_blocks_add(json_t *messages, const char *role, const json_t *content, const char *where)
+{
+    json_t *rest = json_array(), *calls = json_array();
+    enum status status = blocks_split(messages, content, where, rest, calls);
+    bool turn = json_array_size(rest) || json_array_size(calls) || !json_array_size(content);
+    if (status == STATUS_OK && turn) status = json_turn_add(messages, role, rest, text_blocks, where);
+    if (status == STATUS_OK && json_array_size(calls)) {
+        json_t *message = json_array_get(messages, json_array_size(messages) - 1);
+        json_object_set(message, "tool_calls", calls);
+        if (!json_array_size(rest)) json_object_set_new(message, "content", json_null());
+    }
+    json_decref(rest);
+    json_decref(calls);
+    return status;
+}
+
 static enum status turn_add(json_t *messages, const json_t *turn, size_t index)
 {
     const char *role = json_string_value(json_object_get(turn, "role"));
+    const json_t *content = json_object_get(turn, "content");
     char where[64];
     snprintf(where, sizeof where, "messages[%zu].content", index);
     if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
         return status_fail(STATUS_INVALID, "messages[%zu].role: must be user or assistant", index);
-    return json_turn_add(messages, role, json_object_get(turn, "content"), text_blocks, where);
+    if (json_is_array(content)) return turn_of_blocks_add(messages, role, content, where);
+    return json_turn_add(messages, role, content, text_blocks, where);
 }
 
 static enum status turns_add(json_t *messages, const json_t *turns)
@@ -87,6 +162,41 @@ static enum status turns_add(json_t *messages, const json_t *turns)
                        "messages: the last turn is the assistant's: continuing it is not supported");
 }
 
+static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
+{
+    json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
+    const char *type = json_string_value(json_object_get(tool, "type")), *text;
+    if (type && strcmp(type, "custom") != 0)
+        return status_fail(STATUS_UNSUPPORTED, "tools[%zu]: type %.64s is not supported: define a tool of your own",
+                           index, type);
+    if (!json_is_string(name) || !json_is_object(schema))
+        return status_fail(STATUS_INVALID, "tools[%zu]: must have name, a string, and input_schema, an object", index);
+    text = json_string_value(json_object_get(tool, "description"));
+    json_array_append_new(tools, json_pack("{s:s,s:{s:O,s:s,s:O}}", "type", "function", "function", "name", name,
+                                           "description", text ? text : "", "parameters", schema));
+    return STATUS_OK;
+}
+
+static enum status tools_fill(const struct values *v, json_t *chat)
+{
+    static const char *const modes[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
+    const char *type = v->tool_choice ? type_of(v->tool_choice) : "auto";
+    json_t *tools = json_array(), *tool, *choice = NULL;
+    size_t i;
+    json_object_set_new(chat, "tools", tools);
+    json_array_foreach(v->tools, i, tool) TRY(tool_add(tools, tool, i));
+    for (i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(type, modes[i][0]) == 0) choice = json_string(modes[i][1]);
+    if (strcmp(type, "tool") == 0 && json_is_string(json_object_get(v->tool_choice, "name")))
+        choice =
+            json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", json_object_get(v->tool_choice, "name"));
+    if (!choice) return json_refuse_type("tool_choice", "of type auto, any, none, or tool with a name");
+    json_object_set_new(chat, "tool_choice", choice);
+    if (json_is_true(json_object_get(v->tool_choice, "disable_parallel_tool_use")))
+        json_object_set_new(chat, "parallel_tool_calls", json_false());
+    return STATUS_OK;
+}
+
 static enum status chat_fill(const json_t *body, const struct values *v, json_t *chat)
 {
     json_t *messages = json_array(), *system = json_object_get(body, "system");
@@ -95,6 +205,8 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
     TRY(turns_add(messages, v->messages));
     if (v->max_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_tokens));
     if (v->stop_sequences) json_object_set(chat, "stop", (json_t *)v->stop_sequences);
+    json_set_response_format(chat, v->output_format ? v->output_format : json_object_get(v->output_config, "format"));
+    if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, chat));
     const json_t *user = json_object_get(v->metadata, "user_id");
     if (json_is_string(user)) json_object_set(chat, "user", (json_t *)user);
     return STATUS_OK;
@@ -105,6 +217,7 @@ enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p)
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    TRY(json_unsupported_check(v.output_config, unsupported_output));
     if (!v.max_tokens && !counted) return json_refuse_type("max_tokens", "given: a whole number of 1 or more");
     json_t *chat = json_copy_without(body, own_fields);
     enum status status = chat_fill(body, &v, chat);
@@ -114,140 +227,4 @@ enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p)
         json_decref(chat);
     }
     return status;
-}
-
-// --- the message
-
-static void head_add(struct bytes *out, const struct anthropic_answer *a)
-{
-    JSON_ADD(out, "{\"id\":");
-    json_add_string(out, a->id);
-    JSON_ADD(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
-    json_add_string(out, a->model);
-}
-
-// Tokens of the prompt that were found in a prefix cache are counted apart from the others.
-static void usage_add(struct bytes *out, int prompt_tokens, int cached_tokens, int output_tokens)
-{
-    JSON_ADD(out, ",\"usage\":{\"input_tokens\":");
-    json_add_integer(out, prompt_tokens - cached_tokens);
-    JSON_ADD(out, ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":");
-    json_add_integer(out, cached_tokens);
-    JSON_ADD(out, ",\"output_tokens\":");
-    json_add_integer(out, output_tokens);
-    JSON_ADD(out, "}");
-}
-
-static void end_usage_add(struct bytes *out, const struct request_usage *usage)
-{
-    usage_add(out, usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens);
-}
-
-static const char *stop_reason_name(const struct anthropic_end *end)
-{
-    if (end->reason == FINISH_REASON_LENGTH) return "max_tokens";
-    return end->stop ? "stop_sequence" : "end_turn";
-}
-
-static void stop_add(struct bytes *out, const struct anthropic_end *end)
-{
-    JSON_ADD(out, "\"stop_reason\":");
-    json_add_string(out, stop_reason_name(end));
-    JSON_ADD(out, ",\"stop_sequence\":");
-    json_add_string(out, end->stop);
-}
-
-void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const char *text, size_t n,
-                           const struct anthropic_end *end)
-{
-    head_add(out, a);
-    JSON_ADD(out, ",\"content\":[{\"type\":\"text\",\"text\":");
-    json_add_text(out, text, n);
-    JSON_ADD(out, "}],");
-    stop_add(out, end);
-    end_usage_add(out, end->usage);
-    JSON_ADD(out, "}");
-}
-
-// --- events
-
-void anthropic_add_begin(struct bytes *out, const struct anthropic_answer *a, int prompt_tokens)
-{
-    json_event_begin(out, "message_start");
-    JSON_ADD(out, ",\"message\":");
-    head_add(out, a);
-    JSON_ADD(out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
-    usage_add(out, prompt_tokens, 0, 0);
-    JSON_ADD(out, "}");
-    json_event_end(out);
-    json_event_begin(out, "content_block_start");
-    JSON_ADD(out, ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}");
-    json_event_end(out);
-    json_event_begin(out, "ping");
-    json_event_end(out);
-}
-
-void anthropic_add_delta(struct bytes *out, const char *text, size_t n)
-{
-    if (!n) return;
-    json_event_begin(out, "content_block_delta");
-    JSON_ADD(out, ",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":");
-    json_add_text(out, text, n);
-    JSON_ADD(out, "}");
-    json_event_end(out);
-}
-
-void anthropic_add_end(struct bytes *out, const struct anthropic_end *end)
-{
-    json_event_begin(out, "content_block_stop");
-    JSON_ADD(out, ",\"index\":0");
-    json_event_end(out);
-    json_event_begin(out, "message_delta");
-    JSON_ADD(out, ",\"delta\":{");
-    stop_add(out, end);
-    JSON_ADD(out, "}");
-    end_usage_add(out, end->usage);
-    json_event_end(out);
-    json_event_begin(out, "message_stop");
-    json_event_end(out);
-}
-
-// --- errors
-
-static const char *error_type(enum status status)
-{
-    switch (status) {
-    case STATUS_NOT_FOUND: return "not_found_error";
-    case STATUS_UNAUTHENTICATED: return "authentication_error";
-    case STATUS_DENIED: return "permission_error";
-    case STATUS_EXHAUSTED: return "rate_limit_error";
-    case STATUS_UNAVAILABLE: return "overloaded_error";
-    case STATUS_DEADLINE: return "timeout_error";
-    case STATUS_CANCELLED:
-    case STATUS_INTERNAL: return "api_error";
-    default: return "invalid_request_error";
-    }
-}
-
-static void error_members_add(struct bytes *out, enum status status, const char *message)
-{
-    JSON_ADD(out, ",\"error\":{\"type\":");
-    json_add_string(out, error_type(status));
-    JSON_ADD(out, ",\"message\":");
-    json_add_string(out, message);
-    JSON_ADD(out, "}");
-}
-
-void anthropic_add_error_event(struct bytes *out, enum status status, const char *message)
-{
-    json_event_begin(out, "error");
-    error_members_add(out, status, message);
-    json_event_end(out);
-}
-
-void anthropic_add_error(struct bytes *out, enum status status, const char *message)
-{
-    JSON_ADD(out, "{\"type\":\"error\"");
-    error_members_add(out, status, message);
-    JSON_ADD(out, "}");
 }

@@ -32,14 +32,52 @@ static enum status check_size(const char *bytes, size_t size)
     return STATUS_OK;
 }
 
+// The name of the body's member that the byte at `end` is part of; its length is 0 if there is none.
+static size_t member_name(const char *bytes, size_t end, const char **name_p)
+{
+    int depth = 0;
+    size_t text = 0, text_bytes = 0, name_bytes = 0; // the last string; the last name
+    for (size_t i = 0; i < end; i++) {
+        char c = bytes[i];
+        if (c == '"') {
+            for (text = ++i; i < end && bytes[i] != '"'; i++)
+                i += bytes[i] == '\\';
+            text_bytes = i - text;
+        } else if (c == ':' && depth == 1) {
+            *name_p = bytes + text;
+            name_bytes = text_bytes;
+        }
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    }
+    return name_bytes;
+}
+
+static bool is_field_name(const char *name, size_t n)
+{
+    enum { NAME_MAX_BYTES = 64 };
+    for (size_t i = 0; i < n; i++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyz_0123456789", name[i])) return false;
+    return n > 0 && n <= NAME_MAX_BYTES;
+}
+
+static enum status refuse_json(const char *bytes, const json_error_t *error)
+{
+    const char *name = NULL;
+    bool overflow = json_error_code(error) == json_error_numeric_overflow;
+    size_t n = overflow ? member_name(bytes, (size_t)error->position, &name) : 0;
+    if (is_field_name(name, n))
+        return status_fail(STATUS_INVALID, "%.*s: the number is out of range: line %d, column %d: %s", (int)n, name,
+                           error->line, error->column, error->text);
+    return status_fail(STATUS_INVALID, "the body is not valid JSON: line %d, column %d: %s", error->line, error->column,
+                       error->text);
+}
+
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p)
 {
     json_error_t error;
     TRY(check_size(bytes, size));
     json_t *body = json_loadb(bytes, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (!body)
-        return status_fail(STATUS_INVALID, "the body is not valid JSON: line %d, column %d: %s", error.line,
-                           error.column, error.text);
+    if (!body) return refuse_json(bytes, &error);
     if (!json_is_object(body)) {
         json_decref(body);
         return status_fail(STATUS_INVALID, "the body must be a JSON object");

@@ -6,6 +6,8 @@
 
 #include "base/mem.h"
 #include "model/generation_json.h"
+#include "model/grammar_json.h"
+#include "model/grammar_message.h"
 #include "model/logit_bias_entries.h"
 #include "router/front/json_body.h"
 
@@ -58,11 +60,6 @@ static const struct json_unsupported unsupported[] = {
     {"use_beam_search", "false", NULL},
     {"bad_words", "[]", NULL},
     {"allowed_token_ids", "[]", NULL},
-    {"guided_json", NULL, NULL},
-    {"guided_regex", NULL, NULL},
-    {"guided_choice", NULL, NULL},
-    {"guided_grammar", NULL, NULL},
-    {"structured_outputs", NULL, NULL},
     {"logits_processors", "[]", NULL},
     {0},
 };
@@ -238,6 +235,8 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
     TRY(read_sampling(body, g));
     if (v.stop) TRY(read_stop(v.stop, g));
     if (v.logit_bias) TRY(read_logit_bias(v.logit_bias, g));
+    TRY(grammar_from_json(body, &g->sampling.grammar));
+    grammar_to_message(&g->sampling.grammar, &g->sampling_options);
     if (v.stop_token_ids) TRY(sampling_stop_ids_from_json(v.stop_token_ids, &g->sampling));
     return read_prefill(body, &v, g);
 }
@@ -254,6 +253,7 @@ void json_generation_fini(struct json_generation *g)
     free(g->stop);
     free(g->logit_bias);
     logit_bias_free(&g->sampling.logit_bias);
+    grammar_spec_free(&g->sampling.grammar);
     free(g->pinned);
     free(g->pinned_list);
 }

@@ -112,10 +112,8 @@ static enum status check_metadata(const json_t *metadata)
 
 static enum status check_text(const json_t *text)
 {
-    const json_t *format = json_object_get(text, "format"), *verbosity = json_object_get(text, "verbosity");
-    const char *type = json_string_value(json_object_get(format, "type")), *amount = json_string_value(verbosity);
-    if (format && !json_is_null(format) && (!type || strcmp(type, "text") != 0))
-        return status_fail(STATUS_UNSUPPORTED, "text.format: not supported, except {\"type\": \"text\"}: leave it out");
+    const json_t *verbosity = json_object_get(text, "verbosity");
+    const char *amount = json_string_value(verbosity);
     if (verbosity && !json_is_null(verbosity) && (!amount || strcmp(amount, "medium") != 0))
         return status_fail(STATUS_UNSUPPORTED, "text.verbosity: not supported, except \"medium\": leave it out");
     return STATUS_OK;
@@ -182,6 +180,7 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
         TRY(json_turn_add(messages, "system", json_object_get(body, "instructions"), NULL, ""));
     if (v->max_output_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_output_tokens));
     TRY(logprobs_read(v, chat));
+    json_set_response_format(chat, json_object_get(v->text, "format"));
     return input_add(messages, json_object_get(body, "input"));
 }
 
@@ -228,6 +227,7 @@ char *responses_echo(const json_t *body)
     echo_add(&out, body, "temperature", "1.0");
     echo_add(&out, body, "top_p", "1.0");
     echo_add(&out, body, "top_logprobs", "0");
+    echo_add(&out, body, "text", "{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}");
     echo_add(&out, body, "user", "null");
     echo_add(&out, body, "safety_identifier", "null");
     echo_add(&out, body, "prompt_cache_key", "null");
@@ -246,7 +246,7 @@ static void head_add(struct bytes *out, const struct responses_answer *a)
     json_add(out, a->echo);
     JSON_ADD(out, ",\"background\":false,\"max_tool_calls\":null,\"previous_response_id\":null,"
                   "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
-                  "\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"},\"tool_choice\":\"auto\","
+                  "\"tool_choice\":\"auto\","
                   "\"tools\":[],\"truncation\":\"disabled\"");
 }
 

@@ -59,6 +59,18 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
     return blocks_add(parts, content, block_types, where);
 }
 
+void json_set_response_format(json_t *chat, const json_t *format)
+{
+    if (!format || json_is_null(format)) return;
+    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
+    if (type && schema) {
+        json_object_set_new(chat, "response_format",
+                            json_pack("{s:O, s:{s:O}}", "type", type, "json_schema", "schema", schema));
+    } else {
+        json_object_set(chat, "response_format", (json_t *)format);
+    }
+}
+
 void json_event_begin(struct bytes *out, const char *name)
 {
     JSON_ADD(out, "event: ");

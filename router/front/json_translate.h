@@ -16,6 +16,10 @@ json_t *json_copy_without(const json_t *object, const char *const *without);
 enum status json_turn_add(json_t *messages, const char *role, const json_t *content, const char *const *block_types,
                           const char *where);
 
+// Structured output as /v1/chat/completions has it, from {"type": "json_schema", "schema": ...} or another type.
+// `format` may be NULL or null.
+void json_set_response_format(json_t *chat, const json_t *format);
+
 // A server-sent event whose data repeats its name: "event: NAME\ndata: {"type":"NAME" ... }\n\n". In between the caller
 // appends members, each with a comma before it.
 void json_event_begin(struct bytes *out, const char *name);

@@ -4,8 +4,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "base/log.h"
+#include "base/log_writer.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "router/front/intake_pool.h"
 
 struct ask {
@@ -43,6 +44,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .model_name = front->model_name,
         .event_backlog = loop_backlog(front->loop),
         .tokenise_waiting = intake_pool_waiting(front->pool),
+        .log_lines_dropped = log_lines_dropped(),
     };
     process_metrics_read(&snapshot->process);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
@@ -102,10 +104,7 @@ struct metrics_reporter *metrics_reporter_open(const struct front *front)
     reporter->front = front;
     pthread_mutex_init(&reporter->lock, NULL);
     pthread_cond_init(&reporter->changed, NULL);
-    if (pthread_create(&reporter->thread, NULL, reporter_thread, reporter)) {
-        log_event(LOG_ERROR, "reporter_start_failed", LOG_FIELD("reason", "the system cannot create another thread"));
-        abort(); // start-up, as in loop_start()
-    }
+    thread_start(&reporter->thread, "metrics", reporter_thread, reporter);
     return reporter;
 }
 

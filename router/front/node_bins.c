@@ -96,6 +96,9 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     sampling->logit_bias_ids = (uint32_t *)bias->ids; // never negative
     sampling->logit_bias = bias->numbers;
     sampling->n_logit_bias_ids = sampling->n_logit_bias = (size_t)bias->n;
+    const struct grammar_spec *grammar = &r->spec.sampling.grammar;
+    sampling->grammar_kind = (Forepack__Cluster__V1__GrammarKind)grammar->kind;
+    if (grammar->text) sampling->grammar = grammar->text;
     m->sampling = sampling;
     m->salt = r->spec.prefix_salt;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {

@@ -34,12 +34,52 @@ static enum status logit_bias_read(const Forepack__V1__SamplingOptions *m, struc
     return status;
 }
 
+static enum status choice_read(const Forepack__V1__GuidedChoice *m, struct grammar_spec *spec)
+{
+    if (!m->n_choices) return status_fail(STATUS_INVALID, "guided_choice: at least one choice is required");
+    for (size_t i = 0; i < m->n_choices; i++)
+        if (!*m->choices[i]) return status_fail(STATUS_INVALID, "guided_choice: choice %zu is empty", i);
+    *spec = grammar_spec_choice((const char *const *)m->choices, m->n_choices);
+    return STATUS_OK;
+}
+
+static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct grammar_spec *spec)
+{
+    switch (m->guided_case) {
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON:
+        *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX:
+        *spec = (struct grammar_spec){GRAMMAR_REGEX, mem_string(m->guided_regex)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_GRAMMAR:
+        *spec = (struct grammar_spec){GRAMMAR_LARK, mem_string(m->guided_grammar)};
+        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_CHOICE: return choice_read(m->guided_choice, spec);
+    default: return STATUS_OK;
+    }
+}
+
+// A wrong grammar is refused here rather than by the worker.
+static enum status grammar_compile(const struct front *front, const struct grammar_spec *spec)
+{
+    struct grammar_matcher *matcher;
+    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
+    if (!front->grammars)
+        return status_fail(STATUS_UNSUPPORTED, "structured output: llguidance is not installed on the router");
+    enum status status = grammar_matcher_create(front->grammars, spec, &matcher);
+    if (status != STATUS_OK) return status_context(status, "structured output");
+    grammar_matcher_free(matcher);
+    return STATUS_OK;
+}
+
 static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
     TRY(logit_bias_read(m, &s->logit_bias));
+    TRY(grammar_read(m, &s->grammar));
     return sampling_from_message(&m->base, s);
 }
 
@@ -123,6 +163,7 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
                                         .text_bytes = prompt->text->len,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
+                                        .ids_field = prompt->ids_field,
                                         .conversation = messages ? &of_messages : prompt->conversation};
     enum status status = intake_tokenise(front, &given, tokens_p);
     json_decref(messages);
@@ -170,13 +211,14 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
 enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
                                        m->messages, m->n_messages, options->conversation};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
     TRY(sampling_read(m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
+    TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));
@@ -200,10 +242,10 @@ enum status wire_request_read_choice(const struct front *front, const Forepack__
 }
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,
-                                    const struct chat_conversation *conversation, struct request *r)
+                                    const struct wire_options *options, struct request *r)
 {
-    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,
-                                       m->messages, m->n_messages, conversation};
+    const struct wire_prompt prompt = {&m->text,    m->token_ids,  m->n_token_ids,       options->ids_field,
+                                       m->messages, m->n_messages, options->conversation};
     TRY(intake_check_model(front, m->model));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));

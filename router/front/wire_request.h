@@ -19,6 +19,7 @@ struct wire_prompt {
     const ProtobufCBinaryData *text;
     const uint32_t *ids;
     size_t n_ids;
+    const char *ids_field; // as in struct intake_prompt
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
     const struct chat_conversation *conversation; // instead of messages
@@ -30,6 +31,7 @@ enum status wire_prompt_read(const struct front *front, const struct wire_prompt
 struct wire_options {
     int default_tokens;                           // max_tokens where the message has none
     const struct chat_conversation *conversation; // its prompt; NULL: that of the message
+    const char *ids_field;                        // as in struct intake_prompt
 };
 
 // Fills in `r`, which was just created and whose arrival time is set. `text_p` receives the stream that turns its
@@ -45,7 +47,7 @@ enum status wire_request_read_choice(const struct front *front, const struct For
 
 // The same for a request that ends once a speculator has scored it.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
-                                    const struct chat_conversation *conversation, struct request *r);
+                                    const struct wire_options *options, struct request *r);
 
 // The answers of Tokenize and Detokenize; the caller frees them.
 enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m,

@@ -18,6 +18,7 @@ struct metrics_snapshot {
     uint64_t refused[STATUS_COUNT]; // before the core saw them
     int64_t event_backlog;          // events that wait for the core's thread
     int64_t tokenise_waiting;       // messages that wait to be tokenised
+    uint64_t log_lines_dropped;     // of this process
 };
 
 enum metrics_format {

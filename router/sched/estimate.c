@@ -3,18 +3,10 @@
 
 #include <math.h>
 
+#include "router/sched/node_index.h"
+
 // Speculation has to save at least this share of the prefill time, since estimates are not exact to the percent.
 #define SPECULATION_MARGIN 0.1
-
-// Iterates over the nodes of the pool that take work: from NULL to NULL.
-static const struct sched_node *next_node(const struct sched_view *view, enum node_role role,
-                                          const struct sched_node *node)
-{
-    for (node = node ? node->next : view->nodes; node; node = node->next) {
-        if (node->role == role && !node->draining) return node;
-    }
-    return NULL;
-}
 
 bool estimate_node_known(const struct sched_view *view, const struct sched_node *node, int64_t rows)
 {
@@ -92,13 +84,49 @@ int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_
 
 // --- one request in one pool
 
+// The nodes that are looked at, so that an estimate costs the same in a pool of any size: all nodes that take work, or
+// of a large pool every n-th, which stand for all, and those that are likely to finish the request first: by their
+// work, and by what their caches hold of it.
+enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
+
 struct subject {
     const struct sched_view *view;
     enum node_role role;
     const struct sched_request *r;
     int kept_tokens;                 // assumed; 0: the request's present rows, less what caches hold
     const struct cost_model *likely; // for nodes whose costs are not known; NULL: no node's costs are known
+    const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
+    int n_sample, n_nodes;
+    double stands_for; // nodes of the pool for each of the sample
 };
+
+static void nodes_add(struct subject *s, const struct sched_node *const *nodes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!nodes[i]->draining) s->nodes[s->n_nodes++] = nodes[i];
+}
+
+static void nodes_sample(struct subject *s, const struct node_index *pool)
+{
+    int n = pool->n_nodes < SAMPLE_MAX ? pool->n_nodes : SAMPLE_MAX;
+    for (int i = n; i--;) {
+        const struct sched_node *node = pool->nodes[(int64_t)i * pool->n_nodes / n];
+        nodes_add(s, &node, 1);
+    }
+    s->n_sample = s->n_nodes;
+    s->stands_for = n ? (double)pool->n_nodes / n : 1;
+}
+
+static void nodes_add_likely(struct subject *s, struct node_index *pool)
+{
+    const struct sched_node *first[FIRST_MAX];
+    struct prefix_hit hits[SHARING_MAX];
+    nodes_add(s, first, node_index_first(pool, s->view, first, FIRST_MAX));
+    if (s->kept_tokens) return;
+    int n = prefix_index_lookup(s->view->prefixes[s->role], s->r->prefix, s->r->n_prefix, hits, SHARING_MAX);
+    for (int i = 0; i < n; i++)
+        nodes_add(s, (const struct sched_node *const *)&hits[i].node, 1);
+}
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
 {
@@ -161,9 +189,14 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
 static struct subject subject_make(const struct sched_view *view, enum node_role role, const struct sched_request *r,
                                    int kept_tokens)
 {
-    struct subject s = {view, role, r, kept_tokens, NULL};
+    struct subject s = {.view = view, .role = role, .r = r, .kept_tokens = kept_tokens};
+    struct node_index *pool = &view->pools[role];
     double least_us = INFINITY, rows = kept_tokens ? kept_tokens : sched_request_rows(r);
-    for (const struct sched_node *node = NULL; (node = next_node(view, role, node));) {
+    nodes_sample(&s, pool);
+    if (pool->n_nodes > SAMPLE_MAX) nodes_add_likely(&s, pool);
+    pool->estimate_visits += (uint64_t)s.n_nodes;
+    for (int i = 0; i < s.n_nodes; i++) {
+        const struct sched_node *node = s.nodes[i];
         double us = cost_pass_us(&node->cost, ceil(rows / node->limits.token_budget), rows, cost_pairs(rows, 0));
         if (us >= least_us || !is_known(&s, node)) continue;
         least_us = us;
@@ -175,15 +208,18 @@ static struct subject subject_make(const struct sched_view *view, enum node_role
 static double least_own_us(const struct subject *s) // infinite: not known
 {
     double least_us = INFINITY;
-    for (const struct sched_node *node = NULL; s->likely && (node = next_node(s->view, s->role, node));)
+    for (int i = 0; i < s->n_nodes && s->likely; i++) {
+        const struct sched_node *node = s->nodes[i];
         if (sched_node_can_hold(node, s->r)) least_us = fmin(least_us, own_us(s, node, cost_of(s, node)));
+    }
     return least_us;
 }
 
 static double full_bin_us(const struct subject *s) // on the slowest node
 {
     double longest_us = 0;
-    for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+    for (int i = 0; i < s->n_sample; i++) {
+        const struct sched_node *node = s->nodes[i];
         double rows = node->limits.token_budget;
         longest_us = fmax(longest_us, work_us(node, cost_of(s, node), rows, cost_pairs(rows, 0)));
     }
@@ -271,8 +307,10 @@ double estimate_pool_us(const struct sched_view *view, enum node_role role)
     struct cost_work waiting = waiting_work(view, role);
     double rows = fmax(1, waiting.rows), work = waiting.rows > 0 ? 1 : 0, rate = 0;
     int nodes = 0, known = 0;
-    for (const struct sched_node *node = NULL; (node = next_node(view, role, node)); nodes++) {
-        if (!estimate_node_known(view, node, 1)) continue;
+    for (int i = view->pools[role].n_nodes; i--;) {
+        const struct sched_node *node = view->pools[role].nodes[i];
+        nodes += !node->draining;
+        if (node->draining || !estimate_node_known(view, node, 1)) continue;
         const struct node_account *account = &node->account;
         double all_us = work_us(node, &node->cost, rows, waiting.pairs);
         work += work_us(node, &node->cost, (double)account->bin_tokens, account->bin_attention_pairs) / all_us;
@@ -289,12 +327,13 @@ static double dispatched_us(const struct subject *s, struct cost_work ahead)
     if (ahead.rows <= 0) return 0;
     for (double level_us = INFINITY;;) {
         double work = 1, rate = 0; // in units of `ahead`: left at time 0 had all nodes been free before; done per us
-        for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+        for (int i = 0; i < s->n_sample; i++) {
+            const struct sched_node *node = s->nodes[i];
             const struct cost_model *cost = cost_of(s, node);
             double busy = busy_us(s, node, cost), all_us = others_us(s, node, cost, ahead.rows, ahead.pairs);
             if (busy >= level_us) continue;
-            work += busy / all_us;
-            rate += 1 / all_us;
+            work += s->stands_for * busy / all_us;
+            rate += s->stands_for / all_us;
         }
         if (work / rate >= level_us) return level_us;
         level_us = work / rate;
@@ -309,7 +348,8 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     double least_us = least_own_us(s) + after_us;
     if (!isfinite(least_us)) return best;
     double level_us = dispatched_us(s, work_ahead(s, latest_us(s, least_us, now_us), now_us));
-    for (const struct sched_node *node = NULL; (node = next_node(s->view, s->role, node));) {
+    for (int i = 0; i < s->n_nodes; i++) {
+        const struct sched_node *node = s->nodes[i];
         if (!sched_node_can_hold(node, s->r)) continue;
         const struct cost_model *cost = cost_of(s, node);
         struct estimate here = {fmax(level_us, busy_us(s, node, cost)), own_us(s, node, cost)};
@@ -345,7 +385,7 @@ bool estimate_first_token(const struct sched_view *view, const struct sched_requ
 
 double estimate_score_us(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r)
 {
-    struct subject s = {view, NODE_SPECULATOR, r, 0, &node->cost};
+    struct subject s = {.view = view, .role = NODE_SPECULATOR, .r = r, .likely = &node->cost};
     if (!is_known(&s, node)) return INFINITY;
     double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0; // its own are in a bin already
     return busy_before_us(&s, node, &node->cost, rows) +
@@ -354,9 +394,10 @@ double estimate_score_us(const struct sched_view *view, const struct sched_node 
 
 static bool nothing_is_scored(const struct sched_view *view)
 {
+    const struct node_index *pool = &view->pools[NODE_SPECULATOR];
     int n = waiting_set_count(&view->waiting[NODE_SPECULATOR]);
-    for (const struct sched_node *node = view->nodes; node; node = node->next)
-        n += node->role == NODE_SPECULATOR ? node->account.requests.count : 0;
+    for (int i = 0; i < pool->n_nodes && !n; i++)
+        n = pool->nodes[i]->account.requests.count;
     return n == 0;
 }
 

@@ -9,6 +9,7 @@
 //   decodes. Look-ahead takes passes of its own up to a share of the time; further steps are parts of the passes that
 //   read other prompts. Requests that arrive later are left out: an estimate is low rather than high, so that no
 //   request is refused for what may not happen.
+// - Of a pool of more than 64 nodes, 64 stand for all, so that an estimate costs the same in a pool of any size.
 // - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no
 //   node of a pool has one, nothing is estimated.
 #pragma once

@@ -3,7 +3,10 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/mem.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_choice.h"
 #include "router/sched/waiting_set.h"
@@ -299,7 +302,8 @@ void node_index_note_change(struct sched_node *node)
 void node_index_add(struct node_index *index, struct sched_node *node)
 {
     node->place = (struct node_place){.index = index, .ordinal = ++index->last_ordinal};
-    index->n_nodes++;
+    MEM_GROW(index->nodes, index->n_nodes, index->capacity);
+    index->nodes[index->n_nodes++] = node;
     node_index_note_change(node);
 }
 
@@ -310,6 +314,20 @@ static void list_remove(struct sched_node **list, const struct sched_node *node,
     if (*list) *list = *(struct sched_node **)((char *)*list + link);
 }
 
+static void nodes_remove(struct node_index *index, const struct sched_node *node)
+{
+    int i = 0;
+    while (index->nodes[i] != node)
+        i++;
+    index->n_nodes--;
+    memmove(&index->nodes[i], &index->nodes[i + 1], (size_t)(index->n_nodes - i) * sizeof(struct sched_node *));
+}
+
+void node_index_fini(struct node_index *index)
+{
+    free(index->nodes);
+}
+
 void node_index_remove(struct sched_node *node)
 {
     struct node_index *index = node->place.index;
@@ -318,7 +336,7 @@ void node_index_remove(struct sched_node *node)
     list_remove(&index->changed, node, offsetof(struct sched_node, place.changed_next));
     list_remove(&index->again, node, offsetof(struct sched_node, place.again_next));
     index->changes++;
-    index->n_nodes--;
+    nodes_remove(index, node);
     index->n_known -= node->place.is_known;
     node->place = (struct node_place){.index = NULL};
 }
@@ -402,6 +420,20 @@ void node_index_wake(struct node_index *index, const struct sched_view *view, co
     struct node_search s = {.view = view, .r = r, .kind = search_kind(r)};
     struct sched_node *node = index_first(index, &s);
     if (node) ask(node, 0);
+}
+
+static int tree_list(const struct sched_node *tree, const struct sched_node **nodes, int max)
+{
+    if (!tree || !max) return 0;
+    int n = tree_list(tree->place.lower, nodes, max);
+    if (n < max) nodes[n++] = tree;
+    return n + tree_list(tree->place.higher, nodes + n, max - n);
+}
+
+int node_index_first(struct node_index *index, const struct sched_view *view, const struct sched_node **nodes, int max)
+{
+    update_changed(index, view);
+    return tree_list(index->root, nodes, max);
 }
 
 bool node_index_has_blocks(struct node_index *index, const struct sched_view *view, const struct sched_request *r)

@@ -12,18 +12,22 @@
 
 struct node_index {
     enum node_role role;
+    struct sched_node **nodes; // [n_nodes] as they were added
     struct sched_node *root;
     struct sched_node *changed; // list
     struct sched_node *again;   // list; declined for the sake of another node, asked again in the next round
-    int n_nodes, n_known;       // with known costs
-    bool by_time;               // nodes are compared by time; else by tokens, while the costs of some are not known
-    double prompt_rows;         // of the prompt that the nodes are compared by: about the mean
+    int n_nodes, capacity;
+    int n_known;        // nodes with known costs
+    bool by_time;       // nodes are compared by time; else by tokens, while the costs of some are not known
+    double prompt_rows; // of the prompt that the nodes are compared by: about the mean
     uint64_t last_ordinal, round;
     uint64_t changes;          // of nodes, so far
     uint64_t plans, visits;    // nodes asked, and steps of searches, for measurements
+    uint64_t estimate_visits;  // nodes that estimates were made of
     uint64_t request_searches; // for the sake of one request
 };
 
+void node_index_fini(struct node_index *index); // its nodes were removed
 void node_index_add(struct node_index *index, struct sched_node *node);
 void node_index_remove(struct sched_node *node);      // nothing if it is in no index
 void node_index_note_change(struct sched_node *node); // its account, cost model or reservation has changed
@@ -41,6 +45,9 @@ void node_index_decline(struct sched_node *node, const struct sched_view *view, 
 // The request became packable or overdue: one node that declined before and has room for it is asked again. If it is
 // not overdue, an idle one.
 void node_index_wake(struct node_index *index, const struct sched_view *view, const struct sched_request *r);
+
+// Writes the first `max` nodes of the order to `nodes`; returns their number.
+int node_index_first(struct node_index *index, const struct sched_view *view, const struct sched_node **nodes, int max);
 
 // Whether a node of the pool has the KV blocks for the request now, whatever else keeps it from a bin.
 bool node_index_has_blocks(struct node_index *index, const struct sched_view *view, const struct sched_request *r);

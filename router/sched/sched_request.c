@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/sched_request.h"
 
+#include <string.h>
+
 #include "router/sched/prefix_chain.h"
 
 int sched_priority_level(int32_t priority)
@@ -41,16 +43,18 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     return (int)(expected < most ? expected : most);
 }
 
-// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias and the options; a number takes
+// The rows, for the penalties the prompt, the pinned or kept ranges, the logit bias, the grammar and the
+// options; a number takes
 // five bytes at most.
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
-    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned;
+    int64_t numbers = sched_request_rows(r), ranges = spec->n_pinned, text = 0;
     if (r->usage->kept_tokens) {
         ranges = r->usage->kept_tokens < spec->n_tokens ? r->usage->kept_tokens : 1;
         numbers += spec->sampling.repetition_penalty != 1 ? spec->n_tokens : 0;
         numbers += 2 * (int64_t)spec->sampling.logit_bias.n;
+        if (spec->sampling.grammar.text) text = (int64_t)strlen(spec->sampling.grammar.text);
     }
-    return 5 * numbers + 14 * ranges + 1024;
+    return 5 * numbers + 14 * ranges + text + 1024;
 }

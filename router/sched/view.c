@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/sched/view.h"
 
+#include "router/sched/node_index.h"
+
 #include <limits.h>
 
 int sched_request_context(const struct sched_request *r, enum node_role role)
@@ -80,18 +82,20 @@ int sched_request_rows_on(const struct sched_request *r, const struct sched_node
 
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r)
 {
-    for (const struct sched_node *node = view->nodes; node; node = node->next) {
-        if (node->role == role && sched_node_can_hold(node, r)) return true;
+    const struct node_index *pool = &view->pools[role];
+    for (int i = pool->n_nodes; i--;) {
+        if (sched_node_can_hold(pool->nodes[i], r)) return true;
     }
     return false;
 }
 
 int sched_pool_context(const struct sched_view *view, enum node_role role)
 {
+    const struct node_index *pool = &view->pools[role];
     int longest = 0;
-    for (const struct sched_node *node = view->nodes; node; node = node->next) {
-        if (node->role != role || node->draining) continue;
-        if (node->limits.context_tokens > longest) longest = node->limits.context_tokens;
+    for (int i = 0; i < pool->n_nodes; i++) {
+        const struct sched_node *node = pool->nodes[i];
+        if (!node->draining && node->limits.context_tokens > longest) longest = node->limits.context_tokens;
     }
     return longest;
 }

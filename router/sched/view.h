@@ -128,6 +128,7 @@ struct sched_view {
     struct sched_options options;
     int64_t now_us;                            // of the last tick
     const struct sched_node *nodes;            // the latest first
+    struct node_index *pools;                  // [NODE_ROLES] the nodes of each pool
     const struct waiting_set *waiting;         // [NODE_ROLES] the requests in front of each pool
     struct prefix_index *prefixes[NODE_ROLES]; // what the caches of each pool hold
     double computed_share[NODE_ROLES];         // accounts; share of dispatched rows that lately had to be computed

@@ -96,7 +96,7 @@ static void thread_main(void)
 
 static bool same_place(const struct place *a, const struct place *b)
 {
-    return a->line == b->line && a->bytes == b->bytes && strcmp(a->file, b->file) == 0;
+    return a->line == b->line && a->bytes == b->bytes && (a->file == b->file || strcmp(a->file, b->file) == 0);
 }
 
 // Waits in `state` at a place until all threads [first, first + count) are there.

@@ -14,6 +14,8 @@
 #endif
 
 static const size_t STACK_BYTES = 256 * 1024; // only touched pages take memory
+static const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+static const size_t OUTER_BYTES = 4096; // more than the frames of a thread that ended: its kernel has returned
 
 #if defined __x86_64__
 // Saves the callee-saved registers on the stack; a context is the stack pointer. swapcontext makes a system call for
@@ -78,7 +80,6 @@ void fiber_adopt(struct fiber *thread)
 
 void fiber_prepare(struct fiber *fiber, void (*enter)(void))
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (!fiber->stack) {
         fiber->stack = mmap(NULL, page + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (fiber->stack == MAP_FAILED || mprotect(fiber->stack, page, PROT_NONE) != 0) {
@@ -88,7 +89,9 @@ void fiber_prepare(struct fiber *fiber, void (*enter)(void))
     }
     char *stack = static_cast<char *>(fiber->stack) + page;
 #ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(stack, STACK_BYTES); // frames of the last thread on this stack
+    // Frames of the last thread on this stack. Those of the kernel were unpoisoned when it returned; the whole stack
+    // takes longer than most kernels.
+    __asan_unpoison_memory_region(stack + STACK_BYTES - OUTER_BYTES, OUTER_BYTES);
 #endif
     fiber->fake_stack = NULL;
     context_prepare(fiber, stack, enter);
@@ -110,7 +113,6 @@ void fiber_entered(void)
 
 void fiber_switch(struct fiber *from, struct fiber *to, bool last)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     const void *bottom = to->stack ? static_cast<char *>(to->stack) + page : thread_stack;
     __sanitizer_start_switch_fiber(last ? NULL : &from->fake_stack, bottom,
                                    to->stack ? STACK_BYTES : thread_stack_bytes);

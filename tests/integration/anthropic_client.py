@@ -116,7 +116,7 @@ def test_errors():
     refused(anthropic.NotFoundError, "not_found_error", "no-such-model", model="no-such-model")
     refused(*invalid, "max_tokens", max_tokens=0)
     refused(*invalid, "temperature", extra_body={"temperature": "warm"})
-    refused(*invalid, "tools", tools=[{"name": "f", "input_schema": {"type": "object"}}])
+    refused(*invalid, "tools", tools=[{"name": "f"}])
     refused(*invalid, "thinking", thinking={"type": "enabled", "budget_tokens": 1024})
     refused(*invalid, "image", messages=[{"role": "user", "content": [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]}])

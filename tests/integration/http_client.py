@@ -41,6 +41,14 @@ def get(path, wanted=200):
     return json.loads(data)
 
 
+# No prompt within the context needs so many bytes: the answer comes before any of them is sent.
+def oversized(path):
+    with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {60 << 20}\r\n\r\n".encode())
+        head = raw.recv(4096)
+    assert head.startswith(b"HTTP/1.1 413 "), (path, head)
+
+
 def refused(path, body, status, param, code, words):
     answer, response = post(path, body, status)
     error = answer["error"]
@@ -223,6 +231,17 @@ def check_prefill():
     refused("/v1/score", {"text_1": "a", "text_2": "b"}, 400, "text_1", "unsupported_parameter", "give the prompt")
 
 
+# Whole answers of over 1 MiB are bounded together, here to 1 MiB; streams and smaller answers are not.
+def check_collected():
+    chat = "/v1/chat/completions"
+    body = {"messages": HELLO, "n": 20, "max_tokens": 48, "logprobs": True, "top_logprobs": 20, "ignore_eos": True}
+    response, _ = send("POST", chat, body)
+    assert response.status == 429 and response.getheader("Retry-After"), response.status
+    assert len(post(chat, {**body, "n": 2})[0]["choices"]) == 2
+    stream, data = send("POST", chat, {**body, "stream": True})
+    assert stream.status == 200 and data.endswith(b"data: [DONE]\n\n") and len(data) > 1 << 20, len(data)
+
+
 def check_errors(model):
     chat, completions = "/v1/chat/completions", "/v1/completions"
     unsupported, length = "unsupported_parameter", "context_length_exceeded"
@@ -236,26 +255,38 @@ def check_errors(model):
     refused(chat, {"messages": HELLO, "chat_template_kwargs": []}, 400, "chat_template_kwargs", None, "an object")
     refused(chat, {"messages": HELLO, "chat_template": "x"}, 400, "chat_template", unsupported, "--chat-template")
     refused(chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages", unsupported, "image_url")
-    refused(chat, {"messages": HELLO, "tools": [{}]}, 400, "tools", unsupported, "tools: not supported")
-    refused(chat, {"messages": HELLO, "tool_choice": "auto"}, 400, "tool_choice", unsupported, "not supported")
-    refused(chat, {"messages": HELLO, "response_format": {"type": "json_object"}}, 400, "response_format", unsupported, "")
+    refused(chat, {"messages": HELLO, "tools": [{}]}, 400, "tools", None, "must be")
+    refused(chat, {"messages": HELLO, "tool_choice": "required"}, 400, "tool_choice", None, "no tools")
     refused(chat, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", None, "only with logprobs")
     refused(chat, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", None, "from 0 to 20")
     refused(chat, {"messages": HELLO, "temperature": "hot"}, 400, "temperature", None, "must be a number")
     refused(chat, {"messages": HELLO, "temperature": -1}, 400, "temperature", None, "from 0 to 100")
     refused(chat, {"messages": HELLO, "stop": ["x"] * 17}, 400, "stop", None, "at most 16")
     refused(chat, {"messages": HELLO, "model": "other"}, 404, "model", "model_not_found", "is not served here")
-    refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, None, length, "exceed the context")
+    refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, "max_tokens", length, "over the context")
+    for path in (chat, "/v1/responses", "/v1/messages", "/tokenize", "/v1/score"):
+        oversized(path)
+    for path, body, field in ((chat, {"messages": HELLO}, "max_tokens"), (completions, {"prompt": "x"}, "max_tokens"),
+                              ("/v1/responses", {"input": "x"}, "max_output_tokens"), ("/v1/score", {"prompt": "x"}, "look_ahead")):
+        refused(path, {**body, field: 3 * 10 ** 9}, 400, field, None, f"{field} 3000000000: must be")
+        refused(path, {**body, field: 10 ** 30}, 400, field, None, f"{field}: the number is out of range")
+    for path, field in (("/tokenize", "prompt"), ("/detokenize", "tokens"), (completions, "prompt"), ("/v1/score", "prompt")):
+        refused(path, {field: [10 ** 30]}, 400, field, None, "the number is out of range")
+        refused(path, {field: [3 * 10 ** 9]}, 400, field, None, "must be")
+    for number, words in ((3 * 10 ** 9, "max_tokens 3000000000: must be"), (10 ** 30, "max_tokens: the number is out of range")):
+        answer, _ = post("/v1/messages", {"messages": HELLO, "max_tokens": number}, 400)
+        error = answer["error"]
+        assert error["type"] == "invalid_request_error" and error["message"].startswith(words), answer
     refused(completions, {}, 400, "prompt", None, "at least one is required")
     refused(completions, {"prompt": ""}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [[]]}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [1, "a"]}, 400, "prompt", None, "a list of token ids")
-    refused(completions, {"prompt": [10 ** 9]}, 400, "token_ids", None, "outside the vocabulary")
+    refused(completions, {"prompt": [10 ** 9]}, 400, "prompt", None, "outside the vocabulary")
     refused(completions, {"prompt": "x", "echo": True, "logprobs": 1}, 400, "echo", unsupported, "not supported with logprobs")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
-    refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, None, length, "context")
+    refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, "max_tokens", length, "context")
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})
 
 
@@ -296,6 +327,7 @@ check_stop_and_echo()
 check_grpc_gives_the_same()
 check_prefill()
 check_errors(model)
+check_collected()
 check_request_ids()
 check_disconnect()
 print("ok")

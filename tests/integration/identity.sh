@@ -15,6 +15,7 @@ key few --tenant acme --requests-per-minute 2
 key small --tenant acme --tokens-per-day 10
 key single --tenant single --concurrency 1
 key late --tenant late
+key budget --tenant budget --tokens-per-day 1000
 equal 600 "$(stat -c %a "$keys")" "mode of the key file"
 
 choose_ports
@@ -106,6 +107,8 @@ equal "403 permission_denied None" "$(http acme authorization /metrics)" "metric
 equal "200 None" "$(http boss authorization /metrics)" "metrics for an operator"
 equal "403 permission_denied n" "$(http single authorization /v1/completions '{"prompt": "Hi", "n": 2}')" "more choices than requests at once"
 equal "429 rate_limit_exceeded None" "$(http few authorization /v1/completions "$(body Hi)")" "over the limit"
+equal "403 permission_denied n" "$(http budget authorization /v1/completions '{"prompt": "Hi", "n": 8, "max_tokens": 200}')" "more tokens than the limit"
+equal "200 0" "$(http budget authorization /v1/completions '{"prompt": "Hi", "n": 8, "max_tokens": 2}')" "fewer tokens than the limit"
 equal "429 rate_limit_exceeded None" "$(http few authorization /tokenize '{"prompt": "Hi"}')" "tokenising over the limit"
 
 # Requests that wait: a tenant aborts its own only, and the ids of others are free to be used.

@@ -78,6 +78,14 @@ open_unread_pipe() {
     rm "$work/unread"
 }
 
+# Opens descriptor 7: a full pipe that nothing reads, on which every write blocks.
+open_full_pipe() {
+    mkfifo "$work/full"
+    exec 7<>"$work/full"
+    rm "$work/full"
+    dd if=/dev/zero of=/dev/fd/7 bs=4096 count=1024 oflag=nonblock 2>/dev/null || true
+}
+
 # start NAME COMMAND...: runs in the background with its output in NAME.log; the pid is in $last_pid.
 start() {
     local name=$1

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The events of one request share its req= in the logs of router, speculator and worker; as JSON every line parses.
+# The events of one request share its req= in the logs of router, speculator and worker; as JSON every line parses. A
+# cluster serves while its standard error is not read, or while both of its standard streams have lost their reader.
 . "$(dirname "$0")/lib.sh"
 
 start_up --log-level debug
@@ -26,3 +27,22 @@ jq -se 'all(has("time") and has("level") and has("process") and has("event"))' "
 for event in settings node_attached request_done; do
     jq -se --arg event $event 'any(.event == $event)' "$work/lines" >/dev/null || fail "no $event as JSON"
 done
+
+start_up_on() { # start_up_on REDIRECTION: a cluster with its standard streams redirected
+    choose_ports
+    start up bash -c "exec \"\$0\" \"\$@\" $1" "$bin/forepack" up --port "$port" --http-port "$http_port" \
+        --node-port "$node_port" --main "$main_model" --spec "$spec_model" --log-level debug
+    up_pid=$last_pid
+    wait_until 60 "a cluster with $1 is ready" ready
+    equal 3 "$(generate --prompt-file "$work/prompt" --prefill on --max-tokens 3 --ignore-eos | jq .usage.completion_tokens)" "tokens with $1"
+    kill -TERM "$up_pid"
+}
+open_full_pipe
+start_up_on "2>&7"
+wait "$up_pid" || fail "forepack up with a full standard error ended with $?"
+open_unread_pipe
+start_up_on ">&8 2>&8"
+code=0
+wait "$up_pid" || code=$?
+equal 1 "$code" "exit code of forepack up without a reader of its standard output"
+echo "logs: all passed"

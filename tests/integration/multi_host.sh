@@ -10,6 +10,17 @@ if [ "$(id -u)" != 0 ] || ! type ip unshare mpirun >/dev/null 2>&1; then
 fi
 . "$(dirname "$0")/lib.sh"
 
+# The namespaces of a run that was killed: fpPID-NAME, where that process is gone.
+remove_leftovers() {
+    local name pid
+    for name in $(ip netns list | grep -oE '^fp[0-9]+-(switch|[0-9])\b' || true); do
+        pid=${name%%-*} pid=${pid#fp}
+        [ ! -e "/proc/$pid" ] || continue
+        ip netns pids "$name" | xargs -r kill -KILL 2>/dev/null || true
+        ip netns del "$name"
+    done
+}
+remove_leftovers
 net=fp$$ # names of the namespaces begin with it
 if ! ip netns add "$net-switch" 2>"$work/refused"; then
     echo "multi_host: no network namespaces here: $(cat "$work/refused")"

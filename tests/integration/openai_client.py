@@ -151,7 +151,6 @@ def test_responses():
     refused(openai.BadRequestError, "previous_response_id", respond, previous_response_id=answer.id)
     refused(openai.BadRequestError, "background", respond, background=True)
     refused(openai.BadRequestError, "tools", respond, tools=[{"type": "web_search"}])
-    refused(openai.BadRequestError, "text", respond, text={"format": {"type": "json_object"}})
     refused(openai.BadRequestError, "max_output_tokens", respond, max_output_tokens=0)
     refused(openai.NotFoundError, None, respond, model="no-such-model")
 
@@ -178,8 +177,6 @@ def test_errors():
     assert "no-such-model" in error.message and error.code == "model_not_found"
     refused(openai.BadRequestError, "temperature", chat, temperature=-1)
     refused(openai.BadRequestError, "temperature", chat, temperature="warm")
-    refused(openai.BadRequestError, "tools", chat, tools=[{"type": "function", "function": {"name": "f"}}])
-    refused(openai.BadRequestError, "response_format", chat, response_format={"type": "json_object"})
     refused(openai.BadRequestError, "messages", chat, messages=[])
     refused(openai.BadRequestError, "keep_rate", chat, extra_body={"keep_rate": 2})
     error = refused(openai.BadRequestError, None, complete, prompt="word " * 100000)

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/descriptors.h"
+
+#include <sys/resource.h>
+
+void descriptors_raise(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    rlim_t wanted = files.rlim_max < DESCRIPTORS_MAX ? files.rlim_max : DESCRIPTORS_MAX;
+    if (files.rlim_cur >= wanted) return;
+    files.rlim_cur = wanted;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
+int descriptors_share(int eighths, int max)
+{
+    struct rlimit files = {.rlim_cur = DESCRIPTORS_MAX};
+    getrlimit(RLIMIT_NOFILE, &files);
+    rlim_t share = files.rlim_cur / 8 * (rlim_t)eighths;
+    return share < (rlim_t)max ? (int)share : max;
+}

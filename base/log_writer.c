@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`, copies the line and
+// then publishes its length in the first unit. The writer takes lines in order, clears their lengths and advances
+// `tail`. No producer waits for another one: a line whose producer was interrupted holds up the writer only.
+#include "base/log_writer.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/thread.h"
+
+enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
+
+static char ring[LOG_RING_BYTES];
+static _Atomic uint32_t line_bytes[UNITS]; // of the line that starts in the unit; 0: none, or not yet copied
+static _Atomic uint64_t head, tail;        // units reserved and written since the start
+static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by log_lines_dropped
+static sem_t queued;                       // posted for each line, and for the first dropped one
+static atomic_bool running;
+static _Thread_local bool is_writer;
+
+// --- standard error
+
+static bool wait_writable(void)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&out, 1, -1) >= 0 || errno == EINTR;
+}
+
+// Bytes for which there is no reader are lost.
+static void write_all(const char *bytes, size_t n)
+{
+    while (n) {
+        ssize_t written = write(STDERR_FILENO, bytes, n);
+        if (written < 0 && (errno == EINTR || (errno == EAGAIN && wait_writable()))) continue;
+        if (written <= 0) return;
+        bytes += written;
+        n -= (size_t)written;
+    }
+}
+
+// --- the ring
+
+static uint64_t units_of(size_t n)
+{
+    return (n + UNIT_BYTES - 1) / UNIT_BYTES;
+}
+
+// False: the ring is full. A stale `at` makes the difference negative; the exchange then fails.
+static bool ring_reserve(uint64_t units, uint64_t *at_p)
+{
+    uint64_t at = atomic_load(&head);
+    do {
+        if ((int64_t)(at + units - atomic_load(&tail)) > UNITS) return false;
+    } while (!atomic_compare_exchange_weak(&head, &at, at + units));
+    *at_p = at;
+    return true;
+}
+
+static void ring_copy_in(uint64_t at, const char *line, size_t n)
+{
+    size_t from = at % UNITS * UNIT_BYTES, first = LOG_RING_BYTES - from < n ? LOG_RING_BYTES - from : n;
+    memcpy(ring + from, line, first);
+    memcpy(ring, line + first, n - first);
+}
+
+static void ring_copy_out(uint64_t at, char *line, size_t n)
+{
+    size_t from = at % UNITS * UNIT_BYTES, first = LOG_RING_BYTES - from < n ? LOG_RING_BYTES - from : n;
+    memcpy(line, ring + from, first);
+    memcpy(line + first, ring, n - first);
+}
+
+void log_writer_put(const char *line, size_t n)
+{
+    uint64_t at;
+    if (!atomic_load_explicit(&running, memory_order_relaxed) || is_writer) {
+        write_all(line, n);
+    } else if (ring_reserve(units_of(n), &at)) {
+        ring_copy_in(at, line, n);
+        atomic_store_explicit(&line_bytes[at % UNITS], (uint32_t)n, memory_order_release);
+        sem_post(&queued);
+    } else {
+        atomic_fetch_add(&dropped, 1);
+        if (atomic_fetch_add(&untold, 1) == 0) sem_post(&queued);
+    }
+}
+
+uint64_t log_lines_dropped(void)
+{
+    return atomic_load(&dropped);
+}
+
+// --- the thread
+
+// Copies whole lines, at most PIPE_BUF bytes, and returns the units that they have.
+static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
+{
+    uint64_t from = atomic_load_explicit(&tail, memory_order_relaxed), at = from;
+    uint32_t n;
+    for (*n_p = 0; at - from < UNITS; at += units_of(n)) {
+        n = atomic_load_explicit(&line_bytes[at % UNITS], memory_order_acquire);
+        if (!n || *n_p + n > PIPE_BUF) break;
+        ring_copy_out(at, bytes + *n_p, n);
+        atomic_store_explicit(&line_bytes[at % UNITS], 0, memory_order_relaxed);
+        *n_p += n;
+    }
+    return at - from;
+}
+
+// Lines were dropped behind those that were in the ring, up to *place_p, which is 0 if none were dropped.
+static void tell_dropped(uint64_t *place_p)
+{
+    if (!*place_p && atomic_load(&untold)) *place_p = atomic_load(&head);
+    if (!*place_p || atomic_load(&tail) < *place_p) return;
+    uint64_t lines = atomic_load(&untold);
+    log_event(LOG_WARN, "log_lines_dropped", LOG_FIELD("lines", lines),
+              LOG_FIELD("reason", "standard error did not take lines as fast as they were logged"));
+    atomic_fetch_sub(&untold, lines); // last, because log_flush() waits for it
+    *place_p = 0;
+}
+
+static void *writer_thread(void *arg)
+{
+    char bytes[PIPE_BUF];
+    size_t n;
+    uint64_t place = 0;
+    is_writer = true;
+    for (;;) {
+        while (sem_wait(&queued) != 0)
+            continue;
+        for (uint64_t units; (units = ring_take(bytes, &n));) {
+            write_all(bytes, n);
+            atomic_fetch_add(&tail, units);
+            tell_dropped(&place);
+        }
+        tell_dropped(&place);
+    }
+    return NULL;
+}
+
+// --- the end of the process
+
+void log_flush(void)
+{
+    if (!running || is_writer) return;
+    uint64_t end = atomic_load(&head);
+    for (int ms = 0; ms < LOG_FLUSH_MS && (atomic_load(&tail) < end || atomic_load(&untold)); ms++)
+        poll(NULL, 0, 1);
+}
+
+static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+enum { N_FATAL = sizeof fatal / sizeof *fatal };
+static struct sigaction before[N_FATAL];
+
+// A fault occurs again when the handler returns; a signal that was sent does not.
+static void on_fatal(int number, siginfo_t *info, void *context)
+{
+    log_flush();
+    for (int i = 0; i < N_FATAL; i++)
+        if (fatal[i] == number) sigaction(number, &before[i], NULL);
+    if (info->si_code <= 0) raise(number);
+}
+
+static void after_fork(void)
+{
+    running = false;
+}
+
+void log_writer_start(void)
+{
+    pthread_t thread;
+    if (running || sem_init(&queued, 0, 0) != 0) return;
+    running = thread_create(&thread, writer_thread, NULL) == 0;
+    if (!running) return;
+    pthread_detach(thread);
+    pthread_atfork(NULL, NULL, after_fork);
+    atexit(log_flush);
+    for (int i = 0; i < N_FATAL; i++)
+        sigaction(fatal[i], &(struct sigaction){.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK},
+                  &before[i]);
+}

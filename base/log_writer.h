@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes log lines to standard error on a thread of its own, so that a reader that stops reading cannot block the
+// threads that log.
+//
+// Lines wait in a bounded ring. A line that does not fit is dropped and counted; once standard error takes lines again,
+// the event log_lines_dropped says how many were dropped at that place. Each write(2) has whole lines and at most
+// PIPE_BUF bytes, so that lines of several processes on one pipe do not mix.
+//
+// exit() and fatal signals wait up to LOG_FLUSH_MS for the lines in the ring. Callers of _exit() call log_flush()
+// first. In a child of fork() the thread does not exist: its lines are written directly, as before log_writer_start().
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { LOG_RING_BYTES = 1 << 20, LOG_FLUSH_MS = 1000 };
+
+// Starts the thread; later calls do nothing. Lines are written directly if no thread can be created. Handles SIGSEGV,
+// SIGBUS, SIGILL, SIGFPE and SIGABRT: flushes and then does what was set before. Call before other threads start.
+void log_writer_start(void);
+
+// Queues one line, newline included, of at most PIPE_BUF bytes. Any thread; does not block and takes no lock. Without
+// log_writer_start() it writes the line itself.
+void log_writer_put(const char *line, size_t n);
+
+// Waits until the lines queued so far are written, at most LOG_FLUSH_MS. Any thread, also in a signal handler.
+void log_flush(void);
+
+uint64_t log_lines_dropped(void); // since the start; any thread

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static int folder_open(const char *path)
+{
+    char *copy = mem_string(path);
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = errno;
+    free(copy);
+    errno = error;
+    return fd;
+}
+
+void folder_sync(const char *path)
+{
+    int fd = folder_open(path);
+    if (fd < 0) return;
+    fsync(fd);
+    close(fd);
+}
+
+// NULL, or why files in the folder of `path` cannot be believed. `folder` is set where the folder exists.
+static const char *folder_check(const char *path, struct stat *folder)
+{
+    int fd = folder_open(path);
+    if (fd < 0) return strerror(errno);
+    bool known = fstat(fd, folder) == 0;
+    close(fd);
+    if (!known) return "the owner of its folder is unknown";
+    bool replaceable = folder->st_mode & S_IWOTH && !(folder->st_mode & S_ISVTX);
+    return replaceable ? "every user may replace files in its folder: chmod o-w it" : NULL;
+}
+
+// --- writing
+
+enum status new_file_open(struct new_file *file, const char *path)
+{
+    struct stat folder;
+    const char *wrong = folder_check(path, &folder);
+    if (wrong) return status_fail(STATUS_INVALID, "%s", wrong);
+    file->temporary = mem_format("%s.XXXXXX", path);
+    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    if (file->fd < 0) {
+        enum status status = status_fail(STATUS_INVALID, "%s", strerror(errno));
+        free(file->temporary);
+        return status;
+    }
+    file->path = mem_string(path);
+    return STATUS_OK;
+}
+
+static void new_file_end(struct new_file *file)
+{
+    close(file->fd);
+    free(file->path);
+    free(file->temporary);
+}
+
+void new_file_discard(struct new_file *file)
+{
+    unlink(file->temporary);
+    new_file_end(file);
+}
+
+enum status new_file_commit(struct new_file *file)
+{
+    if (fsync(file->fd) != 0 || rename(file->temporary, file->path) != 0) {
+        enum status status = status_fail(STATUS_INVALID, "%s", strerror(errno));
+        new_file_discard(file);
+        return status;
+    }
+    folder_sync(file->path);
+    new_file_end(file);
+    return STATUS_OK;
+}
+
+// --- reading
+
+static const char *cache_file_check(int fd, const char *path)
+{
+    struct stat info, folder;
+    const char *wrong = folder_check(path, &folder);
+    if (wrong) return wrong;
+    if (fstat(fd, &info) != 0) return strerror(errno);
+    if (!S_ISREG(info.st_mode)) return "not a regular file";
+    if (info.st_uid != geteuid() && info.st_uid != 0 && info.st_uid != folder.st_uid)
+        return "it belongs to another user";
+    return info.st_mode & (S_IWGRP | S_IWOTH) ? "other users may write it" : NULL;
+}
+
+int cache_file_open(const char *path, const char **wrong_p)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // a pipe must not block
+    *wrong_p = fd >= 0 ? cache_file_check(fd, path) : errno == ENOENT ? NULL : strerror(errno);
+    if (fd < 0 || !*wrong_p) return fd;
+    close(fd);
+    return -1;
+}

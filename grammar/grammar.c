@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grammar/grammar.h"
+
+#include <dlfcn.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "grammar/llguidance.h"
+#include "model/unicode.h"
+
+struct grammar_library {
+    void *file; // of dlopen(); never closed: the library may have threads
+    struct llg_functions llg;
+    struct llg_tokenizer *tokenizer;
+    int vocab_size, mask_words;
+};
+
+struct grammar_matcher {
+    const struct grammar_library *library;
+    struct llg_matcher *llg;
+};
+
+// --- loading
+
+// The Python package's library refers to data of libpython, which no dependency of it names. dlopen() does not run any
+// Python.
+static bool python_open(void)
+{
+    bool loaded = false;
+    for (int minor = 15; minor >= 9 && !loaded; minor--) {
+        char name[32];
+        snprintf(name, sizeof name, "libpython3.%d.so.1.0", minor);
+        loaded = dlopen(name, RTLD_LAZY | RTLD_GLOBAL) != NULL;
+    }
+    return loaded;
+}
+
+static enum status file_open(struct grammar_library *library, const char *path)
+{
+    // Symbols are bound when they are called: most functions of libpython never are.
+    library->file = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (library->file) return STATUS_OK;
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", dlerror());
+    if (!strstr(reason, ": undefined symbol: ")) return status_fail(STATUS_NOT_FOUND, "%s", reason);
+    if (!python_open()) return status_fail(STATUS_NOT_FOUND, "%s: libpython3 is needed and cannot be loaded", path);
+    library->file = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    return library->file ? STATUS_OK : status_fail(STATUS_NOT_FOUND, "%s", dlerror());
+}
+
+static enum status functions_find(struct grammar_library *library, const char *path)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+    } functions[] = {
+#define LLG_ROW(result, name, parameters) {#name, offsetof(struct llg_functions, name)},
+        LLG_FUNCTIONS(LLG_ROW)
+#undef LLG_ROW
+    };
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *function = dlsym(library->file, functions[i].name);
+        if (!function)
+            return status_fail(STATUS_UNSUPPORTED, "%s: not llguidance 1.x: it has no function %s", path,
+                               functions[i].name);
+        memcpy((char *)&library->llg + functions[i].offset, &function, sizeof function);
+    }
+    return STATUS_OK;
+}
+
+// --- the vocabulary
+
+struct vocabulary {
+    uint32_t *lengths;
+    struct bytes text;
+};
+
+// llguidance knows special tokens by a byte 0xFF before their text; a token without text is never allowed.
+static void vocabulary_add(struct vocabulary *v, const struct tokenizer *tokenizer, int32_t id)
+{
+    const char *bytes;
+    size_t n, before = v->text.n;
+    tokenizer_piece(tokenizer, id, &bytes, &n);
+    if (tokenizer_is_special(tokenizer, id)) bytes_add(&v->text, "\xff", 1);
+    bytes_add(&v->text, bytes, n);
+    v->lengths[id] = (uint32_t)(v->text.n - before);
+}
+
+static enum status tokenizer_create(struct grammar_library *library, const struct tokenizer *tokenizer, int vocab_size,
+                                    const int32_t *eos, int n_eos)
+{
+    struct vocabulary v = {.lengths = mem_alloc_array((size_t)vocab_size, sizeof *v.lengths)};
+    for (int id = 0; id < vocab_size && id < tokenizer_vocab_size(tokenizer); id++)
+        vocabulary_add(&v, tokenizer, id);
+    struct llg_tokenizer_init init = {
+        .struct_size = sizeof init,
+        .vocab_size = (uint32_t)vocab_size,
+        .tok_eos = (uint32_t)eos[0],
+        .token_lens = v.lengths,
+        .token_bytes = (const uint8_t *)v.text.data,
+        .use_approximate_greedy_tokenize_fn = true, // only for forced tokens, which are not used
+        .tok_eos_extra = (const uint32_t *)eos + 1,
+        .tok_eos_extra_count = (uint32_t)n_eos - 1,
+    };
+    char error[256] = "";
+    library->tokenizer = library->llg.llg_new_tokenizer_v2(&init, error, sizeof error);
+    free(v.lengths);
+    bytes_free(&v.text);
+    return library->tokenizer ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "llguidance: %s", error);
+}
+
+enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
+                                 const int32_t *eos, int n_eos, struct grammar_library **library_p)
+{
+    if (!n_eos) return status_fail(STATUS_UNSUPPORTED, "structured output: the model has no token that ends an answer");
+    struct grammar_library *library = mem_alloc(sizeof *library);
+    enum status status = file_open(library, path);
+    if (status == STATUS_OK) status = functions_find(library, path);
+    if (status == STATUS_OK) status = tokenizer_create(library, tokenizer, vocab_size, eos, n_eos);
+    if (status != STATUS_OK) {
+        grammar_library_free(library);
+        return status;
+    }
+    library->vocab_size = vocab_size;
+    library->mask_words = (vocab_size + 31) / 32;
+    *library_p = library;
+    return STATUS_OK;
+}
+
+struct grammar_library *grammar_library_start(const char *path, const struct tokenizer *tokenizer, int vocab_size,
+                                              const int32_t *eos, int n_eos)
+{
+    struct grammar_library *library = NULL;
+    if (grammar_library_open(path, tokenizer, vocab_size, eos, n_eos, &library) == STATUS_OK) {
+        log_event(LOG_INFO, "structured_output_ready", LOG_FIELD("llguidance", grammar_library_version(library)));
+    } else {
+        bool wanted = strcmp(path, GRAMMAR_LIBRARY_DEFAULT) != 0;
+        log_event(wanted ? LOG_WARN : LOG_INFO, "structured_output_refused", LOG_REASON);
+    }
+    return library;
+}
+
+void grammar_library_free(struct grammar_library *library)
+{
+    if (!library) return;
+    if (library->tokenizer) library->llg.llg_free_tokenizer(library->tokenizer);
+    free(library);
+}
+
+const char *grammar_library_version(const struct grammar_library *library)
+{
+    return library->llg.llg_get_version();
+}
+
+// --- matchers
+
+static enum status fail(enum status status, const struct grammar_matcher *matcher)
+{
+    const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
+    return status_fail(status, "%s", error ? error : "llguidance gives no reason");
+}
+
+// JSON allows blanks without end between its tokens, and a model that is free to do so may never stop writing them.
+// Where the schema does not say which blanks are allowed: one, or a new line with its indentation. The caller frees the
+// text.
+static char *schema_with_bounded_blanks(const char *schema)
+{
+    json_t *root = json_loads(schema, JSON_DECODE_ANY, NULL); // NULL: llguidance says what is wrong
+    if (json_is_object(root) && !json_object_get(root, "x-guidance"))
+        json_object_set_new(root, "x-guidance", json_pack("{s:s}", "whitespace_pattern", "[ ]|\n[ ]{0,32}"));
+    char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY) : mem_string(schema);
+    json_decref(root);
+    return text;
+}
+
+enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
+                                   struct grammar_matcher **matcher_p)
+{
+    static const char *const kinds[] = {
+        [GRAMMAR_JSON_SCHEMA] = "json_schema", [GRAMMAR_REGEX] = "regex", [GRAMMAR_LARK] = "lark"};
+    union {
+        struct llg_init init;
+        char room[1024]; // a later 1.x may set members behind those that are known here
+    } u = {0};
+    library->llg.llg_constraint_init_set_defaults(&u.init, library->tokenizer);
+    u.init.log_buffer_level = u.init.log_stderr_level = 0;
+    u.init.limits.verbose_errors = false; // no text of an answer in a message
+    struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
+    matcher->library = library;
+    char *schema = spec->kind == GRAMMAR_JSON_SCHEMA ? schema_with_bounded_blanks(spec->text) : NULL;
+    matcher->llg = library->llg.llg_new_matcher(&u.init, kinds[spec->kind], schema ? schema : spec->text);
+    free(schema);
+    if (library->llg.llg_matcher_get_error(matcher->llg)) {
+        enum status status = fail(STATUS_INVALID, matcher);
+        grammar_matcher_free(matcher);
+        return status;
+    }
+    *matcher_p = matcher;
+    return STATUS_OK;
+}
+
+void grammar_matcher_free(struct grammar_matcher *matcher)
+{
+    if (!matcher) return;
+    matcher->library->llg.llg_free_matcher(matcher->llg);
+    free(matcher);
+}
+
+int grammar_matcher_mask_words(const struct grammar_matcher *matcher)
+{
+    return matcher->library->mask_words;
+}
+
+enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask)
+{
+    size_t bytes = (size_t)matcher->library->mask_words * sizeof *mask;
+    if (matcher->library->llg.llg_matcher_compute_mask_into(matcher->llg, mask, bytes) == 0) return STATUS_OK;
+    return fail(STATUS_INTERNAL, matcher);
+}
+
+enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= matcher->library->vocab_size)
+            return status_fail(STATUS_INVALID, "token %d is outside the vocabulary", tokens[i]);
+    if (matcher->library->llg.llg_matcher_consume_tokens(matcher->llg, (const uint32_t *)tokens, (size_t)n) == 0)
+        return STATUS_OK;
+    return fail(STATUS_INVALID, matcher);
+}
+
+bool grammar_matcher_is_complete(const struct grammar_matcher *matcher)
+{
+    return matcher->library->llg.llg_matcher_is_stopped(matcher->llg);
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/call_reader.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void call_reader_reset(struct call_reader *reader, bool strict)
+{
+    reader->key.n = reader->value.n = reader->name.n = reader->arguments.n = 0;
+    reader->state = CALL_READER_START;
+    reader->named = reader->quoted = reader->escaped = false;
+    reader->depth = 0;
+    reader->strict = strict;
+}
+
+void call_reader_fini(struct call_reader *reader)
+{
+    bytes_free(&reader->key);
+    bytes_free(&reader->value);
+    bytes_free(&reader->name);
+    bytes_free(&reader->arguments);
+}
+
+bool call_reader_is_call(const struct call_reader *reader)
+{
+    return reader->named && reader->arguments.n;
+}
+
+static bool is_key(const struct call_reader *reader, const char *name)
+{
+    return reader->key.n == strlen(name) && memcmp(reader->key.data, name, reader->key.n) == 0;
+}
+
+static bool is_arguments(const struct call_reader *reader)
+{
+    return is_key(reader, "arguments") || is_key(reader, "parameters");
+}
+
+static bool key_allowed(const struct call_reader *reader)
+{
+    return !reader->strict || is_arguments(reader) || is_key(reader, "name") || is_key(reader, "type") ||
+           is_key(reader, "id");
+}
+
+// Decodes a JSON string. False: it is none.
+static bool decode_string(const struct bytes *json, struct bytes *text)
+{
+    json_t *value = json_loadb(json->data, json->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    bool ok = json_is_string(value);
+    text->n = 0;
+    if (ok) bytes_add(text, json_string_value(value), json_string_length(value));
+    json_decref(value);
+    return ok;
+}
+
+static bool value_end(struct call_reader *reader)
+{
+    if (is_key(reader, "name")) {
+        reader->named = decode_string(&reader->value, &reader->name) && reader->name.n;
+        return reader->named;
+    }
+    // Some models write the object as a string.
+    if (is_arguments(reader) && reader->value.data[0] == '"') return decode_string(&reader->value, &reader->arguments);
+    return true;
+}
+
+static void value_add(struct call_reader *reader, char c)
+{
+    bytes_add(&reader->value, &c, 1);
+    if (is_arguments(reader) && reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
+}
+
+// Adds a byte of a string, list or object. True: it was the last one.
+static bool value_step(struct call_reader *reader, char c)
+{
+    value_add(reader, c);
+    if (reader->escaped) {
+        reader->escaped = false;
+    } else if (reader->quoted) {
+        reader->escaped = c == '\\';
+        reader->quoted = c != '"';
+    } else if (c == '"') {
+        reader->quoted = true;
+    } else if (c == '{' || c == '[') {
+        reader->depth++;
+    } else if (c == '}' || c == ']') {
+        reader->depth--;
+    }
+    return !reader->quoted && !reader->escaped && reader->depth == 0;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static enum call_reader_state object_end(struct call_reader *reader)
+{
+    if (!reader->named) return CALL_READER_BROKEN;
+    if (!reader->arguments.n) bytes_add(&reader->arguments, "{}", 2); // a function without parameters
+    return CALL_READER_DONE;
+}
+
+// The state after a byte between members or of a key.
+static enum call_reader_state outside_step(struct call_reader *reader, char c)
+{
+    switch (reader->state) {
+    case CALL_READER_START: return c == '{' ? CALL_READER_KEY : CALL_READER_BROKEN;
+    case CALL_READER_KEY:
+        if (c == ',') return CALL_READER_KEY;
+        if (c == '}') return object_end(reader);
+        reader->key.n = 0;
+        return c == '"' ? CALL_READER_IN_KEY : CALL_READER_BROKEN;
+    case CALL_READER_IN_KEY:
+        if (c == '"') return key_allowed(reader) ? CALL_READER_COLON : CALL_READER_BROKEN;
+        bytes_add(&reader->key, &c, 1);
+        return CALL_READER_IN_KEY;
+    case CALL_READER_COLON: return c == ':' ? CALL_READER_VALUE : CALL_READER_BROKEN;
+    default: reader->value.n = 0; return strchr(",:]}", c) ? CALL_READER_BROKEN : CALL_READER_IN_VALUE;
+    }
+}
+
+// One byte. False: it belongs to what follows the value.
+static bool reader_step(struct call_reader *reader, char c)
+{
+    if (reader->state == CALL_READER_IN_VALUE) {
+        bool nested = strchr("\"[{", reader->value.data[0]), used = nested || !(is_blank(c) || c == ',' || c == '}');
+        bool last = nested ? value_step(reader, c) : !used;
+        if (!nested && used) value_add(reader, c);
+        if (last) reader->state = value_end(reader) ? CALL_READER_KEY : CALL_READER_BROKEN;
+        return used;
+    }
+    if (is_blank(c) && reader->state != CALL_READER_IN_KEY) return true;
+    reader->state = outside_step(reader, c);
+    if (reader->state == CALL_READER_IN_VALUE) value_step(reader, c);
+    return true;
+}
+
+size_t call_reader_push(struct call_reader *reader, const char *text, size_t n)
+{
+    size_t used = 0;
+    while (used < n && reader->state < CALL_READER_DONE)
+        used += reader_step(reader, text[used]);
+    return used;
+}

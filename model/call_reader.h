@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads one tool call, a JSON object like {"name": "f", "arguments": {...}}, as its bytes arrive. Models write
+// "parameters" (Llama) or "arguments" (the others). The arguments are copied as the model wrote them, so a client sees
+// exactly what was generated; whether they fit the tool's schema is not checked here.
+//
+// One owner, one thread. The sizes are bounded by the answer's.
+#pragma once
+
+#include "model/unicode.h"
+
+enum call_reader_state {
+    CALL_READER_START, // before the object's brace
+    CALL_READER_KEY,   // a key, the end of the object, or a comma
+    CALL_READER_IN_KEY,
+    CALL_READER_COLON,
+    CALL_READER_VALUE,
+    CALL_READER_IN_VALUE,
+    CALL_READER_DONE,   // the object has ended
+    CALL_READER_BROKEN, // it is not a tool call
+};
+
+struct call_reader {
+    enum call_reader_state state;
+    struct bytes key, value; // JSON text of the member that is being read
+    struct bytes name;       // decoded
+    struct bytes arguments;  // JSON text so far; complete when the state is DONE, and then never empty
+    bool named;              // `name` is complete
+    bool strict;             // a key that calls do not have breaks the object
+    int depth;               // of lists and objects within the value
+    bool quoted, escaped;    // within a string; after a backslash
+};
+
+void call_reader_reset(struct call_reader *reader, bool strict); // for the next call; keeps the memory
+void call_reader_fini(struct call_reader *reader);
+
+// Reads bytes until the object ends or is broken. Returns how many it used.
+size_t call_reader_push(struct call_reader *reader, const char *text, size_t n);
+
+// The object is certainly a call: it has a name, and its arguments have begun.
+bool call_reader_is_call(const struct call_reader *reader);

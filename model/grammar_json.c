@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/grammar_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/generation_json.h"
+
+static enum status set_text(const char *name, enum grammar_kind kind, const json_t *value, struct grammar_spec *spec)
+{
+    if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
+        return json_refuse_type(name, "a string without U+0000");
+    *spec = (struct grammar_spec){kind, mem_string(json_string_value(value))};
+    return STATUS_OK;
+}
+
+// A schema is an object, true or false, or, as in vLLM, their JSON text.
+static enum status set_schema(const char *name, const json_t *value, struct grammar_spec *spec)
+{
+    if (json_is_string(value)) return set_text(name, GRAMMAR_JSON_SCHEMA, value, spec);
+    if (!json_is_object(value) && !json_is_boolean(value)) return json_refuse_type(name, "a JSON schema");
+    *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY)};
+    return STATUS_OK;
+}
+
+static enum status set_choice(const char *name, const json_t *list, struct grammar_spec *spec)
+{
+    static const char expected[] = "a list of strings that are not empty";
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *text = json_array_get(list, i);
+        size_t bytes = json_string_length(text);
+        if (!bytes || strlen(json_string_value(text)) != bytes) return json_refuse_type(name, expected);
+    }
+    if (!n) return json_refuse_type(name, expected);
+    const char **texts = mem_alloc_array(n, sizeof *texts);
+    for (size_t i = 0; i < n; i++)
+        texts[i] = json_string_value(json_array_get(list, i));
+    *spec = grammar_spec_choice(texts, n);
+    free(texts);
+    return STATUS_OK;
+}
+
+static enum status read_member(const char *member, const char *name, const json_t *value, struct grammar_spec *spec)
+{
+    if (strcmp(member, "json") == 0) return set_schema(name, value, spec);
+    if (strcmp(member, "choice") == 0) return set_choice(name, value, spec);
+    return set_text(name, strcmp(member, "regex") == 0 ? GRAMMAR_REGEX : GRAMMAR_LARK, value, spec);
+}
+
+static enum status read_response_format(const json_t *format, struct grammar_spec *spec)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (!type) return json_refuse_type("response_format", "an object with a type");
+    if (strcmp(type, "text") == 0) return STATUS_OK;
+    if (strcmp(type, "json_object") == 0) {
+        *spec = (struct grammar_spec){GRAMMAR_JSON_SCHEMA, mem_string("{\"type\":\"object\"}")};
+        return STATUS_OK;
+    }
+    if (strcmp(type, "json_schema") != 0)
+        return status_fail(STATUS_INVALID, "response_format.type '%.40s': must be text, json_object or json_schema",
+                           type);
+    const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    if (!json_is_object(schema)) return json_refuse_type("response_format.json_schema.schema", "an object");
+    return set_schema("response_format.json_schema.schema", schema, spec);
+}
+
+// One more field that the body has. *field_p is the one before it, NULL: none.
+static enum status check_single(const char *name, const char **field_p)
+{
+    if (*field_p) return status_fail(STATUS_INVALID, "%s: not together with %s", name, *field_p);
+    *field_p = name;
+    return STATUS_OK;
+}
+
+static enum status read_fields(const json_t *body, struct grammar_spec *spec)
+{
+    static const char *const members[] = {"json", "regex", "grammar", "choice"};
+    static const char *const names[] = {"guided_json", "guided_regex", "guided_grammar", "guided_choice"};
+    const json_t *nested = json_object_get(body, "structured_outputs");
+    const char *field = NULL;
+    if (nested && !json_is_null(nested) && !json_is_object(nested))
+        return json_refuse_type("structured_outputs", "an object");
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        const json_t *values[] = {json_object_get(body, names[i]), json_object_get(nested, members[i])};
+        const char *places[] = {names[i], "structured_outputs"};
+        for (int v = 0; v < 2; v++) {
+            if (!values[v] || json_is_null(values[v])) continue;
+            TRY(check_single(places[v], &field));
+            TRY(read_member(members[i], places[v], values[v], spec));
+        }
+    }
+    const json_t *format = json_object_get(body, "response_format");
+    if (!format || json_is_null(format)) return STATUS_OK;
+    struct grammar_spec of_format = {0};
+    TRY(read_response_format(format, &of_format));
+    if (of_format.kind == GRAMMAR_NONE) return STATUS_OK;
+    enum status status = check_single("response_format", &field);
+    grammar_spec_free(status == STATUS_OK ? spec : &of_format);
+    if (status == STATUS_OK) *spec = of_format;
+    return status;
+}
+
+enum status grammar_from_json(const json_t *body, struct grammar_spec *spec)
+{
+    *spec = (struct grammar_spec){0};
+    enum status status = read_fields(body, spec);
+    if (status != STATUS_OK) grammar_spec_free(spec);
+    return status;
+}

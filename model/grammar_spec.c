@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/grammar_spec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+// Writes a regular expression that matches the text alone. Returns its end.
+static char *write_escaped(char *regex, const char *text)
+{
+    for (; *text; text++) {
+        if (strchr("\\.+*?()|[]{}^$#&-~/", *text)) *regex++ = '\\';
+        *regex++ = *text;
+    }
+    return regex;
+}
+
+struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n)
+{
+    size_t room = 1;
+    for (size_t i = 0; i < n; i++)
+        room += 2 * strlen(texts[i]) + 1;
+    char *regex = mem_alloc(room), *end = regex;
+    for (size_t i = 0; i < n; i++) {
+        if (i) *end++ = '|';
+        end = write_escaped(end, texts[i]);
+    }
+    return (struct grammar_spec){GRAMMAR_REGEX, regex};
+}
+
+struct grammar_spec grammar_spec_copy(const struct grammar_spec *from)
+{
+    return (struct grammar_spec){from->kind, mem_string(from->text)};
+}
+
+void grammar_spec_free(struct grammar_spec *spec)
+{
+    free(spec->text);
+    *spec = (struct grammar_spec){0};
+}
+
+enum status grammar_spec_check(const struct grammar_spec *spec)
+{
+    static const char *const names[GRAMMAR_KINDS] = {[GRAMMAR_JSON_SCHEMA] = "the JSON schema",
+                                                     [GRAMMAR_REGEX] = "the regular expression",
+                                                     [GRAMMAR_LARK] = "the grammar"};
+    if (spec->kind == GRAMMAR_NONE) return STATUS_OK;
+    size_t n = spec->text ? strlen(spec->text) : 0;
+    if (n == 0) return status_fail(STATUS_INVALID, "%s is empty", names[spec->kind]);
+    if (n > GRAMMAR_TEXT_BYTES_MAX)
+        return status_fail(STATUS_INVALID, "%s has %zu bytes: at most %d", names[spec->kind], n,
+                           GRAMMAR_TEXT_BYTES_MAX);
+    if (!utf8_valid(spec->text, n, NULL)) return status_fail(STATUS_INVALID, "%s is not UTF-8", names[spec->kind]);
+    return STATUS_OK;
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the text of an answer must match. Plain data; any thread.
+#pragma once
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+enum { GRAMMAR_TEXT_BYTES_MAX = 256 << 10 };
+
+enum grammar_kind {
+    GRAMMAR_NONE,
+    GRAMMAR_JSON_SCHEMA,
+    GRAMMAR_REGEX, // of the whole answer, in the syntax of Rust's regex crate
+    GRAMMAR_LARK,  // llguidance's variant of Lark
+    GRAMMAR_KINDS
+};
+
+// {0}: any text.
+struct grammar_spec {
+    enum grammar_kind kind;
+    char *text; // NULL with GRAMMAR_NONE; owned by whatever owns the struct
+};
+
+// One of the texts [n].
+struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n);
+
+struct grammar_spec grammar_spec_copy(const struct grammar_spec *from);
+void grammar_spec_free(struct grammar_spec *spec); // leaves it empty
+
+// STATUS_INVALID: no text, more than GRAMMAR_TEXT_BYTES_MAX, or not UTF-8. Whether the grammar is right only
+// grammar_matcher_create() knows.
+enum status grammar_spec_check(const struct grammar_spec *spec);

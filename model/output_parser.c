@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// A state machine over the text that is not given out yet. A step looks at that text and either uses some of it or
+// waits for more. A call's text is kept until the call is certain, so that it can still become content.
+#include "model/output_parser.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/call_reader.h"
+
+enum state {
+    START,     // before the first part, or after the reasoning
+    REASONING, // within
+    CONTENT,
+    CALL_LEAD, // after a marker or separator, before a call
+    CALL,      // within
+    CALL_TAIL, // after a call
+};
+
+struct output_parser {
+    struct output_syntax syntax;
+    enum state state;
+    struct bytes text; // not given out yet
+    size_t from;       // of `text`: what is before it has been used
+    size_t read;       // from here on the call is not read yet; at least `from`
+    struct call_reader call;
+    size_t sent_arguments; // of `call`
+    int n_calls;
+    bool announced;  // `call` has been given out
+    bool bare;       // Mistral's name[ARGS]{...}: no object around name and arguments
+    bool listed;     // within a list of calls
+    bool reasoned;   // no reasoning comes any more
+    bool drop_blank; // blanks that come next are not content
+    bool final;
+    output_part_fn *part;
+    void *user;
+};
+
+// --- the forms
+
+static const struct form {
+    const char *begin, *end; // of a call; NULL: it has none
+} forms[] = {
+    [OUTPUT_CALLS_NONE] = {NULL, NULL},
+    [OUTPUT_CALLS_HERMES] = {"<tool_call>", "</tool_call>"},
+    [OUTPUT_CALLS_LLAMA3] = {"<|python_tag|>", NULL},
+    [OUTPUT_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL},
+};
+
+static const char mistral_id[] = "[CALL_ID]", mistral_arguments[] = "[ARGS]";
+
+struct output_syntax output_syntax_detect(const char *chat_template)
+{
+    struct output_syntax syntax = {0};
+    bool xml = strstr(chat_template, "<arg_key>") || strstr(chat_template, "<function=");
+    if (strstr(chat_template, "[TOOL_CALLS]")) {
+        syntax.calls = OUTPUT_CALLS_MISTRAL;
+    } else if (strstr(chat_template, "<tool_call>") && !xml) {
+        syntax.calls = OUTPUT_CALLS_HERMES;
+    } else if (strstr(chat_template, "\"parameters\": ") && strstr(chat_template, "<|eot_id|>")) {
+        syntax.calls = OUTPUT_CALLS_LLAMA3;
+    }
+    if (strstr(chat_template, "</think>")) {
+        syntax.reasoning_begin = "<think>";
+        syntax.reasoning_end = "</think>";
+    } else if (strstr(chat_template, "[/THINK]")) {
+        syntax.reasoning_begin = "[THINK]";
+        syntax.reasoning_end = "[/THINK]";
+    }
+    return syntax;
+}
+
+void output_syntax_markers(const struct output_syntax *syntax, const char *markers[OUTPUT_MARKERS_MAX])
+{
+    int n = 0;
+    const struct form *form = &forms[syntax->calls];
+    if (syntax->reasoning_begin) markers[n++] = syntax->reasoning_begin;
+    if (syntax->reasoning_end) markers[n++] = syntax->reasoning_end;
+    if (form->begin) markers[n++] = form->begin;
+    if (form->end) markers[n++] = form->end;
+    if (syntax->calls == OUTPUT_CALLS_MISTRAL) {
+        markers[n++] = mistral_id;
+        markers[n++] = mistral_arguments;
+    }
+    markers[n] = NULL;
+}
+
+// --- text
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static char at(const struct output_parser *p, size_t i)
+{
+    return p->text.data[i];
+}
+
+static size_t skip_blank(const struct output_parser *p, size_t i)
+{
+    while (i < p->text.n && is_blank(at(p, i)))
+        i++;
+    return i;
+}
+
+enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the text so far is the start of it
+
+static enum match match_at(const struct output_parser *p, size_t i, const char *marker)
+{
+    size_t left = p->text.n - i, n = strlen(marker), common = left < n ? left : n;
+    if (memcmp(p->text.data + i, marker, common) != 0) return MATCH_NO;
+    return common == n ? MATCH_YES : p->final ? MATCH_NO : MATCH_MAYBE;
+}
+
+// The first place from `from` on where the marker stands or may have begun; the end of the text if there is none.
+static size_t find(const struct output_parser *p, const char *marker, enum match *match_p)
+{
+    size_t i = p->from;
+    for (*match_p = MATCH_NO; i < p->text.n; i++) {
+        const char *next = memchr(p->text.data + i, marker[0], p->text.n - i);
+        i = next ? (size_t)(next - p->text.data) : p->text.n;
+        if (!next || (*match_p = match_at(p, i, marker)) != MATCH_NO) break;
+    }
+    return i;
+}
+
+static void use(struct output_parser *p, size_t to)
+{
+    p->from = to;
+    if (p->read < to) p->read = to;
+}
+
+// Gives out the text before `to`.
+static void give(struct output_parser *p, enum output_kind kind, size_t to)
+{
+    if (to > p->from) p->part(p->user, kind, p->text.data + p->from, to - p->from);
+    use(p, to);
+}
+
+// --- steps; each returns false to wait for more text
+
+static bool go(struct output_parser *p, enum state state)
+{
+    p->state = state;
+    return true;
+}
+
+// Gives out a section until `end` (NULL: it has none). True: `end` was found, and `read` is behind it.
+static bool section(struct output_parser *p, enum output_kind kind, const char *end)
+{
+    if (p->drop_blank) use(p, skip_blank(p, p->from));
+    if (p->from < p->text.n) p->drop_blank = false;
+    enum match match = MATCH_NO;
+    size_t to = end ? find(p, end, &match) : p->text.n, stop = to;
+    // Blanks are given out when it is known that no marker follows them.
+    while (end && !(p->final && match == MATCH_NO) && to > p->from && is_blank(at(p, to - 1)))
+        to--;
+    give(p, kind, to);
+    if (match == MATCH_YES) p->read = stop + strlen(end);
+    return match == MATCH_YES;
+}
+
+static bool reasoning_step(struct output_parser *p)
+{
+    if (!section(p, OUTPUT_REASONING, p->syntax.reasoning_end)) return false;
+    use(p, p->read);
+    p->reasoned = p->drop_blank = true;
+    return go(p, START);
+}
+
+static bool content_step(struct output_parser *p)
+{
+    const char *begin = forms[p->syntax.calls].begin;
+    return section(p, OUTPUT_CONTENT, begin) && go(p, CALL_LEAD);
+}
+
+// What was read as a call is none.
+static bool call_refused(struct output_parser *p)
+{
+    p->drop_blank = p->listed = false;
+    give(p, OUTPUT_CONTENT, p->read);
+    return go(p, CONTENT);
+}
+
+static bool call_begin(struct output_parser *p)
+{
+    call_reader_reset(&p->call, p->syntax.calls == OUTPUT_CALLS_LLAMA3);
+    p->announced = p->bare = false;
+    p->sent_arguments = 0;
+    return go(p, CALL);
+}
+
+static bool start_step(struct output_parser *p)
+{
+    size_t first = skip_blank(p, p->from);
+    if (p->drop_blank) use(p, first);
+    if (first == p->text.n) return p->final && go(p, CONTENT);
+    if (!p->reasoned && p->syntax.reasoning_begin) {
+        enum match match = match_at(p, first, p->syntax.reasoning_begin);
+        if (match == MATCH_MAYBE) return false;
+        if (match == MATCH_YES) {
+            use(p, first + strlen(p->syntax.reasoning_begin));
+            p->drop_blank = true;
+            return go(p, REASONING);
+        }
+    }
+    if (p->syntax.calls == OUTPUT_CALLS_LLAMA3 && at(p, first) == '{') {
+        p->read = first;
+        return call_begin(p);
+    }
+    return go(p, CONTENT);
+}
+
+static bool is_name(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || strchr("_-.", c);
+}
+
+// name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}: the reader gets the object that they stand for.
+static bool bare_call_step(struct output_parser *p)
+{
+    static const char before[] = "{\"name\":\"", between[] = "\",\"arguments\":";
+    size_t name = p->read, end = name;
+    while (end < p->text.n && is_name(at(p, end)))
+        end++;
+    size_t next = end;
+    if (next < p->text.n && match_at(p, next, mistral_id) != MATCH_NO)
+        for (next += strlen(mistral_id); next < p->text.n && is_name(at(p, next));)
+            next++;
+    if (next >= p->text.n) return p->final && call_refused(p);
+    enum match match = match_at(p, next, mistral_arguments);
+    if (match == MATCH_MAYBE) return false;
+    if (match == MATCH_YES) next += strlen(mistral_arguments);
+    next = skip_blank(p, next);
+    if (next == p->text.n) return p->final && call_refused(p);
+    if (end == name || at(p, next) != '{') return call_refused(p);
+    call_begin(p);
+    p->bare = true;
+    call_reader_push(&p->call, before, strlen(before));
+    call_reader_push(&p->call, p->text.data + name, end - name);
+    call_reader_push(&p->call, between, strlen(between));
+    p->read = next;
+    return true;
+}
+
+static bool lead_step(struct output_parser *p)
+{
+    p->read = skip_blank(p, p->read);
+    if (p->read == p->text.n) return p->final && call_refused(p);
+    if (at(p, p->read) == '{') return call_begin(p);
+    if (p->syntax.calls != OUTPUT_CALLS_MISTRAL || p->listed) return call_refused(p);
+    if (at(p, p->read) != '[') return bare_call_step(p);
+    p->read++;
+    return p->listed = true;
+}
+
+static void call_give(struct output_parser *p)
+{
+    if (!p->announced) p->part(p->user, OUTPUT_CALL, p->call.name.data, p->call.name.n);
+    p->n_calls += !p->announced;
+    p->announced = true;
+    size_t n = p->call.arguments.n - p->sent_arguments;
+    if (n) p->part(p->user, OUTPUT_ARGUMENTS, p->call.arguments.data + p->sent_arguments, n);
+    p->sent_arguments = p->call.arguments.n;
+    use(p, p->read);
+}
+
+static bool call_step(struct output_parser *p)
+{
+    // The arguments of a bare call end before the object that the reader was given.
+    while (p->read < p->text.n && p->call.state < CALL_READER_DONE &&
+           !(p->bare && p->call.state == CALL_READER_KEY && p->call.arguments.n))
+        p->read += call_reader_push(&p->call, p->text.data + p->read, 1);
+    if (call_reader_is_call(&p->call)) call_give(p);
+    if (p->call.state == CALL_READER_BROKEN) return call_refused(p);
+    if (p->call.state == CALL_READER_DONE || (p->bare && p->call.state == CALL_READER_KEY)) return go(p, CALL_TAIL);
+    return p->final && !p->announced && call_refused(p);
+}
+
+// After a call: its end marker, a separator, or the end of a list.
+static bool tail_step(struct output_parser *p)
+{
+    use(p, skip_blank(p, p->from));
+    if (p->from == p->text.n) return false;
+    p->drop_blank = true;
+    const char *end = forms[p->syntax.calls].end;
+    enum match match = end ? match_at(p, p->from, end) : MATCH_NO;
+    if (match == MATCH_MAYBE) return false;
+    if (match == MATCH_YES) {
+        use(p, p->from + strlen(end));
+        return go(p, CONTENT);
+    }
+    char separator = at(p, p->from);
+    if (p->listed ? separator == ',' : p->syntax.calls == OUTPUT_CALLS_LLAMA3 && separator == ';') {
+        use(p, p->from + 1);
+        return go(p, CALL_LEAD);
+    }
+    if (p->listed && separator == ']') use(p, p->from + 1);
+    p->listed = false;
+    return go(p, p->syntax.calls == OUTPUT_CALLS_LLAMA3 && separator == '{' ? CALL_LEAD : CONTENT);
+}
+
+static bool (*const steps[])(struct output_parser *p) = {
+    [START] = start_step,    [REASONING] = reasoning_step, [CONTENT] = content_step,
+    [CALL_LEAD] = lead_step, [CALL] = call_step,           [CALL_TAIL] = tail_step,
+};
+
+static void advance(struct output_parser *p, output_part_fn *part, void *user)
+{
+    p->part = part;
+    p->user = user;
+    while (p->text.n && steps[p->state](p))
+        ;
+    if (p->from) memmove(p->text.data, p->text.data + p->from, p->text.n - p->from);
+    p->text.n -= p->from;
+    p->read -= p->from;
+    p->from = 0;
+}
+
+// --- interface
+
+struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning)
+{
+    struct output_parser *p = mem_alloc(sizeof *p);
+    *p = (struct output_parser){.syntax = *syntax, .state = reasoning ? REASONING : START, .drop_blank = reasoning};
+    return p;
+}
+
+void output_parser_free(struct output_parser *parser)
+{
+    if (!parser) return;
+    bytes_free(&parser->text);
+    call_reader_fini(&parser->call);
+    free(parser);
+}
+
+void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user)
+{
+    bytes_add(&parser->text, text, n);
+    advance(parser, part, user);
+}
+
+void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user)
+{
+    parser->final = true;
+    advance(parser, part, user);
+}
+
+int output_parser_calls(const struct output_parser *parser)
+{
+    return parser->n_calls;
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Splits the text of a chat answer, as it arrives, into reasoning, content and tool calls.
+//
+// Models mark these sections in the way their chat template taught them:
+//
+//   reasoning   <think>...</think>, or [THINK]...[/THINK], at the start of the answer
+//   Hermes      <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them (Qwen too)
+//   Llama 3     {"name": ..., "parameters": {...}} as the start of the answer or after <|python_tag|>, joined by ";"
+//   Mistral     [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...} for each call
+//
+// A part is given out as soon as it is certain what it is. Nothing is lost: what looks like a call and is none is
+// content, and an answer without sections comes out unchanged. Blanks around sections are dropped. An answer that is
+// cut within a call ends with the arguments so far. How the text is cut into pieces makes no difference.
+//
+// One owner, one thread at a time.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum output_calls { OUTPUT_CALLS_NONE, OUTPUT_CALLS_HERMES, OUTPUT_CALLS_LLAMA3, OUTPUT_CALLS_MISTRAL };
+
+// What a model's answers look like.
+struct output_syntax {
+    enum output_calls calls;
+    const char *reasoning_begin, *reasoning_end; // static; NULL: the model does not reason
+};
+
+// The syntax that a chat template shows to the model. `calls` stays NONE for a form that is not supported.
+struct output_syntax output_syntax_detect(const char *chat_template);
+
+// The markers of a syntax: tokens with these texts must reach the parser even if they are special. NULL-terminated.
+enum { OUTPUT_MARKERS_MAX = 8 };
+void output_syntax_markers(const struct output_syntax *syntax, const char *markers[OUTPUT_MARKERS_MAX]);
+
+enum output_kind {
+    OUTPUT_REASONING,
+    OUTPUT_CONTENT,
+    OUTPUT_CALL,      // a call begins; the text is the name of its function
+    OUTPUT_ARGUMENTS, // more JSON text of the arguments of the last call
+};
+
+// Parts of one kind that follow each other belong together. The text is valid during the call; not NUL-terminated.
+typedef void output_part_fn(void *user, enum output_kind kind, const char *text, size_t n);
+
+struct output_parser;
+
+// reasoning: the prompt ended within a reasoning section. `syntax` is copied.
+struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning);
+void output_parser_free(struct output_parser *parser); // NULL is fine
+
+// Adds text: whole characters. `part` is called for what has become certain.
+void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
+void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
+
+int output_parser_calls(const struct output_parser *parser); // that have begun

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grammar of an answer that must call a tool, for a client that does not leave the choice to the model.
+#pragma once
+
+#include <jansson.h>
+
+#include "model/grammar_spec.h"
+#include "model/output_parser.h"
+
+struct tool_choice {
+    const json_t *tools; // OpenAI's list of functions, checked
+    const char *name;    // the only one that may be called; NULL: any
+    bool single;         // exactly one call
+};
+
+// marker: the special token that starts calls in Mistral's form, -1: it is text. The caller frees the spec. INVALID: no
+// tool has the name. UNSUPPORTED: the form of calls is not known, or two tools define different schemas by one name.
+enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
+                                struct grammar_spec *spec_p);

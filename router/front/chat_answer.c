@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/chat_answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/mem.h"
+
+// The token with exactly this text, if it is special; -1: none.
+static int32_t special_token(const struct tokenizer *tokenizer, const char *text)
+{
+    int32_t *ids, id = -1;
+    int n;
+    if (tokenizer_encode(tokenizer, text, strlen(text), TOKENIZER_PARSE_SPECIAL, &ids, &n) != STATUS_OK) return -1;
+    if (n == 1 && tokenizer_is_special(tokenizer, ids[0])) id = ids[0];
+    free(ids);
+    return id;
+}
+
+struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer)
+{
+    struct chat_syntax syntax = {.output = chat_template_syntax(chat), .call_marker = -1};
+    const char *markers[OUTPUT_MARKERS_MAX];
+    output_syntax_markers(&syntax.output, markers);
+    for (int i = 0; markers[i]; i++) {
+        int32_t id = special_token(tokenizer, markers[i]);
+        if (id >= 0) syntax.shown[syntax.n_shown++] = id;
+        if (strcmp(markers[i], "[TOOL_CALLS]") == 0) syntax.call_marker = id;
+    }
+    return syntax;
+}
+
+// Whether the prompt ends with the text, apart from blanks.
+static bool prompt_ends_with(const struct tokenizer *tokenizer, const int32_t *prompt, int n, const char *text)
+{
+    enum { TAIL = 16 };
+    int from = n > TAIL ? n - TAIL : 0;
+    size_t size, length = strlen(text);
+    char *tail;
+    if (tokenizer_decode(tokenizer, prompt + from, n - from, TOKENIZER_CONTINUATION, &tail, &size) != STATUS_OK)
+        return false;
+    while (size && strchr(" \n\r\t", tail[size - 1]))
+        size--;
+    bool ends = size >= length && memcmp(tail + size - length, text, length) == 0;
+    free(tail);
+    return ends;
+}
+
+struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
+                                       const int32_t *prompt, int n, bool tools, bool single)
+{
+    struct output_syntax output = syntax->output;
+    if (!tools) output.calls = OUTPUT_CALLS_NONE;
+    bool reasoning = output.reasoning_begin && prompt_ends_with(tokenizer, prompt, n, output.reasoning_begin);
+    struct chat_answer *answer = mem_alloc(sizeof *answer);
+    answer->parser = output_parser_create(&output, reasoning);
+    answer->single = single;
+    return answer;
+}
+
+void chat_answer_free(struct chat_answer *answer)
+{
+    if (!answer) return;
+    output_parser_free(answer->parser);
+    bytes_free(&answer->reasoning);
+    for (int i = 0; i < answer->n_calls; i++) {
+        bytes_free(&answer->calls[i].name);
+        bytes_free(&answer->calls[i].arguments);
+    }
+    free(answer->calls);
+    free(answer);
+}
+
+static void id_create(char id[10])
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) random = (uintptr_t)id;
+    for (int i = 0; i < 9; i++, random /= 62)
+        id[i] = digits[random % 62];
+    id[9] = 0;
+}
+
+struct chat_call *chat_answer_add_call(struct chat_answer *answer)
+{
+    answer->dropped = answer->single && answer->n_calls;
+    if (answer->dropped) return NULL;
+    MEM_GROW(answer->calls, answer->n_calls, answer->capacity);
+    struct chat_call *call = &answer->calls[answer->n_calls++];
+    *call = (struct chat_call){0};
+    id_create(call->id);
+    return call;
+}
+
+struct chat_call *chat_answer_last_call(struct chat_answer *answer)
+{
+    return answer->dropped ? NULL : &answer->calls[answer->n_calls - 1];
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer of a chat in sections: reasoning, content, tool calls (model/output_parser.h).
+//
+// struct chat_syntax is constant once it is open, for any thread. An answer belongs to the core's thread.
+#pragma once
+
+#include "model/chat.h"
+#include "model/output_parser.h"
+#include "model/text_stream.h"
+#include "model/unicode.h"
+
+// How the model marks sections, by its chat template, and the special tokens among the marks.
+struct chat_syntax {
+    struct output_syntax output;
+    int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens whose text the parser must see
+    int n_shown;
+    int32_t call_marker; // of Mistral's calls, if it is a special token; else -1
+};
+struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
+
+struct chat_call {
+    char id[10]; // nine letters and digits, as Mistral's templates require
+    struct bytes name, arguments;
+};
+
+struct chat_answer {
+    struct output_parser *parser;
+    struct bytes reasoning;  // of a whole answer
+    struct chat_call *calls; // [n_calls] names and arguments of a whole answer
+    int n_calls, capacity;
+    bool single;  // further calls are dropped
+    bool dropped; // the last call was
+};
+
+// What an answer to a prompt [n] is split by. tools: look for calls. single: give out one call only.
+struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
+                                       const int32_t *prompt, int n, bool tools, bool single);
+void chat_answer_free(struct chat_answer *answer); // NULL is fine
+
+// A call begins: gives it an id that no other call of the router has. NULL: it is dropped.
+struct chat_call *chat_answer_add_call(struct chat_answer *answer);
+// The call that arguments belong to; NULL: it was dropped.
+struct chat_call *chat_answer_last_call(struct chat_answer *answer);

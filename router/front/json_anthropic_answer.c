@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/front/json_anthropic_answer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "router/front/json_translate.h"
+
+// --- the message
+
+static void head_add(struct bytes *out, const struct anthropic_answer *a)
+{
+    JSON_ADD(out, "{\"id\":");
+    json_add_string(out, a->id);
+    JSON_ADD(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
+    json_add_string(out, a->model);
+}
+
+// Tokens of the prompt that were found in a prefix cache are counted apart from the others.
+static void usage_add(struct bytes *out, int prompt_tokens, int cached_tokens, int output_tokens)
+{
+    JSON_ADD(out, ",\"usage\":{\"input_tokens\":");
+    json_add_integer(out, prompt_tokens - cached_tokens);
+    JSON_ADD(out, ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":");
+    json_add_integer(out, cached_tokens);
+    JSON_ADD(out, ",\"output_tokens\":");
+    json_add_integer(out, output_tokens);
+    JSON_ADD(out, "}");
+}
+
+static void end_usage_add(struct bytes *out, const struct request_usage *usage)
+{
+    usage_add(out, usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens);
+}
+
+static const char *stop_reason_name(const struct anthropic_end *end)
+{
+    if (end->reason == FINISH_REASON_LENGTH) return "max_tokens";
+    return end->stop ? "stop_sequence" : end->calls ? "tool_use" : "end_turn";
+}
+
+static void stop_add(struct bytes *out, const struct anthropic_end *end)
+{
+    JSON_ADD(out, "\"stop_reason\":");
+    json_add_string(out, stop_reason_name(end));
+    JSON_ADD(out, ",\"stop_sequence\":");
+    json_add_string(out, end->stop);
+}
+
+static void text_block_add(struct bytes *out, const char *type, const char *text, size_t n)
+{
+    json_add_comma(out);
+    JSON_ADD(out, "{\"type\":");
+    json_add_string(out, type);
+    JSON_ADD(out, ",");
+    json_add_string(out, type);
+    JSON_ADD(out, ":");
+    json_add_text(out, text, n);
+    json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
+}
+
+// The input is an object; arguments that the end of the answer has cut are not.
+static void call_block_add(struct bytes *out, const struct chat_call *call)
+{
+    json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);
+    json_add_comma(out);
+    JSON_ADD(out, "{\"type\":\"tool_use\",\"id\":");
+    json_add_string(out, call->id);
+    JSON_ADD(out, ",\"name\":");
+    json_add_text(out, call->name.data, call->name.n);
+    JSON_ADD(out, ",\"input\":");
+    if (json_is_object(input)) {
+        bytes_add(out, call->arguments.data, call->arguments.n);
+    } else {
+        JSON_ADD(out, "{}");
+    }
+    JSON_ADD(out, "}");
+    json_decref(input);
+}
+
+void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
+                           const struct chat_answer *chat, const struct anthropic_end *end)
+{
+    int n_calls = chat ? chat->n_calls : 0;
+    head_add(out, a);
+    JSON_ADD(out, ",\"content\":[");
+    if (chat && chat->reasoning.n) text_block_add(out, "thinking", chat->reasoning.data, chat->reasoning.n);
+    if (text->n || !n_calls) text_block_add(out, "text", text->n ? text->data : "", text->n);
+    for (int i = 0; i < n_calls; i++)
+        call_block_add(out, &chat->calls[i]);
+    JSON_ADD(out, "],");
+    stop_add(out, end);
+    end_usage_add(out, end->usage);
+    JSON_ADD(out, "}");
+}
+
+// --- events
+
+void anthropic_add_begin(struct bytes *out, const struct anthropic_answer *a, int prompt_tokens)
+{
+    json_event_begin(out, "message_start");
+    JSON_ADD(out, ",\"message\":");
+    head_add(out, a);
+    JSON_ADD(out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null");
+    usage_add(out, prompt_tokens, 0, 0);
+    JSON_ADD(out, "}");
+    json_event_end(out);
+    json_event_begin(out, "ping");
+    json_event_end(out);
+}
+
+static void index_add(struct bytes *out, const struct anthropic_blocks *blocks)
+{
+    JSON_ADD(out, ",\"index\":");
+    json_add_integer(out, blocks->n - 1);
+}
+
+static void block_end(struct bytes *out, struct anthropic_blocks *blocks)
+{
+    if (!blocks->open) return;
+    json_event_begin(out, "content_block_stop");
+    index_add(out, blocks);
+    json_event_end(out);
+    blocks->open = false;
+}
+
+// `name` is that of a call.
+static void block_begin(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
+                        const struct chat_call *call, const char *name, size_t n)
+{
+    block_end(out, blocks);
+    *blocks = (struct anthropic_blocks){blocks->n + 1, kind, true};
+    json_event_begin(out, "content_block_start");
+    index_add(out, blocks);
+    if (kind == OUTPUT_CALL) {
+        JSON_ADD(out, ",\"content_block\":{\"type\":\"tool_use\",\"id\":");
+        json_add_string(out, call->id);
+        JSON_ADD(out, ",\"name\":");
+        json_add_text(out, name, n);
+        JSON_ADD(out, ",\"input\":{}}");
+    } else if (kind == OUTPUT_REASONING) {
+        JSON_ADD(out, ",\"content_block\":{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}");
+    } else {
+        JSON_ADD(out, ",\"content_block\":{\"type\":\"text\",\"text\":\"\"}");
+    }
+    json_event_end(out);
+}
+
+void anthropic_add_part(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
+                        const struct chat_call *call, const char *text, size_t n)
+{
+    static const char *const deltas[] = {[OUTPUT_REASONING] = "thinking_delta\",\"thinking\":",
+                                         [OUTPUT_CONTENT] = "text_delta\",\"text\":",
+                                         [OUTPUT_ARGUMENTS] = "input_json_delta\",\"partial_json\":"};
+    if (!n) return;
+    bool goes_on = blocks->open && (kind == blocks->kind || kind == OUTPUT_ARGUMENTS);
+    if (kind == OUTPUT_CALL || !goes_on) block_begin(out, blocks, kind, call, text, n);
+    if (kind == OUTPUT_CALL) return;
+    json_event_begin(out, "content_block_delta");
+    index_add(out, blocks);
+    JSON_ADD(out, ",\"delta\":{\"type\":\"");
+    json_add(out, deltas[kind]);
+    json_add_text(out, text, n);
+    JSON_ADD(out, "}");
+    json_event_end(out);
+}
+
+void anthropic_add_end(struct bytes *out, struct anthropic_blocks *blocks, const struct anthropic_end *end)
+{
+    if (!blocks->n) block_begin(out, blocks, OUTPUT_CONTENT, NULL, "", 0);
+    block_end(out, blocks);
+    json_event_begin(out, "message_delta");
+    JSON_ADD(out, ",\"delta\":{");
+    stop_add(out, end);
+    JSON_ADD(out, "}");
+    end_usage_add(out, end->usage);
+    json_event_end(out);
+    json_event_begin(out, "message_stop");
+    json_event_end(out);
+}
+
+// --- errors
+
+static const char *error_type(enum status status)
+{
+    switch (status) {
+    case STATUS_NOT_FOUND: return "not_found_error";
+    case STATUS_UNAUTHENTICATED: return "authentication_error";
+    case STATUS_DENIED: return "permission_error";
+    case STATUS_EXHAUSTED: return "rate_limit_error";
+    case STATUS_UNAVAILABLE: return "overloaded_error";
+    case STATUS_DEADLINE: return "timeout_error";
+    case STATUS_CANCELLED:
+    case STATUS_INTERNAL: return "api_error";
+    default: return "invalid_request_error";
+    }
+}
+
+static void error_members_add(struct bytes *out, enum status status, const char *message)
+{
+    JSON_ADD(out, ",\"error\":{\"type\":");
+    json_add_string(out, error_type(status));
+    JSON_ADD(out, ",\"message\":");
+    json_add_string(out, message);
+    JSON_ADD(out, "}");
+}
+
+void anthropic_add_error_event(struct bytes *out, enum status status, const char *message)
+{
+    json_event_begin(out, "error");
+    error_members_add(out, status, message);
+    json_event_end(out);
+}
+
+void anthropic_add_error(struct bytes *out, enum status status, const char *message)
+{
+    JSON_ADD(out, "{\"type\":\"error\"");
+    error_members_add(out, status, message);
+    JSON_ADD(out, "}");
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers in the shape of Anthropic's Messages API: content blocks of types thinking, text and tool_use. One answer is
+// used by one thread at a time.
+#pragma once
+
+#include "router/core/request.h"
+#include "router/front/chat_answer.h"
+#include "router/front/json_writer.h"
+
+// What the answer's objects repeat. Borrowed.
+struct anthropic_answer {
+    const char *id; // msg-NUMBER
+    const char *model;
+};
+
+// How an answer ended.
+struct anthropic_end {
+    enum finish_reason reason; // not FINISH_REASON_ERROR: see anthropic_add_error()
+    const char *stop;          // the stop sequence that ended it; NULL: none did
+    const struct request_usage *usage;
+    bool calls; // it calls tools
+};
+
+// The message of an answer that is complete. chat: its reasoning and calls; NULL: it is text alone.
+void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
+                           const struct chat_answer *chat, const struct anthropic_end *end);
+
+// The content blocks of a stream; starts as zero.
+struct anthropic_blocks {
+    int n; // begun
+    enum output_kind kind;
+    bool open; // the last one
+};
+
+// The events of a stream: first anthropic_add_begin(), then one call for each part, last anthropic_add_end(). A stream
+// that fails ends with anthropic_add_error_event() instead.
+void anthropic_add_begin(struct bytes *out, const struct anthropic_answer *a, int prompt_tokens);
+void anthropic_add_part(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
+                        const struct chat_call *call, const char *text, size_t n);
+void anthropic_add_end(struct bytes *out, struct anthropic_blocks *blocks, const struct anthropic_end *end);
+void anthropic_add_error_event(struct bytes *out, enum status status, const char *message);
+
+// {"type":"error","error":{"type","message"}}
+void anthropic_add_error(struct bytes *out, enum status status, const char *message);

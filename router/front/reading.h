@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages that are being read: each from its arrival until it is submitted or refused. An abort finds them by
+// request id, and a client that is gone by itself.
+//
+// Threads: reading_begin() may be called from any thread, everything else by the core's thread alone. So a message that
+// the core's thread has found stays valid until that thread ends it.
+#pragma once
+
+#include <stdatomic.h>
+
+#include "router/front/intake_pool.h"
+
+struct client;
+struct reading_table;
+
+struct reading {
+    struct client *client;
+    struct intake_owner waiting; // its job while it waits in the intake pool
+    atomic_bool aborted;         // written by the core's thread alone
+    // The table's:
+    char *id;
+    uint64_t owner;
+    struct reading *bucket_previous, *bucket_next, *client_previous, *client_next;
+};
+
+struct reading_table *reading_table_create(void);
+void reading_table_free(struct reading_table *table); // which is empty; NULL is allowed
+
+// `list` is that of the client's messages, guarded by the table. `id` is the request's (empty: no abort finds the
+// message), `owner` as in struct request_spec.
+struct reading *reading_begin(struct reading_table *table, struct client *client, struct reading **list, const char *id,
+                              uint64_t owner);
+void reading_end(struct reading_table *table, struct reading **list, struct reading *reading); // frees it
+bool reading_any(struct reading_table *table, struct reading *const *list);
+
+// Marks the messages with this request id (`owner` 0: of all owners) as aborted, and drops those that wait in the pool,
+// so that they end now. Whether there are any.
+bool reading_abort(struct reading_table *table, struct intake_pool *pool, const char *id, uint64_t owner);
+// Drops those of the list that wait in the pool.
+void reading_drop(struct reading_table *table, struct intake_pool *pool, struct reading *const *list);

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// router/front: a request whose message waits in the intake pool, or is being tokenised there, is aborted like any
+// other: one end, with CANCELLED, and no token. Run it under -fsanitize=thread too.
+#include <check.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "router/core/core_state.h"
+#include "router/front/answer.h"
+
+// The messages of the test: the reader makes a request of one token of each.
+struct message {
+    struct intake_job job; // first
+    struct reading *reading;
+};
+
+struct test_client {
+    struct client client; // first
+    sem_t ended, freed;
+    // Core's thread, read after a semaphore:
+    int ends, chunks;
+    enum finish_reason reason;
+    enum status status;
+    char sentence[128], id[64];
+};
+
+static struct front front;
+static struct core *core;
+static struct test_client *client;
+static sem_t entered, gate, done; // a reader has begun; may go on. An event has run
+static atomic_int n_read;
+
+// --- the core's actions and the client's
+
+static void take_ready(void *user, bool ready)
+{
+}
+
+static void note_chunk(struct answer *a, const struct answer_chunk *chunk)
+{
+    ((struct test_client *)a->client)->chunks++;
+}
+
+static void note_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
+                      const char *message)
+{
+    struct test_client *c = (struct test_client *)a->client;
+    c->ends++;
+    c->reason = reason;
+    c->status = status;
+    snprintf(c->sentence, sizeof c->sentence, "%s", message);
+    snprintf(c->id, sizeof c->id, "%s", r->id);
+    ck_assert_uint_eq(answer_rest(a).text_bytes, 0);
+    sem_post(&c->ended);
+}
+
+static void note_free(struct client *c)
+{
+    sem_post(&((struct test_client *)c)->freed);
+}
+
+static const struct client_ops ops = {.chunk = note_chunk, .done = note_done, .free = note_free};
+
+static void event_done(struct core *c, void *arg, int64_t now_us)
+{
+    sem_post(&done);
+}
+
+// Returns when the core's thread has handled all that was posted before.
+static void settle(void)
+{
+    loop_post(front.loop, event_done, NULL);
+    sem_wait(&done);
+}
+
+static void setup(void)
+{
+    log_setup("test", LOG_ERROR);
+    const struct core_options options = {.max_queue_requests = 1000,
+                                         .max_queue_tokens = 1000000,
+                                         .max_wait_us = 1000,
+                                         .score_timeout_us = 1000000,
+                                         .heartbeat_us = 3600000000,
+                                         .bins_ahead = 2,
+                                         .vocab_size = 100};
+    const struct core_ops core_ops = {.ready_changed = take_ready};
+    core = core_create(&options, &core_ops);
+    front = (struct front){.max_queue_requests = 1000, .loop = loop_start(core), .readings = reading_table_create()};
+    front.pool = intake_pool_open(&(struct intake_pool_options){1, 1 << 20, 100, 0});
+    sem_init(&entered, 0, 0);
+    sem_init(&gate, 0, 0);
+    sem_init(&done, 0, 0);
+    atomic_store(&n_read, 0);
+    client = mem_alloc(sizeof *client);
+    client->client.ops = &ops;
+    client->client.front = &front;
+    sem_init(&client->ended, 0, 0);
+    sem_init(&client->freed, 0, 0);
+}
+
+static void teardown(void)
+{
+    client_close(&client->client);
+    intake_pool_close(front.pool);
+    sem_wait(&client->freed);
+    loop_stop(front.loop);
+    core_free(core);
+    intake_pool_free(front.pool);
+    reading_table_free(front.readings);
+    free(client);
+}
+
+// --- messages
+
+static void read_message(struct intake_job *job, bool dropped)
+{
+    struct message *m = (struct message *)job;
+    if (dropped) {
+        client_dropped(m->reading, clock_now_us());
+    } else {
+        sem_post(&entered);
+        sem_wait(&gate);
+        atomic_fetch_add(&n_read, 1);
+        struct answer *a = answer_create(m->reading, clock_now_us());
+        a->request->id = mem_string("mine");
+        a->request->spec.tokens = mem_alloc(sizeof *a->request->spec.tokens);
+        a->request->spec.n_tokens = 1;
+        a->request->spec.sampling.max_tokens = 1;
+        answers_submit(a, "generate");
+    }
+    free(m);
+}
+
+static void send_message(const char *id)
+{
+    struct message *m = mem_alloc(sizeof *m);
+    m->reading = client_reading(&client->client, id);
+    m->job = (struct intake_job){.run = read_message, .tenant = "", .bytes = 100};
+    ck_assert_int_eq(intake_pool_add(front.pool, &m->job, &m->reading->waiting), STATUS_OK);
+}
+
+struct abort_call {
+    const char *id;
+    uint64_t owner;
+    bool found;
+};
+
+static void event_abort(struct core *c, void *arg, int64_t now_us)
+{
+    struct abort_call *call = arg;
+    call->found = client_abort(&front, c, call->id, call->owner, now_us);
+    sem_post(&done);
+}
+
+static bool abort_request(const char *id, uint64_t owner)
+{
+    struct abort_call call = {id, owner, false};
+    loop_post(front.loop, event_abort, &call);
+    sem_wait(&done);
+    return call.found;
+}
+
+static void ck_cancelled_once(void)
+{
+    sem_wait(&client->ended);
+    settle();
+    ck_assert_int_eq(client->ends, 1);
+    ck_assert_int_eq(client->chunks, 0);
+    ck_assert_int_eq(client->reason, FINISH_REASON_CANCELLED);
+    ck_assert_int_eq(client->status, STATUS_CANCELLED);
+    ck_assert_str_eq(client->sentence, "the request was cancelled");
+    ck_assert_str_eq(client->id, "mine");
+    ck_assert(!abort_request("mine", 0));
+}
+
+// --- tests
+
+START_TEST(a_message_that_waits_ends_at_once_and_is_not_read)
+{
+    send_message("first");
+    sem_wait(&entered); // the pool's only thread is busy
+    send_message("mine");
+    ck_assert(abort_request("mine", 0));
+    ck_cancelled_once();
+    ck_assert_int_eq(intake_pool_waiting(front.pool), 0);
+    ck_assert(abort_request("first", 0));
+    sem_post(&gate);
+    sem_wait(&client->ended);
+    ck_assert_int_eq(atomic_load(&n_read), 1);
+}
+END_TEST
+
+START_TEST(a_message_that_is_being_read_ends_when_it_was)
+{
+    send_message("mine");
+    sem_wait(&entered);
+    ck_assert(abort_request("mine", 0));
+    ck_assert(abort_request("mine", 0)); // it still runs
+    settle();
+    ck_assert_int_eq(client->ends, 0);
+    sem_post(&gate);
+    ck_cancelled_once();
+    ck_assert_uint_eq(core->ledger.totals.cancelled, 1);
+    ck_assert_int_eq(core->ledger.waiting[QUEUE_NORMAL].requests, 0);
+}
+END_TEST
+
+START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on)
+{
+    send_message("");
+    sem_wait(&entered);
+    send_message("mine");
+    ck_assert(!abort_request("", 0));
+    ck_assert(!abort_request("other", 0));
+    ck_assert(!abort_request("mine", 7));
+    ck_assert_int_eq(intake_pool_waiting(front.pool), 1);
+    sem_post(&gate);
+    sem_post(&gate);
+    sem_wait(&client->ended);
+    sem_wait(&client->ended);
+    ck_assert_int_eq(client->status, STATUS_UNAVAILABLE); // no node is attached
+}
+END_TEST
+
+START_TEST(a_client_that_is_gone_drops_its_messages)
+{
+    send_message("first");
+    sem_wait(&entered);
+    for (int i = 0; i < 10; i++)
+        send_message("mine");
+    client_close(&client->client);
+    settle();
+    settle(); // events of the dropped messages
+    ck_assert_int_eq(intake_pool_waiting(front.pool), 0);
+    ck_assert_int_eq(sem_trywait(&client->freed), -1); // one is still being read
+    sem_post(&gate);
+    sem_wait(&client->freed);
+    ck_assert_int_eq(client->ends, 0);
+    client->client = (struct client){.ops = &ops, .front = &front}; // for teardown
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("abort");
+    TCase *tcase = tcase_create("abort");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, a_message_that_waits_ends_at_once_and_is_not_read);
+    tcase_add_test(tcase, a_message_that_is_being_read_ends_when_it_was);
+    tcase_add_test(tcase, messages_without_an_id_of_other_ids_and_of_other_owners_go_on);
+    tcase_add_test(tcase, a_client_that_is_gone_drops_its_messages);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? 1 : 0;
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers drawn at random from what a grammar's masks allow match the grammar, end where it is complete, and continue
+// alike after a replay. Arguments: the file of llguidance, a model's folder.
+#include <check.h>
+#include <jansson.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "grammar/grammar.h"
+#include "model/output_parser.h"
+#include "model/tool_grammar.h"
+#include "model/unicode.h"
+#include "skip.h"
+
+enum { ANSWERS = 200, TOKENS_MAX = 400 };
+
+static const char *file;
+static struct tokenizer *tokenizer;
+static struct grammar_library *library;
+static int32_t eos;
+
+static const char schema[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":8},"
+    "\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":150},\"tags\":{\"type\":\"array\","
+    "\"items\":{\"enum\":[\"a\",\"b\"]},\"maxItems\":3}},\"required\":[\"name\",\"age\"],"
+    "\"additionalProperties\":false}";
+
+static struct grammar_matcher *matcher_for(enum grammar_kind kind, const char *text)
+{
+    struct grammar_matcher *m;
+    struct grammar_spec spec = {kind, (char *)text};
+    ck_assert_msg(grammar_matcher_create(library, &spec, &m) == STATUS_OK, "%s", status_message());
+    return m;
+}
+
+static bool allowed(const uint32_t *mask, int32_t token)
+{
+    return mask[token / 32] >> (token % 32) & 1;
+}
+
+// Draws a token; -1: none is allowed.
+static int32_t draw(const uint32_t *mask, int n_tokens, uint64_t *random)
+{
+    int32_t chosen = -1;
+    int n = 0;
+    for (int32_t t = 0; t < n_tokens; t++) {
+        *random = *random * 6364136223846793005u + 1442695040888963407u;
+        if (allowed(mask, t) && (*random >> 33) % (unsigned)++n == 0) chosen = t;
+    }
+    return chosen;
+}
+
+// Draws an answer; every mask equals that of a new matcher that was given the tokens so far. Returns whether it ended.
+static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bool replay, struct bytes *out)
+{
+    struct grammar_matcher *m = matcher_for(kind, text);
+    int n_words = grammar_matcher_mask_words(m), n = 0;
+    uint32_t *mask = mem_alloc_array((size_t)n_words, 4), *again = mem_alloc_array((size_t)n_words, 4);
+    int32_t tokens[TOKENS_MAX];
+    bool ended = false;
+    while (n < TOKENS_MAX && !(ended = grammar_matcher_is_complete(m))) {
+        ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
+        if (replay) {
+            struct grammar_matcher *second = matcher_for(kind, text);
+            ck_assert_int_eq(grammar_matcher_accept(second, tokens, n), STATUS_OK);
+            ck_assert_int_eq(grammar_matcher_mask(second, again), STATUS_OK);
+            ck_assert_mem_eq(mask, again, (size_t)n_words * 4);
+            grammar_matcher_free(second);
+        }
+        tokens[n] = draw(mask, tokenizer_vocab_size(tokenizer), &random);
+        ck_assert_int_ge(tokens[n], 0);
+        if ((ended = tokens[n] == eos)) break;
+        ck_assert_int_eq(grammar_matcher_accept(m, &tokens[n], 1), STATUS_OK);
+        const char *piece;
+        size_t size;
+        tokenizer_piece(tokenizer, tokens[n++], &piece, &size);
+        bytes_add(out, piece, size);
+    }
+    grammar_matcher_free(m);
+    free(mask);
+    free(again);
+    return ended;
+}
+
+static void check_json(const struct bytes *text)
+{
+    json_t *value = json_loadb(text->data, text->n, 0, NULL), *age = json_object_get(value, "age"), *tag;
+    ck_assert_msg(json_is_object(value), "%.*s", (int)text->n, text->data);
+    ck_assert(json_is_string(json_object_get(value, "name")) && json_is_integer(age));
+    ck_assert(json_integer_value(age) >= 0 && json_integer_value(age) <= 150);
+    size_t i;
+    json_array_foreach(json_object_get(value, "tags"), i, tag)
+        ck_assert(strcmp(json_string_value(tag), "a") == 0 || strcmp(json_string_value(tag), "b") == 0);
+    json_decref(value);
+}
+
+START_TEST(answers_are_valid_against_a_schema)
+{
+    int ended = 0;
+    for (int i = 0; i < ANSWERS; i++) {
+        struct bytes text = {0};
+        if (answer(GRAMMAR_JSON_SCHEMA, schema, (uint64_t)i, i < 10, &text)) {
+            check_json(&text);
+            ended++;
+        }
+        bytes_free(&text);
+    }
+    ck_assert_int_gt(ended, ANSWERS / 2);
+}
+END_TEST
+
+START_TEST(answers_match_a_regex)
+{
+    regex_t regex;
+    ck_assert_int_eq(regcomp(&regex, "^(yes|no), [0-9]{3}$", REG_EXTENDED | REG_NOSUB), 0);
+    for (int i = 0; i < ANSWERS; i++) {
+        struct bytes text = {0};
+        ck_assert(answer(GRAMMAR_REGEX, "(yes|no), [0-9]{3}", (uint64_t)i, false, &text));
+        bytes_add(&text, "", 1);
+        ck_assert_msg(regexec(&regex, text.data, 0, NULL, 0) == 0, "%s", text.data);
+        bytes_free(&text);
+    }
+    regfree(&regex);
+}
+END_TEST
+
+START_TEST(answers_match_a_grammar)
+{
+    struct bytes text = {0};
+    ck_assert(answer(GRAMMAR_LARK, "start: \"a\" b \"c\"\nb: \"x\" | \"y\" b", 1, true, &text));
+    ck_assert_int_eq(text.data[0], 'a');
+    ck_assert_int_eq(text.data[text.n - 1], 'c');
+    bytes_free(&text);
+}
+END_TEST
+
+START_TEST(wrong_grammars_are_refused)
+{
+    static const struct grammar_spec wrong[] = {
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":"},
+        {GRAMMAR_JSON_SCHEMA, "{\"type\":\"nothing\"}"},
+        {GRAMMAR_REGEX, "(a"},
+        {GRAMMAR_LARK, "start: missing"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct grammar_matcher *m;
+        ck_assert_int_eq(grammar_matcher_create(library, &wrong[i], &m), STATUS_INVALID);
+        ck_assert_int_gt(strlen(status_message()), 10);
+    }
+}
+END_TEST
+
+static void count_calls(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    int *n_calls = user;
+    ck_assert(kind == OUTPUT_CALL || kind == OUTPUT_ARGUMENTS);
+    if (kind != OUTPUT_CALL) return;
+    ck_assert(n == 1 && (*text == 'f' || *text == 'g'));
+    ++*n_calls;
+}
+
+START_TEST(a_required_call_is_parsed_as_a_call)
+{
+    json_t *tools = json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":"
+        "{\"name\":\"g\",\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":\"#/$defs/x\"}},"
+        "\"additionalProperties\":false,\"$defs\":{\"x\":{\"type\":\"boolean\"}}}}}]",
+        0, NULL);
+    const struct tool_choice choice = {.tools = tools, .name = "g"};
+    for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
+        const struct output_syntax syntax = {.calls = form};
+        for (uint64_t i = 0; i < 20; i++) {
+            struct grammar_spec spec;
+            struct bytes text = {0};
+            int n_calls = 0;
+            ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
+            if (answer(spec.kind, spec.text, i, false, &text)) {
+                struct output_parser *parser = output_parser_create(&syntax, false);
+                output_parser_push(parser, text.data, text.n, count_calls, &n_calls);
+                output_parser_finish(parser, count_calls, &n_calls);
+                output_parser_free(parser);
+                ck_assert_int_ge(n_calls, 1);
+            }
+            bytes_free(&text);
+            grammar_spec_free(&spec);
+        }
+    }
+    // A special token as the marker.
+    struct grammar_spec spec;
+    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, tokenizer_bos(tokenizer), &choice, &spec), STATUS_OK);
+    struct grammar_matcher *m = matcher_for(spec.kind, spec.text);
+    uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
+    ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
+    ck_assert(allowed(mask, tokenizer_bos(tokenizer)) && !allowed(mask, eos));
+    free(mask);
+    grammar_matcher_free(m);
+    grammar_spec_free(&spec);
+    json_decref(tools);
+}
+END_TEST
+
+START_TEST(a_token_outside_the_grammar_is_refused)
+{
+    struct grammar_matcher *m = matcher_for(GRAMMAR_REGEX, "[0-9]");
+    int32_t *ids;
+    int n;
+    ck_assert_int_eq(tokenizer_encode(tokenizer, "x", 1, 0, &ids, &n), STATUS_OK);
+    ck_assert_int_eq(grammar_matcher_accept(m, ids + n - 1, 1), STATUS_INVALID);
+    free(ids);
+    grammar_matcher_free(m);
+}
+END_TEST
+
+START_TEST(other_files_are_refused)
+{
+    struct grammar_library *other;
+    ck_assert_int_eq(grammar_library_open("/nowhere/libllguidance.so", tokenizer, 10, &eos, 1, &other),
+                     STATUS_NOT_FOUND);
+    ck_assert_int_eq(grammar_library_open("libm.so.6", tokenizer, 10, &eos, 1, &other), STATUS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(status_message(), "libm.so.6"));
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
+        return EXIT_SKIPPED;
+    }
+    file = argv[1];
+    if (tokenizer_open(argv[2], &tokenizer) != STATUS_OK) {
+        printf("%s\n", status_message());
+        return 1;
+    }
+    eos = tokenizer_eos(tokenizer);
+    if (grammar_library_open(file, tokenizer, tokenizer_vocab_size(tokenizer) + 40, &eos, 1, &library) != STATUS_OK) {
+        printf("%s\n", status_message());
+        return 1;
+    }
+    Suite *suite = suite_create("grammar");
+    TCase *all = tcase_create("all");
+    tcase_set_timeout(all, 60);
+    tcase_add_test(all, answers_are_valid_against_a_schema);
+    tcase_add_test(all, answers_match_a_regex);
+    tcase_add_test(all, answers_match_a_grammar);
+    tcase_add_test(all, wrong_grammars_are_refused);
+    tcase_add_test(all, a_required_call_is_parsed_as_a_call);
+    tcase_add_test(all, a_token_outside_the_grammar_is_refused);
+    tcase_add_test(all, other_files_are_refused);
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    grammar_library_free(library);
+    tokenizer_free(tokenizer);
+    return failed != 0;
+}

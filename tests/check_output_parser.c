@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reasoning, content and tool calls of answers in the forms of published templates, however the text is cut into
+// pieces.
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/output_parser.h"
+#include "test_data.h"
+#include "text_data.h"
+
+static const struct output_syntax hermes = {OUTPUT_CALLS_HERMES, "<think>", "</think>"},
+                                  llama3 = {OUTPUT_CALLS_LLAMA3, NULL, NULL},
+                                  mistral = {OUTPUT_CALLS_MISTRAL, "[THINK]", "[/THINK]"},
+                                  plain = {OUTPUT_CALLS_NONE, NULL, NULL};
+
+// Parts are joined to "{r:reasoning}{c:content}{f:name}{a:arguments}".
+static const struct answer_case {
+    const struct output_syntax *syntax;
+    bool reasoning;
+    const char *text, *parts;
+} cases[] = {
+    {&plain, false, " <tool_call>{}</tool_call> <think> \n", "{c: <tool_call>{}</tool_call> <think> \n}"},
+    {&hermes, false, "", ""},
+    {&hermes, false, " \n", "{c: \n}"},
+    {&hermes, false, " Hello\n\nworld. \n", "{c: Hello\n\nworld. \n}"},
+    {&hermes, false, "2 < 3 <tool", "{c:2 < 3 <tool}"},
+    // Reasoning
+    {&hermes, false, "<think>\nHm.\n\nYes\n</think>\n\nGood. ", "{r:Hm.\n\nYes}{c:Good. }"},
+    {&hermes, false, "\n<think></think>\n\nGood", "{c:Good}"},
+    {&hermes, false, "<think>cut ", "{r:cut }"},
+    {&hermes, true, "\nfrom the prompt</think>x", "{r:from the prompt}{c:x}"},
+    {&hermes, false, "a <think>b</think>", "{c:a <think>b</think>}"},
+    {&hermes, false, "<think>a</think><think>b</think>", "{r:a}{c:<think>b</think>}"},
+    {&mistral, false, "[THINK]a[/THINK]b", "{r:a}{c:b}"},
+    // Hermes
+    {&hermes, false, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, {\"y\": \"}\\\"\"}]}}\n</tool_call>",
+     "{f:f}{a:{\"x\": [1, {\"y\": \"}\\\"\"}]}}"},
+    {&hermes, false,
+     "<think>a</think>\n\nI call.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n"
+     "<tool_call>\n{\"arguments\": {\"a\":1}, \"name\": \"g\"}\n</tool_call>\n",
+     "{r:a}{c:I call.}{f:f}{a:{}}{f:g}{a:{\"a\":1}}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f\"}</tool_call> and text", "{f:f}{a:{}}{c:and text}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+     "{f:f}{a:{\"a\": 1}}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": null, \"more\": [2]}", "{f:f}{a:{}}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut", "{f:f}{a:{\"a\": \"cut}"},
+    {&hermes, false, "a <tool_call> none </tool_call>\n", "{c:a <tool_call> none </tool_call>\n}"},
+    {&hermes, false, "<tool_call>{\"name\": 1, \"arguments\": {}}", "{c:<tool_call>{\"name\": 1, \"arguments\": {}}}"},
+    {&hermes, false, "<tool_call>{\"arguments\": {}}", "{c:<tool_call>{\"arguments\": {}}}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f", "{c:<tool_call>{\"name\": \"f}"},
+    {&hermes, false, "<tool_call>", "{c:<tool_call>}"},
+    // Llama 3
+    {&llama3, false, "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}", "{f:f}{a:{\"q\": \"x\"}}"},
+    {&llama3, false,
+     "\n<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": "
+     "{}}",
+     "{f:f}{a:{}}{f:g}{a:{}}"},
+    {&llama3, false, "{\"items\": [1]}", "{c:{\"items\": [1]}}"},
+    {&llama3, false, "{\"name\": \"f\", \"age\": 3}", "{c:{\"name\": \"f\", \"age\": 3}}"},
+    {&llama3, false, "It is {\"name\": \"f\", \"parameters\": {}}", "{c:It is {\"name\": \"f\", \"parameters\": {}}}"},
+    {&llama3, false, "<|python_tag|>print(1)", "{c:<|python_tag|>print(1)}"},
+    // Mistral
+    {&mistral, false,
+     "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+     "{f:f}{a:{\"a\": 1}}{f:g}{a:{}}"},
+    {&mistral, false, "text[TOOL_CALLS]f[ARGS]{\"a\": {}}[TOOL_CALLS]g_2[CALL_ID]a1B2c3D4e[ARGS]{}",
+     "{c:text}{f:f}{a:{\"a\": {}}}{f:g_2}{a:{}}"},
+    {&mistral, false, "[TOOL_CALLS]f{\"a\": 1}", "{f:f}{a:{\"a\": 1}}"},
+    {&mistral, false, "[TOOL_CALLS] what?", "{c:[TOOL_CALLS] what?}"},
+    {&mistral, false, "[TOOL_CALLS][1]", "{c:[TOOL_CALLS][1]}"},
+    {&mistral, false, "[TOOL_CALLS]f[ARGS]", "{c:[TOOL_CALLS]f[ARGS]}"},
+};
+
+struct joined {
+    char text[4096];
+    size_t n;
+    int last; // kind, -1: none
+};
+
+static void joined_add(struct joined *all, const char *text, size_t n)
+{
+    ck_assert_uint_lt(all->n + n, sizeof all->text);
+    memcpy(all->text + all->n, text, n);
+    all->text[all->n += n] = 0;
+}
+
+static void add_part(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    static const char *const begin[] = {"{r:", "{c:", "{f:", "{a:"};
+    struct joined *all = user;
+    ck_assert_uint_gt(n, 0);
+    if (all->last != (int)kind) {
+        if (all->last >= 0) joined_add(all, "}", 1);
+        joined_add(all, begin[kind], 3);
+    }
+    all->last = (int)kind;
+    joined_add(all, text, n);
+}
+
+// Parses the text cut at `first` and `second`; -1: after every byte.
+static void parse(const struct answer_case *c, int first, int second, struct joined *all)
+{
+    struct output_parser *p = output_parser_create(c->syntax, c->reasoning);
+    int n = (int)strlen(c->text);
+    *all = (struct joined){.last = -1};
+    for (int i = 0, next; i < n; i = next) {
+        next = first < 0 ? i + 1 : i < first ? first : i < second ? second : n;
+        char *piece = mem_copy(c->text + i, (size_t)(next - i)); // the sanitizer sees reads beyond the piece
+        output_parser_push(p, piece, (size_t)(next - i), add_part, all);
+        free(piece);
+    }
+    output_parser_finish(p, add_part, all);
+    if (all->last >= 0) joined_add(all, "}", 1);
+    output_parser_free(p);
+}
+
+START_TEST(parts_of_answers_however_they_are_cut)
+{
+    const struct answer_case *c = &cases[_i];
+    struct joined all;
+    int n = (int)strlen(c->text);
+    parse(c, -1, 0, &all);
+    ck_assert_str_eq(all.text, c->parts);
+    for (int first = 0; first <= n; first++)
+        for (int second = first; second <= n; second++) {
+            parse(c, first, second, &all);
+            ck_assert_msg(strcmp(all.text, c->parts) == 0, "cut at %d and %d: %s", first, second, all.text);
+        }
+}
+END_TEST
+
+START_TEST(syntax_of_published_templates)
+{
+    static const struct {
+        const char *name;
+        enum output_calls calls;
+        const char *reasoning_end;
+    } expected[] = {
+        {"Qwen-Qwen3-0.6B", OUTPUT_CALLS_HERMES, "</think>"},
+        {"Qwen-Qwen2.5-7B-Instruct", OUTPUT_CALLS_HERMES, NULL},
+        {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", OUTPUT_CALLS_HERMES, NULL},
+        {"meta-llama-Llama-3.1-8B-Instruct", OUTPUT_CALLS_LLAMA3, NULL},
+        {"meta-llama-Llama-3.2-3B-Instruct", OUTPUT_CALLS_LLAMA3, NULL},
+        {"Mistral-Small-3.2-24B-Instruct-2506", OUTPUT_CALLS_MISTRAL, NULL},
+        {"mistralai-Ministral-3-14B-Reasoning-2512", OUTPUT_CALLS_MISTRAL, "[/THINK]"},
+        {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", OUTPUT_CALLS_NONE, "</think>"},
+        {"Qwen3.5-4B", OUTPUT_CALLS_NONE, "</think>"},
+        {"GLM-4.6", OUTPUT_CALLS_NONE, "</think>"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "chat_templates/%s.jinja", expected[i].name);
+        char *path = external_data(name), *template = file_read(path, NULL);
+        free(path);
+        struct output_syntax syntax = output_syntax_detect(template);
+        ck_assert_msg(syntax.calls == expected[i].calls, "%s: calls %d", expected[i].name, syntax.calls);
+        ck_assert_pstr_eq(syntax.reasoning_end, expected[i].reasoning_end);
+        free(template);
+    }
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    bool external = external_data_wanted(argc, argv);
+    if (external && !external_data_is_here()) return EXIT_SKIPPED;
+    Suite *suite = suite_create("output parser");
+    TCase *all = tcase_create("all");
+    if (external) {
+        tcase_add_test(all, syntax_of_published_templates);
+    } else {
+        tcase_add_loop_test(all, parts_of_answers_however_they_are_cut, 0, (int)(sizeof cases / sizeof *cases));
+    }
+    suite_add_tcase(suite, all);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Structured output: answers match what was asked for, over HTTP, gRPC and the command line; a worker group that dies
+# while it generates leaves the answer as it was; without llguidance and with wrong grammars requests are refused. Tool calls
+# and reasoning are split from the content.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/venv.sh"
+
+tests=$source_dir/tests/integration
+library=$("$python" -c 'import llguidance._lib as lib; print(lib.__file__)')
+"$bin/check_grammar" "$library" "$main_model" >"$work/grammar.txt" || fail "$(cat "$work/grammar.txt")"
+
+choose_ports
+http=http://127.0.0.1:$http_port
+# A template with the form of tool calls of Hermes and Qwen.
+cat >"$work/template.jinja" <<'E'
+{%- for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function.arguments.city }}</tool_call>{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}assistant:{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}
+E
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --prefill off --heartbeat-ms 500 \
+    --worker-grace-ms 600000 --grammar-library "$library" --chat-template "$work/template.jinja"
+start_worker() {
+    start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 "$@"
+    worker_pid=$last_pid
+}
+start_worker --grammar-library "$library"
+wait_until 60 "the cluster is ready" ready
+grep -q 'structured_output_ready llguidance=' "$work/router.log" || fail "the router did not load llguidance"
+
+"$python" "$tests/structured_output.py" "$http"
+"$python" "$tests/tool_calls.py" "$http"
+
+# The command line, over gRPC.
+text=$(generate --prompt 'The answer is ' --guided-choice yes --guided-choice 'no (never)' --temperature 1 --seed 3 | jq -r .text)
+case $text in yes | 'no (never)') ;; *) fail "a choice: '$text'" ;; esac
+generate --prompt 'Number: ' --guided-regex '[0-9]{3}' | jq -e '.text | test("^[0-9]{3}$")' >/dev/null || fail "a regex"
+if generate --prompt a --guided-regex '(' 2>"$work/err"; then fail "a wrong regex was taken"; fi
+grep -q 'structured output: ' "$work/err" || fail "the error: $(cat "$work/err")"
+
+# The worker group dies while it generates: the answer stays the same.
+expected=$("$python" "$tests/structured_replay.py" "$http" 0 0)
+for at in 1 2 5 9 14 20; do
+    "$python" "$tests/structured_replay.py" "$http" $at "$worker_pid" >"$work/replayed.txt" &
+    client=$!
+    wait "$worker_pid" || true
+    start_worker --grammar-library "$library"
+    wait $client || fail "the stream failed"
+    equal "$expected" "$(cat "$work/replayed.txt")" "the answer after a loss at chunk $at"
+done
+[ "$(grep -c 'replays=1' "$work/router.log")" -ge 4 ] || fail "few answers were replayed"
+
+# A worker without llguidance refuses the request and goes on.
+kill -TERM "$worker_pid"
+wait "$worker_pid" || fail "the worker did not drain"
+start_worker
+wait_until 60 "the cluster is ready" ready
+if generate --prompt a --guided-regex a 2>"$work/err"; then fail "a worker without llguidance took a grammar"; fi
+grep -q 'llguidance is not installed on this worker' "$work/err" || fail "the error: $(cat "$work/err")"
+generate --prompt a --max-tokens 1 >/dev/null
+wait_until 20 "every KV block is free" all_returned
+
+# So does a router.
+choose_ports
+start other "$bin/forepack-router" --model "$main_model" "${listen[@]}"
+wait_until 20 "the router answers" status_json
+if generate --prompt a --guided-regex a 2>"$work/err"; then fail "a router without llguidance took a grammar"; fi
+grep -q 'llguidance is not installed on the router' "$work/err" || fail "the error: $(cat "$work/err")"

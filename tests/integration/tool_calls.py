@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tool calls and reasoning with the official client of OpenAI's API. The demo model has not learned to call tools: a
+regular expression makes it write what a model that has would write.
+
+Usage: tool_calls.py URL
+"""
+import json
+import sys
+
+import anthropic
+import openai
+
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0, timeout=600)
+model = client.models.list().data[0].id
+turns = [{"role": "user", "content": "How warm is it in Oslo and in Bergen?"}]
+tools = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+CALL = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[A-Z][a-z]{3,6}"\}\}\n</tool_call>'
+
+
+def chat(regex=None, **more):
+    body = {"guided_regex": regex} if regex else {}
+    return client.chat.completions.create(
+        **{"model": model, "messages": turns, "max_tokens": 300, "seed": 1, "extra_body": body, **more}
+    )
+
+
+def collect(stream):
+    """The message and the finish reason that the deltas of a stream add up to."""
+    message, reason = {"content": "", "reasoning": "", "calls": []}, None
+    for chunk in stream:
+        for choice in chunk.choices:
+            delta = choice.delta
+            message["content"] += delta.content or ""
+            message["reasoning"] += getattr(delta, "reasoning_content", None) or ""
+            for call in delta.tool_calls or []:
+                if call.id:
+                    assert call.index == len(message["calls"]) and call.type == "function", call
+                    message["calls"].append([call.function.name, ""])
+                message["calls"][call.index][1] += call.function.arguments or ""
+            reason = choice.finish_reason or reason
+    return message, reason
+
+
+def whole(choice):
+    message = choice.message
+    return {
+        "content": message.content or "",
+        "reasoning": getattr(message, "reasoning_content", None) or "",
+        "calls": [[call.function.name, call.function.arguments] for call in message.tool_calls or []],
+    }
+
+
+two_calls = "<think>\nI need [a-z]{3,9}\\.\n</think>\n\nOne moment\\.\n" + CALL + "\n" + CALL
+answer = chat(two_calls, tools=tools).choices[0]
+assert answer.finish_reason == "tool_calls", answer
+message = whole(answer)
+assert message["content"] == "One moment." and message["reasoning"].startswith("I need "), message
+assert [name for name, _ in message["calls"]] == ["weather", "weather"], message
+assert all("city" in json.loads(arguments) for _, arguments in message["calls"]), message
+assert len({call.id for call in answer.message.tool_calls}) == 2
+
+assert collect(chat(two_calls, tools=tools, stream=True)) == (message, "tool_calls")
+assert len(whole(chat(two_calls, tools=tools, parallel_tool_calls=False).choices[0])["calls"]) == 1
+
+# Without tools, or with tool_choice none, the same text is content.
+for more in ({}, {"tools": tools, "tool_choice": "none"}):
+    answer = chat(CALL, **more).choices[0]
+    assert answer.finish_reason == "stop" and answer.message.content.startswith("<tool_call>"), answer
+    assert not answer.message.tool_calls
+
+# A call that the client requires: the arguments fit the tool's schema.
+other = {"type": "function", "function": {"name": "clock", "parameters": {"$defs": {"zone": {"enum": ["utc", "cet"]}},
+         "type": "object", "properties": {"zone": {"$ref": "#/$defs/zone"}}, "required": ["zone"]}}}
+forecast = {"type": "function", "function": {"name": "days", "parameters": {"type": "object", "properties": {
+            "n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": False}}}
+for choice, names in (("required", {"clock", "days"}), ({"type": "function", "function": {"name": "days"}}, {"days"})):
+    for seed in range(6):
+        answer = chat(tools=[other, forecast], tool_choice=choice, seed=seed, parallel_tool_calls=False)
+        for name, arguments in whole(answer.choices[0])["calls"]:
+            assert name in names, answer
+            if answer.choices[0].finish_reason == "tool_calls":
+                values = json.loads(arguments)
+                assert values["zone"] in ("utc", "cet") if name == "clock" else 1 <= values["n"] <= 9, answer
+        assert answer.choices[0].finish_reason == "tool_calls" or choice == "required", answer
+
+# The same over Anthropic's API.
+claude = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=600)
+own = [{"name": "weather", "input_schema": tools[0]["function"]["parameters"]}]
+asking = {"model": model, "max_tokens": 300, "messages": turns, "tools": own, "extra_body": {"guided_regex": two_calls, "seed": 1}}
+answer = claude.messages.create(**asking)
+assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"], answer
+assert answer.stop_reason == "tool_use" and all("city" in block.input for block in answer.content[2:]), answer
+assert answer.content[0].thinking == message["reasoning"] and answer.content[1].text == message["content"]
+with claude.messages.stream(**asking) as events:
+    streamed = events.get_final_message()
+assert [block.type for block in streamed.content] == [block.type for block in answer.content], streamed
+assert [block.input for block in streamed.content[2:]] == [block.input for block in answer.content[2:]], streamed
+results = [{"type": "tool_result", "tool_use_id": block.id, "content": "4 degrees"} for block in answer.content[2:]]
+asking["messages"] = turns + [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
+assert claude.messages.create(**{**asking, "max_tokens": 4, "extra_body": {}}).content
+required = claude.messages.create(**{**asking, "tool_choice": {"type": "tool", "name": "weather"}, "extra_body": {"seed": 2}})
+assert required.content[0].type == "tool_use", required
+
+# The results go back to the model.
+calls = chat(CALL, tools=tools).choices[0].message
+assert calls.content is None and len(calls.tool_calls) == 1, calls
+turns += [calls, {"role": "tool", "tool_call_id": calls.tool_calls[0].id, "content": "4 degrees"}]
+assert chat(tools=tools, max_tokens=4).choices[0].message is not None
+
+for more, sentence in (
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": tools, "tool_choice": "always"}, "tool_choice: must be"),
+    ({"tool_choice": "required"}, "tool_choice: there are no tools"),
+    ({"tools": tools, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice: no tool"),
+    ({"tools": tools, "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]}, "messages[0]"),
+):
+    try:
+        chat(**more)
+    except openai.BadRequestError as error:
+        assert sentence in str(error), error
+    else:
+        raise AssertionError("%s: not refused" % more)
+print("tool calls: ok")
