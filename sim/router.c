@@ -192,7 +192,7 @@ static void message_handle(struct sim_router *router, struct stream *s, const ui
     struct node_end *end = end_of(router, s);
     Forepack__Cluster__V1__NodeMessage *m = forepack__cluster__v1__node_message__unpack(NULL, n, bytes);
     if (m) {
-        oracle_costs(w, &end->costs, end->link.node, m);
+        oracle_costs(w, &end->costs, end->link.node, sim_router_node_of(&end->link), m);
         node_link_handle(&end->link, router->core, m, w->now_us);
         forepack__cluster__v1__node_message__free_unpacked(m, NULL);
     } else {
