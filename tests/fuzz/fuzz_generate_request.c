@@ -13,10 +13,8 @@ static const struct front *front_get(void)
 {
     static const char dir[] = FUZZ_SOURCE "/deploy/demo-model/main";
     static char *names[] = {"demo"};
-    static struct front front = {.model_names = names,
-                                 .n_model_names = 1,
-                                 .config = {.max_context = CONTEXT},
-                                 .pinned_turn_tokens = 16};
+    static struct front front = {
+        .model_names = names, .n_model_names = 1, .config = {.max_context = CONTEXT}, .pinned_turn_tokens = 16};
     if (front.tokenizer) return &front;
     FUZZ_CHECK(tokenizer_open(dir, &front.tokenizer) == STATUS_OK);
     FUZZ_CHECK(chat_template_open(dir, NULL, &front.chat) == STATUS_OK);
