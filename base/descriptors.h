@@ -6,6 +6,6 @@
 enum { DESCRIPTORS_MAX = 1 << 20 };
 void descriptors_raise(void);
 
-// The connections that a listener may hold: `eighths` of the limit of descriptors, at most `max`. The shares of a
-// process must leave an eighth for its files.
-int descriptors_share(int eighths, int max);
+// The connections that a listener may hold: `sixteenths` of the limit of descriptors, at most `max`. The shares of a
+// process must leave a sixteenth for its files.
+int descriptors_share(int sixteenths, int max);
