@@ -11,7 +11,7 @@
 // LOG_LINE_BYTES is cut: the text that does not fit is cut at a character, later fields are left out, and the line ends
 // with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
 //
-// A program writes its lines directly, or without ever blocking after log_writer_start() (base/log_writer.h).
+// Lines are written directly; after log_writer_start() (base/log_writer.h) logging never blocks.
 #pragma once
 
 #include <stdbool.h>

@@ -26,6 +26,6 @@ struct log_options {
 // clang-format on
 
 // Sets the process name of log lines (copied), the level and the format. Call it after parsing and before other threads
-// start. From then on the program continues when its standard error is not read: SIGPIPE is ignored, and lines are
-// written by a thread of their own (base/log_writer.h).
+// start. From then on the program continues when its standard error is not read: SIGPIPE is ignored, and a separate
+// thread writes the lines (base/log_writer.h).
 void log_options_apply(const struct log_options *options, const char *process);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are replaced in one step, and cache files that are only believed if no other user can have written them.
+// Files that are replaced in one step, and cache files that are only used if no other user can have written them.
 //
 //     struct new_file file;
 //     TRY(new_file_open(&file, path));
 //     ... write(file.fd) ...
 //     status = new_file_commit(&file); // or new_file_discard(&file)
 //
-// Any thread. Paths are copied. Failures have the reason alone: callers name the path.
+// Any thread. Paths are copied. A failure's message has only the reason: callers add the path.
 #pragma once
 
 #include "base/status.h"
@@ -17,18 +17,18 @@ struct new_file {
 };
 
 // Creates a file of mode 0600 with a random name beside `path` (mkostemp: it follows no link and opens no existing
-// file). INVALID if that fails, or if every user may replace files in the folder. On failure nothing is to be
-// discarded.
+// file). INVALID if that fails, or if every user may replace files in the folder. After a failure do not call
+// new_file_discard().
 enum status new_file_open(struct new_file *file, const char *path);
 
-// Syncs the file, renames it to `path` and syncs the folder. Ends the file in any case; after INVALID `path` is
-// unchanged.
+// Syncs the file, renames it to `path` and syncs the folder. `file` is closed in any case; after INVALID
+// `path` is unchanged.
 enum status new_file_commit(struct new_file *file);
 void new_file_discard(struct new_file *file);
 
 void folder_sync(const char *path); // the folder of this file: a rename in it survives a crash of the machine
 
 // Opens a cache file of an earlier start for reading, without following a link. It must belong to this user, root or
-// the owner of its folder, and no other user may write it. -1: *wrong_p is the reason, a constant string or that of
-// errno; NULL if there is no file.
+// the owner of its folder, and no other user may write it. -1: *wrong_p is the reason, a constant string or
+// strerror(errno); NULL if there is no file.
 int cache_file_open(const char *path, const char **wrong_p);

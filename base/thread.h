@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting threads. Signals are for the main thread of a program: a new thread blocks all but those of faults, which
-// the system delivers to the thread that caused them and whose handlers flush the log.
+// Starting threads. The main thread of a program handles signals: a new thread blocks all signals but those of faults
+// (SIGSEGV and others), which the system delivers to the thread that caused them; their handlers flush the log.
 #pragma once
 
 #include <pthread.h>
@@ -8,6 +8,5 @@
 // Returns 0 or an error number, as pthread_create().
 int thread_create(pthread_t *thread, void *(*run)(void *), void *arg);
 
-// For threads without which the process is of no use: logs thread_start_failed and aborts if there can be none. `name`
-// is for that event.
+// For threads that the process cannot do without: on failure logs thread_start_failed with `name` and aborts.
 void thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg);

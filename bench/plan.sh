@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares the capacity planner with runs: a trace on a cluster with random weights, and the plan of the same trace with the
-# costs that the router has learned meanwhile. At the recorded times, and four times as fast, which saturates the cluster;
-# without a speculator and with one. Takes about five minutes; nothing else should run.
+# Compares the capacity planner with runs: runs a trace on a cluster with random weights, then plans the same trace with the
+# costs that the router learned in the run. The trace runs at the recorded times and four times as fast, which saturates the
+# cluster; without a speculator and with one. Takes about five minutes on a machine that runs nothing else.
 # Usage: bench/plan.sh [--shape FILE] [--trace FILE] [--scales "1 0.25"] [--speculators "0 1"] [--runs N] [--bin DIR]
 #   --shape FILE         config.json of the workers; speculators have a quarter of its layers
 #                        (default bench/shapes/llama-110m.json)
 #   --trace FILE         (default tests/sim/plan.csv)
 #   --scales LIST        factors on the gaps between arrivals
-#   --speculators LIST   numbers of speculators, each a cluster of its own
-#   --runs N             runs of each (default 3), each with prompts of its own
+#   --speculators LIST   numbers of speculators, a separate cluster for each
+#   --runs N             runs of each load (default 3), each with different prompts
 #   --bin DIR            folder of the programs (default build/release/bin)
 # Prints one line for each load: medians over the runs, measured / planned, of TTFT p50, ITL p50, requests/s and the share of
 # the time that the workers compute, and planned / measured of TTFT and requests/s, which should be within 15 %. At
-# saturation the waiting times of 40 requests follow small changes of the costs, hence medians.
+# saturation small changes of the costs change the waiting times of 40 requests much, so medians are compared.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

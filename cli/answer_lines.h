@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-// Whether the answer of this id is copied; false when it is there already.
+// Whether to copy the answer with this id; false if the output already has it.
 typedef bool answer_line_fn(void *arg, const char *id);
 
 // Copies and flushes the complete answers. Failed answers and an incomplete last line are left out. INVALID on any

@@ -84,7 +84,7 @@ extern struct request_flags request_flags;
     {.name = "guided-grammar", .type = OPTION_STRING, .value = &request_flags.guided_grammar, .placeholder = "LARK",   \
      .help = "grammar that the answer must match, in llguidance's variant of Lark"},                                   \
     {.name = "guided-choice", .type = OPTION_LIST, .value = &request_flags.guided_choice, .placeholder = "TEXT",       \
-     .help = "text that the answer may be; give the flag once for each"},                                              \
+     .help = "text that the answer may be; give the option once for each text"},                                       \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: where that is predicted to reduce the TTFT; on: while a "      \

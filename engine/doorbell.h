@@ -24,9 +24,9 @@ struct ring {
     int32_t timeout_ms;  // of the pass, see engine_set_step_timeout()
 };
 
-// Called by all ranks. The comm carries the leader's address and a random number, by which the leader recognises its
-// followers; other connections are closed. The leader listens while the group opens: by TCP only if there are ranks on
-// other hosts, and then in one network where all hosts are connected to one (group_network.h).
+// Called by all ranks. The comm carries the leader's address and a random secret; the leader closes connections that
+// do not send the secret. The leader listens while the group opens: by TCP only if there are ranks on other hosts, and
+// then on its address in a network that all hosts are connected to, if there is one (group_network.h).
 enum status doorbell_open(struct comm *comm, struct doorbell **bell_p);
 void doorbell_close(struct doorbell *bell);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the leader of a group receives its followers: any program may connect, so each stranger has a time limit of its
-// own for its greeting, and the leader serves all of them at once. Private to the doorbell.
+// How the leader of a group receives its followers. Any program may connect: the leader serves all unidentified
+// connections (strangers) at once, and each has its own time limit for its greeting. Private to the doorbell.
 #pragma once
 
 #include <netinet/in.h>
@@ -26,7 +26,7 @@ struct greeting {
 enum { RECEPTION_LISTENERS_MAX = GROUP_ADDRESSES_MAX + 1 };
 
 // Accepts connections on the listening sockets until `take` has taken `missing` followers, for at most a minute; every
-// other connection is closed. take(user, fd, greeting) decides about a whole greeting, and owns the descriptor, which
-// blocks, if it returns true. INTERNAL, UNAVAILABLE.
+// other connection is closed. take(user, fd, greeting) is called with a complete greeting; if it returns true, it owns
+// the descriptor, which is blocking. INTERNAL, UNAVAILABLE.
 enum status reception_run(const int *listeners, int n_listeners, int missing,
                           bool (*take)(void *user, int fd, const struct greeting *greeting), void *user);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On which of its addresses the leader of a group should listen for the followers of other hosts.
+// Chooses the addresses on which the leader of a group listens for the followers of other hosts.
 #pragma once
 
 #include <ifaddrs.h>
@@ -15,9 +15,9 @@ struct group_addresses {
     struct sockaddr_storage address[GROUP_ADDRESSES_MAX]; // IPv4 or IPv6, port 0
 };
 
-// Called by all ranks. On the leader *chosen_p becomes: nothing when all ranks are on one host; the first address in a
-// network that all hosts are connected to; all its addresses if there is no such network (its hosts are connected by
-// routers). Empty on followers.
+// Called by all ranks. On the leader *chosen_p is empty if all ranks are on one host; else the leader's first address
+// in a network that all hosts are connected to; else, if network routers connect the hosts, all its addresses. Empty on
+// followers.
 enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
 
 // Whether a host with these interfaces is connected to the network of the leader's address. A network in which both

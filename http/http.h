@@ -53,8 +53,8 @@ struct http_server_options {
     void *context;                    // http_context() of every exchange
     const struct http_tls_files *tls; // NULL: plain. Files that change are read again; broken ones are logged, not used
     int threads;                      // [1]
-    int max_connections;              // [20000] at this number a new one replaces the one that has been idle longest,
-                                      // or is closed at once; raises the limit of descriptors to it
+    int max_connections;              // [20000] at this number a new connection replaces the one that has been idle
+                                      // longest, or is closed; raises the limit of descriptors to this number
     int max_connections_per_address;  // [0: no bound]
     size_t max_head_bytes;            // [32 KiB]
     size_t max_body_bytes;            // [64 MiB]
@@ -71,7 +71,7 @@ struct http_server_options {
     // writes JSON or text to `body` [room] and returns its size, at most `room`. NULL: a line of text.
     size_t (*error_body)(int status, const char *sentence, char *body, size_t room);
     const char *error_type; // its content type
-    // Headers of a response that the server makes itself for a request whose on_head was not called: writes lines such
+    // Headers of a response that the server itself sends to a request whose on_head was not called: writes lines such
     // as "x-request-id: 1\r\n" to `lines` [room] and returns their size, at most `room`. `x` is NULL when the request
     // has no head that could be parsed. NULL: none.
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
@@ -87,10 +87,10 @@ void http_server_stop_accepting(struct http_server *server);
 void http_server_close(struct http_server *server, int grace_ms);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
-    int64_t connections, exchanges;  // open ones
-    size_t unread_bytes, body_bytes; // of all responses that sockets have not taken; of all bodies and heads
-    // So far: connections, connections, and requests with a whole head.
-    uint64_t accepted, refused, requests;
+    int64_t connections, exchanges;          // open ones
+    size_t unread_bytes, body_bytes;         // of all responses that sockets have not taken; of all bodies and heads
+    uint64_t accepted, refused;              // connections so far
+    uint64_t requests;                       // with a whole head, so far
     uint64_t responses[HTTP_STATUS_CLASSES]; // by the first digit of the status
     uint64_t received_bytes, sent_bytes;     // of heads and bodies, without TLS
     uint64_t handshakes_failed;              // of TLS

@@ -39,9 +39,10 @@ enum status principal_check(struct principal *p, const char *tenant, int32_t pri
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // The same for a call without a model's work, such as tokenising: it counts as a request only, and needs no release.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-// The requests of a message that was admitted as one, now that it is read, see limits_reserve(): EXHAUSTED or DENIED.
+// Once a message that was admitted as one request is read: reserves for all its requests, see limits_reserve().
+// EXHAUSTED or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
-// Each request that was admitted ends once, see limits_end().
+// Called once for each admitted request, see limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);
 
 // The salt of a tenant's prefix caches, the same in every process; never 0, which stands for no salt. It is no secret:

@@ -30,7 +30,7 @@ static void list(struct limits_use *use, const struct key_limits *limits, int64_
     }
 }
 
-// What is missing for `more`; 0 or less: there is room.
+// Tokens or requests that are missing for `more`; 0 or less: there is room.
 static double missing(const struct limit *l, double more)
 {
     return l->size ? l->bucket->used + l->reserved + more - (double)l->size : 0;
@@ -56,7 +56,7 @@ static enum status refuse(const struct limit *l, double more, int64_t us)
                        (long long)l->size, l->what, more - missing(l, more), more, when);
 }
 
-// Whether the n limits have room for `more`; of those that have not, the one with the longest wait is named.
+// Checks that the n limits have room for `more`; else the sentence names the limit with the longest wait.
 static enum status check(const struct limit *limits, int n, double more, int64_t *retry_us_p)
 {
     const struct limit *longest = NULL;
@@ -96,7 +96,7 @@ static enum status check_concurrency(const struct limits_use *use, const struct 
 {
     if (!limits->concurrency || use->running + more <= limits->concurrency) return STATUS_OK;
     if (more >= limits->concurrency)
-        return status_fail(STATUS_DENIED, "n: %d answers are asked for, this API key runs at most %lld at once",
+        return status_fail(STATUS_DENIED, "n: the request has %d answers, this API key runs at most %lld at once",
                            more + 1, (long long)limits->concurrency);
     return status_fail(STATUS_EXHAUSTED,
                        "this API key runs %lld requests, %d more are over its limit of %lld: "

@@ -3,11 +3,11 @@
 //
 // Requests and tokens drain from leaky buckets: with tokens_per_minute=6000 what is used falls by 100 a second, and a
 // request may start while less than 6000 are used. So a key may use a whole minute's tokens at once and then its rate.
-// Once a message is read its prompts are charged and the most tokens that its answers may have are reserved, if all of
-// that fits into what is left. At the end of a request its reservation is replaced by what was generated. A request
-// that is larger than what is left runs if nothing is reserved for another one: so no request is refused for ever, a
-// limit is exceeded by one request at most, and the next one waits for that much longer. A day is 24 hours, not a
-// calendar day.
+// Once a message is read, its prompts are charged and the maximum tokens of its answers are reserved, if enough tokens
+// are left for both. At the end of a request the generated tokens replace its reservation. A request that needs more
+// tokens than are left runs if at least one is left and no other request has a reservation: so no request is refused
+// for ever, at most one request exceeds a limit, and the next request waits longer. A day is 24 hours, not a calendar
+// day.
 //
 // The caller serialises calls. Times are clock_now_us().
 #pragma once
@@ -29,7 +29,7 @@ struct limits_use {
 // Requests of one message.
 struct limits_need {
     int n;
-    double prompts, answers; // tokens of all of them; of answers at most
+    double prompts, answers; // tokens of all prompts; maximum tokens of all answers
 };
 
 // A request starts, or nothing changes: EXHAUSTED, with the limit in the sentence and the time after which a request
@@ -38,10 +38,12 @@ enum status limits_start(struct limits_use *use, const struct key_limits *limits
 // A call without a model's work: counts as a request that has ended, and needs no tokens.
 enum status limits_count_call(struct limits_use *use, const struct key_limits *limits, int64_t now_us,
                               int64_t *retry_us_p);
-// Of a message that was started as one request: starts the others, charges its prompts and reserves its answers, or
-// nothing changes. DENIED if the requests together are over a limit itself, else EXHAUSTED as above.
+// For a message that was started as one request: starts its other requests, charges the prompts and reserves the
+// answers, or nothing changes. DENIED if the requests together exceed a limit even of an idle key, else EXHAUSTED as
+// above.
 enum status limits_reserve(struct limits_use *use, const struct key_limits *limits, const struct limits_need *need,
                            int64_t now_us, int64_t *retry_us_p);
-// Of each request that was started: `tokens` were generated, of `reserved`; negative: the prompt is given back.
+// Ends a request that was started: `tokens` of its `reserved` ones were generated; negative: the charge for the prompt
+// is taken back.
 void limits_end(struct limits_use *use, const struct key_limits *limits, double reserved, double tokens,
                 int64_t now_us);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads one tool call, a JSON object like {"name": "f", "arguments": {...}}, as its bytes arrive. Models write
-// "parameters" (Llama) or "arguments" (the others). The arguments are copied as the model wrote them, so a client sees
-// exactly what was generated; whether they fit the tool's schema is not checked here.
+// "parameters" (Llama) or "arguments" (the others). The arguments are copied as the model wrote them: a client receives
+// exactly what was generated. The tool's schema is not checked here.
 //
-// One owner, one thread. The sizes are bounded by the answer's.
+// One owner, one thread. Buffers are at most as large as the answer.
 #pragma once
 
 #include "model/unicode.h"
@@ -25,7 +25,7 @@ struct call_reader {
     struct bytes name;       // decoded
     struct bytes arguments;  // JSON text so far; complete when the state is DONE, and then never empty
     bool named;              // `name` is complete
-    bool strict;             // a key that calls do not have breaks the object
+    bool strict;             // an unknown key breaks the object
     int depth;               // of lists and objects within the value
     bool quoted, escaped;    // within a string; after a backslash
 };
@@ -33,8 +33,8 @@ struct call_reader {
 void call_reader_reset(struct call_reader *reader, bool strict); // for the next call; keeps the memory
 void call_reader_fini(struct call_reader *reader);
 
-// Reads bytes until the object ends or is broken. Returns how many it used.
+// Reads bytes until the object ends or is broken. Returns the number of bytes used.
 size_t call_reader_push(struct call_reader *reader, const char *text, size_t n);
 
-// The object is certainly a call: it has a name, and its arguments have begun.
+// Whether the object is certainly a call: it has a name, and its arguments have begun.
 bool call_reader_is_call(const struct call_reader *reader);

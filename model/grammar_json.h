@@ -7,6 +7,6 @@
 
 #include "model/grammar_spec.h"
 
-// What the answer must match; the caller frees it. GRAMMAR_NONE: the body does not say. INVALID, with the name of the
-// field: a value of the wrong type, or more than one of the fields.
+// The grammar that the body asks for; the caller frees it. GRAMMAR_NONE: the body asks for none. INVALID, with the name
+// of the field: a value of the wrong type, or more than one of the fields.
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec);

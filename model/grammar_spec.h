@@ -28,6 +28,6 @@ struct grammar_spec grammar_spec_choice(const char *const *texts, size_t n);
 struct grammar_spec grammar_spec_copy(const struct grammar_spec *from);
 void grammar_spec_free(struct grammar_spec *spec); // leaves it empty
 
-// STATUS_INVALID: no text, more than GRAMMAR_TEXT_BYTES_MAX, or not UTF-8. Whether the grammar is right only
-// grammar_matcher_create() knows.
+// STATUS_INVALID: no text, more than GRAMMAR_TEXT_BYTES_MAX, or not UTF-8. Only grammar_matcher_create()
+// checks the grammar itself.
 enum status grammar_spec_check(const struct grammar_spec *spec);

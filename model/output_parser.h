@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits the text of a chat answer, as it arrives, into reasoning, content and tool calls.
 //
-// Models mark these sections in the way their chat template taught them:
+// The marks of these sections depend on the model and are found in its chat template:
 //
 //   reasoning   <think>...</think>, or [THINK]...[/THINK], at the start of the answer
 //   Hermes      <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them (Qwen too)
 //   Llama 3     {"name": ..., "parameters": {...}} as the start of the answer or after <|python_tag|>, joined by ";"
 //   Mistral     [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...} for each call
 //
-// A part is given out as soon as it is certain what it is. Nothing is lost: what looks like a call and is none is
-// content, and an answer without sections comes out unchanged. Blanks around sections are dropped. An answer that is
-// cut within a call ends with the arguments so far. How the text is cut into pieces makes no difference.
+// The parser emits a part as soon as its kind is certain. No text is lost: text that begins like a call but is not one
+// is content, and an answer without sections stays unchanged. Blanks around sections are dropped. An answer that ends
+// within a call ends with the arguments so far. The result does not depend on how the text is cut into pieces.
 //
 // One owner, one thread at a time.
 #pragma once
@@ -20,7 +20,7 @@
 
 enum output_calls { OUTPUT_CALLS_NONE, OUTPUT_CALLS_HERMES, OUTPUT_CALLS_LLAMA3, OUTPUT_CALLS_MISTRAL };
 
-// What a model's answers look like.
+// The marks in a model's answers.
 struct output_syntax {
     enum output_calls calls;
     const char *reasoning_begin, *reasoning_end; // static; NULL: the model does not reason
@@ -49,8 +49,8 @@ struct output_parser;
 struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning);
 void output_parser_free(struct output_parser *parser); // NULL is fine
 
-// Adds text: whole characters. `part` is called for what has become certain.
+// Adds text of whole characters. `part` is called for each part whose kind has become certain.
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
-int output_parser_calls(const struct output_parser *parser); // that have begun
+int output_parser_calls(const struct output_parser *parser); // number of calls that have begun

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar of an answer that must call a tool, for a client that does not leave the choice to the model.
+// The grammar of an answer that must call a tool (tool_choice `required`, or a named function).
 #pragma once
 
 #include <jansson.h>
@@ -13,7 +13,8 @@ struct tool_choice {
     bool single;         // exactly one call
 };
 
-// marker: the special token that starts calls in Mistral's form, -1: it is text. The caller frees the spec. INVALID: no
-// tool has the name. UNSUPPORTED: the form of calls is not known, or two tools define different schemas by one name.
+// marker: the special token that starts calls in Mistral's form; -1: the marker is text. The caller frees the spec.
+// INVALID: no tool has the name. UNSUPPORTED: the form of calls is not known, or two tools define different schemas by
+// one name.
 enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
                                 struct grammar_spec *spec_p);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts the connections of a gRPC server, on a thread of its own, and hands them over to C-core. Private to net/.
+// Accepts the connections of a gRPC server on a separate thread and hands them over to C-core. Private to net/.
 //
-// C-core's own listener has no bound on connections and stops for ever once accept() fails, for which a client needs
-// only as many connections as the process may have descriptors. Here a connection waits until it has sent its first
-// bytes, and the number of connections has a bound. At the bound the connection that has been silent for longest is
-// closed in favour of a new one; if none is silent, the new one is closed.
+// C-core's own listener has no bound on connections and stops for ever once accept() fails; a client can cause that by
+// opening as many connections as the process may have descriptors. This listener bounds the number of connections and
+// hands a connection over only after its first bytes. At the bound a new connection replaces the one that has been
+// silent for longest; if no connection is silent, the new one is closed.
 #pragma once
 
 #include "base/status.h"

@@ -283,7 +283,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     if (!server->handler) {
         server_stop(server, 0);
         server_free(server);
-        return status_fail(STATUS_INTERNAL, "this version of gRPC takes no accepted connections: use gRPC 1.51");
+        return status_fail(STATUS_INTERNAL,
+                           "this version of gRPC cannot take over accepted connections: use gRPC 1.51");
     }
     server_start_accepts(server);
     net_listener_start(listener, server_take_connection, server);

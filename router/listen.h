@@ -22,7 +22,7 @@ struct listen_options {
 #define LISTEN_OPTION_ROWS(l)                                                                                          \
     {.name = "-Network"},                                                                                              \
     {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
-     .help = "address to listen on for clients; 0.0.0.0 listens on all interfaces, [::] also by IPv6"},                           \
+     .help = "address to listen on for clients; 0.0.0.0: all interfaces, IPv4; [::]: all interfaces, IPv4 and IPv6"},  \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
      .help = "gRPC port for clients; 0 takes a free port, which the log names"},                                       \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
@@ -34,8 +34,8 @@ struct listen_options {
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "max-answers-mb", .type = OPTION_INT, .value = &(l).max_answers_mb, .default_text = "256", .min = 1,      \
-     .max = 65536, .unit = "MiB", .help = "HTTP answers that are collected because they are not streamed; over it, one " \
-                                          "of over 1 MiB is refused with 429"},                                         \
+     .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) HTTP answers; beyond it, an answer of "   \
+                                          "over 1 MiB ends with status 429"},                                           \
     {.name = "-Security"},                                                                                             \
     {.name = "tls-cert", .type = OPTION_STRING, .value = &(l).tls_cert, .placeholder = "FILE",                         \
      .help = "serve clients with TLS; the router's certificate, followed by intermediate ones, in PEM. All TLS "       \

@@ -46,8 +46,8 @@ static const struct option options[] = {
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
-     .help = "model name that clients ask for; give the flag once for each name, answers have the first one; default: "
-             "name of the --model directory"},
+     .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
+             "Default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "

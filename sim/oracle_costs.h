@@ -12,6 +12,6 @@ struct cost_watch {
     int passes, misses;
 };
 
-// Before the router learns from the message. `node`: NULL when it is not attached; `index`: of the simulated one.
+// Called before the router learns from the message. `node`: NULL if it is not attached; `index`: of the simulated node.
 void oracle_costs(struct world *w, struct cost_watch *watch, const struct core_node *node, int index,
                   const Forepack__Cluster__V1__NodeMessage *message);

@@ -23,8 +23,8 @@
 // backend. While other sequences run, pacing limits these rows: sequences with such rows then take turns, the one whose
 // last token is oldest first, and the others of them skip the pass.
 //
-// Structured output: the tokens that a grammar excludes are excluded before sampling. A sequence ends with the token
-// that completes its grammar, without a pass for EOS.
+// Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
+// its grammar, without a pass for EOS.
 //
 // Exact: tokens depend on model, request and tensor-parallel degree alone, not on other sequences, chunks, preemption,
 // replay or the content of the prefix cache.
@@ -40,7 +40,7 @@ struct scheduler;
 
 enum sequence_finish {
     SEQUENCE_GOES_ON,
-    SEQUENCE_STOP,   // EOS or a stop token, which is not reported; or the grammar is complete
+    SEQUENCE_STOP,   // EOS or a stop token, neither reported; or the grammar is complete
     SEQUENCE_LENGTH, // max_tokens
     SEQUENCE_ERROR,
 };

@@ -24,8 +24,7 @@ struct sequence_request {
     const int32_t *penalty_ids; // [n_penalty_ids] the whole prompt, for the repetition penalty; none: the kept tokens
     int n_penalty_ids;
     uint64_t salt; // of the prefix cache: blocks are shared among equal salts
-    // Of sampling.grammar, with the generated tokens accepted; NULL: no grammar. The sequence owns it once it is
-    // created.
+    // Matcher of sampling.grammar after the generated tokens; NULL: no grammar. A created sequence owns the matcher.
     struct grammar_matcher *matcher;
 };
 

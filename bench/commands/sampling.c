@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench sampling: CPU time to sample one token on the host, by the parameters that need it. Limits and
-// fairness charge such a token as 1 + vocabulary / 32,768 tokens; --row-us compares that with what it takes.
+// fairness charge such a token as 1 + vocabulary / 32,768 tokens; --row-us compares the charge with the CPU time.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +25,9 @@ static const struct option options[] = {
     {.name = "history", .type = OPTION_INT, .value = &o.history, .default_text = "2048", .max = 1000000,
      .unit = "tokens", .help = "prompt tokens, and as many generated ones, which penalties read"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "200", .min = 1, .max = 100000,
-     .help = "tokens sampled with each kind of parameters; the median is reported"},
+     .help = "tokens sampled with each kind of parameters; the median time is reported"},
     {.name = "row-us", .type = OPTION_REAL, .value = &o.row_us, .default_text = "40", .min = 1e-3, .max = 1e6,
-     .unit = "us", .help = "time in which a worker group reads one prompt row; a token counts as two rows"},
+     .unit = "us", .help = "time in which a worker group computes one prompt row; a token counts as two rows"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object for each kind"},
     {0},
 };
@@ -35,7 +35,7 @@ static const struct option options[] = {
 
 static const struct {
     const char *name;
-    struct sampling sampling; // over the defaults: what is not 0
+    struct sampling sampling; // members other than 0 replace the defaults
     bool biased;
 } kinds[] = {
     {"temperature", {.temperature = 1}, false},

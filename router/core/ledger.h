@@ -74,12 +74,12 @@ void ledger_prefill_cached(struct request *r, int cached_tokens);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
                             int64_t now_us); // before the client has seen them
-// What n generated tokens count: one each, and one more per 32,768 entries of the vocabulary for each of the `on_host`
-// that the host samples (sampling_needs_host).
+// The charge for n generated tokens: 1 for each, and vocabulary / 32,768 more for each of the `on_host` tokens among
+// them that the host samples (sampling_needs_host).
 double ledger_output_tokens(int n, int on_host, int vocab_size);
 // The client used the first n_used of the n tokens that were received last. Of tokens that came together the first one
-// has the time since the previous token, the others none. The tenant is charged two rows
-// for each that ledger_output_tokens() counts.
+// has the time since the previous token, the others none. The tenant is charged two
+// rows for each token of ledger_output_tokens().
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
 void ledger_kv_blocks_updated(struct request *r); // it has grown
 

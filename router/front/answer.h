@@ -4,7 +4,7 @@
 //
 //   message arrives -> identity_admit() -> client_reading() -> read and checked -> answers_submit(), or
 //                      client_not_submitted(); if the intake pool drops it client_dropped()
-//   abort           -> client_abort(): its message, if it is still being read, else its running request is cancelled
+//   abort           -> client_abort(): drops the message if it is still being read, else cancels the running request
 //   client is gone  -> client_close(): its waiting messages are dropped, its running requests cancelled
 //
 // Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on an answer, and the list
@@ -42,7 +42,7 @@ struct client {
     const struct client_ops *ops;
     const struct front *front;
     struct principal *principal; // valid until `free` returns; NULL: no API keys are used
-    struct reading *reading;     // messages received and not yet submitted or refused; guarded by front->readings
+    struct reading *reading;     // list of messages not yet submitted or refused; guarded by front->readings
     // Core's thread only:
     struct answer *answers; // running requests
     bool closed;
@@ -55,7 +55,7 @@ struct answer {
     struct text_stream *text;
     int index; // among the answers of an HTTP exchange
     bool return_kept;
-    double reserved; // tokens of the key
+    double reserved; // tokens, in the limits of the API key
     int min_tokens, n_tokens;
     int stop; // the stop string that ended the text, by its place in the request; -1: none
     struct answer *prev, *next;
@@ -65,26 +65,27 @@ struct answer {
 // request, it is refused, and nothing else is called for it.
 // DENIED if the key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
-// Last before answers_submit() of the same requests: EXHAUSTED or DENIED if the key may not run them at once, or has
-// too few tokens for their prompts and max_tokens. *retry_us_p is the time after which it has, 0: not known.
+// The last call before answers_submit() of the same requests: EXHAUSTED or DENIED if the key may not run so many
+// requests at once, or has too few tokens left for their prompts and max_tokens. *retry_us_p is the time after which
+// enough tokens are left, 0: not known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
-// A message has arrived. `id` is that of its request; empty: it has none, or is not known yet.
+// A message has arrived. `id` is the id of its request; empty: there is none, or it is not known yet.
 struct reading *client_reading(struct client *client, const char *id);
 void client_not_submitted(struct reading *reading); // it was refused
-// The intake pool dropped it: its request was aborted, or its client is gone.
+// The intake pool dropped the message: its request was aborted, or its client is gone.
 void client_dropped(struct reading *reading, int64_t arrived_us);
 struct answer *answer_create(struct reading *reading, int64_t arrived_us);
 void answers_free(struct answer *first); // of answers that are not submitted, linked by `next`; NULL is allowed
 // Hands the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log. If the
-// message was aborted meanwhile they end there, without a token.
+// message was aborted meanwhile, the core's thread ends them without a token.
 void answers_submit(struct answer *first, const char *method);
 
 // The client is gone: the last use of `client` by its protocol. Any thread.
 void client_close(struct client *client);
 
 // --- core's thread
-// Cancels the requests with this id (`owner` 0: of all owners), which the core has or whose message is still being
-// read. Whether there are any.
+// Cancels the requests with this id (`owner` 0: of all owners), both those in the core and those whose message is still
+// being read. False: there are none.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 void client_check_idle(struct client *client); // after a change that lets an idle client end
 // Within client_ops.done: the text that was held back, valid until it returns.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of a chat in sections: reasoning, content, tool calls (model/output_parser.h).
+// The sections of a chat answer: reasoning, content, tool calls (model/output_parser.h).
 //
 // struct chat_syntax is constant once it is open, for any thread. An answer belongs to the core's thread.
 #pragma once
@@ -9,7 +9,7 @@
 #include "model/text_stream.h"
 #include "model/unicode.h"
 
-// How the model marks sections, by its chat template, and the special tokens among the marks.
+// The marks of sections, found in the chat template, and the special tokens among them.
 struct chat_syntax {
     struct output_syntax output;
     int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens whose text the parser must see
@@ -29,15 +29,15 @@ struct chat_answer {
     struct chat_call *calls; // [n_calls] names and arguments of a whole answer
     int n_calls, capacity;
     bool single;  // further calls are dropped
-    bool dropped; // the last call was
+    bool dropped; // the last call was dropped
 };
 
-// What an answer to a prompt [n] is split by. tools: look for calls. single: give out one call only.
+// State to split the answer to a prompt [n]. tools: look for calls. single: emit the first call only.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is fine
 
-// A call begins: gives it an id that no other call of the router has. NULL: it is dropped.
+// A call begins: it gets an id that is unique within the router. NULL: the call is dropped.
 struct chat_call *chat_answer_add_call(struct chat_answer *answer);
-// The call that arguments belong to; NULL: it was dropped.
+// The call that the next arguments belong to; NULL: it was dropped.
 struct chat_call *chat_answer_last_call(struct chat_answer *answer);

@@ -92,7 +92,7 @@ static node_message *attach_unpack(struct attachment *a, const uint8_t *bytes, s
 {
     size_t posted = atomic_load(&a->memory), left = posted < MEMORY_MAX ? MEMORY_MAX - posted : 0;
     if (!a->greeted && size > HELLO_BYTES_MAX) {
-        status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d", size,
+        status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d bytes", size,
                     HELLO_BYTES_MAX);
         return NULL;
     }

@@ -14,14 +14,14 @@ struct grpc_message {
     size_t size;
     int64_t arrived_us;
     void *user;
-    bool dropped; // while it waited: do not read it
+    bool dropped; // while the message waited: do not read it
 };
 typedef void grpc_read_fn(const struct grpc_message *message);
 
 // Within on_message: calls `read` for the message, now or later, exactly once, on any thread; the call stays
 // referenced. `tenant_field` is the number of its field with the tenant's name; 0: it has none. The tenant of the
-// caller's key counts, if keys are used. UNAVAILABLE or EXHAUSTED: it will not be read. Whatever
-// the status, `bytes` may not be used afterwards.
+// caller's key counts, if keys are used. UNAVAILABLE or EXHAUSTED: `read` will not be called.
+// Whatever the status, `bytes` may not be used afterwards.
 enum status grpc_message_read(struct rpc_call *call, const uint8_t *bytes, size_t size, uint32_t tenant_field,
                               struct intake_owner *owner, grpc_read_fn *read, void *user);
 

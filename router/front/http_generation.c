@@ -260,8 +260,8 @@ static void generation_fail(struct http_generation *g, enum status status, const
 static void refuse_collected(struct http_generation *g)
 {
     status_fail(STATUS_EXHAUSTED,
-                "the answers that the router collects have over %zu MiB, this one over 1 MiB: ask for fewer choices "
-                "and log-probabilities, or for a stream",
+                "whole answers take over %zu MiB of the router's memory, this one over 1 MiB: set stream, or ask for "
+                "fewer choices and log-probabilities",
                 g->streams->collected_max_bytes >> 20);
     generation_fail(g, STATUS_EXHAUSTED, status_message());
 }

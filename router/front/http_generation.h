@@ -32,7 +32,7 @@ struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
-    int default_tokens;  // max_tokens where the body has none
+    int default_tokens;  // max_tokens if the body has none
     bool echo;           // the answer starts with the prompt
     bool sections;       // the answer is split by the syntax of the model's chats
     const json_t *tools; // that the model may call; NULL: none
@@ -55,7 +55,7 @@ struct http_choice {
     struct bytes echo;        // text before the answer that is not sent yet
     struct chat_answer *chat; // NULL: the text is not split
     // Of a whole answer:
-    struct bytes text;                         // the content, if it is split
+    struct bytes text;                         // the content, if the text is split
     struct bytes logprobs[HTTP_LOGPROB_LISTS]; // JSON lists without brackets, of which the API knows the meaning
     struct bytes token_ids;                    // likewise
     struct bytes kept;                         // likewise; "" unless asked for
@@ -78,7 +78,8 @@ struct http_api {
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
-    // A part of an answer that is split. `call` is that of OUTPUT_CALL and OUTPUT_ARGUMENTS. NULL: none is.
+    // A part of an answer that is split. `call` is set for OUTPUT_CALL and OUTPUT_ARGUMENTS. NULL: answers of this API
+    // are never split.
     void (*part)(struct http_generation *g, struct http_choice *choice, enum output_kind kind,
                  const struct chat_call *call, const char *text, size_t n, struct bytes *out);
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
@@ -120,7 +121,7 @@ struct http_streams {
     int64_t ping_after_us;         // constant
     struct bytes scratch;          // the events of one call
     size_t collected_bytes;        // of the whole answers that have not ended
-    size_t collected_max_bytes;    // over it, answers of over 1 MiB are refused; constant
+    size_t collected_max_bytes;    // beyond it, answers of over 1 MiB are refused; constant
 };
 void http_streams_ping(struct http_streams *streams, int64_t now_us);
 

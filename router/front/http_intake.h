@@ -13,7 +13,7 @@ struct http_message {
     struct http_exchange *x;
     void *user;
     int64_t arrived_us;
-    bool dropped; // while it waited: do not read it
+    bool dropped; // while the body waited: do not read it
 };
 typedef void http_read_fn(const struct http_message *message);
 

@@ -13,7 +13,7 @@ enum status intake_check_backlog(const struct front *front);
 // Whether new prompts are taken: UNAVAILABLE while the router shuts down, EXHAUSTED as above.
 enum status intake_check_open(const struct front *front);
 
-// NOT_FOUND unless `name` is empty or one of the served model's.
+// NOT_FOUND unless `name` is empty or a served model name.
 enum status intake_check_model(const struct front *front, const char *name);
 
 // INVALID unless `value`, a short string such as an id, is UTF-8 of at most 256 bytes.

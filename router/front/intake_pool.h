@@ -63,6 +63,6 @@ enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, st
 void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner);
 int intake_pool_waiting(struct intake_pool *pool); // jobs
 bool intake_pool_idle(struct intake_pool *pool);   // no job waits or runs
-// Drops what waits and joins the threads. intake_pool_cancel() may still be called, until the pool is freed.
+// Drops the waiting jobs and joins the threads. intake_pool_cancel() may be called until the pool is freed.
 void intake_pool_close(struct intake_pool *pool);
-void intake_pool_free(struct intake_pool *pool); // closed; NULL is allowed
+void intake_pool_free(struct intake_pool *pool); // after intake_pool_close(); NULL is allowed

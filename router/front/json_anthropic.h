@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anthropic's Messages API (POST /v1/messages, POST /v1/messages/count_tokens) for text and
-// tools: its bodies as bodies of /v1/chat/completions. Images, documents and the tools of Anthropic's own servers are
-// refused, and so is a last turn of the assistant, which an answer cannot continue. Any thread.
+// Anthropic's Messages API (POST /v1/messages, POST /v1/messages/count_tokens) for text and tools: translates bodies
+// into bodies of /v1/chat/completions. Refused: images, documents, tools that Anthropic's servers run, and a last turn
+// of the assistant, because an answer cannot continue that turn. Any thread.
 #pragma once
 
 #include <jansson.h>

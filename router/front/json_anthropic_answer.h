@@ -7,7 +7,7 @@
 #include "router/front/chat_answer.h"
 #include "router/front/json_writer.h"
 
-// What the answer's objects repeat. Borrowed.
+// Members that the objects of the answer repeat. Borrowed.
 struct anthropic_answer {
     const char *id; // msg-NUMBER
     const char *model;
@@ -16,20 +16,20 @@ struct anthropic_answer {
 // How an answer ended.
 struct anthropic_end {
     enum finish_reason reason; // not FINISH_REASON_ERROR: see anthropic_add_error()
-    const char *stop;          // the stop sequence that ended it; NULL: none did
+    const char *stop;          // the stop sequence that ended the answer; NULL: none
     const struct request_usage *usage;
-    bool calls; // it calls tools
+    bool calls; // the answer calls tools
 };
 
-// The message of an answer that is complete. chat: its reasoning and calls; NULL: it is text alone.
+// The message of a complete answer. chat: its reasoning and calls; NULL: the answer has text only.
 void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
                            const struct chat_answer *chat, const struct anthropic_end *end);
 
 // The content blocks of a stream; starts as zero.
 struct anthropic_blocks {
-    int n; // begun
+    int n; // number of blocks begun
     enum output_kind kind;
-    bool open; // the last one
+    bool open; // the last block has not ended
 };
 
 // The events of a stream: first anthropic_add_begin(), then one call for each part, last anthropic_add_end(). A stream

@@ -14,7 +14,8 @@ typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const c
 
 // Borrows the front, whose loop and pool must run until metrics_reporter_close().
 struct metrics_reporter *metrics_reporter_open(const struct front *front);
-// Any thread; does not block. `http` are the counts of the HTTP server now; those of the last request are written.
+// Any thread; does not block. `http`: the current counts of the HTTP server; the counts of the last call are
+// written.
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
                           const struct http_server_status *http, metrics_answer_fn answer, void *arg);
 // Answers what was asked before. NULL is allowed.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages that are being read: each from its arrival until it is submitted or refused. An abort finds them by
-// request id, and a client that is gone by itself.
+// The table of messages that are being read, from arrival until they are submitted or refused. An abort finds them by
+// request id; the end of a client finds them by the client.
 //
-// Threads: reading_begin() may be called from any thread, everything else by the core's thread alone. So a message that
-// the core's thread has found stays valid until that thread ends it.
+// Threads: any thread may call reading_begin(); only the core's thread calls the other functions. So a message that the
+// core's thread has found stays valid until that thread ends it.
 #pragma once
 
 #include <stdatomic.h>
@@ -24,9 +24,9 @@ struct reading {
 };
 
 struct reading_table *reading_table_create(void);
-void reading_table_free(struct reading_table *table); // which is empty; NULL is allowed
+void reading_table_free(struct reading_table *table); // the table is empty; NULL is allowed
 
-// `list` is that of the client's messages, guarded by the table. `id` is the request's (empty: no abort finds the
+// `list` is the list of the client's messages, guarded by the table. `id` is the request id (empty: no abort finds the
 // message), `owner` as in struct request_spec.
 struct reading *reading_begin(struct reading_table *table, struct client *client, struct reading **list, const char *id,
                               uint64_t owner);
@@ -34,7 +34,7 @@ void reading_end(struct reading_table *table, struct reading **list, struct read
 bool reading_any(struct reading_table *table, struct reading *const *list);
 
 // Marks the messages with this request id (`owner` 0: of all owners) as aborted, and drops those that wait in the pool,
-// so that they end now. Whether there are any.
+// so that they end now. False: there are none.
 bool reading_abort(struct reading_table *table, struct intake_pool *pool, const char *id, uint64_t owner);
-// Drops those of the list that wait in the pool.
+// Drops the messages of the list that wait in the pool.
 void reading_drop(struct reading_table *table, struct intake_pool *pool, struct reading *const *list);

@@ -9,7 +9,7 @@
 //   decodes. Look-ahead takes passes of its own up to a share of the time; further steps are parts of the passes that
 //   read other prompts. Requests that arrive later are left out: an estimate is low rather than high, so that no
 //   request is refused for what may not happen.
-// - Of a pool of more than 64 nodes, 64 stand for all, so that an estimate costs the same in a pool of any size.
+// - In a pool of more than 64 nodes, a sample of 64 represents all, so the cost of an estimate is bounded.
 // - A node without a fitted cost model is taken to cost what the cheapest fitted node of its pool costs. While no
 //   node of a pool has one, nothing is estimated.
 #pragma once

@@ -12,19 +12,19 @@
 
 struct node_index {
     enum node_role role;
-    struct sched_node **nodes; // [n_nodes] as they were added
+    struct sched_node **nodes; // [n_nodes] in the order of adding
     struct sched_node *root;
     struct sched_node *changed; // list
-    struct sched_node *again;   // list; declined for the sake of another node, asked again in the next round
+    struct sched_node *again;   // list; declined in favour of another node, asked again in the next round
     int n_nodes, capacity;
     int n_known;        // nodes with known costs
     bool by_time;       // nodes are compared by time; else by tokens, while the costs of some are not known
-    double prompt_rows; // of the prompt that the nodes are compared by: about the mean
+    double prompt_rows; // rows of the prompt by which nodes are compared: about the mean
     uint64_t last_ordinal, round;
     uint64_t changes;          // of nodes, so far
     uint64_t plans, visits;    // nodes asked, and steps of searches, for measurements
     uint64_t estimate_visits;  // nodes that estimates were made of
-    uint64_t request_searches; // for the sake of one request
+    uint64_t request_searches; // searches for a node for one request
 };
 
 void node_index_fini(struct node_index *index); // its nodes were removed
