@@ -37,8 +37,8 @@ struct identity {
     char *path;
     pthread_mutex_t mutex; // guards what follows, and the hashes of all principals
     struct ring ring;
-    bool reading;           // a thread looks at the file
-    int64_t looked_us;      // when one did last
+    bool reading;            // a thread looks at the file
+    int64_t looked_us;       // time of the last look
     struct file_stamp stamp; // as last read, whether it could be used or not
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
-// What is accepted is within the limits that the core and the nodes rely on.
+// An accepted request is within the limits that the core and the nodes rely on.
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/unpack.h"
 #include "router/core/request.h"
@@ -13,10 +13,8 @@ static const struct front *front_get(void)
 {
     static const char dir[] = FUZZ_SOURCE "/deploy/demo-model/main";
     static char *names[] = {"demo"};
-    static struct front front = {.model_names = names,
-                                 .n_model_names = 1,
-                                 .config = {.max_context = CONTEXT},
-                                 .pinned_turn_tokens = 16};
+    static struct front front = {
+        .model_names = names, .n_model_names = 1, .config = {.max_context = CONTEXT}, .pinned_turn_tokens = 16};
     if (front.tokenizer) return &front;
     FUZZ_CHECK(tokenizer_open(dir, &front.tokenizer) == STATUS_OK);
     FUZZ_CHECK(chat_template_open(dir, NULL, &front.chat) == STATUS_OK);
