@@ -13,10 +13,10 @@ void descriptors_raise(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
-int descriptors_share(int eighths, int max)
+int descriptors_share(int sixteenths, int max)
 {
     struct rlimit files = {.rlim_cur = DESCRIPTORS_MAX};
     getrlimit(RLIMIT_NOFILE, &files);
-    rlim_t share = files.rlim_cur / 8 * (rlim_t)eighths;
+    rlim_t share = files.rlim_cur / 16 * (rlim_t)sixteenths;
     return share < (rlim_t)max ? (int)share : max;
 }

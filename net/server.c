@@ -250,7 +250,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
-    int max_connections = options->max_connections ? options->max_connections : descriptors_share(3, CONNECTIONS_MAX);
+    int max_connections = options->max_connections ? options->max_connections : descriptors_share(4, CONNECTIONS_MAX);
     struct net_listener *listener;
     struct net_tls *tls = NULL;
     if (options->tls) TRY(net_tls_open_server(options->tls, &tls));

@@ -117,7 +117,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
                                                      .max_message_bytes = NODE_MESSAGE_BYTES_MAX,
-                                                     .max_connections = descriptors_share(1, NODE_CONNECTIONS_MAX),
+                                                     .max_connections = descriptors_share(2, NODE_CONNECTIONS_MAX),
                                                      .threads = 1},
                         &l->nodes);
     free(address);

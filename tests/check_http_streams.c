@@ -114,11 +114,8 @@ static void open_router(const struct http_service_options *options)
 {
     const char *source = getenv("FOREPACK_SOURCE");
     char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
-    front = (struct front){.model_names = names,
-                           .n_model_names = 1,
-                           .config = {.max_context = CONTEXT},
-                           .heartbeat_ms = 1000,
-                           .readings = reading_table_create()};
+    front = (struct front){
+        .model_names = names, .n_model_names = 1, .config = {.max_context = CONTEXT}, .heartbeat_ms = 1000};
     ck_assert_msg(tokenizer_open(dir, &front.tokenizer) == STATUS_OK, "%s", status_message());
     free(dir);
     front.config.vocab_size = tokenizer_vocab_size(front.tokenizer);
@@ -151,7 +148,6 @@ static void close_router(void)
     intake_pool_free(front.pool);
     reading_table_free(front.readings);
     tokenizer_free(front.tokenizer);
-    reading_table_free(front.readings);
 }
 
 // A client whose stream is on the node.

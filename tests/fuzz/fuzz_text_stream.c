@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static int32_t ids[IDS_MAX];
     struct fuzz_script script = {data, size};
-    char *stops[STOPS_MAX];
+    char *stops[STOPS_MAX] = {NULL};
     int n_stops = fuzz_below(&script, STOPS_MAX + 1), bound = fuzz_byte(&script), n = 0;
     for (int s = 0; s < n_stops; s++)
         stops[s] = fuzz_string(&script);
