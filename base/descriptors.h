@@ -6,6 +6,6 @@
 enum { DESCRIPTORS_MAX = 1 << 20 };
 void descriptors_raise(void);
 
-// Maximum connections of a listener: `sixteenths` of the limit of descriptors, at most `max`. The listeners of a process
-// together may take fifteen sixteenths; the rest is for files.
+// Maximum connections of a listener: `sixteenths` of the limit of descriptors, at most `max`. The listeners of a
+// process together may take fifteen sixteenths; the rest is for files.
 int descriptors_share(int sixteenths, int max);

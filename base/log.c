@@ -70,14 +70,14 @@ static size_t character_bytes(const char *text, size_t left)
 }
 
 // Whether a terminal or a pager acts on the character: C0 and C1 controls, line separators, and marks and overrides of
-// the direction of text, which show a line in another order than it has.
+// the text direction, which change the order in which a line is shown.
 static bool character_is_control(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
            (c >= 0x2066 && c <= 0x2069);
 }
 
-// The character of `n` bytes, up to U+FFFF; larger ones are 0xffff.
+// Decodes a character of `n` bytes; 0xffff for all beyond U+FFFF.
 static uint32_t character_decode(const char *text, size_t n)
 {
     const unsigned char *b = (const unsigned char *)text;

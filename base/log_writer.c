@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`, copies the line and
 // then publishes its length in the first unit. The writer takes lines in order, clears their lengths and advances
-// `tail`. No producer waits for another one: a line whose producer was interrupted holds up the writer only.
+// `tail`. A producer never waits for another one: an interrupted producer delays only the writer.
 #include "base/log_writer.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
 
 static char ring[LOG_RING_BYTES];
-static _Atomic uint32_t line_bytes[UNITS]; // of the line that starts in the unit; 0: none, or not yet copied
+static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in the unit; 0: none, or not yet copied
 static _Atomic uint64_t head, tail;        // units reserved and written since the start
 static _Atomic uint64_t dropped, untold;   // lines; untold: not yet reported by log_lines_dropped
 static sem_t queued;                       // posted for each line, and for the first dropped one
@@ -37,7 +37,7 @@ static bool wait_writable(void)
     return poll(&out, 1, -1) >= 0 || errno == EINTR;
 }
 
-// Bytes for which there is no reader are lost.
+// Bytes are lost if the reader has closed the pipe.
 static void write_all(const char *bytes, size_t n)
 {
     while (n) {
@@ -56,7 +56,7 @@ static uint64_t units_of(size_t n)
     return (n + UNIT_BYTES - 1) / UNIT_BYTES;
 }
 
-// False: the ring is full. A stale `at` makes the difference negative; the exchange then fails.
+// False: the ring is full. If `at` is stale, the difference is negative and the exchange fails.
 static bool ring_reserve(uint64_t units, uint64_t *at_p)
 {
     uint64_t at = atomic_load(&head);
@@ -103,7 +103,7 @@ uint64_t log_lines_dropped(void)
 
 // --- the thread
 
-// Copies whole lines, at most PIPE_BUF bytes, and returns the units that they have.
+// Copies whole lines, at most PIPE_BUF bytes, and returns the number of their units.
 static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
 {
     uint64_t from = atomic_load_explicit(&tail, memory_order_relaxed), at = from;
@@ -118,7 +118,7 @@ static uint64_t ring_take(char bytes[PIPE_BUF], size_t *n_p)
     return at - from;
 }
 
-// Lines were dropped behind those that were in the ring, up to *place_p, which is 0 if none were dropped.
+// Logs log_lines_dropped once all lines before *place_p are written; 0: no line was dropped.
 static void tell_dropped(uint64_t *place_p)
 {
     if (!*place_p && atomic_load(&untold)) *place_p = atomic_load(&head);
@@ -163,7 +163,7 @@ static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 enum { N_FATAL = sizeof fatal / sizeof *fatal };
 static struct sigaction before[N_FATAL];
 
-// A fault occurs again when the handler returns; a signal that was sent does not.
+// A fault recurs when the handler returns; a signal sent by a process does not.
 static void on_fatal(int number, siginfo_t *info, void *context)
 {
     log_flush();

@@ -31,7 +31,7 @@ void folder_sync(const char *path)
     close(fd);
 }
 
-// NULL, or why files in the folder of `path` cannot be believed. `folder` is set where the folder exists.
+// NULL, or the reason why files in the folder of `path` are not trusted. `folder` is set if the folder exists.
 static const char *folder_check(const char *path, struct stat *folder)
 {
     int fd = folder_open(path);
@@ -102,7 +102,7 @@ static const char *cache_file_check(int fd, const char *path)
 
 int cache_file_open(const char *path, const char **wrong_p)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // a pipe must not block
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); // open() of a pipe must not block
     *wrong_p = fd >= 0 ? cache_file_check(fd, path) : errno == ENOENT ? NULL : strerror(errno);
     if (fd < 0 || !*wrong_p) return fd;
     close(fd);

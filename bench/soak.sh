@@ -4,14 +4,14 @@
 # descriptors, threads, KV blocks in use or the queue grow. Ctrl-C ends it early and reports the samples taken so far.
 # Usage: bench/soak.sh [--minutes N] [--warm-up-s N] [--out DIR] [--bin DIR] [--concurrency N] [--sample-s N] [--fault-s N]
 #   --minutes N      length of the run (default 60)
-#   --warm-up-s N    seconds at the start to which no line is fitted (default: a sixth of the run)
+#   --warm-up-s N    seconds at the start that the fitted lines leave out (default: a sixth of the run)
 #   --out DIR        folder for samples.csv, report.md, report.svg and the logs (default bench-out/soak)
 #   --bin DIR        folder of the programs (default build/release/bin)
 #   --concurrency N  gRPC requests at once, half of them pruned, beside the clients of soak_clients.py (default 24)
 #   --sample-s N     seconds between two samples (default 10)
 #   --fault-s N      seconds between two faults (default 20)
 # The router, one worker and one speculator run throughout; another worker and another speculator are killed or drained
-# and started again, and the clients are killed. Exit codes: 0 nothing grows, 1 something grows or the cluster does not come to rest.
+# and started again, and the clients are killed. Exit codes: 0 no series grows, 1 a series grows or requests or blocks are left.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -54,7 +54,7 @@ free_port() {
     echo "$port"
 }
 
-# start NAME COMMAND...: in a process group of its own, which Ctrl-C at the terminal does not reach.
+# start NAME COMMAND...: in a separate process group, which Ctrl-C at the terminal does not reach.
 start() {
     local name=$1
     shift
@@ -67,7 +67,7 @@ server=127.0.0.1:$port node_server=127.0.0.1:$node_port
 start_node() { # start_node worker|speculator NAME
     local model=main
     [ "$1" = worker ] || model=speculator
-    # So few blocks that all of them were used when the warm-up ends.
+    # Few enough blocks that all of them were used before the warm-up ends.
     start "$2" "$bin/forepack-$1" --model "$pair/$model" --router "$node_server" --node-id "$2" --threads 1 --kv-blocks 2048 \
         --log-level warn
 }
@@ -155,7 +155,7 @@ rest='.queue.waiting == 0 and .queue.running == 0 and ([.nodes[] | .running == 0
 code=0
 wait_until 120 "the cluster is at rest" "$rest" || code=1
 status_json >"$out/status.json"
-for name in router worker-a speculator-a; do # what the descriptors are
+for name in router worker-a speculator-a; do # list of open descriptors
     find "/proc/${pids[$name]}/fd" -type l -printf '%l\n' | sed 's/\[[0-9]*\]//' | sort | uniq -c >"$out/$name.descriptors"
 done
 cat "$out/clients.log"

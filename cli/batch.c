@@ -15,8 +15,7 @@
 //
 // The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
 // synced and renamed, and the folder is synced; each answer is then appended and flushed, and the file is synced at the
-// end. So a killed process loses no answer that it has written, and a crash of the machine none that a run has ended
-// with.
+// end. So a killed process loses no written answer, and a crash of the machine loses no answer of a completed run.
 #include <errno.h>
 #include <fcntl.h>
 #include <search.h>
@@ -193,7 +192,7 @@ static enum status output_copy(struct batch *b, FILE *from, FILE *to)
     return fsync(fileno(to)) == 0 ? STATUS_OK : output_fail(o.output);
 }
 
-// The lock of the output makes this run the only one that writes OUTPUT.part. A run that was killed may have left one.
+// The lock of the output makes this run the only one that writes OUTPUT.part. A killed run may have left this file.
 // The new file has the mode of the output.
 static FILE *part_create(const struct batch *b, const char *path)
 {

@@ -97,7 +97,7 @@ static enum status logit_bias_from_flags(struct logit_bias *bias)
     return status;
 }
 
-// One flag of --guided-json and its relatives.
+// The grammar of --guided-json, --guided-regex, --guided-grammar or --guided-choice.
 static enum status grammar_from_flags(struct grammar_spec *spec)
 {
     const struct request_flags *f = &request_flags;
@@ -153,7 +153,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
 
 // --- JSON rows
 
-// NULL unless the value is a string that C can hold: a NUL would cut it.
+// NULL unless the value is a string without a NUL, which would cut the string.
 static const char *plain_string(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -298,7 +298,7 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
     if (strncmp(key, "guided_", strlen("guided_")) == 0 || strcmp(key, "response_format") == 0 ||
         strcmp(key, "structured_outputs") == 0)
-        return STATUS_OK; // read together, by grammar_from_json()
+        return STATUS_OK; // grammar_from_json() reads these fields together
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
@@ -326,7 +326,7 @@ enum status request_spec_from_json(struct request_spec *spec, json_t *row, const
     if (prompts != 1) return status_fail(STATUS_INVALID, "a row needs exactly one of prompt, token_ids, messages");
     struct grammar_spec grammar;
     TRY(grammar_from_json(row, &grammar));
-    if (grammar.kind != GRAMMAR_NONE) { // else that of the flags
+    if (grammar.kind != GRAMMAR_NONE) { // else the grammar of the flags
         grammar_spec_free(&spec->sampling.grammar);
         spec->sampling.grammar = grammar;
     }

@@ -138,7 +138,7 @@ static const struct option options[] = {
 };
 // clang-format on
 
-// Options that the programs have under the same name: their values are passed on.
+// Options that are passed on to the programs under the same name.
 static const char *const of_router[] = {"served-model-name",
                                         "shape",
                                         "chat-template",
@@ -217,7 +217,7 @@ static void token_remove(void)
 
 // Arguments of one child. The strings belong to the forked child and end with its exec.
 struct arguments {
-    char **items; // [n], NULL behind them
+    char **items; // [n], then NULL
     int n;
 };
 
@@ -476,7 +476,7 @@ static int64_t children_start_due(void)
     return next;
 }
 
-// With API keys the router tells no more than whether it would serve a request.
+// With API keys the router only reports whether it would serve a request.
 static bool router_is_ready(struct rpc_channel *channel)
 {
     struct rpc_bytes answer;

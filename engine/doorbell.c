@@ -121,7 +121,7 @@ static int listen_unix(const char *name)
     return fd;
 }
 
-// Listens on a port of this address, which it completes. -1: it cannot.
+// Listens on a free port of the address and writes the port into it. -1: failed.
 static int listen_tcp(struct sockaddr_storage *address)
 {
     socklen_t size = group_address_size(address);
@@ -141,13 +141,13 @@ struct leader {
     int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
 };
 
-// Listens on a UNIX socket and on those of `addresses` where it can.
+// Listens on a UNIX socket and on each of `addresses` where that is possible.
 static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
     struct invitation *invitation = l->invitation;
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret)
         return doorbell_fail("getrandom");
-    // Unique, and not secret: every process of the host can list these names.
+    // Unique, but not secret: every process of the host can list these names.
     snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
              (long long)clock_now_us());
     int fd = listen_unix(invitation->socket_name);
@@ -162,7 +162,7 @@ static enum status leader_listen(struct leader *l, const struct group_addresses 
     return STATUS_OK;
 }
 
-// A connection that sends the secret and a rank that is still missing.
+// Takes a connection whose greeting has the secret and the number of a missing rank.
 static bool follower_take(void *user, int fd, const struct greeting *greeting)
 {
     const struct leader *l = user;

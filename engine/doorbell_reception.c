@@ -13,7 +13,7 @@
 #include "base/mem.h"
 
 enum {
-    STRANGERS_MAX = 256,   // at once; one more takes the place of the oldest
+    STRANGERS_MAX = 256,   // at once; one more replaces the oldest
     GREETING_US = 2000000, // from connecting to the end of the greeting
     OPEN_TIMEOUT_S = 60,   // for all followers to connect
 };

@@ -20,18 +20,18 @@ struct leader_host {
 // Summed over all ranks.
 struct votes {
     float remote;                      // ranks on other hosts than the leader
-    float shared[GROUP_ADDRESSES_MAX]; // of them, those connected to the network of an address
+    float shared[GROUP_ADDRESSES_MAX]; // remote ranks connected to the network of an address
 };
 
-// The network of this process, whose UNIX sockets it reaches: boot of the machine and network namespace, since hosts
-// and containers may share a name.
+// Identifies the network namespace of this process, in which UNIX sockets connect: boot id of the machine and network
+// namespace, since hosts and containers may share a host name.
 static void network_name(char *name, size_t room)
 {
     memset(name, 0, room);
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, name, room / 2) : 0;
     if (fd >= 0) close(fd);
-    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0; // taken as another host
+    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0; // treated as another host
 }
 
 socklen_t group_address_size(const struct sockaddr_storage *address)
@@ -39,7 +39,7 @@ socklen_t group_address_size(const struct sockaddr_storage *address)
     return address->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-// The bytes of an IP address, *size_p of them; NULL: it is of another kind.
+// The bytes of an IP address [*size_p]; NULL: not an IP address.
 static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
 {
     *size_p = address && address->sa_family == AF_INET ? 4 : 16;
@@ -50,7 +50,7 @@ static const uint8_t *ip_bytes(const struct sockaddr *address, size_t *size_p)
     return NULL;
 }
 
-// An address that other hosts may reach: not of loopback, not valid on one link only.
+// Whether other hosts may reach the address: neither loopback nor link-local.
 static bool is_usable(const struct ifaddrs *i)
 {
     if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) return false;

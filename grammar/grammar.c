@@ -26,8 +26,8 @@ struct grammar_matcher {
 
 // --- loading
 
-// The Python package's library refers to data of libpython, which no dependency of it names. dlopen() does not run any
-// Python.
+// The library of the Python package uses data of libpython without naming libpython as a dependency. Loading libpython
+// runs no Python code.
 static bool python_open(void)
 {
     bool loaded = false;
@@ -41,7 +41,7 @@ static bool python_open(void)
 
 static enum status file_open(struct grammar_library *library, const char *path)
 {
-    // Symbols are bound when they are called: most functions of libpython never are.
+    // Lazy binding: most functions of libpython are never called.
     library->file = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
     if (library->file) return STATUS_OK;
     char reason[512];
@@ -79,7 +79,7 @@ struct vocabulary {
     struct bytes text;
 };
 
-// llguidance knows special tokens by a byte 0xFF before their text; a token without text is never allowed.
+// llguidance recognises special tokens by a byte 0xFF before their text. A token without text is never allowed.
 static void vocabulary_add(struct vocabulary *v, const struct tokenizer *tokenizer, int32_t id)
 {
     const char *bytes;
@@ -164,12 +164,12 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
     return status_fail(status, "%s", error ? error : "llguidance gives no reason");
 }
 
-// JSON allows blanks without end between its tokens, and a model that is free to do so may never stop writing them.
-// Where the schema does not say which blanks are allowed: one, or a new line with its indentation. The caller frees the
+// JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. If the schema does
+// not state which blanks are allowed, adds a rule: one blank, or a new line with its indentation. The caller frees the
 // text.
 static char *schema_with_bounded_blanks(const char *schema)
 {
-    json_t *root = json_loads(schema, JSON_DECODE_ANY, NULL); // NULL: llguidance says what is wrong
+    json_t *root = json_loads(schema, JSON_DECODE_ANY, NULL); // NULL: llguidance reports the error
     if (json_is_object(root) && !json_object_get(root, "x-guidance"))
         json_object_set_new(root, "x-guidance", json_pack("{s:s}", "whitespace_pattern", "[ ]|\n[ ]{0,32}"));
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_ENCODE_ANY) : mem_string(schema);
@@ -184,11 +184,11 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
         [GRAMMAR_JSON_SCHEMA] = "json_schema", [GRAMMAR_REGEX] = "regex", [GRAMMAR_LARK] = "lark"};
     union {
         struct llg_init init;
-        char room[1024]; // a later 1.x may set members behind those that are known here
+        char room[1024]; // a later 1.x may set further members
     } u = {0};
     library->llg.llg_constraint_init_set_defaults(&u.init, library->tokenizer);
     u.init.log_buffer_level = u.init.log_stderr_level = 0;
-    u.init.limits.verbose_errors = false; // no text of an answer in a message
+    u.init.limits.verbose_errors = false; // error messages must not contain text of an answer
     struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
     matcher->library = library;
     char *schema = spec->kind == GRAMMAR_JSON_SCHEMA ? schema_with_bounded_blanks(spec->text) : NULL;

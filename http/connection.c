@@ -273,7 +273,8 @@ static void start_request(struct connection *c, const struct http_head *head)
         answer_methods(c, methods, result == ROUTE_OPTIONS);
 }
 
-// Also of a head that cannot be parsed: its answer must have no body, which the client would take for the next answer.
+// Also for a head that cannot be parsed: the response to HEAD must have no body, which the client would read as the
+// next response.
 static bool is_head_request(const char *bytes, size_t size)
 {
     static const char method[] = {'H', 'E', 'A', 'D', ' '};

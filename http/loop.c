@@ -156,8 +156,8 @@ static void refuse_without_descriptor(struct http_loop *loop)
     loop->listen_again_us = loop->now_us + LISTEN_PAUSE_US;
 }
 
-// An idle connection gives way: its client can open another one, and a client that only opens connections must not
-// keep the others out.
+// Closes an idle connection to make room: its client can connect again, and a client that only opens connections must
+// not keep other clients out.
 static bool close_idle(struct http_loop *loop)
 {
     if (!loop->idle) return false;

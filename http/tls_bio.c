@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The socket of a TLS connection, as OpenSSL reads and writes it. OpenSSL asks for the 5 bytes of a record's head, then
-// for its body, then for the next head: one recv(2) for each, and one that finds nothing. Here one recv(2) takes what
-// the socket has; it serves all three.
+// for its body, then for the next head. That would be one recv(2) for each, and one that finds nothing; here a single
+// recv(2) takes all bytes of the socket.
 //
-// The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. What is left at the end
-// of the turn is kept with the connection.
+// The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. Bytes left at the end
+// of the turn are kept with the connection.
 #include <errno.h>
 #include <openssl/bio.h>
 #include <string.h>

@@ -38,7 +38,7 @@ struct identity {
     pthread_mutex_t mutex; // guards what follows, and the hashes of all principals
     struct ring ring;
     bool reading;            // a thread looks at the file
-    int64_t looked_us;       // when one did last
+    int64_t looked_us;       // time of the last look
     struct file_stamp stamp; // as last read, whether it could be used or not
 };
 

@@ -70,7 +70,7 @@ static void value_add(struct call_reader *reader, char c)
     if (is_arguments(reader) && reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
 }
 
-// Adds a byte of a string, list or object. True: it was the last one.
+// Adds a byte of a string, list or object. True: this was the last byte of the value.
 static bool value_step(struct call_reader *reader, char c)
 {
     value_add(reader, c);
@@ -120,7 +120,7 @@ static enum call_reader_state outside_step(struct call_reader *reader, char c)
     }
 }
 
-// One byte. False: it belongs to what follows the value.
+// Reads one byte. False: the byte is not part of the value and is read again.
 static bool reader_step(struct call_reader *reader, char c)
 {
     if (reader->state == CALL_READER_IN_VALUE) {

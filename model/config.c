@@ -353,8 +353,8 @@ static void read_rope_llama3(struct reader *rope, int original, struct model_con
                     c->rope_high_freq_factor, c->rope_low_freq_factor);
 }
 
-// Without a type, versions of transformers differ in what the other members mean. An object in it holds the settings of
-// one layer type.
+// Refuses members that need a type if there is none, since versions of transformers interpret them differently, and
+// members that are objects, which hold the settings of one layer type.
 static void check_rope_members(struct reader *rope, bool has_type)
 {
     const char *name;
@@ -384,8 +384,8 @@ static void read_rope_type(struct reader *rope, int original, struct model_confi
                     "is %.60s: only default, linear, dynamic and llama3 are supported", type);
 }
 
-// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of it. Of
-// both, transformers takes rope_scaling and nothing of rope_parameters, unless it is empty.
+// Older files: rope_theta, and rope_scaling {type or rope_type, ...}. Newer files: rope_parameters with all of
+// these. If a file has both, transformers uses rope_scaling alone, unless it is empty.
 static void read_rope(struct reader *r, struct model_config *c)
 {
     const json_t *scaling = reader_get(r, "rope_scaling");
@@ -428,8 +428,8 @@ static void read_layer_types(struct reader *r, const struct model_config *c, boo
     }
 }
 
-// Windowed attention is not implemented, so the window limits the context. Llama's layers attend to everything, but the
-// cache of transformers drops what is outside of a sliding_window.
+// Windowed attention is not implemented, so the window limits the context. Llama's layers attend to all tokens, but the
+// cache of transformers drops entries outside of a sliding_window.
 static void read_window(struct reader *r, const struct family *family, struct model_config *c)
 {
     bool on = !family->window_optional || read_bool(r, "use_sliding_window", false), windowed = true;

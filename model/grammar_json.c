@@ -66,7 +66,7 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
     return set_schema("response_format.json_schema.schema", schema, spec);
 }
 
-// One more field that the body has. *field_p is the one before it, NULL: none.
+// Refuses a second field with a grammar. *field_p is the name of the first field, NULL: none so far.
 static enum status check_single(const char *name, const char **field_p)
 {
     if (*field_p) return status_fail(STATUS_INVALID, "%s: not together with %s", name, *field_p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state machine over the text that is not given out yet. A step looks at that text and either uses some of it or
-// waits for more. A call's text is kept until the call is certain, so that it can still become content.
+// A state machine over the text that is not emitted yet. A step either uses some of this text or waits for more. The
+// text of a call is kept until the call is certain, because it may turn out to be content.
 #include "model/output_parser.h"
 
 #include <stdlib.h>
@@ -21,17 +21,17 @@ enum state {
 struct output_parser {
     struct output_syntax syntax;
     enum state state;
-    struct bytes text; // not given out yet
-    size_t from;       // of `text`: what is before it has been used
-    size_t read;       // from here on the call is not read yet; at least `from`
+    struct bytes text; // not emitted yet
+    size_t from;       // position in `text`: everything before it has been used
+    size_t read;       // position up to which the call is read; at least `from`
     struct call_reader call;
     size_t sent_arguments; // of `call`
     int n_calls;
-    bool announced;  // `call` has been given out
+    bool announced;  // OUTPUT_CALL of `call` has been emitted
     bool bare;       // Mistral's name[ARGS]{...}: no object around name and arguments
     bool listed;     // within a list of calls
-    bool reasoned;   // no reasoning comes any more
-    bool drop_blank; // blanks that come next are not content
+    bool reasoned;   // no further reasoning
+    bool drop_blank; // the next blanks are dropped
     bool final;
     output_part_fn *part;
     void *user;
@@ -105,7 +105,7 @@ static size_t skip_blank(const struct output_parser *p, size_t i)
     return i;
 }
 
-enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the text so far is the start of it
+enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the text so far is the start of the marker
 
 static enum match match_at(const struct output_parser *p, size_t i, const char *marker)
 {
@@ -114,7 +114,7 @@ static enum match match_at(const struct output_parser *p, size_t i, const char *
     return common == n ? MATCH_YES : p->final ? MATCH_NO : MATCH_MAYBE;
 }
 
-// The first place from `from` on where the marker stands or may have begun; the end of the text if there is none.
+// The first position from `from` on where the marker begins or may begin; the end of the text if there is none.
 static size_t find(const struct output_parser *p, const char *marker, enum match *match_p)
 {
     size_t i = p->from;
@@ -132,7 +132,7 @@ static void use(struct output_parser *p, size_t to)
     if (p->read < to) p->read = to;
 }
 
-// Gives out the text before `to`.
+// Emits the text before `to`.
 static void give(struct output_parser *p, enum output_kind kind, size_t to)
 {
     if (to > p->from) p->part(p->user, kind, p->text.data + p->from, to - p->from);
@@ -147,14 +147,14 @@ static bool go(struct output_parser *p, enum state state)
     return true;
 }
 
-// Gives out a section until `end` (NULL: it has none). True: `end` was found, and `read` is behind it.
+// Emits a section up to `end` (NULL: the section has no end). True: `end` was found; `read` is the position after it.
 static bool section(struct output_parser *p, enum output_kind kind, const char *end)
 {
     if (p->drop_blank) use(p, skip_blank(p, p->from));
     if (p->from < p->text.n) p->drop_blank = false;
     enum match match = MATCH_NO;
     size_t to = end ? find(p, end, &match) : p->text.n, stop = to;
-    // Blanks are given out when it is known that no marker follows them.
+    // Blanks are emitted once it is certain that no marker follows.
     while (end && !(p->final && match == MATCH_NO) && to > p->from && is_blank(at(p, to - 1)))
         to--;
     give(p, kind, to);
@@ -176,7 +176,7 @@ static bool content_step(struct output_parser *p)
     return section(p, OUTPUT_CONTENT, begin) && go(p, CALL_LEAD);
 }
 
-// What was read as a call is none.
+// The text read as a call is content.
 static bool call_refused(struct output_parser *p)
 {
     p->drop_blank = p->listed = false;
@@ -218,7 +218,7 @@ static bool is_name(char c)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || strchr("_-.", c);
 }
 
-// name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}: the reader gets the object that they stand for.
+// name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}: pushes the equivalent object to the reader.
 static bool bare_call_step(struct output_parser *p)
 {
     static const char before[] = "{\"name\":\"", between[] = "\",\"arguments\":";

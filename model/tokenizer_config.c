@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that the files beside tokenizer.json describe. As in transformers 5, they are recognised in texts like its own
-// added tokens, and added_tokens_decoder overrides the flags of tokenizer.json. A new token whose id is not certain is
-// refused: transformers would append it, whatever row the model was trained with.
+// Tokens that files other than tokenizer.json describe. As in transformers 5, they are recognised in texts like the
+// added tokens of tokenizer.json, and added_tokens_decoder overrides the flags of tokenizer.json. A new token without a
+// certain id is refused: transformers would append it, even if the model was trained with another id.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static enum status entry_merge(struct merger *m, const struct entry *entry)
     if (json_object_get(m->named, content)) flags.special = true;
     const json_t *in_vocab = json_object_get(m->vocab, content);
     if (known) {
-        flags.special = flags.special || old.special; // as in the `tokenizers` library: special once, special forever
+        flags.special = flags.special || old.special; // as in the `tokenizers` library, a special token stays special
         flags_write(known, &flags);
     } else if (in_vocab) {
         token_append(m, json_integer_value(in_vocab), content, &flags);
@@ -127,7 +127,7 @@ static enum status merge_decoder(struct merger *m, const json_t *decoder)
     return status;
 }
 
-// added_tokens.json: {"<x>": 32000}. Its tokens that tokenizer.json has too are as there.
+// added_tokens.json: {"<x>": 32000}. Tokens that tokenizer.json also has keep their definition there.
 static enum status merge_added_file(struct merger *m, const json_t *file)
 {
     const char *content;
@@ -203,7 +203,7 @@ static enum status merge_named(struct merger *m, const json_t *config)
     {
         if (names_token(key)) TRY(merge_token(m, key, value));
     }
-    // The older name is read where the newer one is absent or empty.
+    // The older name is read if the newer one is absent or empty.
     key = "extra_special_tokens";
     value = json_object_get(config, key);
     if (!json_object_size(value) && !json_array_size(value))
@@ -246,7 +246,7 @@ enum status tokenizer_merge_config(json_t *root, const json_t *config)
         m.added = json_array();
         json_object_set_new(root, "added_tokens", m.added);
     }
-    if (!json_is_array(m.added) || !json_is_object(m.vocab)) return STATUS_OK; // tokenizer_read() says what is wrong
+    if (!json_is_array(m.added) || !json_is_object(m.vocab)) return STATUS_OK; // tokenizer_read() reports the error
     m.by_content = json_object();
     m.named = json_object();
     enum status status = merge_all(&m, config);

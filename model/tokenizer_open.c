@@ -72,7 +72,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
 {
     char *path = mem_format("%s/tokenizer.json", model_dir);
     char *config_path =
-        mem_format("%s/tokenizer_config.json", model_dir); // stands for all of read_config()'s in messages
+        mem_format("%s/tokenizer_config.json", model_dir); // stands for all files of read_config() in messages
     json_t *root = NULL, *config = NULL;
     struct tokenizer *t = mem_alloc(sizeof *t);
     t->bos = t->eos = t->bpe.unknown = -1;

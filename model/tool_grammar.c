@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call is a JSON object that fits one of the tools; around it is the text that marks calls in the model's form.
+// A call is a JSON object that matches one of the tools, between the text that marks calls in the model's form.
 #include "model/tool_grammar.h"
 
 #include <stdlib.h>

@@ -39,7 +39,7 @@ static enum status address_resolve(const char *address, struct addrinfo **found_
     return error ? status_fail(STATUS_INVALID, "address %s: %s", address, gai_strerror(error)) : STATUS_OK;
 }
 
-// What C-core sets on the sockets of its own listeners; accepted ones inherit it.
+// Sets the options that C-core sets on its own listeners; accepted sockets inherit them.
 static void listen_options_set(int fd)
 {
     int on = 1, off = 0, lost_peer_ms = 20000;
@@ -64,7 +64,7 @@ static in_port_t *port_of(struct sockaddr *address)
                                           : &((struct sockaddr_in *)address)->sin_port;
 }
 
-// A listening socket, or -1 with errno. *port_p [network order] replaces port 0, and becomes the port.
+// A listening socket, or -1 with errno. *port_p [network order] replaces port 0; it becomes the port in use.
 static int listen_at(const struct addrinfo *one, in_port_t *port_p)
 {
     enum { BACKLOG = 4096 };

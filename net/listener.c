@@ -25,8 +25,8 @@ enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     SILENT_US = 10000000, // for the first bytes of a connection
-    COUNT_US = 100000,    // between two counts at the bound
-    PAUSE_US = 10000,     // without any descriptor
+    COUNT_US = 100000,    // between two counts of open connections at the bound
+    PAUSE_US = 10000,     // while no descriptor is free
     REFUSED_LOG_US = 10000000,
 };
 
@@ -37,7 +37,8 @@ struct silent {
     int64_t until_us;
 };
 
-// A connection of C-core, which does not tell when it closes one: by then the descriptor is closed, or another file.
+// A connection that C-core owns. C-core does not report when it closes a connection; the descriptor is then invalid or
+// refers to another file.
 struct handed {
     int fd;
     ino_t inode;
@@ -150,8 +151,8 @@ static bool place_make(struct net_listener *l)
     return true;
 }
 
-// Without a descriptor the socket would stay readable and keep the thread busy: the connection is taken with the spare
-// one, and closed.
+// Without a free descriptor the socket would stay readable and keep the thread busy: the spare descriptor is used to
+// accept the connection and close it.
 static void refuse_without_descriptor(struct net_listener *l, int socket)
 {
     refused_log(l, "no file descriptor is left");
@@ -192,7 +193,7 @@ static void run_once(struct net_listener *l)
     struct epoll_event events[EVENTS];
     int n = epoll_wait(l->epoll_fd, events, EVENTS, wait_ms(l));
     l->now_us = clock_now_us();
-    for (int i = 0; i < n; i++) { // these first: accepting may close one of them
+    for (int i = 0; i < n; i++) { // silent connections first: accepting may close one of them
         void *at = events[i].data.ptr;
         if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets)) hand_over(l, at);
     }

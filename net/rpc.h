@@ -67,7 +67,7 @@ struct rpc_server_options {
     const struct rpc_tls *tls;     // copied; NULL: plain text
     int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int max_connections;           // 0: three eighths of the limit of descriptors, at most 20,000
+    int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
     int threads;                   // completion-queue threads; 0: 2
 };
 

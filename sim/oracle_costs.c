@@ -20,7 +20,7 @@ static bool is_steady(const struct world *w)
     return !w->scenario->load;
 }
 
-// Simulated passes cost what the model says, apart from noise: without any, a fit is good to a quarter.
+// Simulated passes follow the cost model plus noise. Without noise, the error of a fit is at most a quarter.
 static double error_max(const struct world *w, int index)
 {
     double noise = (double)w->scenario->nodes[index].noise_percent / 100;

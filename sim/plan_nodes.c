@@ -24,15 +24,16 @@ static bool costs_known(const struct plan_costs *costs)
 
 // --- measured
 
-// The fit counts short passes as much as long ones and slow ones less than they took, as decisions of the moment need
-// it. A plan needs the sum: the costs are scaled so that all passes of the node together take as long as they took.
+// The router's fit minimises relative errors, as single decisions need: short passes weigh as much as long ones, and
+// slow passes less than their time. A plan needs the total time: the costs are scaled so that the predicted time of all
+// passes of the node is their measured time.
 static void costs_scale(const json_t *node, struct plan_costs *costs)
 {
     double passes = json_number_value(json_object_get(node, "passes"));
     double us = costs->fixed_us * passes + costs->row_us * json_number_value(json_object_get(node, "pass_rows")) +
                 costs->pair_us * json_number_value(json_object_get(node, "pass_pairs"));
     double taken_us = json_number_value(json_object_get(node, "pass_s")) * 1e6;
-    if (!(us > 0) || !(taken_us > 0)) return; // of a router that does not count them
+    if (!(us > 0) || !(taken_us > 0)) return; // status of a router without these sums
     costs->fixed_us *= taken_us / us;
     costs->row_us *= taken_us / us;
     costs->pair_us *= taken_us / us;

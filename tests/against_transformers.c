@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares with what tests/transformers/generate.py wrote:
+// Compares Forepack with the results that tests/transformers/generate.py wrote:
 //
 //     against_transformers DIR     DIR/checkpoints/*, DIR/tokenizers/*
 //
-// A checkpoint is computed in f32, its prompt in one pass and every further token from the KV cache, and must agree
-// with transformers at every position that the context allows: log-probabilities within BOUND, the likeliest token the
-// same. Or it is refused with a sentence that names one of the keys that its case.json allows. A tokenizer must give
-// the same tokens and the same text.
+// A checkpoint is computed in f32, the prompt in one pass and every further token with the KV cache, and must agree
+// with transformers at every position that the context allows: log-probabilities within BOUND, and the same likeliest
+// token. Otherwise the checkpoint must be refused with a sentence that names one of the keys in its case.json. A
+// tokenizer must give the same tokens and the same text.
 #include <check.h>
 #include <dirent.h>
 #include <jansson.h>

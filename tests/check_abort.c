@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: a request whose message waits in the intake pool, or is being tokenised there, is aborted like any
-// other: one end, with CANCELLED, and no token. Run it under -fsanitize=thread too.
+// router/front: a request whose message waits in the intake pool, or is being tokenised there, can be aborted: it ends
+// once, with CANCELLED and without a token. Run it under -fsanitize=thread too.
 #include <check.h>
 #include <pthread.h>
 #include <semaphore.h>

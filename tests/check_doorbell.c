@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/: strangers do not keep a group from opening, and its leader listens in one network only.
+// engine/: unidentified connections do not keep a group from opening, and its leader listens in one network only.
 #include <arpa/inet.h>
 #include <check.h>
 #include <dirent.h>
@@ -62,7 +62,7 @@ static bool any_tcp_listener(void)
     return found;
 }
 
-// A comm whose broadcasts let strangers connect first, once the leader listens.
+// A comm whose broadcast lets unidentified connections come first, once the leader listens.
 struct late_comm {
     struct comm base;
     struct comm *inner;

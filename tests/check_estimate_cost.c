@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/estimate: the nodes that an admission looks at. Their number does not grow with the pool, and what they
-// say of a large pool is what all of its nodes would say.
+// router/sched/estimate: the nodes that an admission examines. Their number does not grow with the pool, and in a large
+// pool the estimate from this sample equals the estimate from all nodes.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

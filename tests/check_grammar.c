@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers drawn at random from what a grammar's masks allow match the grammar, end where it is complete, and continue
-// alike after a replay. Arguments: the file of llguidance, a model's folder.
+// Answers drawn at random from the masks of a grammar match the grammar, end where the grammar is complete, and
+// continue with the same masks after a replay. Arguments: the file of llguidance, a model's folder.
 #include <check.h>
 #include <jansson.h>
 #include <regex.h>

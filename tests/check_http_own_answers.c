@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// http/: the responses that the server makes itself have the product's headers, those to HEAD have no body, and all are
-// counted.
+// http/: responses made by the server itself have the product's headers, responses to HEAD have no body, and all
+// responses are counted.
 #include "tests/http_service.h"
 
 static void close_server(void)

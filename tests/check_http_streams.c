@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of the HTTP API through a router without processes: HTTP over sockets, the core on its thread, and a node
-// whose passes are the test's. Idle streams are pinged; clients that do not read or go away are disconnected, and their
-// requests are cancelled at the node before it computes another pass for them.
+// Streams of the HTTP API through a router in the test's process: HTTP over sockets, the core on its thread, and a node
+// whose passes the test controls. Idle streams are pinged; clients that do not read or go away are disconnected, and
+// their requests are cancelled at the node before it computes another pass for them.
 #include "base/mem.h"
 #include "base/version.h"
 #include "router/front/front.h"

@@ -26,7 +26,7 @@ struct child {
 
 static int report_fd;
 
-// Runs in the child: tells the test that it got this far, with a number.
+// Runs in the child: sends a number to the test to report that this point is reached.
 static void report(uint64_t number)
 {
     if (write(report_fd, &number, sizeof number) != sizeof number) _exit(9);

@@ -53,8 +53,8 @@ START_TEST(short_prompts_have_their_first_token_two_passes_after_two_long_ones)
 }
 END_TEST
 
-// Overdue long prompts that wait do not use up the places of short ones, however many they are. A prefix cache might
-// make each of them short enough, so a plan examines them one by one.
+// Any number of waiting overdue long prompts leaves room in a plan for short ones. A prefix cache might make each long
+// prompt short enough, so a plan examines them one by one.
 START_TEST(a_crowd_of_overdue_long_prompts_does_not_delay_short_ones)
 {
     prefix_cache = _i;

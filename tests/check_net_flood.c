@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: the server goes on serving when clients open more connections than the process may have descriptors.
+// net/: the server keeps serving when clients open more connections than the process may have descriptors.
 #include <arpa/inet.h>
 #include <check.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ enum { LIMIT = 1024, FEW = 256, SOCKETS = 2000, TIMEOUT_MS = 60000 };
 
 static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
 
-// A process of its own, since it needs more descriptors than the server may have.
+// A separate process, since it needs more descriptors than the server may have.
 struct flood {
     pid_t pid;
     int to, from; // pipes: its port; that all sockets are open

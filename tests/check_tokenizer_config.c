@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that stand only in the files beside tokenizer.json: recognised in texts, or refused with the key that names
-// them.
+// Tokens that only files other than tokenizer.json have: recognised in texts, or refused with the key that names them.
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

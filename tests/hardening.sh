@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every program is position-independent, with read-only relocations that are bound at start, a stack that is not
 # executable, stack protectors and, in optimised builds, checked library calls; and every C file of the product was
-# compiled with the flags for it. Usage: tests/hardening.sh BUILD_FOLDER PROGRAM...
+# compiled with the hardening flags. Usage: tests/hardening.sh BUILD_FOLDER PROGRAM...
 set -euo pipefail
 build=$1
 shift

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
-# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp), and that proto/unpack.c
-# unpacks all messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
+# proto/unpack.c unpacks messages. Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/dev}
 
-# tool NAME VERSION: that version of it, as Debian names it or as the default.
+# tool NAME VERSION: the command that runs this version, NAME-VERSION (Debian's name) or NAME.
 tool() {
     local name
     for name in "$1-$2" "$1"; do
@@ -28,7 +28,7 @@ cppcheck=$(tool cppcheck 2.10)
 code=0
 git ls-files -z '*.c' '*.h' '*.cpp' '*.cu' | xargs -0 "$format" --dry-run -Werror || code=1
 
-# Bytes of a peer are unpacked with a bound on memory. Tests, benches and the simulator unpack what they packed.
+# Messages of peers are unpacked with a bound on memory. Tests, benches and the simulator unpack their own messages.
 if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!proto/unpack.c' ':!tests' ':!bench' ':!sim'; then
     echo "lint: use proto_unpack() of proto/unpack.h" >&2
     code=1

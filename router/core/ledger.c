@@ -11,8 +11,8 @@ enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after 
 // What a generated token counts in its tenant's counter, beside one for a row that is read (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
-// The host samples about this many entries of the vocabulary in the time in which a GPU reads OUTPUT_WEIGHT rows of an
-// 8B model.
+// The host samples from about this many entries of the vocabulary in the time in which a GPU computes OUTPUT_WEIGHT
+// rows of an 8B model.
 enum { SAMPLED_ENTRIES_PER_TOKEN = 32768 };
 
 enum queue_class ledger_class_of(int32_t priority)
@@ -322,7 +322,7 @@ double ledger_output_tokens(int n, int on_host, int vocab_size)
     return n + (double)on_host * vocab_size / SAMPLED_ENTRIES_PER_TOKEN;
 }
 
-// What the latest `n` output tokens count.
+// The charge for the latest `n` output tokens.
 static double output_tokens(const struct ledger *ledger, const struct request *r, int n)
 {
     int end = r->usage.completion_tokens, on_host = 0;

@@ -182,7 +182,7 @@ enum status client_check(const struct client *client, const char *tenant, int32_
     return client->principal ? principal_check(client->principal, tenant, priority) : STATUS_OK;
 }
 
-// The most that the output of a request can count.
+// The largest possible charge for the output of a request.
 static double output_tokens_max(const struct client *client, const struct request_spec *spec)
 {
     const struct sampling *s = &spec->sampling;

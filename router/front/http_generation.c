@@ -195,7 +195,7 @@ static bool has_content(const struct http_generation *g, const struct http_choic
     return chunk->text_bytes || choice->echo.n || (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
-// The parts that a chunk makes certain, and what each of its tokens has.
+// Streams the parts that a chunk makes certain, and the log-probabilities and ids of its tokens.
 static void stream_parts(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes *out)
 {
@@ -462,7 +462,7 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     in->data = (struct http_data){0};
 }
 
-// A call that the client requires is one that a grammar enforces.
+// A required call becomes a grammar.
 static enum status read_required_call(const struct front *front, struct http_input *in)
 {
     if (!in->required_call || !front->chat) return STATUS_OK;

@@ -104,7 +104,7 @@ static enum status result_add(json_t *messages, const json_t *block, const char 
     return status;
 }
 
-// Blocks of one turn: results of calls become messages before the turn's own, calls a member of it.
+// Splits the blocks of a turn: results of calls become messages before the turn's message, calls become its member.
 static enum status blocks_split(json_t *messages, const json_t *content, const char *where, json_t *rest, json_t *calls)
 {
     size_t i;

@@ -59,7 +59,7 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// The input is an object; arguments that the end of the answer has cut are not.
+// `input` must be an object; arguments cut by the end of the answer are not.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
     json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);

@@ -65,7 +65,8 @@ void reading_end(struct reading_table *table, struct reading **list, struct read
     free(r);
 }
 
-// Messages are only added before those that a list has, and ended by this thread: a walk needs the lock for its start.
+// New messages are added at the start of a list, and only this thread ends messages: a walk needs the lock only for its
+// start.
 static struct reading *first_of(struct reading_table *table, struct reading *const *list)
 {
     pthread_mutex_lock(&table->mutex);

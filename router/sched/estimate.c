@@ -84,9 +84,9 @@ int64_t estimate_min_bin_rows(const struct sched_view *view, const struct sched_
 
 // --- one request in one pool
 
-// The nodes that are looked at, so that an estimate costs the same in a pool of any size: all nodes that take work, or
-// of a large pool every n-th, which stand for all, and those that are likely to finish the request first: by their
-// work, and by what their caches hold of it.
+// The nodes that an estimate examines; their number is bounded. In a small pool: all nodes that take work. In a large
+// pool: every n-th node, as a sample of all, and the nodes that are likely to finish the request first, by their
+// outstanding work and by the prefix of the request in their caches.
 enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
 
 struct subject {
@@ -97,7 +97,7 @@ struct subject {
     const struct cost_model *likely; // for nodes whose costs are not known; NULL: no node's costs are known
     const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
     int n_sample, n_nodes;
-    double stands_for; // nodes of the pool for each of the sample
+    double stands_for; // nodes of the pool that each node of the sample represents
 };
 
 static void nodes_add(struct subject *s, const struct sched_node *const *nodes, int n)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// An input is bytes of any kind. The target must do the same for the same input, whatever came before.
+// An input is any sequence of bytes. The target must be deterministic, independent of earlier inputs.
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // A property that must hold for every input.
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-// An input read as a script: numbers come off its front. A script that has ended gives zeros.
+// An input read as a script: numbers are taken from its front. After its end a script gives zeros.
 struct fuzz_script {
     const uint8_t *at;
     size_t left;
@@ -68,7 +68,7 @@ static inline struct fuzz_script fuzz_part(struct fuzz_script *script, size_t mo
     return part;
 }
 
-// The bytes up to the first NUL, which is taken, too: parts of an input that are texts.
+// Takes the bytes up to and including the first NUL: parts of an input that are texts.
 static inline struct fuzz_script fuzz_text(struct fuzz_script *script)
 {
     const uint8_t *end = script->left ? memchr(script->at, 0, script->left) : NULL;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batch that the leader of a group broadcasts, as a follower decodes it: any integers. What is accepted lies within
-// the message and is encoded to the same integers again.
+// The batch that the leader of a group broadcasts, as a follower decodes it: any integers. The arrays of an accepted
+// batch lie within the message, and encoding the batch gives the same integers.
 #include "engine/batch_encoding.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of `forepack batch`: any text as JSON Lines. What is accepted becomes a message that a router can unpack.
+// The input of `forepack batch`: any text as JSON Lines. An accepted row becomes a message that a router can unpack.
 #include "cli/request_rows.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"

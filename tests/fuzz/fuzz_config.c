@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json of a checkpoint, as two texts with a NUL between them. What is accepted has
-// the sizes that the rest of the program relies on.
+// config.json and generation_config.json of a checkpoint, as two texts with a NUL between them. An accepted
+// configuration has the sizes that the rest of the program relies on.
 #include <math.h>
 
 #include "model/config.h"

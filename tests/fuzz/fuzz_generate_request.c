@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
-// What is accepted is within the limits that the core and the nodes rely on.
+// An accepted request is within the limits that the core and the nodes rely on.
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/unpack.h"
 #include "router/core/request.h"

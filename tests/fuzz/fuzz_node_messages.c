@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages of nodes into the router's core. The input is a script: nodes attach, send messages that are mostly well
 // formed, and leave; clients send requests and cancel them; time passes. Whatever nodes send, every request ends
-// exactly once, with tokens of the vocabulary and no more than it asked for.
+// exactly once, with tokens of the vocabulary and at most max_tokens of them.
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -133,7 +133,7 @@ static char *any_text(struct fuzz_script *script)
     return texts[fuzz_below(script, 6)];
 }
 
-// Each bit of `flags` makes one thing wrong, or at least different.
+// Each bit of `flags` makes one field wrong or different.
 static void hello_fill(struct fuzz_script *script, int node, Forepack__Cluster__V1__Hello *m)
 {
     static char *const ids[LINKS] = {"node-0", "node-1", "node-2", "node-3"};
@@ -268,7 +268,7 @@ static void end_close(struct end *end)
     end->open = false;
 }
 
-// As bytes, as on the way from a node.
+// Packed and unpacked again, as between a node and the router.
 static void bytes_handle(struct end *end, const uint8_t *bytes, size_t n)
 {
     if (!end->open)
@@ -307,7 +307,7 @@ static void message_send(struct fuzz_script *script, int node, int kind)
     message_handle(&w.ends[node], &m);
 }
 
-// Streams that the core has finished end, and it does what is due.
+// Ends the streams that the core has finished and runs the due work of the core.
 static void settle(void)
 {
     int ticks = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json and tokenizer_config.json (NUL between them). A tokenizer that is accepted keeps its promises about
-// ids and about the lengths of tokens for a few texts.
+// tokenizer.json and tokenizer_config.json (NUL between them). An accepted tokenizer keeps the bounds of its header
+// (ids, lengths of tokens) for a few texts.
 #include "model/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/fuzz_folder.h"

@@ -3,12 +3,12 @@
 # Runs fuzz targets of the preset `fuzz` one after another and adds their CPU time to tests/fuzz/LOG.md.
 # Usage: tests/fuzz/run.sh [--seconds N] [--pieces N] [--no-log] [TARGET...]
 #        tests/fuzz/run.sh --merge [TARGET...]
-#   --seconds N  time of a piece, the run of one target (60)
-#   --pieces N   so many pieces, each of the target with the least time in the log; without it: one of every target
+#   --seconds N  time of a piece, which is one run of one target (60)
+#   --pieces N   run N pieces, each of the target with the least time in the log; default: one piece of every target
 #   --no-log     leave the log as it is
-#   --merge      replace each corpus of the repository by the fewest inputs that reach the same code
+#   --merge      replace each corpus of the repository by a minimal set of inputs that reaches the same code
 # Inputs that reach new code are added to $FUZZ_FOUND/TARGET. An input that fails is stored as $FUZZ_FOUND/failed/TARGET-*,
-# the time of its target starts over at 0, and the exit code is 1.
+# the time of its target is set to 0, and the exit code is 1.
 # Environment: FUZZ_BUILD, the build folder (build/fuzz); FUZZ_FOUND (build/fuzz/found); FUZZ_LOG, another log; FUZZ_WRAP, a
 # command to start each piece with.
 set -euo pipefail

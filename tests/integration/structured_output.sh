@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Structured output: answers match what was asked for, over HTTP, gRPC and the command line; a worker group that dies
-# while it generates leaves the answer as it was; without llguidance and with wrong grammars requests are refused. Tool calls
-# and reasoning are split from the content.
+# Structured output: answers match the grammar of the request, over HTTP, gRPC and the command line; the loss of a worker
+# group during an answer does not change the answer; requests without llguidance or with wrong grammars are refused. Tool
+# calls and reasoning are split from the content.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/venv.sh"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tool calls and reasoning with the official client of OpenAI's API. The demo model has not learned to call tools: a
-regular expression makes it write what a model that has would write.
+"""Tool calls and reasoning with the official client of OpenAI's API. The demo model cannot call tools: a regular
+expression makes it write calls in the form of a model that can.
 
 Usage: tool_calls.py URL
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checkpoints and tokenizers are computed as Hugging Face transformers computes them, or refused by the key that is not
-# supported: a fixed set, and drawn ones.
+# Checkpoints and tokenizers are computed as Hugging Face transformers computes them, or refused with the name of the
+# unsupported key: a fixed set, and sets drawn from seeds.
 # By hand:  FOREPACK_BIN=build/release/bin FOREPACK_SOURCE=. tests/integration/transformers.sh --seeds 500 --first 1000
 . "$(dirname "$0")/lib.sh"
 packages=$source_dir/tests/integration/transformers.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# forepack up: options of the router, of workers and of speculators reach their programs, however many there are, and
-# with API keys the cluster still becomes ready.
+# forepack up: options of the router, of workers and of speculators reach their programs, for any number of
+# options, and a cluster with API keys becomes ready.
 . "$(dirname "$0")/lib.sh"
 
 (umask 077 && "$bin/forepack" keys add --file "$work/keys" --id boss --tenant ops --operator >"$work/boss.key" 2>/dev/null)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random small checkpoints of the supported architectures, their config.json drawn over the keys that decide what is
-computed. Every case says which keys Forepack must refuse; without any it must compute what transformers computes."""
+"""Random small checkpoints of the supported architectures, with values drawn for the keys of config.json that affect
+the result. Every case lists the keys that Forepack must refuse; with an empty list, Forepack must agree with transformers."""
 import copy
 import json
 import random

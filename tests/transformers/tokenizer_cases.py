@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers whose tokens stand in tokenizer.json and in the files beside it, with the ids and texts of transformers'
-AutoTokenizer. The class is always the plain one, which does what tokenizer.json says: the class LlamaTokenizer of
+"""Tokenizers with tokens in tokenizer.json and in other files, with the ids and texts of transformers' AutoTokenizer.
+The class is always PreTrainedTokenizerFast, which follows tokenizer.json: the class LlamaTokenizer of
 transformers 5 ignores parts of that file (docs/operating.md)."""
 import json
 import random
