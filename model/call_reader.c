@@ -42,6 +42,14 @@ static bool key_allowed(const struct call_reader *reader)
            is_key(reader, "id");
 }
 
+// The first arguments count: later ones are skipped like any other member.
+static enum call_reader_state key_end(struct call_reader *reader)
+{
+    if (!key_allowed(reader)) return CALL_READER_BROKEN;
+    if (is_arguments(reader) && reader->arguments.n) reader->key.n = 0;
+    return CALL_READER_COLON;
+}
+
 // Decodes a JSON string. False: it is none.
 static bool decode_string(const struct bytes *json, struct bytes *text)
 {
@@ -112,7 +120,7 @@ static enum call_reader_state outside_step(struct call_reader *reader, char c)
         reader->key.n = 0;
         return c == '"' ? CALL_READER_IN_KEY : CALL_READER_BROKEN;
     case CALL_READER_IN_KEY:
-        if (c == '"') return key_allowed(reader) ? CALL_READER_COLON : CALL_READER_BROKEN;
+        if (c == '"') return key_end(reader);
         bytes_add(&reader->key, &c, 1);
         return CALL_READER_IN_KEY;
     case CALL_READER_COLON: return c == ':' ? CALL_READER_VALUE : CALL_READER_BROKEN;

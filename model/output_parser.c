@@ -23,7 +23,7 @@ struct output_parser {
     enum state state;
     struct bytes text; // not emitted yet
     size_t from;       // position in `text`: everything before it has been used
-    size_t read;       // position up to which the call is read; at least `from`
+    size_t read; // position up to which the text is read; at least `from`. Only a call has more than blanks between
     struct call_reader call;
     size_t sent_arguments; // of `call`
     int n_calls;
@@ -47,6 +47,8 @@ static const struct form {
     [OUTPUT_CALLS_LLAMA3] = {"<|python_tag|>", NULL},
     [OUTPUT_CALLS_MISTRAL] = {"[TOOL_CALLS]", NULL},
 };
+
+enum { CALL_HEAD_MAX = 1024 }; // of a bare call: it is read again with each piece
 
 static const char mistral_id[] = "[CALL_ID]", mistral_arguments[] = "[ARGS]";
 
@@ -114,10 +116,10 @@ static enum match match_at(const struct output_parser *p, size_t i, const char *
     return common == n ? MATCH_YES : p->final ? MATCH_NO : MATCH_MAYBE;
 }
 
-// The first position from `from` on where the marker begins or may begin; the end of the text if there is none.
+// The first position from `read` on where the marker begins or may begin; the end of the text if there is none.
 static size_t find(const struct output_parser *p, const char *marker, enum match *match_p)
 {
-    size_t i = p->from;
+    size_t i = p->read;
     for (*match_p = MATCH_NO; i < p->text.n; i++) {
         const char *next = memchr(p->text.data + i, marker[0], p->text.n - i);
         i = next ? (size_t)(next - p->text.data) : p->text.n;
@@ -155,10 +157,11 @@ static bool section(struct output_parser *p, enum output_kind kind, const char *
     enum match match = MATCH_NO;
     size_t to = end ? find(p, end, &match) : p->text.n, stop = to;
     // Blanks are emitted once it is certain that no marker follows.
-    while (end && !(p->final && match == MATCH_NO) && to > p->from && is_blank(at(p, to - 1)))
+    bool hold = end && !(p->final && match == MATCH_NO);
+    while (hold && to > p->read && is_blank(at(p, to - 1)))
         to--;
-    give(p, kind, to);
-    if (match == MATCH_YES) p->read = stop + strlen(end);
+    if (!hold || to > p->read) give(p, kind, to);
+    p->read = match == MATCH_YES ? stop + strlen(end) : stop;
     return match == MATCH_YES;
 }
 
@@ -194,7 +197,7 @@ static bool call_begin(struct output_parser *p)
 
 static bool start_step(struct output_parser *p)
 {
-    size_t first = skip_blank(p, p->from);
+    size_t first = p->read = skip_blank(p, p->read);
     if (p->drop_blank) use(p, first);
     if (first == p->text.n) return p->final && go(p, CONTENT);
     if (!p->reasoned && p->syntax.reasoning_begin) {
@@ -206,16 +209,19 @@ static bool start_step(struct output_parser *p)
             return go(p, REASONING);
         }
     }
-    if (p->syntax.calls == OUTPUT_CALLS_LLAMA3 && at(p, first) == '{') {
-        p->read = first;
-        return call_begin(p);
-    }
+    if (p->syntax.calls == OUTPUT_CALLS_LLAMA3 && at(p, first) == '{') return call_begin(p);
     return go(p, CONTENT);
 }
 
 static bool is_name(char c)
 {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || strchr("_-.", c);
+}
+
+// The head of a bare call may go on.
+static bool head_wait(struct output_parser *p)
+{
+    return (p->final || p->text.n - p->read > CALL_HEAD_MAX) && call_refused(p);
 }
 
 // name[ARGS]{...} or name[CALL_ID]id[ARGS]{...}: pushes the equivalent object to the reader.
@@ -229,13 +235,13 @@ static bool bare_call_step(struct output_parser *p)
     if (next < p->text.n && match_at(p, next, mistral_id) != MATCH_NO)
         for (next += strlen(mistral_id); next < p->text.n && is_name(at(p, next));)
             next++;
-    if (next >= p->text.n) return p->final && call_refused(p);
+    if (next >= p->text.n) return head_wait(p);
     enum match match = match_at(p, next, mistral_arguments);
     if (match == MATCH_MAYBE) return false;
     if (match == MATCH_YES) next += strlen(mistral_arguments);
     next = skip_blank(p, next);
-    if (next == p->text.n) return p->final && call_refused(p);
-    if (end == name || at(p, next) != '{') return call_refused(p);
+    if (next == p->text.n) return head_wait(p);
+    if (end == name || next - name > CALL_HEAD_MAX || at(p, next) != '{') return call_refused(p);
     call_begin(p);
     p->bare = true;
     call_reader_push(&p->call, before, strlen(before));

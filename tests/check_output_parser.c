@@ -25,6 +25,8 @@ static const struct answer_case {
     {&plain, false, " <tool_call>{}</tool_call> <think> \n", "{c: <tool_call>{}</tool_call> <think> \n}"},
     {&hermes, false, "", ""},
     {&hermes, false, " \n", "{c: \n}"},
+    {&hermes, false, " \n <tool_call>{\"name\":\"f\"}</tool_call> \n <tool_call> x", "{f:f}{a:{}}{c:<tool_call> x}"},
+    {&hermes, false, " \n <tool_call> <tool_call> \n", "{c: \n <tool_call> <tool_call> \n}"},
     {&hermes, false, " Hello\n\nworld. \n", "{c: Hello\n\nworld. \n}"},
     {&hermes, false, "2 < 3 <tool", "{c:2 < 3 <tool}"},
     // Reasoning
@@ -46,6 +48,9 @@ static const struct answer_case {
     {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
      "{f:f}{a:{\"a\": 1}}"},
     {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": null, \"more\": [2]}", "{f:f}{a:{}}"},
+    {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"arguments\": \"x\"}",
+     "{f:f}{a:{\"a\": 1}}"},
+    {&hermes, false, "<tool_call>{\"arguments\": {}, \"parameters\": {}, \"name\": \"f\"}", "{f:f}{a:{}}"},
     {&hermes, false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut", "{f:f}{a:{\"a\": \"cut}"},
     {&hermes, false, "a <tool_call> none </tool_call>\n", "{c:a <tool_call> none </tool_call>\n}"},
     {&hermes, false, "<tool_call>{\"name\": 1, \"arguments\": {}}", "{c:<tool_call>{\"name\": 1, \"arguments\": {}}}"},
@@ -117,6 +122,11 @@ static void parse(const struct answer_case *c, int first, int second, struct joi
     output_parser_free(p);
 }
 
+static void count_part(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    *(size_t *)user += n;
+}
+
 START_TEST(parts_of_answers_however_they_are_cut)
 {
     const struct answer_case *c = &cases[_i];
@@ -129,6 +139,51 @@ START_TEST(parts_of_answers_however_they_are_cut)
             parse(c, first, second, &all);
             ck_assert_msg(strcmp(all.text, c->parts) == 0, "cut at %d and %d: %s", first, second, all.text);
         }
+}
+END_TEST
+
+// A part of an answer that long stays undecided is not read again with each piece: this would take minutes.
+START_TEST(work_grows_with_the_answer)
+{
+    static const struct {
+        const struct output_syntax *syntax;
+        bool reasoning;
+        const char *begin, *piece;
+    } answers[] = {
+        {&hermes, false, "", "        "},
+        {&hermes, false, "a", "        "},
+        {&hermes, true, "a", "        "},
+        {&hermes, false, "<tool_call>{\"", "aaaaaaaa"},
+        {&mistral, false, "[TOOL_CALLS]", "aaaaaaaa"},
+        {&mistral, false, "[TOOL_CALLS]a[CALL_ID]", "aaaaaaaa"},
+        {&mistral, false, "[TOOL_CALLS]a[ARGS]", "        "},
+    };
+    enum { PIECES = 200000 };
+    size_t n = 0;
+    struct output_parser *p = output_parser_create(answers[_i].syntax, answers[_i].reasoning);
+    output_parser_push(p, answers[_i].begin, strlen(answers[_i].begin), count_part, &n);
+    for (int i = 0; i < PIECES; i++)
+        output_parser_push(p, answers[_i].piece, 8, count_part, &n);
+    output_parser_finish(p, count_part, &n);
+    ck_assert_uint_eq(n, strlen(answers[_i].begin) + 8 * (size_t)PIECES);
+    output_parser_free(p);
+}
+END_TEST
+
+START_TEST(heads_of_bare_calls_are_bounded)
+{
+    static const char *const forms[] = {"[TOOL_CALLS]%0*d[ARGS]{}", "[TOOL_CALLS]%0*d[CALL_ID]x[ARGS] {}"};
+    for (int length = 1000; length <= 1030; length++) {
+        char text[1100];
+        struct joined whole, bytes;
+        snprintf(text, sizeof text, forms[_i], length, 1);
+        const struct answer_case c = {&mistral, false, text, NULL};
+        parse(&c, 0, 0, &whole);
+        parse(&c, -1, 0, &bytes);
+        ck_assert_str_eq(whole.text, bytes.text);
+        if (length < 1003) ck_assert(strstr(whole.text, "{f:0") == whole.text);
+        if (length > 1024) ck_assert(strstr(whole.text, "{c:[TOOL_CALLS]0") == whole.text);
+    }
 }
 END_TEST
 
@@ -173,6 +228,8 @@ int main(int argc, char **argv)
         tcase_add_test(all, syntax_of_published_templates);
     } else {
         tcase_add_loop_test(all, parts_of_answers_however_they_are_cut, 0, (int)(sizeof cases / sizeof *cases));
+        tcase_add_loop_test(all, work_grows_with_the_answer, 0, 7);
+        tcase_add_loop_test(all, heads_of_bare_calls_are_bounded, 0, 2);
     }
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);
