@@ -7,6 +7,8 @@
 
 // Returns 0 or an error number, as pthread_create().
 int thread_create(pthread_t *thread, void *(*run)(void *), void *arg);
+// stack_bytes: more than usual, for deep recursion; only what is used takes memory.
+int thread_create_with_stack(pthread_t *thread, size_t stack_bytes, void *(*run)(void *), void *arg);
 
 // For threads without which the process is of no use: logs thread_start_failed and aborts if there can be none. `name`
 // is for that event.
