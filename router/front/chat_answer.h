@@ -28,11 +28,13 @@ struct chat_answer {
     struct bytes reasoning;  // of a whole answer
     struct chat_call *calls; // [n_calls] names and arguments of a whole answer
     int n_calls, capacity;
-    bool single;  // further calls are dropped
-    bool dropped; // the last call was
+    size_t collected; // bytes of `reasoning` and `calls`
+    bool single;      // further calls are dropped
+    bool dropped;     // the last call was
 };
 
-// What an answer to a prompt [n] is split by. tools: look for calls. single: give out one call only.
+// What an answer to a prompt [n] is split by; n 0: the answer does not go on with what the prompt ends with. tools:
+// look for calls. single: give out one call only.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is fine
