@@ -7,6 +7,8 @@
 
 // Returns 0 or an error number, as pthread_create().
 int thread_create(pthread_t *thread, void *(*run)(void *), void *arg);
+// stack_bytes: more than usual, for deep recursion; only what is used takes memory.
+int thread_create_with_stack(pthread_t *thread, size_t stack_bytes, void *(*run)(void *), void *arg);
 
 // For threads that the process cannot do without: on failure logs thread_start_failed with `name` and aborts.
 void thread_start(pthread_t *thread, const char *name, void *(*run)(void *), void *arg);

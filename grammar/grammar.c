@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "grammar/llguidance.h"
 #include "model/unicode.h"
 
@@ -177,6 +178,32 @@ static char *schema_with_bounded_blanks(const char *schema)
     return text;
 }
 
+// llguidance follows rules and references to others by recursion: a chain of some thousand overflows a usual stack. Of
+// this one, only what is used takes memory.
+enum { COMPILE_STACK_BYTES = 512 << 20 };
+
+struct compilation {
+    struct grammar_matcher *matcher;
+    const struct llg_init *init;
+    const char *kind, *text;
+};
+
+static void *compile(void *arg)
+{
+    struct compilation *c = arg;
+    c->matcher->llg = c->matcher->library->llg.llg_new_matcher(c->init, c->kind, c->text);
+    return NULL;
+}
+
+static enum status compile_on_large_stack(struct compilation *c)
+{
+    pthread_t thread;
+    int error = thread_create_with_stack(&thread, COMPILE_STACK_BYTES, compile, c);
+    if (error) return status_fail(STATUS_UNAVAILABLE, "no thread to compile the grammar: %s", strerror(error));
+    pthread_join(thread, NULL);
+    return STATUS_OK;
+}
+
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p)
 {
@@ -192,10 +219,11 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
     struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
     matcher->library = library;
     char *schema = spec->kind == GRAMMAR_JSON_SCHEMA ? schema_with_bounded_blanks(spec->text) : NULL;
-    matcher->llg = library->llg.llg_new_matcher(&u.init, kinds[spec->kind], schema ? schema : spec->text);
+    struct compilation c = {matcher, &u.init, kinds[spec->kind], schema ? schema : spec->text};
+    enum status status = compile_on_large_stack(&c);
     free(schema);
-    if (library->llg.llg_matcher_get_error(matcher->llg)) {
-        enum status status = fail(STATUS_INVALID, matcher);
+    if (status == STATUS_OK && library->llg.llg_matcher_get_error(matcher->llg)) status = fail(STATUS_INVALID, matcher);
+    if (status != STATUS_OK) {
         grammar_matcher_free(matcher);
         return status;
     }
@@ -206,7 +234,7 @@ enum status grammar_matcher_create(const struct grammar_library *library, const 
 void grammar_matcher_free(struct grammar_matcher *matcher)
 {
     if (!matcher) return;
-    matcher->library->llg.llg_free_matcher(matcher->llg);
+    if (matcher->llg) matcher->library->llg.llg_free_matcher(matcher->llg);
     free(matcher);
 }
 

@@ -354,6 +354,12 @@ void output_parser_finish(struct output_parser *parser, output_part_fn *part, vo
     advance(parser, part, user);
 }
 
+size_t output_parser_held(const struct output_parser *parser)
+{
+    const struct call_reader *call = &parser->call;
+    return parser->text.n + call->key.n + call->value.n + call->name.n + call->arguments.n;
+}
+
 int output_parser_calls(const struct output_parser *parser)
 {
     return parser->n_calls;

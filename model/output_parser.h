@@ -53,4 +53,5 @@ void output_parser_free(struct output_parser *parser); // NULL is fine
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
-int output_parser_calls(const struct output_parser *parser); // number of calls that have begun
+int output_parser_calls(const struct output_parser *parser);   // number of calls that have begun
+size_t output_parser_held(const struct output_parser *parser); // bytes of the answer that it has in memory

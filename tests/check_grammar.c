@@ -214,6 +214,27 @@ START_TEST(a_token_outside_the_grammar_is_refused)
 }
 END_TEST
 
+// A schema of 5,000 definitions, each of which refers to the next, and a grammar of such rules.
+START_TEST(long_chains_do_not_overflow_the_stack)
+{
+    struct bytes texts[2] = {{0}};
+    char part[64];
+    for (int i = 0; i < 5000; i++) {
+        int n = snprintf(part, sizeof part, "%s\"a%d\":{\"$ref\":\"#/$defs/a%d\"}", i ? "," : "{\"$defs\":{", i, i + 1);
+        bytes_add(&texts[0], part, (size_t)n);
+        n = snprintf(part, sizeof part, "%s%d: r%d \"x\" | \"y\"\n", i ? "r" : "start: r0\nr", i, i + 1);
+        bytes_add(&texts[1], part, (size_t)n);
+    }
+    static const char schema_end[] = ",\"a5000\":{}},\"$ref\":\"#/$defs/a0\"}", grammar_end[] = "r5000: \"z\"\n";
+    bytes_add(&texts[0], schema_end, sizeof schema_end);
+    bytes_add(&texts[1], grammar_end, sizeof grammar_end);
+    grammar_matcher_free(matcher_for(GRAMMAR_JSON_SCHEMA, texts[0].data));
+    grammar_matcher_free(matcher_for(GRAMMAR_LARK, texts[1].data));
+    bytes_free(&texts[0]);
+    bytes_free(&texts[1]);
+}
+END_TEST
+
 START_TEST(other_files_are_refused)
 {
     struct grammar_library *other;
@@ -249,6 +270,7 @@ int main(int argc, char **argv)
     tcase_add_test(all, wrong_grammars_are_refused);
     tcase_add_test(all, a_required_call_is_parsed_as_a_call);
     tcase_add_test(all, a_token_outside_the_grammar_is_refused);
+    tcase_add_test(all, long_chains_do_not_overflow_the_stack);
     tcase_add_test(all, other_files_are_refused);
     suite_add_tcase(suite, all);
     SRunner *runner = srunner_create(suite);

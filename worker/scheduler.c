@@ -98,14 +98,17 @@ static void log_finish(const struct sequence *q, enum sequence_finish finish)
               LOG_FIELD("tokens", sequence_generated(q)), LOG_MS("ms", clock_now_us() - q->added_us));
 }
 
-// Tells the grammar of a new token, which its mask allowed. True: the answer is complete.
-static bool sequence_completes_grammar(struct sequence *q, int32_t token)
+// Tells the grammar of a new token, which its mask allowed. SEQUENCE_STOP: the answer is complete.
+static enum sequence_finish sequence_tell_grammar(struct sequence *q, int32_t token, struct sequence_output *out)
 {
-    if (!q->matcher) return false;
+    if (!q->matcher) return SEQUENCE_GOES_ON;
     int suspended = no_alloc_suspend();
     bool ok = grammar_matcher_accept(q->matcher, &token, 1) == STATUS_OK;
     no_alloc_resume(suspended);
-    return !ok || grammar_matcher_is_complete(q->matcher);
+    if (ok) return grammar_matcher_is_complete(q->matcher) ? SEQUENCE_STOP : SEQUENCE_GOES_ON;
+    snprintf(out->error, sizeof out->error, "structured output: llguidance exceeded a limit after token %d",
+             sequence_generated(q));
+    return SEQUENCE_ERROR;
 }
 
 // Samples the next token of a sequence without pending rows. SEQUENCE_GOES_ON, or how it has ended.
@@ -118,10 +121,12 @@ static enum sequence_finish sequence_advance(struct scheduler *s, struct sequenc
         return SEQUENCE_ERROR;
     }
     if (sampler_stops(&q->sampling, context.eos, context.n_eos, out->token.token)) return SEQUENCE_STOP;
+    enum sequence_finish finish = sequence_tell_grammar(q, out->token.token, out);
+    if (finish == SEQUENCE_ERROR) return finish;
     out->has_token = true;
     out->has_logprob = q->sampling.logprobs >= 0;
     q->tokens[q->n_tokens++] = out->token.token;
-    if (sequence_completes_grammar(q, out->token.token)) return SEQUENCE_STOP;
+    if (finish == SEQUENCE_STOP) return finish;
     return sequence_generated(q) < q->sampling.max_tokens ? SEQUENCE_GOES_ON : SEQUENCE_LENGTH;
 }
 

@@ -28,11 +28,13 @@ struct chat_answer {
     struct bytes reasoning;  // of a whole answer
     struct chat_call *calls; // [n_calls] names and arguments of a whole answer
     int n_calls, capacity;
-    bool single;  // further calls are dropped
-    bool dropped; // the last call was dropped
+    size_t collected; // bytes of `reasoning` and `calls`
+    bool single;      // further calls are dropped
+    bool dropped;     // the last call was dropped
 };
 
-// State to split the answer to a prompt [n]. tools: look for calls. single: emit the first call only.
+// State to split the answer to a prompt [n]; n 0: the answer does not continue what the prompt ends with. tools: look
+// for calls. single: emit the first call only.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is fine

@@ -139,6 +139,7 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
                                 [OUTPUT_CALL] = call ? &call->name : NULL,
                                 [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
     bytes_add(to[kind], text, n);
+    if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
@@ -158,9 +159,7 @@ static void part_add(void *user, enum output_kind kind, const char *text, size_t
 static size_t collected_bytes(const struct http_choice *choice)
 {
     size_t n = choice->text.n + choice->token_ids.n;
-    if (choice->chat) n += choice->chat->reasoning.n;
-    for (int i = 0; choice->chat && i < choice->chat->n_calls; i++)
-        n += choice->chat->calls[i].arguments.n;
+    if (choice->chat) n += choice->chat->collected + output_parser_held(choice->chat->parser);
     for (int i = 0; i < HTTP_LOGPROB_LISTS; i++)
         n += choice->logprobs[i].n;
     return n;
@@ -388,8 +387,10 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
     if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
+    // A grammar holds from the first token on: such an answer does not go on with reasoning that the prompt begins.
+    int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
     g->choices[a->index].chat =
-        chat_answer_create(syntax, front->tokenizer, spec->tokens, spec->n_tokens, in->tools, in->single_call);
+        chat_answer_create(syntax, front->tokenizer, spec->tokens, n, in->tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 

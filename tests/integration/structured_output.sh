@@ -19,7 +19,7 @@ cat >"$work/template.jinja" <<'E'
 {%- for message in messages %}{{ message.role }}: {{ message.content }}
 {%- for call in message.tool_calls or [] %}<tool_call>{{ call.function.arguments.city }}</tool_call>{% endfor %}
 {% endfor %}
-{%- if add_generation_prompt %}assistant:{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}
+{%- if add_generation_prompt %}assistant:{% if enable_thinking is false %}<think></think>{% endif %}{% if open_thinking %}<think>{% endif %}{% endif %}
 E
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --prefill off --heartbeat-ms 500 \
     --worker-grace-ms 600000 --grammar-library "$library" --chat-template "$work/template.jinja"

@@ -92,6 +92,14 @@ for choice, names in (("required", {"clock", "days"}), ({"type": "function", "fu
                 assert values["zone"] in ("utc", "cet") if name == "clock" else 1 <= values["n"] <= 9, answer
         assert answer.choices[0].finish_reason == "tool_calls" or choice == "required", answer
 
+# A grammar holds from the first token on, also where the prompt begins the reasoning.
+thinking = {"chat_template_kwargs": {"open_thinking": True}}
+assert whole(chat(max_tokens=4, extra_body=thinking).choices[0])["reasoning"]
+message_of_grammar = whole(chat(tools=[forecast], tool_choice="required", parallel_tool_calls=False, extra_body=thinking).choices[0])
+assert [name for name, _ in message_of_grammar["calls"]] == ["days"] and not message_of_grammar["reasoning"], message_of_grammar
+message_of_grammar = whole(chat(extra_body={**thinking, "guided_choice": ["yes", "no"]}).choices[0])
+assert message_of_grammar["content"] in ("yes", "no") and not message_of_grammar["reasoning"], message_of_grammar
+
 # The same over Anthropic's API.
 claude = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=600)
 own = [{"name": "weather", "input_schema": tools[0]["function"]["parameters"]}]
