@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured output with the official client of OpenAI's API, and Anthropic's.
 
-Usage: structured_output.py URL
+Usage: structured_output.py URL ROUNDS; a round is 8 answers
 """
 import json
 import re
@@ -12,6 +12,7 @@ import jsonschema
 import openai
 
 url = sys.argv[1]
+rounds = int(sys.argv[2])
 client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
 claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
 model = client.models.list().data[0].id
@@ -38,13 +39,13 @@ def valid(text):
 
 
 ended = 0
-for seed in range(5):
+for seed in range(rounds):
     answer = chat(response_format=response_format, seed=seed, n=8, temperature=1)
     for choice in answer.choices:
         if choice.finish_reason == "stop":
             valid(choice.message.content)
             ended += 1
-assert ended >= 10, ended
+assert ended >= 2 * rounds, ended
 
 whole = chat(response_format=response_format, seed=1).choices[0].message.content
 stream = chat(response_format=response_format, seed=1, stream=True)
@@ -91,4 +92,4 @@ for body, sentence in (
         assert sentence in str(error), error
     else:
         raise AssertionError("%s: not refused" % body)
-print("structured output: %d of 40 answers ended and were valid" % ended)
+print("structured output: %d of %d answers ended and were valid" % (ended, 8 * rounds))

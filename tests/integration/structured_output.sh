@@ -3,6 +3,7 @@
 # Structured output: answers match the grammar of the request, over HTTP, gRPC and the command line; the loss of a worker
 # group during an answer does not change the answer; requests without llguidance or with wrong grammars are refused. Tool
 # calls and reasoning are split from the content.
+# Usage: structured_output.sh [ROUNDS ["CHUNK ..."]]: rounds of 8 answers, and the chunks after which the group is killed
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/venv.sh"
 
@@ -31,7 +32,7 @@ start_worker --grammar-library "$library"
 wait_until 60 "the cluster is ready" ready
 grep -q 'structured_output_ready llguidance=' "$work/router.log" || fail "the router did not load llguidance"
 
-"$python" "$tests/structured_output.py" "$http"
+"$python" "$tests/structured_output.py" "$http" "${1:-5}"
 "$python" "$tests/tool_calls.py" "$http"
 
 # The command line, over gRPC.
@@ -43,7 +44,7 @@ grep -q 'structured output: ' "$work/err" || fail "the error: $(cat "$work/err")
 
 # The worker group dies while it generates: the answer stays the same.
 expected=$("$python" "$tests/structured_replay.py" "$http" 0 0)
-for at in 1 2 5 9 14 20; do
+for at in ${2:-1 2 5 9 14 20}; do
     "$python" "$tests/structured_replay.py" "$http" $at "$worker_pid" >"$work/replayed.txt" &
     client=$!
     wait "$worker_pid" || true
