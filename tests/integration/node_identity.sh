@@ -86,7 +86,7 @@ expect_attach() { # expect_attach PATTERN SERVER [TOKEN]
 expect_attach "UNAUTHENTICATED this router asks for a cluster token*" "$node_server"
 expect_attach "UNAUTHENTICATED the cluster token is not this router's*" "$node_server" "a-secret-of-enough-characterS"
 expect_attach "INVALID_ARGUMENT the message is not a valid NodeMessage" "$node_server" "a-secret-of-enough-characters"
-PAYLOAD=results expect_attach "INVALID_ARGUMENT the first message has * bytes: must be a Hello of at most 65536" "$node_server" "a-secret-of-enough-characters"
+PAYLOAD=results expect_attach "INVALID_ARGUMENT the first message has * bytes: must be a Hello of at most 65536 bytes" "$node_server" "a-secret-of-enough-characters"
 expect_attach "UNIMPLEMENTED *" "$server" "a-secret-of-enough-characters" # clients cannot attach
 
 start foreign "${worker[@]}" --cluster-token-file "$work/token" --node-tls-ca "$certs/ca.pem" \
