@@ -39,7 +39,7 @@ function(forepack_fuzz name)
     add_dependencies(fuzz_targets ${name})
     # What run.sh needs to know about a target.
     file(WRITE ${CMAKE_BINARY_DIR}/fuzz/${name}.options "-max_len=${arg_MAX_BYTES}\n")
-    add_test(NAME ${name} COMMAND ${folder}/run.sh --seconds ${FOREPACK_FUZZ_SECONDS} --no-log ${name})
+    add_test(NAME ${name} COMMAND ${folder}/run.sh --seconds ${FOREPACK_FUZZ_SECONDS} --seed 1 --no-log ${name})
     set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 600 ENVIRONMENT "FUZZ_BUILD=${CMAKE_BINARY_DIR}")
   else()
     add_test(NAME ${name} COMMAND ${name} ${folder}/corpus/${name})

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs fuzz targets of the preset `fuzz` one after another and adds their CPU time to tests/fuzz/LOG.md.
-# Usage: tests/fuzz/run.sh [--seconds N] [--pieces N] [--no-log] [TARGET...]
+# Usage: tests/fuzz/run.sh [--seconds N] [--pieces N] [--seed N] [--no-log] [TARGET...]
 #        tests/fuzz/run.sh --merge [TARGET...]
 #   --seconds N  time of a piece, which is one run of one target (60)
 #   --pieces N   run N pieces, each of the target with the least time in the log; default: one piece of every target
+#   --seed N     draw the same inputs in every run; default: others each time
 #   --no-log     leave the log as it is
 #   --merge      replace each corpus of the repository by a minimal set of inputs that reaches the same code
 # Inputs that reach new code are added to $FUZZ_FOUND/TARGET. An input that fails is stored as $FUZZ_FOUND/failed/TARGET-*,
@@ -16,14 +17,15 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${FUZZ_BUILD:-$root/build/fuzz}
 found=${FUZZ_FOUND:-$build/found}
 log=${FUZZ_LOG:-$root/tests/fuzz/LOG.md}
-seconds=60 pieces=0 merge=false write_log=true targets=()
+seconds=60 pieces=0 seed=0 merge=false write_log=true targets=()
 while [ $# -gt 0 ]; do
     case $1 in
     --seconds) seconds=$2; shift ;;
     --pieces) pieces=$2; shift ;;
+    --seed) seed=$2; shift ;;
     --merge) merge=true ;;
     --no-log) write_log=false ;;
-    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
     *) targets+=("$1") ;;
     esac
@@ -74,7 +76,7 @@ failed=0
 run_piece() {
     local target=$1 output=$build/fuzz/$1.output corpus=$root/tests/fuzz/corpus/$1 cpu status=0 TIMEFORMAT='%U %S'
     mkdir -p "$found/$target" "$found/failed"
-    { time fuzz "$target" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$found/failed/$target-" \
+    { time fuzz "$target" -max_total_time="$seconds" -seed="$seed" -print_final_stats=1 -artifact_prefix="$found/failed/$target-" \
         "$found/$target" "$corpus" >"$output" 2>&1; } 2>"$output.time" || status=$?
     if [ $status = 0 ]; then
         cpu=$(awk '{print int($1 + $2)}' "$output.time")
