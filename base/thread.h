@@ -7,7 +7,7 @@
 
 // Returns 0 or an error number, as pthread_create().
 int thread_create(pthread_t *thread, void *(*run)(void *), void *arg);
-// stack_bytes: more than usual, for deep recursion; only what is used takes memory.
+// stack_bytes: size of the stack, for deep recursion. The system allocates a page of it at the first access.
 int thread_create_with_stack(pthread_t *thread, size_t stack_bytes, void *(*run)(void *), void *arg);
 
 // For threads that the process cannot do without: on failure logs thread_start_failed with `name` and aborts.

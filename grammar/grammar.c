@@ -178,8 +178,8 @@ static char *schema_with_bounded_blanks(const char *schema)
     return text;
 }
 
-// llguidance follows rules and references to others by recursion: a chain of some thousand overflows a usual stack. Of
-// this one, only what is used takes memory.
+// llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.
+// The system allocates a page of this stack at the first access.
 enum { COMPILE_STACK_BYTES = 512 << 20 };
 
 struct compilation {

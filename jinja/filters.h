@@ -5,7 +5,7 @@
 //   filters_text.c       of strings
 //   filters_number.c     of numbers
 //   filters_sequence.c   of lists and dicts: length, order, groups
-//   filters_generator.c  with a generator as result, whose elements are computed when they are asked for
+//   filters_generator.c  that return a generator, which computes its elements on demand
 #pragma once
 
 #include "jinja/value.h"

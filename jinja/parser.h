@@ -62,5 +62,5 @@ struct node *parse_filters(struct parser *p, struct node *operand);
 
 // ---- Statements (parse_statement.c).
 
-// Up to a block that begins with one of `ends`, whose name is then the current token; NULL: to the end.
+// Parses up to a block tag named in `ends` and stops at that name; NULL: parses to the end of the template.
 struct node *parse_statements(struct parser *p, const char *const *ends);

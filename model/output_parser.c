@@ -26,12 +26,11 @@ struct output_parser {
     size_t read; // position up to which the text is read; at least `from`. Only a call has more than blanks between
     struct call_reader call;
     size_t sent_arguments; // of `call`
-    int n_calls;
-    bool announced;  // OUTPUT_CALL of `call` has been emitted
-    bool bare;       // Mistral's name[ARGS]{...}: no object around name and arguments
-    bool listed;     // within a list of calls
-    bool reasoned;   // no further reasoning
-    bool drop_blank; // the next blanks are dropped
+    bool announced;        // OUTPUT_CALL of `call` has been emitted
+    bool bare;             // Mistral's name[ARGS]{...}: no object around name and arguments
+    bool listed;           // within a list of calls
+    bool reasoned;         // no further reasoning
+    bool drop_blank;       // the next blanks are dropped
     bool final;
     output_part_fn *part;
     void *user;
@@ -265,7 +264,6 @@ static bool lead_step(struct output_parser *p)
 static void call_give(struct output_parser *p)
 {
     if (!p->announced) p->part(p->user, OUTPUT_CALL, p->call.name.data, p->call.name.n);
-    p->n_calls += !p->announced;
     p->announced = true;
     size_t n = p->call.arguments.n - p->sent_arguments;
     if (n) p->part(p->user, OUTPUT_ARGUMENTS, p->call.arguments.data + p->sent_arguments, n);
@@ -358,9 +356,4 @@ size_t output_parser_held(const struct output_parser *parser)
 {
     const struct call_reader *call = &parser->call;
     return parser->text.n + call->key.n + call->value.n + call->name.n + call->arguments.n;
-}
-
-int output_parser_calls(const struct output_parser *parser)
-{
-    return parser->n_calls;
 }

@@ -49,9 +49,8 @@ struct output_parser;
 struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning);
 void output_parser_free(struct output_parser *parser); // NULL is fine
 
-// Adds text of whole characters. `part` is called for each part whose kind has become certain.
+// Adds text, whole characters only. Calls `part` for each piece of text as soon as its kind is certain.
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
-int output_parser_calls(const struct output_parser *parser);   // number of calls that have begun
 size_t output_parser_held(const struct output_parser *parser); // bytes of the answer that it has in memory

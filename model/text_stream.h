@@ -28,7 +28,7 @@ struct text_piece {
 enum status text_stream_create(const struct tokenizer *tokenizer, const char *const *stops, int n_stops,
                                struct text_stream **stream_p);
 
-// Special tokens [n] whose names are text from now on. Borrowed.
+// From now on the names of these special tokens [n] are text. Borrowed.
 void text_stream_show(struct text_stream *stream, const int32_t *ids, int n);
 
 // Adds the next id. Other special tokens and ids outside the vocabulary add no text. With `may_stop` false

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack bench sampling: CPU time to sample one token on the host, by the parameters that need it. Limits and
-// fairness charge such a token as 1 + vocabulary / 32,768 tokens; --row-us compares the charge with the CPU time.
+// forepack bench sampling: CPU time to sample one token on the host, by the parameters that need it. The
+// limits of API keys and the order of tenants count such a token as 1 + vocabulary / 32,768 tokens; --row-us compares
+// this count with the CPU time.
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -84,8 +84,8 @@ void answers_submit(struct answer *first, const char *method);
 void client_close(struct client *client);
 
 // --- core's thread
-// Cancels the requests with this id (`owner` 0: of all owners), both those in the core and those whose message is still
-// being read. False: there are none.
+// Cancels all requests of `owner` with this id; owner 0: of all owners. Includes requests whose message is still being
+// read. False: there are none.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 void client_check_idle(struct client *client); // after a change that lets an idle client end
 // Within client_ops.done: the text that was held back, valid until it returns.

@@ -12,7 +12,7 @@
 // The marks of sections, found in the chat template, and the special tokens among them.
 struct chat_syntax {
     struct output_syntax output;
-    int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens whose text the parser must see
+    int32_t shown[OUTPUT_MARKERS_MAX]; // special tokens that mark sections: shown to the parser
     int n_shown;
     int32_t call_marker; // of Mistral's calls, if it is a special token; else -1
 };

@@ -14,7 +14,7 @@ import openai
 url = sys.argv[1]
 rounds = int(sys.argv[2])
 client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
-claude = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
+anthropic_client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=600)
 model = client.models.list().data[0].id
 turns = [{"role": "user", "content": "Who is it?"}]
 schema = {
@@ -75,7 +75,7 @@ answer = client.responses.create(
 if answer.status == "completed":
     valid(answer.output_text)
 
-answer = claude.messages.create(
+answer = anthropic_client.messages.create(
     model=model, max_tokens=80, messages=turns, extra_body={"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 )
 assert answer.content[0].text.startswith("{"), answer

@@ -101,21 +101,21 @@ message_of_grammar = whole(chat(extra_body={**thinking, "guided_choice": ["yes",
 assert message_of_grammar["content"] in ("yes", "no") and not message_of_grammar["reasoning"], message_of_grammar
 
 # The same over Anthropic's API.
-claude = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=600)
+anthropic_client = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=600)
 own = [{"name": "weather", "input_schema": tools[0]["function"]["parameters"]}]
 asking = {"model": model, "max_tokens": 300, "messages": turns, "tools": own, "extra_body": {"guided_regex": two_calls, "seed": 1}}
-answer = claude.messages.create(**asking)
+answer = anthropic_client.messages.create(**asking)
 assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"], answer
 assert answer.stop_reason == "tool_use" and all("city" in block.input for block in answer.content[2:]), answer
 assert answer.content[0].thinking == message["reasoning"] and answer.content[1].text == message["content"]
-with claude.messages.stream(**asking) as events:
+with anthropic_client.messages.stream(**asking) as events:
     streamed = events.get_final_message()
 assert [block.type for block in streamed.content] == [block.type for block in answer.content], streamed
 assert [block.input for block in streamed.content[2:]] == [block.input for block in answer.content[2:]], streamed
 results = [{"type": "tool_result", "tool_use_id": block.id, "content": "4 degrees"} for block in answer.content[2:]]
 asking["messages"] = turns + [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
-assert claude.messages.create(**{**asking, "max_tokens": 4, "extra_body": {}}).content
-required = claude.messages.create(**{**asking, "tool_choice": {"type": "tool", "name": "weather"}, "extra_body": {"seed": 2}})
+assert anthropic_client.messages.create(**{**asking, "max_tokens": 4, "extra_body": {}}).content
+required = anthropic_client.messages.create(**{**asking, "tool_choice": {"type": "tool", "name": "weather"}, "extra_body": {"seed": 2}})
 assert required.content[0].type == "tool_use", required
 
 # The results go back to the model.
