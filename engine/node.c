@@ -70,8 +70,8 @@ struct node {
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // of the stream `working_number`, that the working thread has received
-    bool draining, stopping, reader_over;
-    bool check_due;     // the reader waits until the working thread has run the check
+    bool draining, signalled, stopping, reader_over; // signalled: by a signal to drain
+    bool check_due;                                  // the reader waits until the working thread has run the check
     struct mail *mails; // [capacity]; those from first_mail to first_mail + n_mails are waiting, the oldest first
     int first_mail, n_mails, capacity;
 };
@@ -225,6 +225,16 @@ void node_set_load(struct node *node, const struct node_load *load)
     pthread_mutex_unlock(&node->mutex);
 }
 
+// With the mutex held. A second request changes nothing.
+static void drain_start(struct node *node, const char *source)
+{
+    if (node->draining) return;
+    log_event(LOG_INFO, "drain_started", LOG_FIELD("by", source));
+    node->draining = true;
+    if (node->welcomed) send_draining(node);
+    mail_post(node, (struct node_event){.kind = NODE_DRAIN});
+}
+
 static void heartbeat_wake(struct node *node)
 {
     uint64_t one = 1;
@@ -317,6 +327,12 @@ static bool message_handle(struct node *node, router_message *message)
         mail_post(node, (struct node_event){.kind = NODE_MESSAGE, .message = message});
         pthread_mutex_unlock(&node->mutex);
         return true;
+    case FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_DRAIN:
+        pthread_mutex_lock(&node->mutex);
+        drain_start(node, "router");
+        pthread_mutex_unlock(&node->mutex);
+        expected = true;
+        break;
     default: // of a newer router, which may not rely on it
         expected = true;
         break;
@@ -468,16 +484,14 @@ static void signal_handle(struct node *node)
     char signal_name[16];
     snprintf(signal_name, sizeof signal_name, "SIG%s", sigabbrev_np((int)info.ssi_signo));
     pthread_mutex_lock(&node->mutex);
-    if (node->draining) {
+    if (node->signalled) {
         log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
                   LOG_FIELD("reason", "second signal, running work is lost"));
         log_flush();
         _exit(1);
     }
-    log_event(LOG_INFO, "drain_started", LOG_FIELD("signal", signal_name));
-    node->draining = true;
-    if (node->welcomed) send_draining(node);
-    mail_post(node, (struct node_event){.kind = NODE_DRAIN});
+    node->signalled = true;
+    drain_start(node, signal_name);
     pthread_mutex_unlock(&node->mutex);
 }
 

@@ -15,8 +15,9 @@
 //
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
 // working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
-// forwards) request a drain and arrive as an event of the mailbox too, so the working thread waits in one place. A
-// second signal ends the process at once with exit code 1. After a drain request the link does not attach again.
+// forwards) request a drain, as the router's Drain does, and arrive as an event of the mailbox too, so the working
+// thread waits in one place. A second signal ends the process at once with exit code 1. After a drain request the link
+// does not attach again.
 #pragma once
 
 #include <stdint.h>

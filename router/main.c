@@ -372,8 +372,8 @@ static struct intake_pool *router_open_pool(void)
 static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
 {
     struct rpc_method methods[] = {
-        front_generate,   front_generate_many, front_score,        front_abort, front_tokenize,
-        front_detokenize, front_model_info,    front_cluster_info, {0},
+        front_generate,   front_generate_many, front_score,        front_abort,      front_tokenize,
+        front_detokenize, front_model_info,    front_cluster_info, front_drain_node, {0},
     };
     for (int i = 0; i < 3; i++) // those with a prompt
         methods[i].max_message_bytes = intake_message_limit(front, front->config.max_context);

@@ -15,6 +15,7 @@
 //   reply.c           sending on a client's call: bounds on unread bytes, errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
+//   grpc_drain.c      DrainNode
 //   grpc_attach.c     Attach: the stream of a node
 //   cluster_token.c   the secret of nodes that attach
 //   node_link.c       what nodes send, as events of the core
@@ -81,6 +82,7 @@ static inline void front_refused(const struct front *front, enum status status)
 
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
+extern const struct rpc_method front_drain_node;                                                       // grpc_drain
 extern const struct rpc_method front_attach;                                                           // grpc_attach
 
 // rpc_server_options.authorise of the nodes' server: before a byte of a node is read, it must present the cluster
