@@ -297,6 +297,14 @@ static void expire_requests(struct core *c, int64_t now_us)
     }
 }
 
+static void update_speeds(struct core *c, int64_t now_us)
+{
+    if (core_dispatch_is_pending(c)) return; // what the round will leave is not known yet
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        pool_speed_update(&c->speeds[role], c->ledger.pools[role].dispatched_rows,
+                          waiting_set_count(&c->waiting[role]) > 0, now_us);
+}
+
 void core_tick(struct core *c, int64_t now_us)
 {
     core_nodes_check_silence(c, now_us);
@@ -304,6 +312,7 @@ void core_tick(struct core *c, int64_t now_us)
     expire_requests(c, now_us);
     core_health_check(c, now_us);
     core_dispatch(c, now_us);
+    update_speeds(c, now_us);
 }
 
 int64_t core_next_deadline_us(const struct core *c)

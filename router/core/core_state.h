@@ -5,6 +5,7 @@
 
 #include "router/core/ledger.h"
 #include "router/core/node.h"
+#include "router/core/pool_speed.h"
 #include "router/core/request_table.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
@@ -60,6 +61,7 @@ struct core {
     bool ready;                                  // nodes.c
     bool draining;                               // core.c
     uint64_t last_bin;                           // dispatch.c
+    struct pool_speed speeds[NODE_ROLES];        // core.c
     bool in_round[NODE_ROLES];                   // dispatch.c; there is work of the round left for the next tick
     uint64_t settled[NODE_ROLES];                // dispatch.c; changes of the pool up to the end of its last round
 };

@@ -184,6 +184,7 @@ void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core
     bins->tokens += (uint64_t)rows;
     int64_t capacity = budget > rows ? budget : rows;
     bins->capacity_tokens += (uint64_t)capacity;
+    ledger->pools[role].dispatched_rows += (uint64_t)uncached_rows;
     node->measures->counts.bins++;
     histogram_add(&node->measures->fill, histogram_share(rows, capacity));
 }
@@ -240,8 +241,22 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-void ledger_pass_reported(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+// A node that reports more than its time would show a pool as busier than it can be.
+static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
+    int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
+    int64_t left_us = now_us - node->attached_us - before_us;
+    return (uint64_t)(pass->us < left_us ? pass->us : left_us > 0 ? left_us : 0);
+}
+
+void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us)
+{
+    ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
+}
+
+void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
+{
+    ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);
     learn_share(&node->sched, pass, now_us);
     cost_learn(&node->sched.cost, pass->rows, pass->pairs, pass->us, now_us);
     histogram_add(&node->measures->pass, pass->us);

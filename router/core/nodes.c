@@ -132,6 +132,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     node_unlink(c, node);
     release_reservation(c, node);
     node_index_remove(&node->sched);
+    ledger_node_gone(&c->ledger, node, now_us);
     // From the last on, since each goes to the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
@@ -472,7 +473,7 @@ void core_passed(struct core *c, struct core_node *node, const struct pass_cost 
 {
     node->heard_us = now_us;
     node_progressed(node, now_us);
-    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(node, pass, now_us);
+    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
 // The request of a result, if it is still on that node: results cross with cancels, timeouts and losses.
