@@ -58,7 +58,8 @@ struct node {
     int64_t welcomed_us; // by the reader alone: when the last Welcome came; 0: not on this stream
     bool refused;        // by the reader alone: the last attempt to attach
     char *trouble;       // by the reader alone: why the router is unreachable, as logged last; NULL: not since Welcome
-    int signals, wake;   // a signalfd; an eventfd that wakes the heartbeat thread
+    struct file_stamp stamps[4]; // by the heartbeat thread alone: of its files, see files_look()
+    int signals, wake;           // a signalfd; an eventfd that wakes the heartbeat thread
 
     pthread_mutex_t mutex; // guards what follows
     pthread_cond_t changed;
@@ -477,10 +478,45 @@ static void *reader_thread(void *argument)
 
 // --- heartbeats and signals
 
+// Whether the next attempt to attach will find everything that it needs.
+static enum status files_check(const struct node *node)
+{
+    struct rpc_channel *channel;
+    TRY(channel_open(node, &channel));
+    rpc_channel_close(channel);
+    return STATUS_OK;
+}
+
+// Notes the versions of the link's files; `changed`: logs those that differ from the versions noted before.
+static void files_look(struct node *node, bool changed)
+{
+    const char *const files[] = {node->token_file, node->tls_cert, node->tls_key, node->tls_ca};
+    for (int i = 0; i < 4; i++) {
+        if (files[i] && file_stamp_update(&node->stamps[i], files[i]) && changed)
+            log_event(LOG_INFO, "file_changed", LOG_FIELD("file", files[i]),
+                      LOG_FIELD("effect", "it is used when the node attaches again"));
+    }
+}
+
+static void reload(struct node *node)
+{
+    log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
+    if (node->callbacks.reload) node->callbacks.reload(node->callbacks.arg);
+    files_look(node, true);
+    if (files_check(node) != STATUS_OK)
+        log_event(LOG_ERROR, "file_refused", LOG_REASON,
+                  LOG_FIELD("effect", "the node stays attached, and could not attach again"));
+    log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
+}
+
 static void signal_handle(struct node *node)
 {
     struct signalfd_siginfo info;
     if (read(node->signals, &info, sizeof info) != sizeof info) return;
+    if (info.ssi_signo == SIGHUP) {
+        reload(node);
+        return;
+    }
     char signal_name[16];
     snprintf(signal_name, sizeof signal_name, "SIG%s", sigabbrev_np((int)info.ssi_signo));
     pthread_mutex_lock(&node->mutex);
@@ -524,18 +560,19 @@ static void *heartbeat_thread(void *argument)
 
 // --- start and stop
 
-static void drain_signal_set(sigset_t *set)
+static void signals_set(sigset_t *set)
 {
     sigemptyset(set);
     sigaddset(set, SIGTERM);
     sigaddset(set, SIGINT);
     sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGHUP);
 }
 
 void node_block_signals(void)
 {
     sigset_t set;
-    drain_signal_set(&set);
+    signals_set(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
@@ -602,15 +639,6 @@ static char *text_copy(const char *text)
     return text ? mem_string(text) : NULL;
 }
 
-// Whether the first attempt to attach will find everything that it needs.
-static enum status router_check(const struct node *node)
-{
-    struct rpc_channel *channel;
-    TRY(channel_open(node, &channel));
-    rpc_channel_close(channel);
-    return STATUS_OK;
-}
-
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p)
 {
@@ -628,7 +656,7 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
     pthread_mutex_init(&node->mutex, NULL);
     monotonic_cond_init(&node->changed);
     sigset_t set;
-    drain_signal_set(&set);
+    signals_set(&set);
     node->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     node->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum status status = STATUS_OK;
@@ -636,7 +664,8 @@ enum status node_start(const struct node_router *router, const Forepack__Cluster
         status = status_fail(STATUS_INTERNAL, "signalfd, eventfd: %s", strerror(errno));
         goto free_node;
     }
-    status = router_check(node);
+    files_look(node, false);
+    status = files_check(node);
     if (status != STATUS_OK) goto free_node;
     int error = pthread_create(&node->heartbeat, NULL, heartbeat_thread, node);
     if (error) {

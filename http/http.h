@@ -85,6 +85,8 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run; exchanges that are
 // still referenced stay valid. Not from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
+// Looks at the files of TLS now and logs what has changed, which happens at new connections otherwise. Any thread.
+void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open ones

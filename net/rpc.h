@@ -79,6 +79,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 enum status rpc_address_check(const char *address);
 // Whether no other machine can connect to HOST:PORT; INVALID when it is not an address of this form.
 enum status rpc_address_is_loopback(const char *address, bool *loopback_p);
+// Looks at the files of TLS now and logs what has changed, which happens at each new connection otherwise. Any thread.
+void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack-router: options, start, drain and stop. front/ has the services, core/ the requests and nodes.
+// forepack-router: options, start, reload, drain and stop. front/ has the services, core/ the requests and nodes.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +133,7 @@ static const struct option options[] = {
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
-     .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+     .unit = "ms", .live = true, .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
@@ -141,7 +141,9 @@ static const struct option options[] = {
 // clang-format on
 
 static const char usage[] = "Usage: forepack-router --model DIR [options]\n"
-                            "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.";
+                            "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.\n"
+                            "SIGHUP reads changed files: API keys, cluster token, certificates, and log-level and\n"
+                            "drain-ms in the --config file.";
 
 // The last component of a path, free() it.
 static char *path_base_name(const char *path)
@@ -324,7 +326,8 @@ static void event_query_idle(struct core *c, void *arg, int64_t now_us)
 static bool drain_wait(const sigset_t *signals)
 {
     const struct timespec interval = {.tv_nsec = 20000000};
-    return sigtimedwait(signals, NULL, &interval) > 0;
+    int signal = sigtimedwait(signals, NULL, &interval);
+    return signal > 0 && signal != SIGHUP;
 }
 
 static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
@@ -352,6 +355,29 @@ static bool router_drain(struct front *front, sigset_t *signals)
         if (query.answer) return true;
     } while (clock_now_us() < end_us);
     return false;
+}
+
+// --- files that have changed
+
+// Each reader logs what changed; a file with an error is logged too, and what it had before stays in use. Each also
+// looks at its file by itself when it is needed; the --config file is read here alone.
+static void router_reload(const struct front *front, const struct listeners *listeners)
+{
+    log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
+    if (options_reload(options) != STATUS_OK)
+        log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
+    log_options_apply_level(&o.log);
+    identity_reload(front->identity);
+    listeners_reload(listeners, front);
+    log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
+}
+
+// Until a signal ends the router.
+static void signals_await(const struct front *front, const struct listeners *listeners, const sigset_t *signals)
+{
+    int signal;
+    while (sigwait(signals, &signal) == 0 && signal == SIGHUP)
+        router_reload(front, listeners);
 }
 
 // --- serving
@@ -386,8 +412,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_names[0]),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
-    int signal;
-    sigwait(signals, &signal);
+    signals_await(front, listeners, signals);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;
@@ -421,6 +446,7 @@ static void signals_block(sigset_t *signals)
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
+    sigaddset(signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
