@@ -145,6 +145,7 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
 {
     const struct parts *p = user;
+    p->choice->chat->last_kind = (int)kind;
     struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
                              : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
                                                         : NULL;
@@ -377,7 +378,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 

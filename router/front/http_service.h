@@ -14,8 +14,8 @@
 //   http_openai.c       what the next two have in common
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, by json_responses.c
-//   http_anthropic.c    /v1/messages, by json_anthropic.c
+//   http_responses.c    /v1/responses, by json_responses.c and json_responses_answer.c
+//   http_anthropic.c    /v1/messages, by json_anthropic.c and json_anthropic_answer.c
 //   json_translate.c    what these two have in common
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
