@@ -43,6 +43,8 @@ struct connection {
     size_t in_charge;          // of both, counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
+    const char *head; // while it is parsed: the bytes of the request so far; else NULL, and `in` has them
+    size_t head_size;
     struct http_chunks chunks;
     uint64_t body_left; // of a body with a length
     uint32_t progress;  // bytes of the body since its time limit was put off

@@ -593,6 +593,18 @@ START_TEST(an_error_has_anthropics_shape)
 }
 END_TEST
 
+START_TEST(an_error_of_the_server_has_anthropics_shape)
+{
+    struct bytes out = {0};
+    anthropic_add_http_error(&out, 413, "too large");
+    bytes_add(&out, "", 1);
+    json_t *error = parse(out.data);
+    check_equal(error, "{\"type\":\"error\",\"error\":{\"type\":\"request_too_large\",\"message\":\"too large\"}}");
+    json_decref(error);
+    bytes_free(&out);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json apis");
@@ -611,6 +623,7 @@ int main(void)
     tcase_add_test(tcase, a_message_says_why_it_stopped);
     tcase_add_test(tcase, a_streamed_message_has_anthropics_events_in_order);
     tcase_add_test(tcase, an_error_has_anthropics_shape);
+    tcase_add_test(tcase, an_error_of_the_server_has_anthropics_shape);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
