@@ -62,7 +62,7 @@ enum status listen_check(const struct listen_options *options);
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
     struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
-    struct rpc_method node_methods[2];
+    struct rpc_method node_methods[3];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
