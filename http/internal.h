@@ -158,7 +158,8 @@ void http_tls_close(struct http_tls *tls);                        // NULL is all
 // --- tls_bio.c
 BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
 bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
-void tls_bio_end_turn(struct connection *c); // before another connection has its turn
+bool tls_bio_empty(const struct connection *c); // no bytes until the socket's next event
+void tls_bio_end_turn(struct connection *c);    // before another connection has its turn
 
 // --- addresses.c: connections of each address (IPv6: of each /64). Any thread.
 struct http_addresses *http_addresses_open(int max);
