@@ -89,7 +89,7 @@ static void close_with(struct connection *c, bool reset)
     http_buffer_free(&c->tls_in);
     http_buffer_free(&c->out);
     atomic_fetch_sub(&server->body_bytes, c->in_charge);
-    http_addresses_remove(server->addresses, &c->address);
+    address_counts_remove(server->addresses, &c->address);
     atomic_fetch_sub(&server->connections, 1);
     http_loop_bury(c->loop, c);
 }

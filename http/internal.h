@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/hash.h"
+#include "base/address_counts.h"
 #include "http/buffer.h"
 #include "http/http.h"
 #include "http/parse.h"
@@ -115,7 +115,7 @@ struct http_server {
     struct http_server_options o;
     int listen_fd, port;
     struct http_tls *tls;             // NULL: plain
-    struct http_addresses *addresses; // NULL: no bound
+    struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_size_t unread_bytes, body_bytes;
@@ -160,12 +160,6 @@ BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
 bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
 bool tls_bio_empty(const struct connection *c); // no bytes until the socket's next event
 void tls_bio_end_turn(struct connection *c);    // before another connection has its turn
-
-// --- addresses.c: connections of each address (IPv6: of each /64). Any thread.
-struct http_addresses *http_addresses_open(int max);
-bool http_addresses_add(struct http_addresses *addresses, const struct in6_addr *address); // false: it has max
-void http_addresses_remove(struct http_addresses *addresses, const struct in6_addr *address);
-void http_addresses_close(struct http_addresses *addresses); // NULL is allowed
 
 // --- exchange.c, for the loop
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);

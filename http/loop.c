@@ -172,25 +172,15 @@ static const char *admit(struct http_loop *loop, const struct in6_addr *address)
         atomic_fetch_sub(&server->connections, 1);
         return "the server has its maximum of connections";
     }
-    if (http_addresses_add(server->addresses, address)) return NULL;
+    if (address_counts_add(server->addresses, address)) return NULL;
     atomic_fetch_sub(&server->connections, 1);
     return "the client's address has its maximum of connections";
-}
-
-static struct sockaddr_in6 to_ipv6(const struct sockaddr_storage *address)
-{
-    if (address->ss_family == AF_INET6) return *(const struct sockaddr_in6 *)address;
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6, .sin6_port = v4->sin_port};
-    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
-    memcpy(mapped.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
-    return mapped;
 }
 
 static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_storage *from)
 {
     struct http_server *server = loop->server;
-    struct sockaddr_in6 address = to_ipv6(from);
+    struct sockaddr_in6 address = address_to_ipv6(from);
     const char *refusal = admit(loop, &address.sin6_addr);
     if (refusal) {
         count_refused(server, refusal); // before the client can see it

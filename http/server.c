@@ -103,7 +103,7 @@ static void free_server(struct http_server *s)
 {
     if (s->listen_fd >= 0) close(s->listen_fd);
     http_tls_close(s->tls);
-    http_addresses_close(s->addresses);
+    address_counts_close(s->addresses);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->idle);
     free(s->loops);
@@ -136,7 +136,7 @@ enum status http_server_open(const struct http_server_options *options, struct h
     s->o = *options;
     set_defaults(&s->o);
     s->listen_fd = -1;
-    s->addresses = http_addresses_open(s->o.max_connections_per_address);
+    s->addresses = address_counts_open(s->o.max_connections_per_address);
     s->loops = mem_alloc_array((size_t)s->o.threads, sizeof *s->loops);
     pthread_mutex_init(&s->lock, NULL);
     monotonic_cond_init(&s->idle);

@@ -68,7 +68,9 @@ struct rpc_server_options {
     int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
     size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
     int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
-    int threads;                   // completion-queue threads; 0: 2
+    int max_connections_per_address; // 0: no bound
+    int idle_ms;                     // without calls a connection is closed after this time; 0: 2 minutes
+    int threads;                     // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). INVALID when

@@ -98,6 +98,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .authorise = front_authorise,
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = tls.ca ? CONNECTION_AGE_MS : 0,
+                                                     .max_connections_per_address = (int)o->connections_per_address,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},
                         server_p);
     free(address);
@@ -132,6 +133,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
     const struct http_service_options options = {.host = o->host,
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
+                                                 .max_connections_per_address = (int)o->connections_per_address,
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20,
                                                  .max_answers_bytes = (size_t)o->max_answers_mb << 20};
     return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);

@@ -44,6 +44,7 @@ struct http_service_options {
     const char *host;                 // an IPv6 address may be in brackets
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
+    int max_connections_per_address;  // 0: no bound
     size_t max_body_bytes;
     size_t max_answers_bytes; // of whole answers, see struct http_streams
     int64_t ping_ms;          // [15000] a stream is pinged when nothing was sent for this long, and a third of it more
