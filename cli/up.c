@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/clock.h"
 #include "base/log_options.h"
 #include "base/mem.h"
@@ -584,7 +585,7 @@ static char *demo_model(const char *name)
 // Takes `address`, which is on the heap.
 static enum status port_check(const char *option, char *address)
 {
-    enum status status = rpc_address_check(address);
+    enum status status = address_check(address);
     free(address);
     return status == STATUS_OK ? status : status_context(status, "%s", option);
 }
@@ -593,7 +594,7 @@ static enum status exposure_check(void)
 {
     bool loopback;
     char *clients = mem_format("%s:%lld", o.host, (long long)o.port);
-    enum status status = rpc_address_is_loopback(clients, &loopback);
+    enum status status = address_is_loopback(clients, &loopback);
     free(clients);
     if (status != STATUS_OK || loopback || o.tls_cert || o.insecure) return status;
     return status_fail(

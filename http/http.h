@@ -47,7 +47,7 @@ struct http_tls_files {
 
 // Zeros take the default in brackets.
 struct http_server_options {
-    const char *host;                 // "127.0.0.1", "0.0.0.0", "::"
+    const char *host;                 // "127.0.0.1", "[::1]", a name: see base/address.h
     int port;                         // 0: a free port
     const struct http_route *routes;  // borrowed until the server is closed
     void *context;                    // http_context() of every exchange

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/address.h"
 #include "base/address_counts.h"
 #include "http/buffer.h"
 #include "http/http.h"
@@ -113,7 +114,7 @@ struct http_loop {
 
 struct http_server {
     struct http_server_options o;
-    int listen_fd, port;
+    int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
     struct http_tls *tls;             // NULL: plain
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;

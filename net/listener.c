@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/address.h"
 #include "base/address_counts.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -48,7 +49,7 @@ struct handed {
 };
 
 struct net_listener {
-    int sockets[NET_LISTEN_MAX], n_sockets, port;
+    int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
     int spare_fd; // closed to take and close a connection when the process has no descriptor left; -1: none
     int max;      // connections
@@ -274,7 +275,7 @@ enum status net_listener_open(const char *address, int max_connections, int max_
                               struct net_listener **listener_p)
 {
     struct net_listener *l = mem_alloc(sizeof *l);
-    enum status status = net_address_listen(address, l->sockets, &l->n_sockets, &l->port);
+    enum status status = address_listen(address, l->sockets, &l->n_sockets, &l->port);
     if (status != STATUS_OK) {
         free(l);
         return status;

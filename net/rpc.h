@@ -77,10 +77,6 @@ struct rpc_server_options {
 // the port is in use or a file of TLS cannot be used; the sentence names it. With TLS, files that change are used for
 // new connections; those that cannot be used are logged, and the last certificate stays.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
-// Tries to listen on HOST:PORT; INVALID with the reason. Needs no rpc_init().
-enum status rpc_address_check(const char *address);
-// Whether no other machine can connect to HOST:PORT; INVALID when it is not an address of this form.
-enum status rpc_address_is_loopback(const char *address, bool *loopback_p);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);

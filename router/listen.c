@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/address.h"
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -57,7 +58,7 @@ static enum status rule_check(char *address, const struct listen_options *o,
                               enum status (*rule)(const char *address, const struct listen_options *o))
 {
     bool loopback;
-    enum status status = rpc_address_is_loopback(address, &loopback);
+    enum status status = address_is_loopback(address, &loopback);
     if (status == STATUS_OK && !loopback) status = rule(address, o);
     if (status != STATUS_OK && o->insecure && !loopback) {
         log_event(LOG_WARN, "listening_insecurely", LOG_FIELD("address", address), LOG_REASON);

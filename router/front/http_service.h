@@ -41,7 +41,7 @@ struct http_service {
 };
 
 struct http_service_options {
-    const char *host;                 // an IPv6 address may be in brackets
+    const char *host;
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
