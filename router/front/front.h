@@ -65,9 +65,7 @@ struct front {
     struct intake_pool *pool;
     struct reading_table *readings;      // messages of clients that are being read
     struct cluster_token *cluster_token; // NULL: nodes need none
-    int64_t refusal_due_us;              // this and the next: the nodes' I/O thread only
-    int refusals_unlogged;
-    atomic_bool draining;      // no new prompts are taken
+    atomic_bool draining;                // no new prompts are taken
     struct rpc_server *server; // of clients; atomic; NULL until it is open, while the core's thread already runs
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served

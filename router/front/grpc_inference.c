@@ -99,8 +99,8 @@ static void call_submit(struct client_call *c, struct answer *a)
 // other requests of a GenerateMany call go on.
 static void call_answer_refused(struct client_call *c, const char *client_id, enum status status, int64_t retry_us)
 {
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", client_id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(c->client.front, status);
     if (c->many)
         wire_refusal_send(c->call, client_id, status, status_message());

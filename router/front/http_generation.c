@@ -145,6 +145,7 @@ static void part_collect(struct http_choice *choice, enum output_kind kind, stru
 static void part_add(void *user, enum output_kind kind, const char *text, size_t n)
 {
     const struct parts *p = user;
+    p->choice->chat->last_kind = (int)kind;
     struct chat_call *call = kind == OUTPUT_CALL        ? chat_answer_add_call(p->choice->chat)
                              : kind == OUTPUT_ARGUMENTS ? chat_answer_last_call(p->choice->chat)
                                                         : NULL;
@@ -377,7 +378,7 @@ static enum status read_answer(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt"};
+    const struct wire_options options = {in->default_tokens, prompt->conversation, "prompt", in->max_tokens_name};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -498,11 +499,18 @@ static enum status read_body(struct http_generation *g, const struct http_messag
 static void generation_refuse(struct reading *reading, enum status status, int64_t retry_us)
 {
     struct http_generation *g = (struct http_generation *)reading->client;
-    log_event(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id), LOG_FIELD("status", status_name(status)),
-              LOG_REASON);
+    log_event_limited(LOG_INFO, "request_refused", LOG_FIELD("client_id", g->id),
+                      LOG_FIELD("status", status_name(status)), LOG_REASON);
     front_refused(g->client.front, status);
     http_refuse_until(g->x, status, retry_us);
     client_not_submitted(reading);
+}
+
+// Not before the request is taken: clients choose how many they send, and each line takes space.
+static void log_name(const struct http_generation *g)
+{
+    const char *name = http_header(g->x, "x-request-id");
+    if (name) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id), LOG_FIELD("x_request_id", name));
 }
 
 static void generation_read(const struct http_message *message)
@@ -520,6 +528,7 @@ static void generation_read(const struct http_message *message)
     http_input_fini(&in); // keeps the sentence
     json_decref(body);
     if (status == STATUS_OK) {
+        log_name(g);
         answers_submit(first, g->api->method);
     } else {
         answers_free(first);
@@ -542,9 +551,6 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
-    if (http_header(x, "x-request-id"))
-        log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", g->id),
-                  LOG_FIELD("x_request_id", call->request_id));
     call->client = &g->client;
     struct reading *reading = client_reading(&g->client, g->id);
     enum status status = http_message_read(front, x, &reading->waiting, generation_read, reading);

@@ -32,12 +32,13 @@ struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
     int n_prompts;
-    int default_tokens;  // max_tokens if the body has none
-    bool echo;           // the answer starts with the prompt
-    bool sections;       // the answer is split by the syntax of the model's chats
-    const json_t *tools; // that the model may call; NULL: none
-    bool single_call;    // at most one
-    bool required_call;  // at least one: of `required_tool`, or of any if that is NULL
+    int default_tokens;          // max_tokens if the body has none
+    const char *max_tokens_name; // in the body; NULL: max_tokens
+    bool echo;                   // the answer starts with the prompt
+    bool sections;               // the answer is split by the syntax of the model's chats
+    const json_t *tools;         // that the model may call; NULL: none
+    bool single_call;            // at most one
+    bool required_call;          // at least one: of `required_tool`, or of any if that is NULL
     const char *required_tool;
     json_t *translated; // a body of /v1/chat/completions that an API made of its own and reads; owned
     struct http_data data;

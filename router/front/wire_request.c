@@ -221,7 +221,8 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->prefill, r));
-    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens));
+    TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, front->config.max_context, options->default_tokens,
+                         options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, text_p));
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     r->spec.tenant = *m->tenant ? mem_string(m->tenant) : NULL;
