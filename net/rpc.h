@@ -128,6 +128,9 @@ enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, 
 // Later calls carry "authorization: Bearer TOKEN" (copied); NULL: none. INVALID unless the token is printable ASCII
 // without spaces. Any thread.
 enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
+// Later calls carry this header, too (copied). Before the first stream is opened. INVALID unless `name` is lower case,
+// not one of gRPC's own and not binary ("-bin"), and `value` printable ASCII.
+enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
 // timeout_ms 0: no timeout. `wait_for_ready`: while the server is down, connecting is retried until the timeout.

@@ -17,6 +17,7 @@
 #include "router/front/intake_pool.h"
 #include "router/front/reading.h"
 #include "router/listen.h"
+#include "router/trace_options.h"
 
 static struct {
     struct option_list model_names;
@@ -24,6 +25,7 @@ static struct {
     char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // of both
     struct listen_options listen;
+    struct trace_options trace;
     double keep_rate;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -134,6 +136,7 @@ static const struct option options[] = {
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .live = true, .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+    TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
@@ -418,6 +421,8 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     return STATUS_OK;
 }
 
+enum { TRACE_FLUSH_MS = 3000 }; // at the end
+
 // Starts the core's thread, serves, and stops everything in reverse order.
 static enum status router_run(struct front *front, const struct tenant_weight *weights, int n_weights,
                               sigset_t *signals)
@@ -429,11 +434,13 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->readings = reading_table_create();
     rpc_init();
     struct listeners listeners = {0};
-    enum status status = router_serve(front, &listeners, signals);
+    enum status status = trace_open(&o.trace, o.listen.host, &front->tracer);
+    if (status == STATUS_OK) status = router_serve(front, &listeners, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
     http_service_free(listeners.http);
     core_free(core);
+    tracer_close(front->tracer, TRACE_FLUSH_MS);
     rpc_shutdown();
     intake_pool_free(front->pool);
     reading_table_free(front->readings);
@@ -466,6 +473,7 @@ int main(int argc, char **argv)
     enum status status = tenant_weights_parse(weights_text, &weights, &n_weights);
     if (status == STATUS_OK) status = fingerprints_parse();
     if (status == STATUS_OK) status = listen_check(&o.listen);
+    if (status == STATUS_OK) status = trace_check(&o.trace, o.listen.insecure);
     if (status == STATUS_OK) status = front_open(&front);
     if (status == STATUS_OK) status = router_run(&front, weights, n_weights, &signals);
     if (status == STATUS_OK) {

@@ -6,6 +6,7 @@
 //   intake.c          checks of fields, prompts to tokens
 //   intake_pool.c     the threads that read and tokenise long prompts, and the prompts that wait for them
 //   grpc_access.c     callers by their API keys
+//   request_trace.c   traces of requests
 //   reading.c         the messages of clients that are being read
 //   grpc_intake.c     messages of clients to their readers, at once or through the pool
 //   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
@@ -38,6 +39,7 @@
 #include "router/core/loop.h"
 #include "router/front/chat_answer.h"
 #include "router/front/cluster_token.h"
+#include "tracing/tracer.h"
 
 // Requests that were refused before the core saw them, by status.
 struct refusals {
@@ -70,6 +72,7 @@ struct front {
     bool ready;                // core's thread only
     atomic_bool serving;       // a new request would be served
     bool metrics_open;         // GET /metrics needs no API key
+    struct tracer *tracer;     // NULL: requests are not traced
     struct refusals *refusals; // any thread; NULL: they are not counted
 };
 
