@@ -74,6 +74,13 @@ void client_check_idle(struct client *client)
     client->ops->free(client);
 }
 
+static void answer_release(struct answer *a)
+{
+    if (a->data) a->client->ops->release(a);
+    text_stream_free(a->text);
+    free(a);
+}
+
 // The tokens that a request took and its place among those that run. One that no node has seen costs nothing.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
@@ -91,8 +98,7 @@ static void answer_done(void *user, const struct request *r, enum finish_reason 
     answer_charge(a, r);
     answer_trace_end(a, r, reason, status);
     answer_unlink(a);
-    text_stream_free(a->text);
-    free(a);
+    answer_release(a);
     client_check_idle(client);
 }
 
@@ -100,8 +106,7 @@ static void answer_free(struct answer *a)
 {
     request_free(a->request);
     trace_record_free(a->trace);
-    text_stream_free(a->text);
-    free(a);
+    answer_release(a);
 }
 
 void answers_free(struct answer *first)
