@@ -26,6 +26,9 @@ struct answer_chunk {
     const int32_t *tokens;
     const struct token_logprob *logprobs;
     int n;
+    const struct token_logprob
+        *prompt_logprobs; // [n_prompt_logprobs] of the next prompt tokens, from the second one on
+    int n_prompt_logprobs;
 };
 
 struct client_ops {                           // core's thread
