@@ -26,7 +26,7 @@ static struct request *request_make(struct client *client)
     spec->sampling.temperature = (double)plan->temperature / 1e3;
     spec->sampling.ignore_eos = plan->ignore_eos;
     if (plan->reading == 1) spec->sampling.logprobs = 2;
-    if (plan->reading == 2) spec->sampling.presence_penalty = 0.5;
+    if (plan->reading == 2) spec->sampling.repetition_penalty = 1.1;
     spec->prefill.mode = (enum prefill_mode)plan->mode;
     if (plan->keep) spec->prefill.keep_rate = (double)plan->keep / 1e3;
     if (plan->look_ahead) spec->prefill.look_ahead = (int)plan->look_ahead;

@@ -151,11 +151,12 @@ static const struct entry *entry_of_row(const struct engine *e, const struct rag
 
 // --- results
 
-// One token is certain, whatever penalties do.
-static void logits_fill(float *logits, int vocab, int32_t token)
+static void logits_fill(float *logits, int vocab, uint64_t content)
 {
+    int32_t token = answer_token(content, -1, vocab);
     memset(logits, 0, (size_t)vocab * sizeof *logits);
-    logits[token] = 1e6f;
+    logits[token] = ANSWER_LOGIT;
+    logits[answer_second_token(content, token, vocab)] = ANSWER_SECOND_LOGIT;
 }
 
 static void answer_tokens(struct engine *e, const struct ragged_batch *batch, struct forward_result *result)
@@ -167,7 +168,7 @@ static void answer_tokens(struct engine *e, const struct ragged_batch *batch, st
         const struct row_sampling *sampling = batch->sampling ? &batch->sampling[l] : NULL;
         bool greedy = !sampling || sampling->inverse_temperature == 0;
         e->tokens[l] = answer_token(content, greedy ? -1 : sampling->uniform, vocab);
-        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, answer_token(content, -1, vocab));
+        if (l < n_read) logits_fill(e->logits + (size_t)l * (size_t)vocab, vocab, content);
     }
     if (batch->sampling) result->tokens = e->tokens;
     if (n_read) result->logits = e->logits;

@@ -196,7 +196,7 @@ enum { COUNT_MAX = 1 << 30 };
 
 static enum status options_check(const struct scenario_options *o)
 {
-    const struct bound bounds[] = {{"vocab", o->vocab, 8, COUNT_MAX},
+    const struct bound bounds[] = {{"vocab", o->vocab, 8, SCENARIO_VOCAB_MAX},
                                    {"delay_us", o->delay_us, 0, TIME_MAX_US},
                                    {"jitter_us", o->jitter_us, 0, TIME_MAX_US},
                                    {"loop_us", o->loop_us, 0, TIME_MAX_US},

@@ -146,6 +146,7 @@ struct action {
     struct scenario_request request;
 };
 
+enum { SCENARIO_VOCAB_MAX = 512 };
 struct scenario_load;
 
 struct scenario {
