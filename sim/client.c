@@ -44,7 +44,7 @@ static struct request *request_make(struct client *client)
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);
     if (client->w->scenario->options.salted) spec->prefix_salt = (uint64_t)plan->tenant;
     spec->arrived_us = client->w->now_us;
-    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us;
+    if (plan->deadline_us) spec->ttft_deadline_us = client->w->now_us + plan->deadline_us - 1;
     return r;
 }
 

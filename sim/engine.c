@@ -19,6 +19,7 @@ struct entry {
 struct model {
     struct model_config config;
     int kv_blocks;
+    int64_t sample_us; // of a row on the host
     bool samples;
 };
 
@@ -55,6 +56,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->model.config = config_of(scenario, node);
     e->model.kv_blocks = (int)node->kv_blocks;
     e->model.samples = options->samples;
+    e->model.sample_us = node->sample_us;
     e->fixed_us = (double)node->fixed_us;
     e->row_us = (double)node->row_ns / 1e3;
     e->pair_us = (double)node->pair_ps / 1e6;
@@ -239,9 +241,9 @@ int model_host_threads(const struct model *m)
 
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
 {
-    (void)m;
     for (int item = 0; item < n_items; item++)
         fn(arg, item, 0);
+    sim_clock_set(clock_now_us() + n_items * m->sample_us);
 }
 
 bool model_samples(const struct model *m)

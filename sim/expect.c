@@ -130,7 +130,7 @@ static double pass_us(const struct scenario_node *node, double rows, double entr
 {
     double us = (double)node->fixed_us + rows * (double)node->row_ns / 1e3;
     us += (rows * entries + rows * (rows + 1) / 2) * (double)node->pair_ps / 1e6;
-    return us * (1 + (double)node->noise_percent / 100);
+    return us * (1 + (double)node->noise_percent / 100) + (double)node->sample_us;
 }
 
 static double alone_us(const struct scenario_node *node, const struct scenario_request *plan)
