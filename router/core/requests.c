@@ -81,16 +81,7 @@ static void request_wait(struct core *c, struct request *r)
     bool returned = r->account.losses; // it was on a node already
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
-    if (r->sched.packable) node_index_wake(&c->nodes[role], &c->view, &r->sched);
     core_request_retime(c, r);
-}
-
-void core_requests_open_batch(struct core *c, enum node_role role)
-{
-    struct waiting_set *set = &c->waiting[role];
-    const struct sched_request *r = set->queue.first;
-    for (int n = waiting_set_open_batch(set); n; n--, r = r->next)
-        node_index_wake(&c->nodes[role], &c->view, r);
 }
 
 void core_request_admit(struct core *c, struct request *r, const char *tenant)
@@ -471,10 +462,8 @@ void core_request_expire(struct core *c, struct request *r, int64_t now_us)
         request_fail(c, r, STATUS_UNAVAILABLE,
                      "the worker group that could serve this was lost and did not come back: try again later", now_us);
     } else {
-        if (may_become_overdue(c, r) && r->sched.due_us <= now_us) {
+        if (may_become_overdue(c, r) && r->sched.due_us <= now_us)
             waiting_set_mark_overdue(&c->waiting[waiting_role(r)], &r->sched);
-            node_index_wake(&c->nodes[waiting_role(r)], &c->view, &r->sched);
-        }
         core_request_retime(c, r);
     }
 }
